@@ -158,11 +158,12 @@ BOARD: Mapping[str, Benchmark] = {
     ),
     "against": Benchmark(
         "Import and report compared with an earlier version",
-        "Processes of both versions read the same files alternately: the traces, exports and logs "
-        "of the shared data, one of each repeated to 100 MB and 20 MB, and damaged ones. The number "
-        "of jobs is in parentheses. The ratio is that of the CPU times of all files together, as the "
-        "geometric mean over the turns. A ratio below 1 is faster now. `other outcome` counts files "
-        "for which the versions have other exit codes. The limit is 1.10.",
+        "Processes of both versions read the same files alternately: the traces, exports and "
+        "logs of the shared data, one of each repeated to 100 MB and 20 MB, and damaged ones. "
+        "The number of jobs is in parentheses. The ratio is that of the CPU times of all files "
+        "together, as the geometric mean over the turns. A ratio below 1 is faster now. "
+        "`other outcome` counts files for which the versions have other exit codes. The limit "
+        "is 1.10.",
         ("files", "what", "before", "now", "ratio", "interval", "memory", "other outcome"),
         against_rows,
         ("--against", EARLIER, "--turns", "4"),

@@ -73,8 +73,7 @@ class RunCosts:
     """The used steps of one run, each a sum over the ranks.
 
     `parts` are exclusive and add up to `wall_ns`; `inside` splits some of them into finer ones,
-    which add up to them. `beside` is time that overlapped with the step's own work and cost
-    nothing.
+    which add up to them. `beside` overlapped with the step's own work and cost nothing.
     """
 
     wall_ns: Ints
@@ -121,9 +120,10 @@ class RunCosts:
         return any(name in self.parts for name in _COMPUTES)
 
     @property
-    def hides_unknown(self) -> bool:
-        """True if backward hides some of the exchange, and nobody knows how much."""
-        return Phase.ALLREDUCE.value in self.inside and HIDDEN_EXCHANGE not in self.beside
+    def not_beside(self) -> set[str]:
+        """What overlaps with the step's work, and nobody knows how much."""
+        known = Phase.ALLREDUCE.value not in self.inside or HIDDEN_EXCHANGE in self.beside
+        return set() if known else {HIDDEN_EXCHANGE}
 
     def per_step(self) -> RunCosts:
         """Count each step of a rank as one sample, for runs that do not report samples."""

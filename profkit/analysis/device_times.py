@@ -100,9 +100,9 @@ def find_device_times(trace: Trace) -> DeviceTimes | None:
 
 
 def _before_the_first(spans: pa.Table, timed: Bools) -> Bools:
-    """Return which spans are before their rank's first device time, if that is in its first step.
+    """Return which spans are before the first device time of their rank.
 
-    If it is in a later one, device times were missing.
+    If that is not in the rank's first step, device times were missing.
     """
     rank, start = spans["rank"].to_numpy(), spans["start_ns"].to_numpy()
     step = spans["step"].fill_null(0).to_numpy()

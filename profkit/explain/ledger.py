@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from profkit.analysis.config_join import Difference
-from profkit.analysis.costs import HIDDEN_EXCHANGE, INPUT, OWN, REST, RunCosts
+from profkit.analysis.costs import INPUT, OWN, REST, RunCosts
 from profkit.analysis.estimate import (
     FEWEST_STEPS,
     Estimate,
@@ -197,15 +197,13 @@ def compare(
         base,
         target,
     )
-    hidden = {*base.beside, *target.beside}
-    if base.hides_unknown or target.hides_unknown:
-        hidden.discard(HIDDEN_EXCHANGE)
+    hidden = sorted({*base.beside, *target.beside} - base.not_beside - target.not_beside)
     return Ledger(
         base,
         target,
         total,
         tuple(_open(row, base, target) for row in rows),
-        tuple(_make_rows(base.beside, target.beside, sorted(hidden), base, target)),
+        tuple(_make_rows(base.beside, target.beside, hidden, base, target)),
         per_sample,
         (*unlike, *filter(None, [clocks])),
         tuple(differences),

@@ -1,4 +1,4 @@
-"""Joins the communicators of an export's processes, each of which has names of its own for them.
+"""Joins communicators over the processes of an export, which name them differently.
 
 Without NCCL's own number of a communicator, a process only shows the stream that its collectives
 run on, and that is another one in each process. But the processes of one export share a clock, and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -193,9 +193,7 @@ def write_rank(
     held: Held | None = None,
 ) -> None:
     """Write one file's tables, except for the collectives if they are to be `held`."""
-    options = target.options
-    gate = TimeGate()
-    rank = file.rank or 0
+    options, gate, rank = target.options, TimeGate(), file.rank or 0
     events = sort_out(file.trace, gate)
     main = find_main_lane(events)
     work = find_work(events, gate)
@@ -230,15 +228,20 @@ def write_rank(
         tables.write("collectives", collectives)
     else:
         held.append((tables, collectives))
-    if unsized:
-        summary.flag(f"{SIZES_UNKNOWN}: {unsized:,}")
     summary.add(file, events, anchor)
-    summary.flag(steps.flag)
-    if not options.samples_per_step:
-        summary.flag(NO_SAMPLES)
+    for flag in _flags_of_rank(unsized, steps, options.samples_per_step):
+        summary.flag(flag)
     summary.flag_problems(file, gate, one_of_several=world_size > 1)
     _flag_gaps(events, work, summary)
     _count_dropped(draft, events, excluded_spans, steps)
+
+
+def _flags_of_rank(unsized: int, steps: Steps, samples_per_step: int | None) -> Iterator[str]:
+    if unsized:
+        yield f"{SIZES_UNKNOWN}: {unsized:,}"
+    yield steps.flag
+    if not samples_per_step:
+        yield NO_SAMPLES
 
 
 def _count_dropped(draft: RunDraft, events: Events, excluded_spans: int, steps: Steps) -> None:

@@ -22,7 +22,7 @@ def put(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
 
 @contextlib.contextmanager
 def recorded_by(clock: Clock) -> Iterator[None]:
-    """Have the recorder's modules read a virtual clock, also where they read the time themselves.
+    """Have all modules of the recorder read a virtual clock.
 
     Rows of two clocks in one run would be years apart on a timeline.
     """
