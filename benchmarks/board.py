@@ -166,7 +166,7 @@ BOARD: Mapping[str, Benchmark] = {
         "is 1.10.",
         ("files", "what", "before", "now", "ratio", "interval", "memory", "other outcome"),
         against_rows,
-        ("--against", EARLIER, "--turns", "4"),
+        ("--against", EARLIER, "--turns", "3", "--damaged", "20"),
         ("--against", EARLIER, "--turns", "2", "--cases", "Nsight Systems exports"),
         needs=EARLIER,
     ),
