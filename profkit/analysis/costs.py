@@ -121,7 +121,7 @@ class RunCosts:
 
     @property
     def not_beside(self) -> set[str]:
-        """What overlaps with the step's work, and nobody knows how much."""
+        """Parts that overlap with the step's work for a time that nobody knows."""
         known = Phase.ALLREDUCE.value not in self.inside or HIDDEN_EXCHANGE in self.beside
         return set() if known else {HIDDEN_EXCHANGE}
 
