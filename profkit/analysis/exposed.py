@@ -32,11 +32,11 @@ TRANSFER = "transfer"
 class AllreduceSplit:
     """The parts of each used step's exposed exchange, and what backward hid of it.
 
-    All are sums over the ranks.
+    All are sums over the ranks. Hidden time is not known if buckets have no ends of their own.
     """
 
     parts: Mapping[str, Ints]
-    hidden_ns: Ints
+    hidden_ns: Ints | None
 
 
 def input_pieces(spans: pa.Table, exposed: pa.Table, used: Ints) -> tuple[Ints, Ints]:
@@ -135,7 +135,8 @@ def split_allreduce(collectives: pa.Table, spans: pa.Table, used: Ints) -> Allre
         own = rows_of_rank(windows, int(rank))
         totals += _split_rank(found, found.rank == rank, own, used)
     not_ready, waiting, transfer, hidden = np.rint(totals).astype(np.int64)
-    return AllreduceSplit({NOT_READY: not_ready, WAITING: waiting, TRANSFER: transfer}, hidden)
+    parts = {NOT_READY: not_ready, WAITING: waiting, TRANSFER: transfer}
+    return AllreduceSplit(parts, None if found.ends_shared else hidden)
 
 
 def _split_rank(

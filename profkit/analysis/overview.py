@@ -22,7 +22,7 @@ from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, window_steps
 from profkit.analysis.notices import find_notices, is_log
 from profkit.analysis.own_cost import OwnCost, own_cost
-from profkit.analysis.phase_basis import UNTIMED_EXCHANGE, PhaseBasis, phase_basis
+from profkit.analysis.phase_basis import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, phase_basis
 from profkit.analysis.phases import step_times
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.analysis.stacks import CodeView, view_code
@@ -160,7 +160,7 @@ def build_overview(
         exchange=exchange,
         late_rank=basis.late_rank(exchange),
         own_cost=own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), windows),
-        quality=(*find_notices(trace), *_untimed_exchange(basis)),
+        quality=(*find_notices(trace), *_exchange_notices(basis, exchange)),
         kernels=kernels,
         by_kernel=by_kernel,
         devices=devices,
@@ -192,9 +192,11 @@ def _steps_of(trace: Trace) -> pa.Table:
     return trace.steps
 
 
-def _untimed_exchange(basis: PhaseBasis) -> Iterator[str]:
+def _exchange_notices(basis: PhaseBasis, exchange: Exchange | None) -> Iterator[str]:
     if not basis.exchange_timed and basis.clock is PhaseClock.DEVICE:
         yield UNTIMED_EXCHANGE
+    if exchange is not None and exchange.ends_shared:
+        yield SHARED_ENDS
 
 
 def silent_ranks(trace: Trace) -> int:

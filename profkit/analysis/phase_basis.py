@@ -20,6 +20,12 @@ UNTIMED_EXCHANGE = (
     "and nothing says how much of it"
 )
 
+SHARED_ENDS = (
+    "the framework shows only when the last gradient bucket of a backward is done: a rank counts "
+    "as waiting until the last rank is ready for that bucket, also while earlier ones are sent; "
+    "what backward hides, and the transfer of a bucket, are not known"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class PhaseBasis:

@@ -197,7 +197,7 @@ def compare(
         base,
         target,
     )
-    hidden = sorted({*base.beside, *target.beside})
+    hidden = sorted({*base.beside, *target.beside} - base.not_beside - target.not_beside)
     return Ledger(
         base,
         target,

@@ -171,7 +171,7 @@ def rank_exchange(part: RankExchange) -> dict[str, Any]:
         "waiting": _ms(part.waiting_ns),
         "transfer": _ms(part.transfer_ns),
         "not_ready": part.not_ready_ns * NS_IN_MS,
-        "hidden": part.hidden_ns * NS_IN_MS,
+        "hidden": _ms(part.hidden_ns),
     }
 
 

@@ -90,16 +90,6 @@ def no_difference_words(recorded: Recorded) -> str:
     )
 
 
-def equal_words(recorded: Recorded) -> str:
-    """Return in one short line of what was recorded on both sides that it is the same."""
-    if all(recorded):
-        return "none: all recorded settings, versions and variables are equal"
-    missing = [name for name, known in recorded._asdict().items() if not known]
-    if len(missing) == len(recorded):
-        return "not known: nothing was recorded on both sides"
-    return f"none in what both recorded; not recorded: {' and '.join(missing)}"
-
-
 def cause_name(cause: Cause) -> str:
     """Return the kind of a cause; of a gain, that the target has less of it."""
     if not cause.is_gain:

@@ -26,6 +26,9 @@ ROW, BAR = 30, 16
 CROPPED = 0.25
 """If the gap is below this share of the base, the axis does not begin at zero, and says so."""
 
+LEAST_SCALE = 0.01
+"""The axis covers at least this share of the larger side, so that no bar shows a gap of nothing."""
+
 STRIP_HEIGHT, STRIP_TOP, STRIP_LEFT = 150, 12, 70
 SHARES_BAR, SHARES_LEGEND = 34, 50
 HEAT_LEFT, HEAT_TOP, HEAT_ROW = 80, 24, 26
@@ -66,7 +69,7 @@ class _Axis:
         gap = top - bottom
         self.low, self.high = min(0.0, bottom), top * 1.02
         if gap <= CROPPED * chart.start[1]:
-            room = gap or 0.02 * top
+            room = max(gap, LEAST_SCALE * top)
             self.low, self.high = bottom - 0.5 * room, top + 0.15 * room
 
     def x(self, value: float) -> float:

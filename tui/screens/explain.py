@@ -16,17 +16,19 @@ from profkit.explain.compared import Compared, Pair, compare_runs
 from profkit.explain.explained import Explained
 from profkit.explain.kernel_ledger import KernelRow
 from profkit.explain.waterfall import Drop, waterfall
-from profkit.report import ledger_json, ledger_text
+from profkit.report import ledger_json
+from profkit.report.cause_words import no_difference_words
 from profkit.tui.library import Source
 from profkit.tui.screens.base import MARK_TWO_RUNS, Place, RunScreen, one_line
 from profkit.tui.widgets import explain_draw
+from profkit.tui.widgets.draw import folded
 from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.run_draw import SCREEN_OF, phase_of
 from profkit.tui.widgets.table import VirtualTable
 
-FALL_WIDTH: Final = 24
-NARROW_FALL_WIDTH: Final = 14
-NARROW: Final = 110
+MARGINS: Final = 3
+"""Cells of a line that a table does not have, with those of the scroll bar."""
+
 MAX_KERNEL_ROWS: Final = 8
 """Rows of kernels that are in view; the others are reached by moving down."""
 
@@ -81,7 +83,8 @@ class ExplainScreen(RunScreen[Compared]):
                     yield Lines(id="causes")
                 with Vertical(classes="side", id="right"):
                     yield Static("Other differences", classes="title")
-                    yield VirtualTable(id="differences")
+                    yield VirtualTable(id="differences", empty="none")
+                    yield Lines(id="no_differences")
             yield Static(classes="title", id="kernels_title")
             yield VirtualTable(id="kernels", empty="none")
 
@@ -119,17 +122,18 @@ class ExplainScreen(RunScreen[Compared]):
         self.query_one("#verdict", Lines).show(lambda _: explain_draw.verdict_lines(found, palette))
         self.query_one("#causes", Lines).show(lambda _: explain_draw.cause_lines(found, palette))
         drops = waterfall(found.ledger)
-        width = FALL_WIDTH
-        if self.app.size.width < NARROW:
-            width = NARROW_FALL_WIDTH
-        columns = explain_draw.waterfall_columns(found.ledger, drops, width, plain=self.plain)
+        columns = explain_draw.waterfall_columns(
+            found.ledger, drops, self.app.size.width - MARGINS, plain=self.plain
+        )
         self.show_table("rows", columns, [(drop.kind, drop.depth, drop.name) for drop in drops])
         self._show_kernels(found)
         differences = found.ledger.differences
-        table = self.query_one("#differences", VirtualTable)
-        table.empty = ledger_text.equal_words(found.recorded)
         columns = explain_draw.difference_columns(differences)
         self.show_table("differences", columns, [each.name for each in differences])
+        words = no_difference_words(found.recorded)
+        self.query_one("#no_differences", Lines).show(lambda _: [folded((words, None))])
+        self.query_one("#differences").display = bool(differences)
+        self.query_one("#no_differences").display = not differences
 
     def _explain(self, view: Compared, pair: Pair) -> None:
         """Compare a pair on a thread, and show it if it is still the chosen one."""

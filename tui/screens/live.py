@@ -24,7 +24,7 @@ from profkit.tui.library import Source
 from profkit.tui.screens.base import RunScreen, one_line
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.columns import Columns
-from profkit.tui.widgets.draw import bar, line
+from profkit.tui.widgets.draw import bar, folded, line
 from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.run_draw import interval_of, role_of
 from profkit.tui.widgets.step_strip import strip
@@ -178,7 +178,7 @@ def _pulse_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
         ]
     )
     for words in live_parts_words(view):
-        yield line([(words, dim)])
+        yield folded((words, dim))
     if view.stalled:
         words = "no news for far longer than a step takes: the job is evaluating, saving or hanging"
         yield line([(words, bad)])
