@@ -4,7 +4,7 @@ RUN := uv run --group test
 SHOT := $(RUN) profkit tui --size 96x28 --screenshot docs/screens
 ALONE := traces/recorded-resnet50-workers-0
 
-.PHONY: screenshots check test systems converge gpu bench trust accuracy docs
+.PHONY: screenshots check test systems converge gpu bench trust accuracy slow-lines docs
 
 check:  ## lint, format, types, import contracts
 	$(RUN) ruff check .
@@ -34,6 +34,10 @@ accuracy:  ## faults of known cost planted in real jobs, and how often their cau
 	$(RUN) python benchmarks/faults run --variant development --variant held-out
 	$(RUN) python benchmarks/faults score --write
 	$(RUN) python benchmarks/figures.py
+
+slow-lines:  ## slow lines planted in two jobs, and how often sampled stacks name them; a quarter of an hour
+	$(RUN) python benchmarks/slow_lines.py run --work build/slow-lines
+	$(RUN) python benchmarks/slow_lines.py score --work build/slow-lines --write
 
 docs:  ## what is generated from the code
 	$(RUN) profkit schema --markdown > docs/schema.md

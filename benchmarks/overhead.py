@@ -275,7 +275,7 @@ def compare(*found: Found) -> dict[str, dict[str, float]]:
     for name in found[0].beside:
         rows[name] = _as_row(pool([each.beside[name] for each in found]))
     if WRITER in rows:
-        rows["profkit"] = _sum(rows["profkit"], rows[WRITER], rows["bare"]["median_ms"])
+        rows["profkit"] = add_up(rows["profkit"], rows[WRITER], rows["bare"]["median_ms"])
     return rows
 
 
@@ -288,7 +288,7 @@ def _as_row(cost: Added) -> dict[str, float]:
     return {name: round(value, 4) for name, value in numbers.items()}
 
 
-def _sum(hooks: dict[str, float], writer: dict[str, float], bare_ms: float) -> dict[str, float]:
+def add_up(hooks: dict[str, float], writer: dict[str, float], bare_ms: float) -> dict[str, float]:
     """Return the sum of two independent measurements."""
     mean = hooks["over_bare_ms"] + writer["over_bare_ms"]
     half = math.hypot(*((row["high_ms"] - row["low_ms"]) / 2 for row in (hooks, writer)))
@@ -368,7 +368,7 @@ def main() -> int:
     return (
         1
         if any(
-            _costs_too_much(rows["profkit"]["over_bare_ms"], rows["bare"]["median_ms"])
+            costs_too_much(rows["profkit"]["over_bare_ms"], rows["bare"]["median_ms"])
             for rows in found.values()
         )
         else 0
@@ -450,7 +450,7 @@ def _measure_in_process(heap: dict[str, str]) -> dict[str, Found]:
     return {case: Found.from_json(told) for case, told in json.loads(done.stdout).items()}
 
 
-def _costs_too_much(cost_ms: float, step_ms: float) -> bool:
+def costs_too_much(cost_ms: float, step_ms: float) -> bool:
     """Return true if a case is over the limit per step, or over the share for long steps."""
     return cost_ms > (min(LIMIT_MS, LIMIT_SHARE * step_ms) if step_ms >= LONG_STEP_MS else LIMIT_MS)
 

@@ -9,10 +9,14 @@ python benchmarks/faults list            list the faults
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # slow_lines is next to this folder
 
 from pairs import is_done, run_pairs, why_not
 from plants import DEVELOPMENT, FAULTS, SHAPES, Fault, as_words, named
+from slow_lines import keep_section
 
 DOCUMENT = Path(__file__).parents[2] / "docs/accuracy.md"
 
@@ -71,7 +75,8 @@ def score(args: argparse.Namespace, variants: list[str]) -> None:
     scores = score_all(args.work, chosen(args), args.variant or list(SHAPES))
     print(as_text(scores))
     if args.write:
-        DOCUMENT.write_text(as_document(scores, has_gpu=has_gpu()))
+        page = as_document(scores, has_gpu=has_gpu())
+        DOCUMENT.write_text(keep_section(page, DOCUMENT.read_text()))
 
 
 def show(args: argparse.Namespace, variants: list[str]) -> None:

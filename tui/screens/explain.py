@@ -57,6 +57,7 @@ class ExplainScreen(RunScreen[Compared]):
         Binding("s", "swap", "swap base and target"),
         Binding("p", "pair(1)", "next pair"),
         Binding("P", "pair(-1)", "previous pair", show=False),
+        Binding("c", "code", "lines of the target"),
         Binding("d", "app.show_runs('compare')", "compare with other runs", show=False),
     ]
 
@@ -198,6 +199,12 @@ class ExplainScreen(RunScreen[Compared]):
         elif self._found is not None and event.table.id == "rows":
             name = _top_row(waterfall(self._found.ledger), event.row)
             self.go(SCREEN_OF.get(name, "timeline"), Place(phase=phase_of(name)))
+
+    def action_code(self) -> None:
+        """Open the target's lines of code of the row under the cursor."""
+        row = self.query_one("#rows", VirtualTable).row
+        if self._found is not None and row is not None:
+            self.go("code", Place(phase=_top_row(waterfall(self._found.ledger), row)))
 
     def action_pair(self, by: int) -> None:
         """Choose the next pair in a circle; a swapped pair has the neighbours of the original."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow.compute as pc
 
@@ -10,7 +12,9 @@ from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.exchange import LateRank
 from profkit.analysis.lateness import Lateness, RankWork, minus
+from profkit.analysis.line_changes import LineChange
 from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.rank_lines import lines_by_rank
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._input import is_slow_on_all_ranks
 from profkit.explain.rules.base import Case, Cause, here, share_of
@@ -33,6 +37,9 @@ KINDS_BY_ROW = {
 
 MIN_TRADED_SHARE = 0.25
 """Ranks trade places if the others take this share of a rank's lateness longer elsewhere."""
+
+_ON_HOST = (Phase.DATA.value, Phase.OTHER.value, UNKNOWN)
+"""Phases that the host's time is about, whatever clock the others are on."""
 
 _AFTER_FORWARD = (Phase.BACKWARD.value, Phase.ALLREDUCE.value)
 _TELL = (
@@ -78,6 +85,7 @@ def find(case: Case) -> Cause | None:
     share = share_of(added.value, case.ledger)
     if untold:
         return Cause("late_rank", added, share, f"{evidence}{untold}", _TELL)
+    evidence += describe_line(case.after, late)
     waited = case.after.figure(find_waited_rank)
     if waited is not None and waited.rank == late.rank:
         evidence += (
@@ -94,6 +102,22 @@ def find(case: Case) -> Cause | None:
         takes=_explained(added.value, case.after.costs.ranks, row),
         rows=(row, Phase.FORWARD.value if trade is not None else Phase.ALLREDUCE.value),
     )
+
+
+def describe_line(evidence: Evidence, late: Lateness) -> str:
+    """Return the line on which the rank spends most of that time, if stacks were sampled."""
+    if evidence.costs.clock is not PhaseClock.HOST and late.phase not in _ON_HOST:
+        return ""
+    for change in evidence.figure(find_rank_lines).get(late.rank, ()):
+        if change.phase == late.phase and change.difference.value > 0 and change.place.line:
+            longer = duration(change.difference.value)
+            return f"; at {change.place.words()} it spends {longer} per step longer than they do"
+    return ""
+
+
+def find_rank_lines(evidence: Evidence) -> Mapping[int, tuple[LineChange, ...]]:
+    """Return the lines on which single ranks certainly spend another time than the others."""
+    return lines_by_rank(evidence.trace, evidence.used)
 
 
 def _knows_own_work(case: Case) -> bool:
