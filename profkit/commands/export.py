@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(why_not)
     name = window.trace.name + (exporter.suffix or f".{exporter.name}")
     target = new_path(args.write or Path(name))
-    steps, rows = plural(len(window.steps), "step"), plural(sum(window.rows.values()), "row")
+    count = sum(window.rows[name] for name in exporter.row_bytes if name in window.rows)
+    steps, rows = plural(len(window.steps), "step"), plural(count, "row")
     estimate = window.estimate(exporter)
     expected = f"{steps}, {rows}, about {byte_size(estimate)} as {exporter.title}"
     print(f"profkit: {expected}", file=sys.stderr)

@@ -15,7 +15,10 @@ from profkit.tui import headless
 from profkit.tui.themes import PALETTES
 from profkit.tui.widgets.code_draw import OTHER_MARK, OWN_MARK, PLAIN_OWN_MARK, flame_lines
 from profkit.tui.widgets.table import VirtualTable
+from tests.analysis.test_stacks import write_run
 from tests.tui.driving import Driver, drive, shown
+from tests.tui.test_twins import _figures as figures_of
+from tests.tui.test_twins import _unknown as unknown_figures
 
 PALETTE = next(iter(PALETTES.values()))
 
@@ -107,3 +110,33 @@ def test_callers_that_hold_everything_are_left_out() -> None:
     drawn = [each.plain for each in flame_lines(flame, PALETTE, 60, plain=False)]
     assert len(drawn) == 2
     assert "slow a.py:99" in drawn[1]
+
+
+def test_explain_lists_the_lines_that_differ(tmp_path: Path) -> None:
+    write_run(tmp_path / "base")
+    write_run(tmp_path / "target", clip_ms=60)
+
+    async def walk(driver: Driver) -> None:
+        table = _table(driver, "lines")
+        assert table.count == 1
+        assert [column.text(0) for column in table.columns] == [
+            "/home/x/train.py:22 clip",
+            "unknown",
+            "30.0 ms",
+            "60.0 ms",
+            "+30.0 ms",
+        ]
+        table.focus()
+        await driver.press("enter")
+        assert driver.screen == "CodeScreen"
+        assert _phase_under_cursor(driver) == "unknown"
+
+    drive(tmp_path / "target", walk, screen="explain", bases=[tmp_path / "base"])
+
+
+def test_every_figure_is_in_the_twin(folder: Path) -> None:
+    text = shown(folder / "slow", screen="code", size=(200, 50))
+    body = "\n".join(text.splitlines()[1:-1]).replace("95 % interval", "")
+    twin = json.loads(as_json.dumps(headless.twin(folder / "slow", "code", ())))
+    assert len(figures_of(body)) > 8
+    assert unknown_figures(body, twin) == set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -15,9 +15,8 @@ from profkit.tui.screens.base import Place, RunScreen
 from profkit.tui.widgets.code_draw import flame_lines, line_columns, summary_lines
 from profkit.tui.widgets.draw import lines
 from profkit.tui.widgets.lines import Lines
+from profkit.tui.widgets.run_draw import phase_of
 from profkit.tui.widgets.table import VirtualTable
-
-PHASE_OF: Final = {"input": "data"}
 
 
 class CodeScreen(RunScreen[CodeScreenView]):
@@ -96,7 +95,7 @@ class CodeScreen(RunScreen[CodeScreenView]):
     def look_at(self, place: Place) -> None:
         if place.phase is None:
             return
-        phase = PHASE_OF.get(place.phase, place.phase)
+        phase = phase_of(place.phase) or place.phase
         if phase in self._phases():
             self._select(phase)
         elif self.view is not None and not self.view.why_empty:
