@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -71,6 +72,7 @@ class Score:
 
 def record(job: str, plant: str, folder: Path) -> None:
     """Record one job in a folder of its own."""
+    shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run has left
     folder.mkdir(parents=True)
     words = [sys.executable, str(JOBS / f"{job}.py"), plant, str(STEPS)]
     command = [sys.executable, "-m", "profkit", "run", "--stacks", "loop", "--", *words]
