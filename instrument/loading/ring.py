@@ -16,8 +16,8 @@ _MAGIC = 0x32676E69726B7270
 _HEADER = 3
 """Words before the rest: magic, number of workers, number of slots.
 
-Behind them are the workers' process ids, the stamps, the slots, and the folder for stacks: the length
-of its name, and the name.
+Behind them are the workers' process ids, the stamps, the slots, and the folder for stacks: the
+length of its name, and the name.
 """
 
 _FOLDER_BYTES = 1024

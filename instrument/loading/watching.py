@@ -11,8 +11,11 @@ from profkit.instrument.loading.ring import Ring, find_ring
 
 Finish = Callable[[], None]
 Begin = Callable[[Callable[[], str | None], int, CodeType], Finish]
-"""Samples the calling thread: where to (see `Ring.stacks_folder`), its worker's number, and the
-code that runs the worker's loop, below which nothing belongs to the worker. Returns what ends it."""
+"""Samples the calling thread, and returns what ends that.
+
+It gets a function that returns the folder (see `Ring.stacks_folder`), the worker's number, and the
+code that runs the worker's loop: frames outside of it are not the worker's.
+"""
 
 
 class WorkerWatch:

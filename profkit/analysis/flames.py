@@ -19,7 +19,7 @@ LEAST_BOX = 0.002
 
 @dataclass(frozen=True)
 class FlameBox:
-    """A frame in its place: its depth from the outermost one, and its part of the phase's time.
+    """A frame: its depth from the outermost one, and its part of the phase's time.
 
     `start` and `share` are shares of the phase. Boxes of the same stack overlap in `start`.
     """

@@ -173,9 +173,7 @@ def build_overview(
         devices=devices,
         links=link_use(trace.collectives, used, ceilings),
         flags=manifest.flags,
-        code=view_code(trace.stacks, trace.frames, steps, trace.spans, used),
-        rank_lines=lines_by_rank(trace, used),
-        worker_lines=view_workers(trace.worker_stacks, steps, used),
+        **_lines_of_code(trace, steps, used),
         # A log says how long its parts took, and not where in the step they were.
         unknown_places=() if is_log(trace) else unknown_places(steps, trace.spans, used),
         changed=trace.changed,
@@ -184,6 +182,14 @@ def build_overview(
         costs=basis.costs,
         device_times=find_device_times(trace),
     )
+
+
+def _lines_of_code(trace: Trace, steps: pa.Table, used: Ints) -> dict[str, Any]:
+    return {
+        "code": view_code(trace.stacks, trace.frames, steps, trace.spans, used),
+        "rank_lines": lines_by_rank(trace, used),
+        "worker_lines": view_workers(trace.worker_stacks, steps, used),
+    }
 
 
 def _kernel_views(

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import rows_of_rank
+from profkit.analysis.columns import names_and_codes, rows_of_rank
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.stack_samples import (
     HELD,
@@ -49,16 +49,33 @@ def view_workers(found: WorkerStacks, steps: pa.Table, used: Ints) -> WorkerLine
     """Return the lines of all workers; `None` if none was sampled in the used steps."""
     if not found.stacks.num_rows or not len(used) or not found.elapsed_ns:
         return None
+    samples = _read(found, steps, used)
+    count = len(samples.kind)
+    if not count:
+        return None
+    ranks, workers = np.unique(found.stacks["rank"].to_numpy()).tolist(), 0
+    for rank in ranks:
+        workers += len(pc.unique(rows_of_rank(found.stacks, rank)["thread"]))
+    # A sample stands for the mean time between samples that was kept, not for the one aimed at.
+    kept_pace = found.elapsed_ns / float(found.stacks["every_ns"].to_numpy().sum())
+    step_ns = float(samples.weight.sum()) * kept_pace / len(used) / len(ranks)
+    lines: tuple[LineTime, ...] = ()
+    if count >= FEWEST_SAMPLES:
+        lines, _ = time_lines(samples, np.arange(count), step_ns)
+    share = found.used_ns / found.elapsed_ns
+    files = sorted({each.place.file for each in lines if each.place.line})
+    return WorkerLines(workers, count, samples.lost, step_ns, share, lines, common_folder(files))
+
+
+def _read(found: WorkerStacks, steps: pa.Table, used: Ints) -> Samples:
+    """Join the workers' samples with steps and lines. Those of one batch have one step."""
     numbers: dict[Place, int] = {Place(HELD, 0, ""): HELD_PLACE}
     callees: dict[str, int] = {"": 0}
     columns: list[Floats] = []
     trees = {}
-    workers = lost = 0
-    ranks = np.unique(found.stacks["rank"].to_numpy()).tolist()
-    for rank in ranks:
+    lost = 0
+    for rank in np.unique(found.stacks["rank"].to_numpy()).tolist():
         own = rows_of_rank(found.stacks, rank)
-        threads = len(pc.unique(own["thread"]))
-        workers += threads
         late = own["late_ns"].to_numpy()
         place = find_steps(own["time_ns"].to_numpy() - late, rows_of_rank(steps, rank), used)
         ids = own["stack"].fill_null(-1).to_numpy().astype(np.int64)
@@ -70,32 +87,12 @@ def view_workers(found: WorkerStacks, steps: pa.Table, used: Ints) -> WorkerLine
         every = own["every_ns"].to_numpy()[kept].astype(np.float64)
         # While the job waits for its workers, each makes a batch in as many steps as there are
         # workers. Its samples of one batch depend on each other.
-        batch = (place[kept] // threads + rank * len(used)) * threads
-        batch += own["thread"].combine_chunks().indices.to_numpy()[kept] % threads
-        rows = [
-            every,
-            kinds_of(late)[kept],
-            batch,
-            line,
-            below,
-            ids[kept],
-            np.full(len(kept), rank),
-        ]
-        columns.append(np.array(rows))
+        names, threads = names_and_codes(own["thread"])
+        batch = (place[kept] // len(names) + rank * len(used)) * len(names) + threads[kept]
+        of_rank = np.full(len(kept), rank)
+        kind = kinds_of(late)[kept]
+        columns.append(np.array([every, kind, batch, line, below, ids[kept], of_rank]))
     whole = np.concatenate(columns, axis=1)
     kind, batch, line, below, leaf, of_rank = whole[1:].astype(np.int64)
-    names = tuple(numbers), tuple(callees)
-    phase = np.zeros(len(kind), dtype=np.int64)
-    samples = Samples(phase, whole[0], kind, batch, line, below, leaf, of_rank, *names, trees, lost)
-    if not len(kind):
-        return None
-    # A sample stands for the mean time between samples that was kept, not for the one aimed at.
-    kept_pace = found.elapsed_ns / float(found.stacks["every_ns"].to_numpy().sum())
-    step_ns = float(whole[0].sum()) * kept_pace / len(used) / len(ranks)
-    lines: tuple[LineTime, ...] = ()
-    if len(kind) >= FEWEST_SAMPLES:
-        lines, _ = time_lines(samples, np.arange(len(kind)), step_ns)
-    share = found.used_ns / found.elapsed_ns
-    files = sorted({each.place.file for each in lines if each.place.line})
-    folder = common_folder(files)
-    return WorkerLines(workers, len(kind), lost, step_ns, share, lines, folder)
+    phase, named = np.zeros(len(kind), dtype=np.int64), (tuple(numbers), tuple(callees))
+    return Samples(phase, whole[0], kind, batch, line, below, leaf, of_rank, *named, trees, lost)

@@ -116,8 +116,8 @@ def worker_section(found: WorkerLines | None) -> Iterator[Section]:
         return
     whose = plural(found.workers, "worker")
     about = (
-        f"Shares of samples of {whose}, in the used steps. Times are those of all workers of a rank "
-        "per step. They overlap with the training."
+        f"Shares of samples of {whose}, in the used steps. Times are those of all workers of a "
+        "rank per step. They overlap with the training."
     )
     cost = f"The sampler used {percent(found.sampler_share)} of a processor in each worker."
     notes = [about, cost]
@@ -138,8 +138,9 @@ def flame_section(flames: Sequence[Flame]) -> Iterator[Section]:
     drawn = tuple((flame.phase, flame) for flame in flames if flame.boxes)
     if drawn:
         note = (
-            "A box is as wide as the time in a line and in what it called; callers are above. Boxes "
-            "of the job's own code are coloured. The title of a box has its whole name and its time."
+            "A box is as wide as the time in a line and in what it called; callers are above. "
+            "Boxes of the job's own code are coloured. The title of a box has its whole name and "
+            "its time."
         )
         yield Section("Flame graphs", (SAMPLED, note), drawn, folded=True)
 

@@ -40,7 +40,8 @@ traces/<run>/
   columns.
 - A line of `worker-stacks/*.jsonl` is a list: `["worker", number, process]`, `["frame", ...]` and
   `["sample", ...]` with the columns of `frames` and of `stacks` without rank and thread, or
-  `["cost", elapsed ns, processor ns]` of the sampler so far. A killed worker's last line may be cut.
+  `["cost", elapsed ns, processor ns]` of the sampler so far. A killed worker's last line may be
+  cut.
 - A run without `end.json` ended early. Every complete batch in it is valid. `profkit verify` names
   the state.
 - A new version only adds columns. profkit refuses a newer major version and reads a newer minor

@@ -1,4 +1,4 @@
-"""A flame graph as SVG elements, which need no script: a title names what a box has no room for."""
+"""A flame graph as SVG, without a script: titles name what boxes have no room for."""
 
 from __future__ import annotations
 

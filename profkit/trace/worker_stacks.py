@@ -1,4 +1,4 @@
-"""Reads the stacks of loader workers, which each worker's process stores in a file of lines."""
+"""Reads the stacks of loader workers, which each process stores in a file of lines."""
 
 from __future__ import annotations
 
@@ -142,12 +142,9 @@ def join_worker_stacks(ranks: Sequence[tuple[Path, int]]) -> WorkerStacks:
     costs: dict[int, tuple[int, int]] = {}
     for part in parts:
         costs.update(part.costs)
-    return WorkerStacks(
-        pa.concat_tables([part.stacks for part in parts]).unify_dictionaries(),
-        pa.concat_tables([part.frames for part in parts]).unify_dictionaries(),
-        costs,
-        sum(part.broken for part in parts),
-    )
+    stacks = pa.concat_tables([part.stacks for part in parts]).unify_dictionaries()
+    frames = pa.concat_tables([part.frames for part in parts]).unify_dictionaries()
+    return WorkerStacks(stacks, frames, costs, sum(part.broken for part in parts))
 
 
 def _table(name: str, rank: int, rows: Sequence[tuple[Any, ...]]) -> pa.Table:

@@ -120,7 +120,7 @@ def test_explain_lists_the_lines_that_differ(tmp_path: Path) -> None:
         table = _table(driver, "lines")
         assert table.count == 1
         assert [column.text(0) for column in table.columns] == [
-            "/home/x/train.py:22 clip",
+            "train.py:22 clip",
             "unknown",
             "30.0 ms",
             "60.0 ms",

@@ -28,8 +28,9 @@ class CodeRow:
 
 @dataclass(frozen=True)
 class CodeScreenView:
-    """The lines of all phases with enough samples, phase by phase; `rank` is null for all ranks.
+    """The lines of all phases with enough samples, phase by phase.
 
+    `rank` is null for all ranks.
     `too_few` are the phases with fewer samples, and how many they have.
     """
 

@@ -85,13 +85,7 @@ def find(case: Case) -> Cause | None:
     share = share_of(added.value, case.ledger)
     if untold:
         return Cause("late_rank", added, share, f"{evidence}{untold}", _TELL)
-    evidence += describe_line(case.after, late)
-    waited = case.after.figure(find_waited_rank)
-    if waited is not None and waited.rank == late.rank:
-        evidence += (
-            f"; each of the others waits {duration(waited.waited_ns)} per step for it, "
-            f"{percent(waited.share, 0)} of all waiting is for it"
-        )
+    evidence += describe_line(case.after, late) + _describe_waiting(case.after, late)
     return Cause(
         "late_rank",
         added,
@@ -101,6 +95,17 @@ def find(case: Case) -> Cause | None:
         detail=row,
         takes=_explained(added.value, case.after.costs.ranks, row),
         rows=(row, Phase.FORWARD.value if trade is not None else Phase.ALLREDUCE.value),
+    )
+
+
+def _describe_waiting(evidence: Evidence, late: Lateness) -> str:
+    """Return how long the others wait for the rank, if it is the one that most waiting is for."""
+    waited = evidence.figure(find_waited_rank)
+    if waited is None or waited.rank != late.rank:
+        return ""
+    return (
+        f"; each of the others waits {duration(waited.waited_ns)} per step for it, "
+        f"{percent(waited.share, 0)} of all waiting is for it"
     )
 
 
