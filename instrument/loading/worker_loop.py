@@ -108,7 +108,8 @@ def hook_worker_loop(
         worker, ring = arguments["worker_id"], loaders.starting.ring
         finish = None
         if loaders.watch is not None:
-            finish = loaders.watch.begin(ring, worker, WorkerLoop.__call__.__code__)
+            begin = guarded("loader: stacks of a worker", loaders.watch.begin, None)
+            finish = begin(ring, worker, WorkerLoop.__call__.__code__)
         meter = WorkerMeter(worker, ring)
         arguments[queue].get = meter.numbered(arguments[queue].get)
         for fetcher in fetchers:
