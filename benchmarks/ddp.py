@@ -6,6 +6,9 @@ them, too. So each pair starts the job twice, on two ranks over gloo: bare, and 
 Python. Each process times its own steps. The median and the mean of each process are used, and
 each pair gives their differences.
 
+Each rank's training thread keeps a processor of its own; gloo's threads may use all. Without that,
+on two processors, the median of a bare process is 0.9 or 1.5 ms, by chance.
+
   python benchmarks/ddp.py [--pairs 8] [--steps 2000] [--keep FILE | --show]
 
 `--keep` appends the pairs to a file and reports all pairs in it, so that the published figure is
@@ -18,6 +21,7 @@ import argparse
 import itertools
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -30,12 +34,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from profkit.analysis.estimate import student_95
-
 LIMIT_MS = 0.15
 RANKS = 2
-LEAD_IN = 1500
-"""Steps that are not timed, about 2 s: buckets are rebuilt, files are opened."""
+LEAD_IN = 1000
+"""Steps that are not timed, 1 to 2 s: buckets are rebuilt, files are opened."""
 
 MODES = ("bare", "profkit", "allreduce_hook")
 
@@ -69,6 +71,7 @@ def train(case: Case, mode: str, steps: int, out: Path) -> None:
     model = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=case.bucket_mb)
     if mode == "allreduce_hook":
         model.register_comm_hook(None, allreduce_hook)
+    os.sched_setaffinity(0, {torch.distributed.get_rank() % (os.cpu_count() or 1)})
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     count = 32 * (steps + LEAD_IN)
     batches = torch.utils.data.TensorDataset(
@@ -88,11 +91,23 @@ def train(case: Case, mode: str, steps: int, out: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
+def launch(arguments: Sequence[str]) -> int:
+    """Start the ranks; torch's own launcher would import torch a third time, for 5 s."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    started = []
+    for rank in range(RANKS):
+        group = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)}
+        group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        words = [sys.executable, __file__, *arguments]
+        started.append(subprocess.Popen(words, env=os.environ | group))
+    return max([process.wait() for process in started])
+
+
 def run_once(case: Case, mode: str, steps: int) -> dict[str, float]:
     """Run the job in one mode; return the median and the mean of rank 0's steps in ms."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        words += ["--nproc-per-node", str(RANKS), __file__, "--job", case.name, "--mode", mode]
+        words = [sys.executable, __file__, "--launch", "--job", case.name, "--mode", mode]
         words += ["--steps", str(steps), "--out", folder]
         if mode == "profkit":
             words = [sys.executable, "-m", "profkit", "run", "-o", f"{folder}/traces", "--", *words]
@@ -132,6 +147,8 @@ def pool(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _interval(differences: Sequence[float]) -> dict[str, float]:
+    from profkit.analysis.estimate import student_95  # the job itself must not import profkit
+
     mean = statistics.fmean(differences)
     if len(differences) < 2:
         return {"added_ms": mean, "low_ms": float("-inf"), "high_ms": float("inf")}
@@ -146,10 +163,13 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--keep", type=Path, help="append the pairs to this file and report all")
     parser.add_argument("--show", action="store_true", help="report the kept pairs, run nothing")
+    parser.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--mode", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.launch:
+        return launch([word for word in sys.argv[1:] if word != "--launch"])
     if args.job:
         case = next(case for case in CASES if case.name == args.job)
         train(case, args.mode, args.steps, args.out)
