@@ -58,12 +58,14 @@ def write_log(file: int, loss: float) -> None:
             os.fsync(os.write(file, b"x") and file)  # planted: fsync
 
 
-def update_average(average: dict[str, list[float]], model: torch.nn.Module) -> None:
+def update_average(ema: dict[str, list[float]], model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
-        new = parameter.detach().flatten()[:20_000].tolist()
-        pairs = list(zip(average[name], new, strict=False))
+        old = ema[name]
+        new = parameter.detach().flatten()[:2_000]
         with cost:
-            average[name] = [0.99 * old + 0.01 * now for old, now in pairs]  # planted: average
+            ema[name] = [
+                a + (b - a) / 99 for a, b in zip(old, new, strict=False)
+            ]  # planted: average
 
 
 def accuracy(output: torch.Tensor) -> float:
