@@ -63,9 +63,7 @@ def update_average(ema: dict[str, list[float]], model: torch.nn.Module) -> None:
         old = ema[name]
         new = parameter.detach().flatten()[:2_000]
         with cost:
-            ema[name] = [
-                a + (b - a) / 99 for a, b in zip(old, new, strict=False)
-            ]  # planted: average
+            ema[name] = [a + b / 99 for a, b in zip(old, new, strict=False)]  # planted: average
 
 
 def accuracy(output: torch.Tensor) -> float:
