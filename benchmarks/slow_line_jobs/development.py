@@ -15,11 +15,11 @@ import torch
 from cost import Cost
 from torch.utils.data import DataLoader, Dataset
 
-WIDTH, BATCH = 256, 32
+WIDTH = 256
+BATCH = 32
 plant, steps = sys.argv[1], int(sys.argv[2])
 cost = Cost()
 lock = threading.Lock()
-callbacks = []
 
 
 class Rows(Dataset[torch.Tensor]):
@@ -75,9 +75,9 @@ def accuracy(output: torch.Tensor) -> float:
 
 def clip(model: torch.nn.Module) -> float:
     total = 0.0
-    for parameter in model.parameters():
+    for gradient in [p.grad for p in model.parameters() if p.grad is not None]:
         with cost:
-            total += sum(v * v for v in parameter.grad.flatten().tolist())  # planted: clip
+            total += sum(v * v for v in gradient.flatten().tolist())  # planted: clip
     return total
 
 
@@ -121,8 +121,7 @@ def main() -> None:  # noqa: C901  # one loop, as in many a script
     plain = {"sleep": rest, "busy": busy, "lock": wait_for_lock, "import": import_again}
     if plant == "lock":
         threading.Thread(target=hold_lock, daemon=True).start()
-    if plant == "callback":
-        callbacks.append(on_step_end)
+    callbacks = [on_step_end] if plant == "callback" else []
     for number, batch in enumerate(DataLoader(Rows(), batch_size=BATCH, collate_fn=collate)):
         output = model(batch)
         loss = (output - batch).square().mean()

@@ -53,7 +53,7 @@ class Model(nn.Module):
         self.block = nn.TransformerEncoderLayer(DIM, 4, 2 * DIM, batch_first=True, dropout=0.0)
         self.head = nn.Linear(DIM, 50)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor) -> Any:
         hidden = self.block(self.embed(tokens))
         if self.plant == "sleep":
             with COST:
@@ -98,7 +98,7 @@ class Trainer:
         handler = logging.FileHandler("train.log")
         self.log = logging.getLogger("trainer")
         self.log.addHandler(handler)
-        self.file = handler.stream
+        self.file: Any = handler.stream
 
     def hash_prefixes(self) -> None:
         text = ",".join(map(str, range(3000)))
@@ -133,8 +133,8 @@ class Trainer:
         return confusion
 
     def clip(self) -> None:
-        for parameter in self.model.parameters():
-            flat = parameter.grad.view(-1)
+        for gradient in [p.grad for p in self.model.parameters() if p.grad is not None]:
+            flat = gradient.view(-1)
             with COST:
                 for place in range(0, len(flat), 12):
                     flat[place : place + 12].clamp_(-1, 1)  # planted: clip

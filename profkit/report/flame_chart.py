@@ -18,7 +18,7 @@ LEAST_CHARS = 4
 MARGIN = 3
 
 
-def flame_height(flame: Flame) -> float:
+def flame_height(flame: Flame) -> int:
     return HEADING + ROW * flame.depth + 4
 
 

@@ -50,10 +50,9 @@ class WorkerStacks:
 
     def of_rank(self, rank: int) -> WorkerStacks:
         """Return the samples of one rank; `broken` stays that of all ranks."""
-        tables = [
-            table.filter(pc.equal(table["rank"], rank)) for table in (self.stacks, self.frames)
-        ]
-        return WorkerStacks(*tables, {rank: self.costs.get(rank, (0, 0))}, self.broken)
+        stacks = self.stacks.filter(pc.equal(self.stacks["rank"], rank))
+        frames = self.frames.filter(pc.equal(self.frames["rank"], rank))
+        return WorkerStacks(stacks, frames, {rank: self.costs.get(rank, (0, 0))}, self.broken)
 
 
 @dataclass
@@ -91,7 +90,8 @@ class _Rows:
 
     def _is_next(self, frame: Sequence[Any], first: int) -> bool:
         """Return true for the frame whose id follows, if its line has a place in the column."""
-        return frame[0] == len(self.frames) - first and frame[4] <= LARGEST_ID >= len(self.frames)
+        is_next = frame[0] == len(self.frames) - first
+        return is_next and bool(frame[4] <= LARGEST_ID) and len(self.frames) <= LARGEST_ID
 
     def _is_known(self, stack: int | None, first: int) -> bool:
         return stack is None or stack < len(self.frames) - first

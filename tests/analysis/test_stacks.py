@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from profkit.analysis.estimate import Estimate
+from profkit.analysis.estimate import Estimate, Floats
 from profkit.analysis.line_changes import compare_lines
 from profkit.analysis.overview import build_overview
 from profkit.analysis.stack_samples import Place
@@ -293,7 +293,7 @@ def test_phases_with_few_samples_are_not_compared(tmp_path: Path) -> None:
     assert found.too_few == ((few.phase, view.phases[0].samples, 3),)
 
 
-def _random_view(rng: np.random.Generator, shares: Sequence[float]) -> CodeView:
+def _random_view(rng: np.random.Generator, shares: Floats) -> CodeView:
     """Return the lines of a phase of 400 samples, drawn from these shares."""
     drawn = rng.choice(len(shares), size=400, p=shares)
     lines = []

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader
 
 
 def augment(batch: torch.Tensor) -> torch.Tensor:
@@ -17,8 +19,8 @@ def augment(batch: torch.Tensor) -> torch.Tensor:
 
 
 def batches() -> Iterator[torch.Tensor]:
-    loader = torch.utils.data.DataLoader(torch.randn(4 * 200, 16), batch_size=4)
-    yield from loader
+    rows: Any = torch.randn(4 * 200, 16)
+    yield from DataLoader(rows, batch_size=4)
 
 
 def main() -> None:
