@@ -35,20 +35,16 @@ from typing import Any
 
 import torch
 from beside import Events, noting
+from block_costs import Found, add_up, compare, compare_two
 from overhead import (
-    Found,
     Modes,
-    add_up,
-    compare,
-    compare_two,
     costs_too_much,
-    make_cases,
     make_parser,
     measure_in_processes,
     run_beside,
     run_case,
-    train,
 )
+from overhead_jobs import make_cases, train
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -43,8 +43,8 @@ checks the same. No GPU is involved: this is no evidence of how drivers behave, 
 Jobs train on simulated accelerators (`profkit/testing/accelerator`). The simulation is below
 profkit's hooks: hooks, recorder, writer, reader, analysis and screens are the real ones, and so are
 torch's autograd engine and the reducer of `DistributedDataParallel`. Simulated are clocks, streams,
-events, copies, graphs, NCCL, and Paddle's reducer. Each module's docstring states what it simulates,
-and the source. Each truth follows in closed form from the job's parameters
+events, copies, graphs, NCCL, and Paddle's reducer. Each module's docstring states the source, and
+what it simulates. Each truth follows in closed form from the job's parameters
 (`tests/device/truths.py`). A screen may be wrong by {100 * TOLERANCE:.0f} % of the step.
 """
 
@@ -106,9 +106,9 @@ def _truths() -> Iterator[str]:
 def _errors(found: dict[tuple[str, str], Outcome]) -> Iterator[str]:
     yield "\n## What the screens say\n"
     yield "The largest error of any part, in percent of the step. `job` is `same` if the job takes"
-    yield "the same time as without profkit and no row is lost. `agree` is `yes` if overview, report,"
-    yield "ranks and ledger show equal figures to the nanosecond. *refused* means that device times"
-    yield "are missing, and that the report says so with the reason.\n"
+    yield "the same time as without profkit and no row is lost. `agree` is `yes` if overview,"
+    yield "report, ranks and ledger show equal figures to the nanosecond. *refused* means that"
+    yield "device times are missing, and that the report says so with the reason.\n"
     yield f"| scenario | job | {' | '.join(SHOWN)} | agree |"
     yield "|---|---|" + "---:|" * len(SHOWN) + "---|"
     for scenario in SCENARIOS:

@@ -15,6 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from promises import CHECKS
+from reliability_page import found_of
+
 TOP = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- figures, by benchmarks/figures.py -->\n", "<!-- end of figures -->\n"
 LONG_STEP, SHORT_STEP = "convolutions, about 20 ms", "transformer, about 2 ms"
@@ -99,8 +102,6 @@ def _count(share: str, total: int) -> str:
 
 
 def _reliability(top: Path) -> dict[str, str]:
-    from reliability import CHECKS, found_of  # it imports this module to write these figures
-
     results = _read(top / "docs/reliability/results.json")
     steps: list[Any] = []
     for check in CHECKS.values():
@@ -118,8 +119,6 @@ def _reliability(top: Path) -> dict[str, str]:
 
 def _shares(results: Mapping[str, Any]) -> Iterator[str]:
     """Yield each check of which a part was run, with the share of each of its commands."""
-    from reliability import CHECKS
-
     for number, check in CHECKS.items():
         shares = [share for step in check.steps if (share := _share(step, results))]
         if shares:
@@ -128,8 +127,6 @@ def _shares(results: Mapping[str, Any]) -> Iterator[str]:
 
 def _share(step: Any, results: Mapping[str, Any]) -> str:
     """Return the share of a check that was run, if it was run in part."""
-    from reliability import found_of
-
     found = found_of(step, results)
     if found is None or found["amount"] >= step.full:
         return ""

@@ -23,29 +23,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
-from beside import FEWEST_MEANS, Added, Events, added, noting, pool
-from torch.utils.data import DataLoader, TensorDataset
+from beside import Added, Events, added, noting
+from block_costs import WRITER, Found, Took, compare
+from overhead_jobs import Case, make_cases, train
 
-from profkit.analysis.estimate import student_95
 from profkit.run.collecting import COLLECT, NOTHING
 from profkit.run.job import Job
 
-LEAD_IN = 4
-"""Untimed steps at the start of a block, while the loader starts and new hooks are cold."""
 LIMIT_MS = 0.15
 LIMIT_SHARE = 0.01
 LONG_STEP_MS = 15.0
@@ -53,92 +49,6 @@ KEPT_HEAP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_MMAP_MAX_": "0"}
 BESIDE_S = 15.0
 """Length of the run of steps that measures the cost of threads next to it."""
 FEWEST_TURNS = 2
-WRITER = "its writer"
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model and its data. One call of `step` on a batch is one training step."""
-
-    name: str
-    model: torch.nn.Module
-    inputs: torch.Tensor
-    batch: int
-
-    def loader(self, steps: int) -> DataLoader[tuple[torch.Tensor, ...]]:
-        count = self.batch * steps
-        rows = self.inputs[torch.arange(count) % len(self.inputs)]
-        return DataLoader(
-            TensorDataset(rows, torch.zeros(count, dtype=torch.long)), batch_size=self.batch
-        )
-
-
-def make_cases(device: str = "cpu") -> list[Case]:
-    torch.manual_seed(0)
-    convolutions = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 32, 3, stride=2),
-        torch.nn.BatchNorm2d(32),
-        torch.nn.ReLU(),
-        torch.nn.Conv2d(32, 64, 3, stride=2),
-        torch.nn.BatchNorm2d(64),
-        torch.nn.ReLU(),
-        torch.nn.AdaptiveAvgPool2d(1),
-        torch.nn.Flatten(),
-        torch.nn.Linear(64, 10),
-    )
-    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
-    attention = torch.nn.Sequential(
-        torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
-        torch.nn.Flatten(),
-        torch.nn.LazyLinear(10),
-    )
-    tiny = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
-    attention(torch.zeros(2, 16, 64))
-    cases = [
-        Case("convolutions, about 20 ms", convolutions, torch.randn(14, 3, 112, 112), 14),
-        Case("transformer, about 2 ms", attention, torch.randn(8, 16, 64), 8),
-        Case("stress, below 1 ms", tiny, torch.randn(32, 128), 32),
-    ]
-    return [Case(case.name, case.model.to(device), case.inputs, case.batch) for case in cases]
-
-
-@dataclass(frozen=True)
-class Took:
-    """Milliseconds per step of one block: wall time, and CPU time of the training thread."""
-
-    wall_ms: float
-    processor_ms: float
-
-
-def train(
-    case: Case,
-    optimizer: torch.optim.Optimizer,
-    steps: int,
-    tell: Callable[[str], contextlib.AbstractContextManager[object]],
-    ends: list[int] | None = None,
-) -> Took:
-    """Train one block of steps after its lead-in, and append their ends to `ends`."""
-    loss_of = torch.nn.functional.cross_entropy
-    start = busy = 0
-    device = next(case.model.parameters()).device
-    for number, batch in enumerate(case.loader(steps + LEAD_IN)):
-        inputs, labels = (part.to(device) for part in batch)
-        if number == LEAD_IN:
-            start, busy = time.perf_counter_ns(), time.thread_time_ns()
-        with tell("forward"):
-            loss = loss_of(case.model(inputs), labels)
-        with tell("backward"):
-            loss.backward()
-        with tell("optimizer"):
-            optimizer.step()
-            optimizer.zero_grad()
-        if ends is not None and number >= LEAD_IN:
-            ends.append(time.perf_counter_ns())
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return Took(
-        (time.perf_counter_ns() - start) / 1e6 / steps, (time.thread_time_ns() - busy) / 1e6 / steps
-    )
 
 
 def _nothing(name: str) -> contextlib.AbstractContextManager[object]:
@@ -236,111 +146,6 @@ def run_beside(case: Case, modes: Modes) -> dict[str, Added]:
             blocks.append([])
             train(case, optimizer, 100, _nothing, blocks[-1])
     return {name: added(blocks, found) for name, found in events.items()}
-
-
-Times = dict[str, list[Took]]
-"""The times of each mode, turn by turn."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """The result of one case in one process."""
-
-    times: Times
-    beside: dict[str, Added]
-
-    @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Found:
-        times = {mode: [Took(**took) for took in values] for mode, values in told["times"].items()}
-        return cls(times, {name: Added(**each) for name, each in told["beside"].items()})
-
-
-def compare(*found: Found) -> dict[str, dict[str, float]]:
-    """Return each mode compared with the bare block of its turn, and the cost of threads."""
-    runs = [each.times for each in found]
-    rows = {
-        "bare": {
-            "median_ms": round(
-                statistics.median(took.wall_ms for run in runs for took in run["bare"]), 4
-            )
-        }
-    }
-    for name in runs[0].keys() - {"bare"}:
-        wall, processor = (
-            compare_two(name, "bare", runs, clock) for clock in ("wall_ms", "processor_ms")
-        )
-        rows[name] = wall | {
-            f"processor_{key}": value for key, value in processor.items() if key.endswith("_ms")
-        }
-    for name in found[0].beside:
-        rows[name] = _as_row(pool([each.beside[name] for each in found]))
-    if WRITER in rows:
-        rows["profkit"] = add_up(rows["profkit"], rows[WRITER], rows["bare"]["median_ms"])
-    return rows
-
-
-def _as_row(cost: Added) -> dict[str, float]:
-    numbers = {
-        "over_bare_ms": cost.mean_ms,
-        "low_ms": cost.mean_ms - cost.half_ms,
-        "high_ms": cost.mean_ms + cost.half_ms,
-    }
-    return {name: round(value, 4) for name, value in numbers.items()}
-
-
-def add_up(hooks: dict[str, float], writer: dict[str, float], bare_ms: float) -> dict[str, float]:
-    """Return the sum of two independent measurements."""
-    mean = hooks["over_bare_ms"] + writer["over_bare_ms"]
-    half = math.hypot(*((row["high_ms"] - row["low_ms"]) / 2 for row in (hooks, writer)))
-    return hooks | {
-        name: round(value, 4)
-        for name, value in {
-            "over_bare_ms": mean,
-            "low_ms": mean - half,
-            "high_ms": mean + half,
-            "ratio_to_bare": 1 + mean / bare_ms,
-        }.items()
-    }
-
-
-def compare_two(
-    name: str, base: str, runs: Sequence[Times], clock: str = "wall_ms"
-) -> dict[str, float]:
-    """Return one mode compared with another of the same turn."""
-    times = [
-        tuple([getattr(took, clock) for took in run[mode]] for mode in (name, base)) for run in runs
-    ]
-    found = difference(*([value for run in times for value in run[place]] for place in (0, 1)))
-    means = [difference(*run)["over_bare_ms"] for run in times]
-    if len(means) < FEWEST_MEANS:
-        return found
-    half = student_95(len(means) - 1) * statistics.stdev(means) / math.sqrt(len(means))
-    low, high = found["over_bare_ms"] - half, found["over_bare_ms"] + half
-    return found | {
-        "low_ms": round(min(low, found["low_ms"]), 4),
-        "high_ms": round(max(high, found["high_ms"]), 4),
-    }
-
-
-def difference(values: list[float], bare: list[float]) -> dict[str, float]:
-    """Return the mean over the middle of the differences.
-
-    Blocks in which the machine did something else lie outside the middle.
-    """
-    differences = sorted(mine - other for mine, other in zip(values, bare, strict=True))
-    cut = len(differences) // 6
-    kept = differences[cut : len(differences) - cut]
-    mean = statistics.fmean(kept)
-    half = student_95(len(kept) - 1) * statistics.stdev(kept) / math.sqrt(len(kept))
-    base = statistics.median(bare)
-    numbers = {
-        "median_ms": statistics.median(values),
-        "over_bare_ms": mean,
-        "low_ms": mean - half,
-        "high_ms": mean + half,
-        "ratio_to_bare": 1 + mean / base,
-    }
-    return {name: round(value, 4) for name, value in numbers.items()}
 
 
 def main() -> int:

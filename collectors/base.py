@@ -39,7 +39,9 @@ class Collector(Protocol):
     A collector may also define `close()`, which undoes its hooks at the end of a run, and
     `limits()`, which returns what it can measure only in part. With `watch(inside)`, it gets the
     training thread before its first reading, as `stacks.py` does. With `on_request = True`, it runs
-    only if it is named. With `wait_s()`, the time to the next reading differs each time.
+    only if it is named. With `wait_s()`, the time to the next reading differs each time. With
+    `reads_at_end = True`, it is read once more when the job ends, so that a short run has two
+    readings.
     """
 
     name: str

@@ -53,6 +53,7 @@ class HostCollector:
 
     name = "host"
     interval_s = 1.0
+    reads_at_end = True
     root: Path = Path("/")
 
     def why_not(self) -> str:
@@ -142,12 +143,15 @@ def read_workers(root: Path) -> Iterator[Reading]:
             children += map(int, _content(task / "children").split())
     for pid in sorted(children)[:MAX_WORKERS]:
         with contextlib.suppress(OSError):  # the process has ended meanwhile
-            words = _content(root / "proc" / str(pid) / "stat").rpartition(b")")[2].split()
+            place = root / "proc" / str(pid)
+            words = _content(place / "stat").rpartition(b")")[2].split()
             device = f"process {pid}"
             cpu_seconds = (int(words[11]) + int(words[12])) / _TICKS_PER_S
             yield Reading("worker_cpu_seconds", cpu_seconds, device)
             yield Reading("worker_major_faults_count", int(words[9]), device)
             yield Reading("worker_resident_bytes", int(words[21]) * _PAGE_BYTES, device)
+            waited_ns = int(_content(place / "schedstat").split()[1])
+            yield Reading("worker_cpu_wait_seconds", waited_ns / 1e9, device)
 
 
 def _content(path: Path) -> bytes:

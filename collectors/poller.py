@@ -41,7 +41,7 @@ class Pollers:
         self._collectors = collectors
         self._append = append
         self._clock = clock
-        self._ending = threading.Event()
+        self._ending, self._ended = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._began_ns: dict[str, int] = {}
         """The beginning of each collector's reading that has not ended."""
@@ -83,6 +83,7 @@ class Pollers:
             if self.longest_ns[name]:
                 hang = f"{HANGS}{name} collector"
                 self._append((None, "profkit", hang, now, float(self.longest_ns[name])))
+        self._ended.set()
 
     def poll(self, collector: Collector) -> float:
         """Take a collector's readings, and return the seconds until the next ones."""
@@ -99,12 +100,15 @@ class Pollers:
             wait = self.poll(collector)
             self.cpu_ns[collector.name] = time.thread_time_ns()
             self._ending.wait(wait)
+        if getattr(collector, "reads_at_end", False):
+            self._read(collector, self._ended)
+            self.cpu_ns[collector.name] = time.thread_time_ns()
 
-    def _read(self, collector: Collector) -> None:
-        problem = ""
+    def _read(self, collector: Collector, until: threading.Event | None = None) -> None:
+        problem, until = "", until or self._ending
         try:
             for reading in itertools.islice(collector.read(), MOST_READINGS):
-                if self._ending.is_set():
+                if until.is_set():
                     return
                 found = find_problem(reading)
                 if found:

@@ -1,18 +1,36 @@
-"""Processor time, memory and page faults of the training process and its workers."""
+"""Processor time and waits for it, memory and page faults of the training process."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from profkit.collectors.base import Reading
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+MOST_THREADS = 128
+"""The waits of more threads are not read: each of them has a file of its own."""
+
 _THREADS_FIELD = 17
 """The number of threads has this place in `/proc/self/stat`, behind the program's name."""
+
+_CPU_FIELDS = slice(11, 13)
+"""Processor time in user and kernel mode, in ticks, has these places there."""
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+MOST_THREADS = 64
+"""Of a process with more Python threads, only so many are read."""
+
+OWN_THREADS = "profkit-"
+"""The names of profkit's own threads begin so."""
+
+FOREIGN_THREAD = "_DummyThread"
+"""Python's class for threads that others started, such as autograd's, which also launch kernels."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +39,10 @@ class ProcessCollector:
 
     name = "process"
     interval_s = 1.0
+    reads_at_end = True
     proc: Path = Path("/proc/self")
+    spent_s: dict[int, float] = field(default_factory=dict, repr=False)
+    """Processor time of each of the job's other Python threads, also of those that have ended."""
 
     def why_not(self) -> str:
         if (self.proc / "statm").exists():
@@ -34,9 +55,46 @@ class ProcessCollector:
         yield Reading("major_faults_count", usage.ru_majflt)
         yield Reading("involuntary_switches_count", usage.ru_nivcsw)
         fields = (self.proc / "stat").read_text().rpartition(")")[2].split()
-        yield Reading("threads_count", int(fields[_THREADS_FIELD]))
+        threads = int(fields[_THREADS_FIELD])
+        yield Reading("threads_count", threads)
+        if threads <= MOST_THREADS:
+            yield from self._read_waits()
         pages = (self.proc / "statm").read_text().split()
         yield Reading("resident_bytes", int(pages[1]) * _PAGE_BYTES)
+        yield Reading("python_threads_cpu_seconds", self._read_threads())
+
+    def _read_threads(self) -> float:
+        """Return the processor time of Python threads other than the main one and profkit's."""
+        main = threading.main_thread()
+        others = [
+            thread
+            for thread in threading.enumerate()
+            if thread is not main
+            and not thread.name.startswith(OWN_THREADS)
+            and type(thread).__name__ != FOREIGN_THREAD
+        ]
+        for thread in others[:MOST_THREADS]:
+            with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+                stat = (self.proc / f"task/{thread.native_id}/stat").read_text()
+                ticks = stat.rpartition(")")[2].split()[_CPU_FIELDS]
+                spent_s = sum(map(int, ticks)) / _TICKS_PER_S
+                known_s = self.spent_s.get(thread.native_id or 0, 0.0)
+                self.spent_s[thread.native_id or 0] = max(known_s, spent_s)
+        return sum(self.spent_s.values())
+
+    def _read_waits(self) -> Iterator[Reading]:
+        """Yield how long the present threads were ready to run and had no core.
+
+        A kernel that does not count it has no such files, or writes only zeros.
+        """
+        ran_ns = waited_ns = 0
+        with contextlib.suppress(OSError):  # no such folder
+            for task in (self.proc / "task").iterdir():
+                with contextlib.suppress(OSError):  # the thread has ended meanwhile
+                    words = (task / "schedstat").read_text().split()
+                    ran_ns, waited_ns = ran_ns + int(words[0]), waited_ns + int(words[1])
+        if ran_ns:
+            yield Reading("cpu_wait_seconds", waited_ns / 1e9)
 
 
 COLLECTOR = ProcessCollector()

@@ -32,9 +32,9 @@ LAUNCHERS = (TORCHRUN, PADDLE, OPEN_MPI, SLURM)
 class Rank(NamedTuple):
     """One process of a job: its number, the number of processes, its number on its machine."""
 
-    rank: int
-    world_size: int
-    local_rank: int
+    number: int = 0
+    world_size: int = 1
+    local_rank: int = 0
 
 
 def rank_of(

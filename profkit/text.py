@@ -78,6 +78,9 @@ def plural(count: int, noun: str) -> str:
 
 # -- figures ---------------------------------------------------------------------------------------
 
+MOST_DIGITS = 9
+"""Bounds that are equal in this many digits differ by rounding only."""
+
 
 def significant(value: float, digits: int = 3) -> str:
     """Return `value` with this many significant digits, never in scientific notation.
@@ -124,9 +127,24 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{without_minus_zero:.{digits}f} %"
 
 
-def signed(value: float, show: Callable[[float], str] = duration) -> str:
+def signed(value: float, show: Callable[..., str] = duration, **digits: int) -> str:
     """Return `value` with its sign, also if it is above zero."""
-    return ("+" if value > 0 else "") + show(value)
+    return ("+" if value > 0 else "") + show(value, **digits)
+
+
+def low_to_high(low: float, high: float, show: Callable[..., str]) -> str:
+    """Return the bounds of an interval, with as many digits as it takes to tell them apart.
+
+    `show` is a function of this module that takes `digits`.
+    """
+    texts = usual = show(low), show(high)
+    for digits in range(2, MOST_DIGITS + 1):
+        if texts[0] != texts[1]:
+            break
+        finer = show(low, digits=digits), show(high, digits=digits)
+        if len(finer[0]) > len(usual[0]):  # else these are fewer digits than usual
+            texts = finer
+    return " to ".join(usual if texts[0] == texts[1] else texts)
 
 
 def byte_size(count: float) -> str:

@@ -11,6 +11,12 @@ SCHEMA_VERSION: Final = (1, 1)
 A new column or table raises the minor version.
 """
 
+REPEATS: Final = "repeats"
+"""Key of a run's configuration: the group of repeats that it belongs to, and its number."""
+
+PROBES: Final = "machine_probes"
+"""Key of a run's configuration: the speed of its machine before and after the job."""
+
 DOMAIN: Final = "profkit"
 """NVTX domain of every range that profkit opens."""
 

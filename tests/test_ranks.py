@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from profkit.errors import ProfkitError, UsageError
-from profkit.instrument.frameworks.base import Place
+from profkit.rank import Rank
 from profkit.run import ranks
 from profkit.run.ranks import (
     Team,
     find_endpoint,
     first_host,
-    place_of_this_process,
     rank_environment,
+    rank_to_join,
     run_ranks,
     slurm_rank,
     slurm_team,
@@ -60,7 +60,7 @@ def test_slurms_tasks_are_ranks() -> None:
         "4",
     )
     assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("gpu07", "20007")
-    assert place_of_this_process(found) == Place(5, 8, 1)
+    assert rank_to_join(found) == Rank(5, 8, 1)
 
 
 def test_one_task_a_node_starts_the_ranks_of_its_node() -> None:
@@ -74,15 +74,15 @@ def test_one_task_a_node_starts_the_ranks_of_its_node() -> None:
 
 @pytest.mark.parametrize("environ", [{}, {"RANK": "1"}, {"RANK": "x", "WORLD_SIZE": "2"}])
 def test_a_process_that_was_started_alone_is_no_rank(environ: dict[str, str]) -> None:
-    assert place_of_this_process(environ) is None
+    assert rank_to_join(environ) is None
 
 
 def test_both_frameworks_are_told_the_same() -> None:
     told = rank_environment(2, 4, 0, 2, "10.0.0.1:29500")
-    assert place_of_this_process(told) == Place(2, 4, 0)
-    assert place_of_this_process(
+    assert rank_to_join(told) == Rank(2, 4, 0)
+    assert rank_to_join(
         {name: value for name, value in told.items() if name.startswith("PADDLE")}
-    ) == Place(2, 4, 0)
+    ) == Rank(2, 4, 0)
     assert (
         told["PADDLE_CURRENT_ENDPOINT"]
         == told["PADDLE_TRAINER_ENDPOINTS"].split(",")[2]

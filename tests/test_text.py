@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profkit.analysis.estimate import Estimate
+from profkit.report.words import interval_range, share_range, whole_percent
 from profkit.text import (
     byte_size,
     did_you_mean,
@@ -15,6 +18,7 @@ from profkit.text import (
     percent,
     plural,
     safe_text,
+    signed,
     significant,
     table,
 )
@@ -201,3 +205,28 @@ def test_a_tables_columns_are_aligned() -> None:
         table([["a", "1", "x"], ["bb", "22", ""]], right=frozenset({1})) == "  a    1  x\n  bb  22"
     )
     assert table([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "show", "shown"),
+    [
+        (172_980_000, 173_040_000, duration, "172.98 ms to 173.04 ms"),
+        (172_000_000, 174_000_000, duration, "172 ms to 174 ms"),
+        (-50_000, 50_000, signed, "-50.0 us to +50.0 us"),
+        (1_000_100, 1_000_200, signed, "+1.0001 ms to +1.0002 ms"),
+        (0.04012, 0.04018, percent, "4.01 % to 4.02 %"),
+        (0.9804, 0.9806, whole_percent, "98.04 % to 98.06 %"),
+        (1_383.1, 1_383.4, significant, "1,383.1 to 1,383.4"),
+        (200e6, 200e6, duration, "200 ms to 200 ms"),
+        (200e6, 200e6 + 1e-3, duration, "200 ms to 200 ms"),
+    ],
+)
+def test_the_ends_of_an_interval_are_told_apart(
+    low: float, high: float, show: Callable[..., str], shown: str
+) -> None:
+    assert interval_range(Estimate(low, low, high), show) == shown
+
+
+def test_two_shares_have_one_percent_sign() -> None:
+    assert share_range(Estimate(0.5, 0.41, 0.62)) == "41.0 to 62.0 %"
+    assert share_range(Estimate(0.5, 0.50011, 0.50012)) == "50.011 to 50.012 %"

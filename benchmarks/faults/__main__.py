@@ -71,12 +71,16 @@ def run(args: argparse.Namespace, variants: list[str]) -> None:
 
 def score(args: argparse.Namespace, variants: list[str]) -> None:
     from scoring import as_document, as_text, score_all
+    from sections import BEGIN, END, find_healthy, replace_healthy
 
     scores = score_all(args.work, chosen(args), args.variant or list(SHAPES))
     print(as_text(scores))
     if args.write:
-        page = as_document(scores, has_gpu=has_gpu())
-        DOCUMENT.write_text(keep_section(page, DOCUMENT.read_text()))
+        document = as_document(scores, has_gpu=has_gpu())
+        healthy = find_healthy(DOCUMENT.read_text()).removeprefix(BEGIN).removesuffix(END)
+        if healthy:
+            document = replace_healthy(document, healthy.strip())
+        DOCUMENT.write_text(keep_section(document, DOCUMENT.read_text()))
 
 
 def show(args: argparse.Namespace, variants: list[str]) -> None:

@@ -18,19 +18,10 @@ from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, SampleRow
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.instrument.windows.windows import KernelProfiler
-from profkit.rank import local_rank_of
+from profkit.rank import Rank, local_rank_of
 from profkit.vocab import AUTOCAST, UNMEASURED
 
 _FOLDER = "profkit.instrument.frameworks"
-
-
-@dataclass(frozen=True)
-class Place:
-    """The rank of a process in its job."""
-
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
 
 
 @dataclass
@@ -123,12 +114,12 @@ class Framework:
     def _identity(self) -> Any:
         return importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[self.name]}.identity")
 
-    def place(self) -> Place | None:
+    def rank(self) -> Rank | None:
         """Return the rank that the framework knows, once its process group exists."""
         distributed = importlib.import_module(f"{self.name}.distributed")
         if not (distributed.is_available() and distributed.is_initialized()):
             return None
-        return Place(distributed.get_rank(), distributed.get_world_size(), local_rank_of() or 0)
+        return Rank(distributed.get_rank(), distributed.get_world_size(), local_rank_of() or 0)
 
 
 def load_framework(name: str) -> Framework:

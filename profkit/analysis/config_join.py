@@ -10,21 +10,26 @@ from typing import Any, NamedTuple
 from profkit.trace import RunManifest
 from profkit.vocab import BAD_TIMES
 
+COMPUTE = ("forward", "backward", "optimizer")
+"""The phases in which the ranks' own processes compute."""
+
 ANY = "any"
 NONE = "none"
 NOT_SAID = "not said"
+BATCH_SHAPES = "batch_shapes"
 
 AFFECTS: tuple[tuple[str, str], ...] = (
     (
         (
             r"steps|epochs|warmup|until|lr|momentum|weight_decay|seed|schedule.*|profkit_version|"
-            r"steps_per_line|step_times|shm_bytes|limits\..*"
+            r"steps_per_line|step_times|shm_bytes|limits\..*|batch_shapes_distinct"
         ),
         NONE,
     ),
     (
         (
-            r"workers|prefetch|data|loader|dali|bad_samples|distinct_samples|generated.*|"
+            r"workers|prefetch|persistent_workers|data|loader|dali|bad_samples|distinct_samples|"
+            r"generated.*|"
             r"packages\.(nvidia-dali.*|pillow|torchvision)|variables\.DALI_.*"
         ),
         "input",
@@ -39,12 +44,20 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     ),
     (
         (
-            r"precision|amp|memory_format|compile|autotune|tf32|image_size|"
+            r"amp|memory_format|compile|autotune|tf32|image_size|"
+            r"deterministic|cudnn_benchmark|matmul_precision|"
             r"variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*"
         ),
         "h2d, compute",
     ),
-    (r"sync_bn", "forward, backward"),
+    (r"sync_bn|anomaly_mode|activation_checkpointing", "forward, backward"),
+    (r"ddp_.*", "forward, backward, allreduce"),
+    (r"optimizer.*", "optimizer"),
+    # Between phases, the loop's own code works on the same weights and gradients.
+    (r"precision", "h2d, compute, allreduce, unknown"),
+    (r"model|modules_count|parameters_.*", "compute, allreduce, unknown"),
+    (BATCH_SHAPES, "input, h2d, compute"),
+    (r"packages\.(torch|paddlepaddle.*|triton.*)|nvidia_driver", "compute, allreduce"),
     (r"batch_size|global_batch_size", "any, per sample"),
     (r"world_size|gpus|nodes|variables\.(NCCL|GLOO)_.*|bucket.*|backend", "allreduce, input"),
     (r"evaluate.*|validate.*|checkpoint.*|log_every", "other"),
@@ -57,7 +70,7 @@ A knob that matches none can affect any row.
 _PROVENANCE = re.compile(
     r"imported_from|sources|stated|told_by_file_name|log_grammar|log_of|sample_unit|"
     r"samples_counted_of|rows_speak_for_ranks|cards_of_one_node|(slow_lines|fast_epoch_ends)\..*|"
-    r"reduced|packages\.pyarrow|"
+    r"reduced|repeats\..*|machine_probes|packages\.pyarrow|"
     r"variables\.PADDLE_(MASTER|\w*ENDPOINTS?|TRAINER_ID|(GLOBAL|LOCAL)_RANK|RANK_IN_NODE)"
 )
 """The origin of a run, how it is read, and the ports of its ranks are no settings of the job."""
@@ -89,6 +102,16 @@ class Difference:
     target: str
     rows: str
 
+    def can_affect(self, row: str, *, on_host: bool = False) -> bool:
+        """Return true if the knob is known to act on a row; one that may act on any is not.
+
+        With `on_host`, the host does the work itself that it launches on a device otherwise.
+        """
+        named = self.rows.replace(",", " ").split()
+        if row not in COMPUTE:
+            return row in named
+        return row in named or "compute" in named or (on_host and "launch" in named)
+
 
 def join_config(base: RunManifest, target: RunManifest) -> tuple[Difference, ...]:
     """Return every knob, version and variable that differs, those without any effect last."""
@@ -99,8 +122,26 @@ def join_config(base: RunManifest, target: RunManifest) -> tuple[Difference, ...
         if NOT_SAID in {before, after} and _FACTS.fullmatch(name):
             continue
         if left.get(name) != right.get(name) and not _PROVENANCE.fullmatch(name):
-            found.append(Difference(name, before, after, affected_rows(name)))
+            rows = affected_rows(name)
+            if name == BATCH_SHAPES and not _is_other_sample(left, right):
+                rows = NONE
+            found.append(Difference(name, before, after, rows))
     return tuple(sorted(found, key=lambda each: each.rows == NONE))
+
+
+def _is_other_sample(left: Mapping[str, str], right: Mapping[str, str]) -> bool:
+    """Return true if the samples of two runs have other shapes.
+
+    Batches of many shapes differ by chance (two may be the usual and the last one), and the first
+    number is the size of the batch.
+    """
+    if any(run.get("batch_shapes_distinct", "1") not in {"1", "2"} for run in (left, right)):
+        return False
+    samples = []
+    for run in (left, right):
+        shapes = run[BATCH_SHAPES].split(", ") if BATCH_SHAPES in run else []
+        samples.append([shape.partition("x")[2] for shape in shapes])
+    return samples[0] != samples[1]
 
 
 class Recorded(NamedTuple):
@@ -139,6 +180,11 @@ def _settings(manifest: RunManifest) -> dict[str, str]:
         **manifest.config,
         **manifest.environment,
     }
+    parameters = manifest.config.get("parameters_bytes")
+    if isinstance(parameters, Mapping):  # a data type that one run lacks is no unknown figure
+        found["parameters_bytes"] = ", ".join(f"{kind} {size}" for kind, size in parameters.items())
+    if "parameters_fingerprint" in manifest.config:  # a described job without it has none
+        found.setdefault("activation_checkpointing", False)
     return dict(_flat(found))
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from profkit.analysis.estimate import Estimate
 
-FULL_PRECISIONS: Final = ("fp32", "tf32")
+FULL_PRECISIONS: Final = ("fp32", "tf32", "fp64")
 NS_A_SECOND: Final = 1e9
 NOTHING: Final = Estimate(math.nan)
 """A cell that was not measured; never zero."""

@@ -60,39 +60,6 @@ def add_axes(group: Any) -> None:
     )
 
 
-def add_shared(group: Any) -> None:
-    group.add_argument("--steps", type=whole(1), metavar="N", help="steps to train")
-    group.add_argument(
-        "--warmup", type=whole(0), metavar="N", help="steps to exclude from the figures"
-    )
-    group.add_argument(
-        "--image-size",
-        type=whole(32, 4096),
-        metavar="PX",
-        help="image size, as the workload's publication names it",
-    )
-    group.add_argument(
-        "--workers",
-        type=whole(0, 512),
-        metavar="N",
-        help="loader processes (DALI: threads) of each rank",
-    )
-    group.add_argument("--channels-last", action="store_true", help="images as NHWC in memory")
-    group.add_argument(
-        "--data",
-        default="generated",
-        metavar="WHAT",
-        help="'generated', 'synthetic', or the folder of the data set (default: %(default)s)",
-    )
-    group.add_argument(
-        "--seed",
-        type=whole(0),
-        default=0,
-        metavar="N",
-        help="seed of the training and of the order of the cells (default: %(default)s)",
-    )
-
-
 def add_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeats",

@@ -10,19 +10,19 @@ from profkit.text import plural
 
 if TYPE_CHECKING:
     from profkit.commands._trace_request import TraceRequest
-    from profkit.instrument.frameworks.base import Place
+    from profkit.rank import Rank
     from profkit.run.ranks import Team
     from profkit.workloads.training.prepare import Seat
 
 
-def own_place(request: TraceRequest) -> Place | None:
+def own_rank(request: TraceRequest) -> Rank | None:
     """Return the rank that a launcher or Slurm made of this process, if it is one of several."""
     from profkit.run import ranks
 
-    if not ranks.place_of_this_process() and not ranks.slurm_team(request.gpus or 0):
+    if not ranks.rank_to_join() and not ranks.slurm_team(request.gpus or 0):
         os.environ.update(ranks.slurm_rank() or {})
-    place = ranks.place_of_this_process()
-    return place if place and place.world_size > 1 else None
+    rank = ranks.rank_to_join()
+    return rank if rank and rank.world_size > 1 else None
 
 
 def find_team(request: TraceRequest) -> Team | None:
@@ -78,7 +78,7 @@ def visible_gpus() -> tuple[int, str]:
     return visible, f" (CUDA_VISIBLE_DEVICES={listed}, of {count})"
 
 
-def find_seat(request: TraceRequest, place: Place) -> Seat:
+def find_seat(request: TraceRequest, rank: Rank) -> Seat:
     """Return the GPU with the rank's local number, or the CPU without GPUs or by choice."""
     from profkit.workloads.training.prepare import Seat, gpu_count
 
@@ -89,10 +89,10 @@ def find_seat(request: TraceRequest, place: Place) -> Seat:
             f"{framework} sees no GPU here: its build has no CUDA, or the driver is too old for "
             "it; --ranks trains on the CPU"
         )
-    if there and place.local_rank >= there:
+    if there and rank.local_rank >= there:
         raise UsageError(
-            f"rank {place.rank} is number {place.local_rank} on its machine, "
+            f"rank {rank.number} is number {rank.local_rank} on its machine, "
             f"which has {plural(there, 'GPU')}"
         )
-    gpu = place.local_rank if there else None
-    return Seat(place.rank, place.world_size, gpu)
+    gpu = rank.local_rank if there else None
+    return Seat(rank, gpu)

@@ -14,20 +14,20 @@ from profkit.text import plural, safe_text
 
 if TYPE_CHECKING:
     from profkit.commands._trace_request import TraceRequest
-    from profkit.instrument.frameworks.base import Place
+    from profkit.rank import Rank
     from profkit.workloads.base import Outcome
     from profkit.workloads.training.prepare import ReadyJob
 
 
 def train_alone(request: TraceRequest) -> int:
     from profkit.attached import disabled
-    from profkit.instrument.frameworks.base import Place
     from profkit.instrument.loop_recorder import NullRecorder
     from profkit.progress import ProgressBar
+    from profkit.rank import Rank
 
     if request.gpus:
         check_gpus(request.gpus)
-    job = prepare_job(request, Place())
+    job = prepare_job(request, Rank())
     announce(request, job)
     if not disabled():
         return _train_recorded(request, job)
@@ -37,11 +37,11 @@ def train_alone(request: TraceRequest) -> int:
     return ExitCode.DONE
 
 
-def prepare_job(request: TraceRequest, place: Place) -> ReadyJob:
+def prepare_job(request: TraceRequest, rank: Rank) -> ReadyJob:
     from profkit.workloads.training import prepare
 
-    prepare.set_environment(request.settings.framework, place.world_size)
-    seat = find_seat(request, place)
+    prepare.set_environment(request.settings.framework, rank.world_size)
+    seat = find_seat(request, rank)
     prepare.check(request.workload, request.settings, on_gpu=seat.gpu is not None)
     return prepare.prepare(request.workload, request.settings, seat)
 

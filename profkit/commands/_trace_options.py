@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.commands._options import count_not_ids, duration_s, gpu_ids, positive, whole
+from profkit.commands._training_options import add_training_options
 from profkit.config import FALSE, TRUE
 
 
@@ -20,12 +21,7 @@ def add_training(group: Any) -> None:
     group.add_argument(
         "--batch-size", type=whole(1), metavar="N", help="samples per step on each rank"
     )
-    group.add_argument(
-        "--image-size",
-        type=whole(32, 4096),
-        metavar="PX",
-        help="image size, as the workload's publication names it",
-    )
+    add_training_options(group, "--image-size")
     group.add_argument(
         "--lr",
         type=positive,
@@ -41,7 +37,7 @@ def add_training(group: Any) -> None:
         help="mixed precision: fp16 with a gradient scaler on a GPU, bf16 on a CPU; "
         "Paddle's level O1 or O2",
     )
-    group.add_argument("--channels-last", action="store_true", help="images as NHWC in memory")
+    add_training_options(group, "--channels-last")
     group.add_argument("--compile", action="store_true", help="compile the model first")
     group.add_argument(
         "--autotune",
@@ -49,29 +45,11 @@ def add_training(group: Any) -> None:
         help="let cuDNN search the fastest convolution for each shape (default: on a GPU, unless "
         "every batch has another shape)",
     )
-    group.add_argument(
-        "--seed",
-        type=whole(0),
-        default=0,
-        metavar="N",
-        help="the same seed gives the same losses (default: %(default)s)",
-    )
+    add_training_options(group, "--seed")
 
 
 def add_data(group: Any) -> None:
-    group.add_argument(
-        "--data",
-        default="generated",
-        metavar="WHAT",
-        help="'generated'; 'synthetic' for tensors without an input pipeline; or the folder of the "
-        "real data set (default: %(default)s)",
-    )
-    group.add_argument(
-        "--workers",
-        type=whole(0, 512),
-        metavar="N",
-        help="loader processes (DALI: threads) per rank; 0 loads in the training process",
-    )
+    add_training_options(group, "--data", "--workers")
     group.add_argument(
         "--prefetch",
         type=whole(1, 64),
@@ -136,15 +114,12 @@ def add_scale(group: Any) -> None:
 
 
 def add_end(group: Any) -> None:
-    group.add_argument("--steps", type=whole(1), metavar="N", help="steps to train")
+    add_training_options(group, "--steps", "--warmup")
     group.add_argument(
         "--epochs",
         type=whole(1),
         metavar="N",
         help="epochs to train, if --steps is not given",
-    )
-    group.add_argument(
-        "--warmup", type=whole(0), metavar="N", help="steps to exclude from the figures"
     )
     group.add_argument(
         "--until",

@@ -24,7 +24,7 @@ from profkit.errors import ExitCode, ProfkitError
 
 if TYPE_CHECKING:
     from profkit.commands._trace_request import TraceRequest
-    from profkit.instrument.frameworks.base import Place
+    from profkit.rank import Rank
     from profkit.run.ranks import Team
     from profkit.workloads.training.prepare import ReadyJob
 
@@ -76,13 +76,13 @@ def _conclude(run: Path | None, why: str) -> None:
         record_own_cost(run)
 
 
-def train_as_rank(request: TraceRequest, place: Place) -> int:
+def train_as_rank(request: TraceRequest, rank: Rank) -> int:
     """Train as one of several; if profkit started this process, it is told of an error."""
     try:
-        job = prepare_job(request, place)
-        if place.rank == 0:
+        job = prepare_job(request, rank)
+        if rank.number == 0:
             announce(request, job)
-        _record_as_rank(request, job, place)
+        _record_as_rank(request, job, rank)
     except Exception as error:  # the rank ends, whatever the error is
         from profkit.run.ranks import write_error
 
@@ -96,23 +96,23 @@ def train_as_rank(request: TraceRequest, place: Place) -> int:
     return ExitCode.DONE
 
 
-def _record_as_rank(request: TraceRequest, job: ReadyJob, place: Place) -> None:
+def _record_as_rank(request: TraceRequest, job: ReadyJob, rank: Rank) -> None:
     from profkit.instrument.loop_recorder import NullRecorder
     from profkit.run.session import open_rank
 
     if disabled():
         outcome = job.train(NullRecorder(), lambda step, steps, loss: None)
-        if place.rank == 0:
+        if rank.number == 0:
             print_outcome(outcome)
         return
-    run, is_ours = _rank_run(request, job, place)
+    run, is_ours = _rank_run(request, job, rank)
     framework = request.settings.framework
     with (
-        open_rank(run, framework, job.device, place=place) as recorder,
-        _progress(place) as progress,
+        open_rank(run, framework, job.device, rank=rank) as recorder,
+        _progress(rank) as progress,
     ):
         outcome = job.train(recorder, lambda step, steps, loss: progress(step, steps))
-    if place.rank == 0:
+    if rank.number == 0:
         print_outcome(outcome)
         _add_to_manifest(run, notes=notes(outcome))
         if is_ours:
@@ -120,18 +120,18 @@ def _record_as_rank(request: TraceRequest, job: ReadyJob, place: Place) -> None:
 
 
 @contextlib.contextmanager
-def _progress(place: Place) -> Iterator[Any]:
+def _progress(rank: Rank) -> Iterator[Any]:
     """Show progress on the first rank only."""
     from profkit.progress import ProgressBar
 
-    if place.rank:
+    if rank.number:
         yield lambda step, steps: None
         return
     with ProgressBar("training") as progress:
         yield progress
 
 
-def _rank_run(request: TraceRequest, job: ReadyJob, place: Place) -> tuple[Path, bool]:
+def _rank_run(request: TraceRequest, job: ReadyJob, rank: Rank) -> tuple[Path, bool]:
     """Return the run's folder, and True if this rank keeps `run.json`.
 
     It does if no process of profkit's started it. On a node that does not share the first one's
@@ -142,14 +142,14 @@ def _rank_run(request: TraceRequest, job: ReadyJob, place: Place) -> tuple[Path,
 
     given = os.environ.get(RUN_VARIABLE)
     name = ""
-    if place.rank == 0 and given:
+    if rank.number == 0 and given:
         name = Path(given).name
-    elif place.rank == 0:
+    elif rank.number == 0:
         name = make_run(request.output, request.run_name(job), request.manifest(job)).name
     name = job.share(name)
     run = Path(given) if given else request.output / name
     run.mkdir(parents=True, exist_ok=True)
-    if place.rank == 0 and given:
+    if rank.number == 0 and given:
         _add_to_manifest(run, config=job.config)
     return run, not given
 

@@ -20,8 +20,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profkit.commands._bench_options import LARGEST, add_axes, add_runs, add_shared
+from profkit.commands._bench_options import LARGEST, add_axes, add_runs
 from profkit.commands._options import DEFAULT_RUNS, add_json
+from profkit.commands._training_options import OPTIONS, add_training_options
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.text import safe_text
 
@@ -39,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "workload", metavar="WORKLOAD", help="its name; 'profkit workloads' lists them"
     )
     add_axes(parser.add_argument_group("varied settings"))
-    add_shared(parser.add_argument_group("settings of all cells"))
+    add_training_options(parser.add_argument_group("settings of all cells"), *OPTIONS)
     add_runs(parser)
     parser.add_argument(
         "-o",

@@ -4,8 +4,10 @@ Rows are time per sample and rank, so that runs of different batch sizes and ran
 compared. Only exposed time counts; overlapped time is listed separately. 'unknown' is wall time
 that no row covers. With more than two runs, a scaling table compares each run with the first.
 
-Give repeats as 'profkit explain BASE1,BASE2 TARGET1,TARGET2', or as a folder of runs for each side.
-Differences between repeats widen the intervals.
+'profkit run --repeats 3 --against "BASE COMMAND" -- TARGET COMMAND' records repeats of two commands
+in turn, as two groups. Give a group for each side, or 'BASE1,BASE2 TARGET1,TARGET2', or two folders
+of runs. Differences between repeats widen the intervals. One run per side cannot tell a change from
+the machine, unless it is larger than the machine can make it.
 
 A gate limits the change of the total (--gate 3%) or of a row (--gate allreduce=4ms, per step of the
 base's batch). Exit code 10 means that the change is above the limit, beyond its interval. Exit code
@@ -51,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="BASE and TARGET, each a run or repeats; with more targets a scaling table",
+        help="BASE and TARGET, each a run, a group or repeats; with more targets a scaling table",
     )
     parser.add_argument(
         "--gate",
@@ -135,15 +137,19 @@ def _check_runs(args: argparse.Namespace) -> None:
 
 
 def _repeats(path: Path) -> list[Path]:
-    """Return the runs of one argument: a run, a folder of runs, or names with commas between."""
-    from profkit.trace.reader import find_runs
+    """Return the runs of one argument: a run, a folder or a group, or several with commas."""
+    from profkit.commands._options import DEFAULT_RUNS
+    from profkit.trace.folders import find_group, find_runs
 
     if path.is_dir():
         runs = [] if (path / RUN_FILE).exists() else find_runs(path)
         return runs or [path]
     names = str(path).split(",")
-    if len(names) == 1 or path.exists():
+    if path.exists():
         return [path]
+    if len(names) == 1:
+        is_bare = path.name == str(path)
+        return find_group(path) or (find_group(DEFAULT_RUNS / path) if is_bare else []) or [path]
     found: list[Path] = []
     for name in names:
         found.extend(_repeats(Path(name)))

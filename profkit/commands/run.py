@@ -4,6 +4,11 @@
   profkit run -- torchrun --nproc-per-node 2 train.py
   profkit run -- python -m paddle.distributed.launch --devices 0,1 train.py
 
+Two runs of one job differ, too. To learn by how much, run both jobs several times, in turn:
+
+  profkit run --repeats 3 --against 'python old.py' -- python new.py
+  profkit explain traces/new-base traces/new-target
+
 The job keeps its output, its signals and its exit code. profkit installs hooks only in the
 processes that the job starts. Only those that train write files. Exit codes 125, 126 and 127 mean
 that the command could not be started, was not executable, or was not found.
@@ -12,6 +17,7 @@ that the command could not be started, was not executable, or was not found.
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from profkit.commands._options import add_collect, add_output, pass_on_collect, whole
 from profkit.errors import UsageError
@@ -33,6 +39,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "(default: counted from its loader)",
     )
     parser.add_argument(
+        "--repeats",
+        dest="run_repeats",  # the variable PROFKIT_REPEATS is the one of 'profkit bench'
+        type=whole(1, 1000),
+        metavar="N",
+        help="run the command N times, as one group (default: 1, with --against 3)",
+    )
+    parser.add_argument(
+        "--against",
+        default="",
+        metavar="COMMAND",
+        help="also run this command N times, in turn; the groups' names end in -base and -target",
+    )
+    parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
         metavar="-- COMMAND ...",
@@ -51,5 +70,25 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "no command was given; write it behind '--', as in: profkit run -- python train.py"
         )
-    samples = args.samples_per_step
-    return end_like(run_job(command, args.output, name=args.name, samples_per_step=samples))
+    samples, against = args.samples_per_step, _split(args.against)
+    if args.run_repeats is None and not against:
+        return end_like(run_job(command, args.output, name=args.name, samples_per_step=samples))
+    from profkit.run.repeating import DEFAULT_REPEATS, run_repeats
+
+    code = run_repeats(
+        command,
+        args.output,
+        repeats=args.run_repeats or DEFAULT_REPEATS,
+        against=against,
+        name=args.name,
+        samples_per_step=samples,
+    )
+    return end_like(code)
+
+
+def _split(command: str) -> list[str]:
+    """Return the words of the other command, as a shell splits them."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--against: {error}; quote it as a shell needs it") from None

@@ -16,7 +16,7 @@ import argparse
 import os
 
 from profkit.commands._options import add_collect, add_json, add_output, pass_on_collect
-from profkit.commands._places import find_team, own_place
+from profkit.commands._places import find_team, own_rank
 from profkit.commands._signals import terminable
 from profkit.commands._trace_alone import train_alone
 from profkit.commands._trace_options import add_data, add_end, add_scale, add_training
@@ -48,9 +48,9 @@ def run(args: argparse.Namespace) -> int:
     if args.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = args.devices
     with terminable():
-        place = own_place(request)
-        if place is not None:
-            return train_as_rank(request, place)
+        rank = own_rank(request)
+        if rank is not None:
+            return train_as_rank(request, rank)
         team = find_team(request)
         if team is not None:
             return train_team(request, team)

@@ -6,17 +6,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from profkit.analysis.config_join import NOT_SAID
+from profkit.analysis.config_join import ANY, NOT_SAID
 from profkit.analysis.costs import REST
 from profkit.explain.ledger import Row, Verdict
 from profkit.explain.rules.base import (
-    COMPUTE,
     SETTING_CHANGED,
     Case,
     Cause,
     grew,
     is_material,
     share_of,
+    trains_on_host,
 )
 from profkit.explain.turned import turn
 
@@ -83,8 +83,10 @@ def _left_ns(row: Row, counted: Sequence[Cause], factor: float) -> float:
 
 def _settings(case: Case, row: str) -> Iterator[str]:
     """Yield the settings that both runs recorded, that differ, and that can affect a row."""
+    on_host = trains_on_host(case)
     for each in case.ledger.differences:
-        named = set(each.rows.replace(",", " ").split())
-        can_affect = row in named or "any" in named or (row in COMPUTE and "compute" in named)
+        can_affect = (
+            each.can_affect(row, on_host=on_host) or ANY in each.rows.replace(",", " ").split()
+        )
         if can_affect and NOT_SAID not in {each.base, each.target}:
             yield f"{each.name} {each.base} -> {each.target}"

@@ -20,6 +20,7 @@ from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.lateness import RankWork, rank_work
 from profkit.analysis.phase_basis import PhaseBasis, phase_basis
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load
+from profkit.explain.evidence_exchange import Exchanges, summarize_exchanges
 from profkit.explain.evidence_kernels import Windows, summarize_windows
 from profkit.trace import Trace
 from profkit.vocab import LOADER_WORKER, Phase
@@ -34,19 +35,6 @@ class Loader:
     pieces: Mapping[str, float]
     workers: int
     """Worker processes per rank; 0 if the training loop makes its batches itself."""
-
-
-@dataclass(frozen=True)
-class Exchanges:
-    """The collectives of a run, per step and rank."""
-
-    messages: float
-    """Collectives that carry gradients."""
-    message_bytes: float
-    buckets: int
-    """Different gradient buckets."""
-    others: float
-    """Collectives that carry no gradients, such as those of synchronised batch normalisation."""
 
 
 class Evidence:
@@ -102,14 +90,8 @@ class Evidence:
         rows = self.select_used(self.trace.collectives)
         if not rows.num_rows:
             return None
-        gradients = rows.filter(rows["bucket"].is_valid())
-        per_step = 1 / (len(self.used) * self.costs.ranks)
-        return Exchanges(
-            messages=gradients.num_rows * per_step,
-            message_bytes=float(pc.mean(gradients["bytes"]).as_py() or 0.0),
-            buckets=len(pc.unique(gradients["bucket"])),
-            others=(rows.num_rows - gradients.num_rows) * per_step,
-        )
+        spans = self.select_used(self.trace.spans)
+        return summarize_exchanges(rows, spans, len(self.used), self.costs.ranks)
 
     @functools.cached_property
     def loader(self) -> Loader | None:
@@ -160,6 +142,12 @@ class Evidence:
         if not isinstance(cores, int):
             return None
         return read_load(self.counters, float(cores), self.costs.ranks)
+
+    def own_ns(self, factor: float) -> float | None:
+        """Return the processor time of a rank's own threads per step, times a factor."""
+        if self.load is None or self.load.own is None:
+            return None
+        return factor * self.step_ns * self.load.own / self.costs.ranks
 
     def select_used(self, rows: pa.Table) -> pa.Table:
         """Return the rows of the used steps."""

@@ -36,6 +36,8 @@ class Load:
     """Threads of the ranks' own processes, running or asleep."""
     runnable: float | None = None
     """Threads of the machine that run or could run, on average."""
+    python_threads: float | None = None
+    """Cores that Python threads of the ranks use, other than their main threads."""
 
     @property
     def others(self) -> float | None:
@@ -104,6 +106,7 @@ def read_load(counters: Counters, cores: float, ranks: int) -> Load | None:
     machine = counters.rate("host", "cpu_busy_seconds")
     threads = counters.level("process", "threads_count")
     switches = counters.rate("process", "involuntary_switches_count")
+    python_threads = counters.rate("process", "python_threads_cpu_seconds")
     workers, begins, ends = 0.0, [], []
     for times, values in counters.series("host", "worker_cpu_seconds"):
         if len(times) > 1:
@@ -120,6 +123,7 @@ def read_load(counters: Counters, cores: float, ranks: int) -> Load | None:
         threads=None if threads is None else threads * ranks,
         switches_per_s=switches.value if switches else None,
         runnable=counters.level("host", "run_queue_count"),
+        python_threads=python_threads.value * ranks if python_threads else None,
     )
 
 

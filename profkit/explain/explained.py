@@ -26,13 +26,15 @@ from profkit.analysis.rank_sums import SpanSums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import steady_steps
 from profkit.analysis.stacks import view_code
+from profkit.explain.between import carry, find_order, judge_between
+from profkit.explain.causes import find_all
 from profkit.explain.coverage import Coverage, cover
 from profkit.explain.efficiency import doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
-from profkit.explain.rules.base import Case, Cause, find_all
+from profkit.explain.rules.base import Case, Cause
 from profkit.explain.scaling import ScalingRow, scaling_table
 from profkit.explain.turned import find_gains
 from profkit.text import percent, plural
@@ -107,6 +109,7 @@ def explain_sides(
     )
     if doubt := doubt_efficiency(before.trace, after.trace, ledger):
         ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, doubt))
+    ledger = judge_between(ledger, bases, targets)
     case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *log_caveats(before.trace, after.trace)]
@@ -120,12 +123,14 @@ def explain_sides(
             f"few steps: the intervals are those of an exact test over {before.costs.steps} and "
             f"{after.costs.steps} steps, at {percent(level, 0)}"
         )
+    caveats += find_order(bases, targets)
     for name, error in broken.items():
         caveats.append(f"the rule {name} could not be loaded: {error}")
     causes = [*find_all(case, rules.values()), *find_gains(case, rules.values())]
     falls = ledger.total.delta.value < 0
     # What has no cost comes last; before it, what has the direction of the gap is first.
     causes.sort(key=lambda each: (each.cost_ns is None, each.is_gain != falls))
+    case = dataclasses.replace(case, ledger=carry(ledger, causes))
     # After the rules: reading their tables may show more damage.
     caveats += _flags([run.trace for run in (*bases, *targets)])
     kernels = compare_kernels(before, after, ledger, ceilings)

@@ -10,7 +10,7 @@ from enum import Enum
 
 from profkit.analysis.estimate import Estimate
 from profkit.errors import ExitCode, UsageError
-from profkit.explain.ledger import INDECISIVE, TOTAL, Ledger, why_not_at_all
+from profkit.explain.ledger import INDECISIVE, TOTAL, Ledger, Verdict, why_not_at_all
 from profkit.text import did_you_mean, duration, percent, safe_text
 
 _LIMIT = re.compile(r"(?:(?P<row>[a-z0-9]+)=)?(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|ms|us|s)")
@@ -86,7 +86,11 @@ def apply_gates(ledger: Ledger, gates: Sequence[Gate]) -> tuple[Judgement, ...]:
             limit = (gate.step_ns or 0.0) / max(ledger.samples_per_step, 1e-9)
             if gate.share is not None:
                 limit = gate.share * base
-            judgements.append(Judgement(gate, *_judge(row.delta, limit, base)))
+            outcome, why = _judge(row.delta, limit, base, ledger.what_helps)
+            is_sure = outcome is Outcome.FAILED
+            if is_sure and ledger.doubt and ledger.verdict_of(row) is Verdict.CANNOT_JUDGE:
+                outcome, why = Outcome.NOT_JUDGED, f"above the limit, but {ledger.doubt}"
+            judgements.append(Judgement(gate, outcome, why))
     return tuple(judgements)
 
 
@@ -98,7 +102,7 @@ def exit_code(judgements: Sequence[Judgement]) -> ExitCode:
     return ExitCode.NOT_JUDGED if Outcome.NOT_JUDGED in outcomes else ExitCode.DONE
 
 
-def _judge(delta: Estimate, limit: float, base: float) -> tuple[Outcome, str]:
+def _judge(delta: Estimate, limit: float, base: float, what_helps: str) -> tuple[Outcome, str]:
     """Judge a change by a limit in ns per sample per GPU.
 
     A change above the limit fails if it is surely a loss. If it may be nothing or much, it is not
@@ -109,9 +113,9 @@ def _judge(delta: Estimate, limit: float, base: float) -> tuple[Outcome, str]:
     if delta.value > limit:
         if delta.low > 0:
             return Outcome.FAILED, "above the limit, and beyond its interval"
-        why = "above the limit, but its interval contains zero: more steps are needed"
+        why = f"above the limit, but its interval contains zero: {what_helps}"
         return Outcome.NOT_JUDGED, why
     if delta.high > limit + INDECISIVE * base:
-        why = "within the limit, but its interval reaches far beyond it: more steps are needed"
+        why = f"within the limit, but its interval reaches far beyond it: {what_helps}"
         return Outcome.NOT_JUDGED, why
     return Outcome.PASSED, "within the limit"

@@ -9,7 +9,6 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
 
 import numpy as np
@@ -18,41 +17,27 @@ from profkit.analysis.config_join import Difference
 from profkit.analysis.costs import INPUT, OWN, REST, RunCosts
 from profkit.analysis.estimate import (
     FEWEST_STEPS,
-    NEGLIGIBLE,
     Estimate,
     Ints,
     divide,
-    estimate_ratios,
     scale,
     subtract,
 )
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.repeats import widen
+from profkit.analysis.repeats import times_per_sample, widen_difference
 from profkit.explain.few_steps import each_step, exact_difference, plain_difference
 from profkit.explain.resolution import at_one_resolution, unlike_clocks
+from profkit.explain.verdict import INDECISIVE, Between, Verdict, judge
 from profkit.text import percent
 from profkit.vocab import PHASES
+
+__all__ = ["INDECISIVE", "TOTAL", "Ledger", "Row", "Verdict", "compare", "judge", "sum_rows"]
 
 TOTAL = "total"
 """The name of the row that all others add up to."""
 
 _ORDER = (INPUT, *PHASES, REST, OWN, UNKNOWN)
 """The rows of a ledger, in the order in which they are shown."""
-
-INDECISIVE = 0.25
-"""An interval that holds zero and reaches this share of the base from it is inconclusive.
-
-The data then supports neither a difference that matters nor none.
-"""
-
-
-class Verdict(str, Enum):
-    """The judgement of a change of time per sample."""
-
-    REGRESSION = "regression"
-    IMPROVEMENT = "improvement"
-    NEUTRAL = "neutral"
-    CANNOT_JUDGE = "cannot judge"
 
 
 @dataclass(frozen=True)
@@ -91,6 +76,8 @@ class Ledger:
     differences: tuple[Difference, ...] = ()
     turned: bool = False
     """True if the two runs changed places (`profkit.explain.turned`)."""
+    between: Between | None = None
+    """The noise between runs; null if nobody asked for it."""
 
     @property
     def switched(self) -> Row | None:
@@ -113,7 +100,19 @@ class Ledger:
     @property
     def efficiency(self) -> Estimate:
         """Throughput per GPU of the target, as a share of the base's."""
-        return divide(self.total.base, self.total.target)
+        share, delta = divide(self.total.base, self.total.target), self.total.delta
+        base = self.total.base.value
+        if not self.has_repeats or delta.low is None or delta.high is None:
+            return share
+        if not base + delta.low > 0:
+            return Estimate(share.value)
+        # The interval of the difference knows that both sides meet the same noise.
+        low, high = base / (base + delta.high), base / (base + delta.low)
+        return Estimate(share.value, low, high, delta.level)
+
+    @property
+    def has_repeats(self) -> bool:
+        return max(len(self.base.repeats), len(self.target.repeats)) > 1
 
     @property
     def steps_needed(self) -> tuple[int, int]:
@@ -122,9 +121,31 @@ class Ledger:
 
     @property
     def verdict(self) -> Verdict:
-        if self.unlike:
+        if self.unlike or self.doubt:
             return Verdict.CANNOT_JUDGE
         return judge(self.total.delta, self.total.base.value)
+
+    @property
+    def doubt(self) -> str:
+        """The reason why the machine may be behind the change; empty if it cannot be."""
+        return self.between.doubt if self.between else ""
+
+    @property
+    def what_helps(self) -> str:
+        """What makes a wide interval narrower."""
+        return f"more {'repeats' if self.has_repeats else 'steps'} are needed"
+
+    def verdict_of(self, row: Row) -> Verdict:
+        """Judge a row. If the machine may be behind the change, only what it cannot change is sure.
+
+        The total is judged like a row.
+        """
+        found = judge(row.delta, self.total.base.value)
+        is_sure = found in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
+        carried = self.between.carried_by if self.between else ()
+        if is_sure and self.doubt and row.name not in carried:
+            return Verdict.CANNOT_JUDGE
+        return found
 
     @property
     def samples_per_step(self) -> float:
@@ -153,22 +174,6 @@ class Ledger:
     def find(self, name: str) -> Row | None:
         """Return the row of this name, or `None` if the ledger has no such row."""
         return next((row for row in self.rows if row.name == name), None)
-
-
-def judge(delta: Estimate, base: float) -> Verdict:
-    """Judge a difference in time.
-
-    A difference whose interval contains zero is neutral, unless the interval is so wide that it
-    says nothing.
-    """
-    if delta.low is None or delta.high is None or not base > 0:
-        return Verdict.CANNOT_JUDGE
-    if delta.low <= 0 <= delta.high:
-        is_narrow = max(-delta.low, delta.high) < INDECISIVE * base
-        return Verdict.NEUTRAL if is_narrow else Verdict.CANNOT_JUDGE
-    if abs(delta.value) < NEGLIGIBLE * base:
-        return Verdict.NEUTRAL
-    return Verdict.REGRESSION if delta.value > 0 else Verdict.IMPROVEMENT
 
 
 def compare(
@@ -241,25 +246,20 @@ def _make_rows(
     if not names:
         return []
     rows = []
-    lefts, rights = _per_sample(base_ns, names, base), _per_sample(target_ns, names, target)
-    for name, left, right in zip(names, lefts, rights, strict=True):
+    lefts, rights = (
+        times_per_sample(base_ns, names, base),
+        times_per_sample(target_ns, names, target),
+    )
+    for place, name in enumerate(names):
+        left, right = lefts.within[place], rights.within[place]
         exact = _exact(target_ns.get(name), target) - _exact(base_ns.get(name), base)
         delta = subtract(right, left)
         if min(base.steps, target.steps) < FEWEST_STEPS:
             steps = each_step(base_ns.get(name), base), each_step(target_ns.get(name), target)
             delta = exact_difference(*steps, delta.value)
-        rows.append(Row(name, left, right, delta, exact))
+        delta = widen_difference(delta, lefts.runs[place], rights.runs[place])
+        rows.append(Row(name, lefts.widened[place], rights.widened[place], delta, exact))
     return rows
-
-
-def _per_sample(parts: Mapping[str, Ints], names: Sequence[str], costs: RunCosts) -> list[Estimate]:
-    """Return the time per sample per GPU of each part."""
-    if not costs.steps:
-        return [Estimate(math.nan)] * len(names)
-    nothing = np.zeros(costs.steps)
-    stacked = np.stack([parts.get(name, nothing) for name in names]).astype(np.float64)
-    samples = np.broadcast_to(costs.samples.astype(np.float64), stacked.shape)
-    return widen(estimate_ratios(stacked, samples), stacked, samples, costs.repeats)
 
 
 def _switched_per_sample(costs: RunCosts) -> Estimate | None:
@@ -278,12 +278,14 @@ def why_not(ledger: Ledger) -> str:
     """Return why there is no verdict and what would give one, or nothing if there is one."""
     if reason := why_not_at_all(ledger):
         return reason
+    if ledger.doubt:
+        return ledger.doubt
     change = ledger.change
     if ledger.verdict is not Verdict.CANNOT_JUDGE or change.low is None or change.high is None:
         return ""
     return (
         f"the interval contains zero and reaches from {percent(change.low)} to "
-        f"{percent(change.high)}, so the change may be nothing or much: more steps are needed"
+        f"{percent(change.high)}, so the change may be nothing or much: {ledger.what_helps}"
     )
 
 

@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from profkit.analysis.estimate import Estimate
+from profkit.explain.causes import find_all
 from profkit.explain.ledger import Ledger, Row
-from profkit.explain.rules.base import Case, Cause, Rule, find_all, grew
+from profkit.explain.rules.base import Case, Cause, Rule, grew
 
 
 def find_gains(case: Case, rules: Iterable[Rule]) -> Iterator[Cause]:

@@ -9,7 +9,6 @@ import datetime as dt
 import functools
 import itertools
 import json
-import os
 import statistics
 import sys
 import time
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from profkit.analysis.ceilings import Ceilings
+from profkit.rank import Rank, rank_of
 from profkit.workloads.base import wait_passively
 
 Rate = Callable[..., float]
@@ -90,7 +90,7 @@ def measure_matrices(side: int, device: torch.device, rate_of: Rate) -> dict[str
 def main() -> int:
     """Measure links as the rank that the environment names; the first one prints the result."""
     wait_passively()
-    ranks, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    _, ranks, local = rank_of() or Rank()
     backend, device = "gloo", torch.device("cpu")
     has_gpus = torch.cuda.is_available() and torch.cuda.device_count() >= ranks
     if has_gpus and torch.distributed.is_nccl_available():

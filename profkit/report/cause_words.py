@@ -33,6 +33,13 @@ def no_cause_words(ledger: Ledger) -> str:
     return "No cause stands out from the noise."
 
 
+def doubted_causes(ledger: Ledger) -> str:
+    """Return what causes mean if the machine may have made the change; empty if it cannot have."""
+    if not ledger.doubt:
+        return ""
+    return "The machine may be behind any of these: they differ between the runs compared here."
+
+
 def coverage_words(coverage: Coverage | None, *, is_gain: bool) -> str:
     """Return how much of the gap the causes explain, and where the rest is; empty if unknown."""
     if coverage is None:

@@ -215,7 +215,8 @@ def causes(view: Explained) -> Section:
     for cause in view.causes:
         cost = cause_words.cause_cost(cause, view.ledger)
         found.append(CauseTexts(cause_words.cause_name(cause), cost, cause.evidence, cause.remedy))
-    return Section("Causes", causes=tuple(found), ending=ending)
+    notes = (cause_words.doubted_causes(view.ledger),) if view.ledger.doubt else ()
+    return Section("Causes", notes, causes=tuple(found), ending=ending)
 
 
 def differences(view: Explained, *, is_page: bool) -> Section:

@@ -16,6 +16,7 @@ from profkit.explain.ledger import Row, why_not
 from profkit.explain.meeting import Meeting
 from profkit.explain.rules.base import Cause
 from profkit.explain.scaling import ScalingRow
+from profkit.explain.verdict import Between
 from profkit.report import view_json
 from profkit.report.code_sections import changes_json
 
@@ -39,6 +40,7 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "target": view.case.target_name,
         "verdict": ledger.verdict.value,
         "why_not_judged": why_not(ledger) or None,
+        "between_runs": between_json(ledger.between),
         "phases_clock": {"base": ledger.base.clock.value, "target": ledger.target.clock.value},
         "time_is_per": f"{'sample' if ledger.per_sample else 'step'} and rank",
         "change_share": estimate(ledger.change),
@@ -60,6 +62,18 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "nothing_else_differs": not differences and any(view.recorded),
         "settings_recorded": view.recorded._asdict(),
         "gates": gates,
+    }
+
+
+def between_json(found: Between | None) -> dict[str, Any] | None:
+    """Return the noise between runs, or null if no change had to be compared with it."""
+    if found is None:
+        return None
+    return {
+        "known_from": found.basis.value,
+        "machine_may_have_changed_ns": found.machine_ns,
+        "carried_by": list(found.carried_by),
+        "doubt": found.doubt or None,
     }
 
 

@@ -10,6 +10,7 @@ from profkit.report.cause_words import (
     cause_cost,
     cause_name,
     coverage_words,
+    doubted_causes,
     no_cause_words,
 )
 from profkit.report.ledger_words import (
@@ -25,6 +26,7 @@ __all__ = [
     "cause_cost",
     "cause_name",
     "coverage_words",
+    "doubted_causes",
     "meeting_words",
     "no_cause_words",
     "pace",

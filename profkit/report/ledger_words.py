@@ -12,7 +12,7 @@ from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.exchange import LATE_SHARE
 from profkit.analysis.phase_basis import UNTIMED_EXCHANGE
 from profkit.explain.kernel_ledger import KernelLedger, KernelRow
-from profkit.explain.ledger import Ledger, Row, Verdict, judge, why_not
+from profkit.explain.ledger import Ledger, Row, Verdict, why_not
 from profkit.explain.meeting import Meeting
 from profkit.explain.scaling import ScalingRow
 from profkit.report.words import interval_in_brackets, interval_range, reason_name
@@ -57,10 +57,8 @@ def verdict_words(ledger: Ledger) -> str:
     row = ledger.largest
     if row is not None and len(ledger.rows) > 1 and math.isfinite(row.delta.value):
         difference = signed(row.delta.value * ledger.samples_per_step)
-        words += (
-            f"; in the steps recorded so far, most of the difference is {row.name}: "
-            f"{difference} per step"
-        )
+        so_far = "" if ledger.doubt else "in the steps recorded so far, "
+        words += f"; {so_far}most of the difference is {row.name}: {difference} per step"
     return words
 
 
@@ -72,7 +70,7 @@ def row_cells(ledger: Ledger, row: Row, name: str, factor: float) -> list[str]:
     delta = scale(row.delta, factor)
     verdict = ""
     if not ledger.unlike:
-        verdict = verdict_name(judge(row.delta, ledger.total.base.value))
+        verdict = verdict_name(ledger.verdict_of(row))
     return [
         name,
         duration(row.base.value * factor),

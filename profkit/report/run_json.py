@@ -24,6 +24,7 @@ def run(view: RunView) -> dict[str, Any]:
         "hidden": list(map(_part, view.hidden)),
         "steps_apart": steps_apart(view.apart),
         "findings": findings,
+        "findings_missing": view.losses_missing or None,
         "step_times_ns": of(view.points),
     }
 
@@ -62,7 +63,7 @@ def _row(row: RunRow) -> dict[str, Any]:
         "step_ns": of(figures.step_ns),
         "steps": figures.steps,
         "efficiency_share": of(row.efficiency),
-        "top_finding": figures.finding or None,
-        "top_finding_share": figures.finding_share,
+        "top_finding": figures.loss or None,
+        "top_finding_share": figures.loss_share,
         "problem": head.problem or figures.problem or None,
     }

@@ -19,7 +19,7 @@ HEADER = (
     "samples/s",
     "95 % interval",
     "efficiency",
-    "top finding",
+    "not training",
     "state",
 )
 _RIGHT = frozenset({3, 5, 6, 8})
@@ -45,13 +45,13 @@ def _cells(row: RunRow) -> list[str]:
         plain(figures.throughput.value),
         interval_range(figures.throughput, plain),
         NO_FIGURE if row.efficiency is None else percent(row.efficiency.value),
-        finding(figures),
+        largest_loss(figures),
         safe_text(head.problem or figures.problem or head.state),
     ]
 
 
-def finding(figures: RunFigures) -> str:
-    """Return the costliest finding and its share of a step."""
-    if not figures.finding:
-        return "none" if figures.steps else NO_FIGURE
-    return f"{figures.finding} {percent(figures.finding_share or 0.0)}"
+def largest_loss(figures: RunFigures) -> str:
+    """Return the costliest part of a step that trains nothing, and its share."""
+    if not figures.loss:
+        return "none" if figures.losses_known else NO_FIGURE
+    return f"{figures.loss} {percent(figures.loss_share or 0.0)}"

@@ -12,7 +12,7 @@ from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.selection import SWITCHED_OFF
 from profkit.analysis.views.live import LiveView
-from profkit.text import duration, percent, plural, significant
+from profkit.text import duration, low_to_high, percent, plural, significant
 from profkit.vocab import PHASES, Phase
 
 Number = TypeVar("Number", int, float)
@@ -34,20 +34,20 @@ def known(value: Number | None, show: Callable[[Number], str]) -> str:
 # -- estimates -------------------------------------------------------------------------------------
 
 
-def interval_range(estimate: Estimate, show: Callable[[float], str]) -> str:
+def interval_range(estimate: Estimate, show: Callable[..., str]) -> str:
     """Return the bounds of the 95 % interval, or a dash."""
     if estimate.low is None or estimate.high is None:
         return NO_FIGURE
-    return f"{show(estimate.low)} to {show(estimate.high)}"
+    return low_to_high(estimate.low, estimate.high, show)
 
 
-def interval_words(estimate: Estimate, show: Callable[[float], str]) -> str:
+def interval_words(estimate: Estimate, show: Callable[..., str]) -> str:
     if estimate.low is None or estimate.high is None:
         return "no interval"
     return f"{level_words(estimate.level)} {interval_range(estimate, show)}"
 
 
-def interval_in_brackets(estimate: Estimate, show: Callable[[float], str]) -> str:
+def interval_in_brackets(estimate: Estimate, show: Callable[..., str]) -> str:
     """Return the interval as an addition to its figure, or an empty text."""
     if estimate.low is None or estimate.high is None:
         return ""
@@ -63,7 +63,7 @@ def share_range(share: Estimate) -> str:
     """Return the bounds of a share with one percent sign for both."""
     if share.low is None or share.high is None:
         return NO_FIGURE
-    return f"{percent(share.low).removesuffix(' %')} to {percent(share.high)}"
+    return low_to_high(share.low, share.high, percent).replace(" % to ", " to ")
 
 
 # -- one run ---------------------------------------------------------------------------------------

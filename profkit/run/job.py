@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from profkit.attached import RUN_VARIABLE, SAMPLES_VARIABLE, TRAINED, note
 from profkit.clock import now_ns, wall_ns
 from profkit.instrument.device import DeviceTimer, note_no_events
-from profkit.instrument.frameworks.base import Place, Seams
+from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.garbage import check_collection, collection_paused
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.rows import COLUMNS
 from profkit.instrument.tracking.tracker import Tracker
-from profkit.rank import rank_of
+from profkit.rank import Rank, rank_of
 from profkit.run.collecting import Choice, Collecting
 from profkit.run.late_sink import LateSink
 from profkit.run.own_run import make_own_run
@@ -66,7 +66,7 @@ class Job:
     def __init__(self, run: Path, *, owns_run: bool = False) -> None:
         self.run = run
         self._owns_run = owns_run
-        self._place = Place()
+        self._rank = Rank()
         self._created_ns = wall_ns()
         self.sink = LateSink()
         self.ranges = nvtx_ranges()
@@ -121,7 +121,7 @@ class Job:
         note_failures(self.sink.appender("samples"))
         self.sink.close()
         is_written = self._opener is not None and not self.sink.failure
-        if self._owns_run and self._place.rank == 0 and is_written:
+        if self._owns_run and self._rank.number == 0 and is_written:
             guarded("the end of the run", self._conclude_run, None)()
 
     def _conclude_run(self) -> None:
@@ -138,11 +138,8 @@ class Job:
         framework = self._framework_in_use()
         if framework is not None:
             self.tracker.seen.thread = guarded("identity", framework.describe_thread, {})()
-        place = framework.place() if framework else None
-        rank = rank_of()
-        if place is None and rank is not None:
-            place = Place(*rank)
-        self._place = place or Place()
+        rank = framework.rank() if framework else None
+        self._rank = rank or rank_of() or Rank()
         timed_device = framework.device() if framework else None
         timer = None
         if timed_device is not None:
@@ -166,7 +163,7 @@ class Job:
         )
         self._opener = threading.Thread(
             target=guarded("opening the trace", self._open_files, None),
-            args=(self._place, device, timer),
+            args=(self._rank, device, timer),
             name="profkit-opener",
             daemon=True,
         )
@@ -179,7 +176,7 @@ class Job:
                 return framework
         return self._frameworks[0] if self._frameworks else None
 
-    def _open_files(self, place: Place, device: str, timer: DeviceTimer | None) -> None:
+    def _open_files(self, rank: Rank, device: str, timer: DeviceTimer | None) -> None:
         """Import the writer and open the rank's files, without a garbage collection of our own."""
         samples = self.sink.appender("samples")
         framework = self._framework_in_use()
@@ -190,10 +187,10 @@ class Job:
 
             if self._collecting is not None:
                 guarded("collectors", self._collecting.start, None)()
-            manifest = describe_rank(place, device, framework.name if framework else "")
+            manifest = describe_rank(rank, device, framework.name if framework else "")
             note_span_cost(samples, self.ranges, repeats=SPAN_COST_REPEATS)
             try:
-                if self._owns_run and place.rank == 0:
+                if self._owns_run and rank.number == 0:
                     self._write_run()
                 writer = RankWriter(
                     self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
@@ -203,7 +200,7 @@ class Job:
                     folder = self.run.absolute() / rank_folder(place.rank) / WORKER_STACKS
                     self._watch.publish(str(folder))
             except FileExistsError:
-                others = f"another process of the job trains as rank {place.rank}"
+                others = f"another process of the job trains as rank {rank.number}"
                 self._stay_out(f"{others} and is recorded already")
             except OSError as error:
                 self._stay_out(f"{self.run}: {error.strerror}")
@@ -241,7 +238,7 @@ class Job:
         manifest = RunManifest(
             workload=Path(sys.argv[0]).stem,
             framework=framework.name if framework else "",
-            world_size=self._place.world_size,
+            world_size=self._rank.world_size,
             config={"command": plain_words(sys.argv)},
         )
         complete_manifest(manifest, created_ns=self._created_ns, in_job=True).write(self.run)

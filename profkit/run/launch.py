@@ -11,23 +11,24 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from profkit.attached import NOTES_FILE, RUN_VARIABLE, SAMPLES_VARIABLE, disabled
 from profkit.clock import wall_ns
 from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError
 from profkit.run.naming import clean, name_job, name_run
+from profkit.run.probe import probe_machine
 from profkit.run.session import first_libraries, make_run, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RunManifest
 from profkit.trace.reader import Trace
-from profkit.vocab import RunState
+from profkit.vocab import PROBES, REPEATS, RunState
 
 log = logging.getLogger("profkit")
 
@@ -47,8 +48,21 @@ class CannotStartError(ProfkitError):
         return self.message
 
 
+class Repeat(NamedTuple):
+    """The place of a run among the repeats of its job."""
+
+    group: str
+    number: int
+    of: int
+
+
 def run_job(
-    command: Sequence[str], output: Path, *, name: str = "", samples_per_step: int | None = None
+    command: Sequence[str],
+    output: Path,
+    *,
+    name: str = "",
+    samples_per_step: int | None = None,
+    repeat: Repeat | None = None,
 ) -> int:
     """Run and record `command`; return its exit code, negative for a signal.
 
@@ -57,7 +71,7 @@ def run_job(
     program = find_program(command[0])
     if samples_per_step is not None:
         os.environ[SAMPLES_VARIABLE] = str(samples_per_step)
-    run = None if disabled() else _new_run(command, output, name, samples_per_step)
+    run = None if disabled() else _new_run(command, output, name, samples_per_step, repeat)
     if run is None:
         with _started(program, command, dict(os.environ)) as process:
             return process.wait()
@@ -66,12 +80,14 @@ def run_job(
     if inherited:
         path = os.pathsep.join([path, inherited])
     environment = {**os.environ, "PYTHONPATH": path, RUN_VARIABLE: str(run.absolute())}
+    probes = [probe_machine()]
     with _started(program, command, environment) as process:
         witness = Witness(run, process.pid, ATTACH_FOLDER)
         witness.start()
         code = process.wait()
         witness.stop()
-    _conclude(run, code, witness)
+    probes.append(probe_machine())
+    _conclude(run, code, witness, [probe._asdict() for probe in probes if probe is not None])
     return code
 
 
@@ -86,16 +102,23 @@ def find_program(name: str) -> str:
 
 
 def _new_run(
-    command: Sequence[str], output: Path, name: str, samples_per_step: int | None
+    command: Sequence[str],
+    output: Path,
+    name: str,
+    samples_per_step: int | None,
+    repeat: Repeat | None,
 ) -> Path | None:
     """Make the run's folder; without one the job still runs, unrecorded."""
     config: dict[str, Any] = {"command": plain_words(command)}
     if samples_per_step is not None:
         config["samples_per_step"] = samples_per_step
+    if repeat is not None:
+        config[REPEATS] = repeat._asdict()
     name = name and clean(name)
     manifest = RunManifest(workload=name or name_job(command), config=config)
     try:
-        run = make_run(output, name or name_run(command), manifest)
+        folder = repeat.group if repeat else name or name_run(command)
+        run = make_run(output, folder, manifest)
         (run / NOTES_FILE).touch(mode=0o600)
     except (ProfkitError, OSError) as error:
         _say(f"{error}; the job runs unrecorded")
@@ -155,15 +178,15 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             signal.signal(number, handler)
 
 
-def _conclude(run: Path, code: int, witness: Witness) -> None:
+def _conclude(run: Path, code: int, witness: Witness, probes: Sequence[Mapping[str, int]]) -> None:
     """Write into the run how the job ended, and say where the run is."""
-    places = []
+    manifests = []
     try:
         trace = Trace.open(run)
         for rank in trace.ranks:
             # A rank that was killed while it opened its files has no manifest.
             with contextlib.suppress(ProfkitError):
-                places.append(rank.manifest)
+                manifests.append(rank.manifest)
         why = "" if code == 0 else describe_end(code)
         dataclasses.replace(
             trace.manifest,
@@ -171,9 +194,13 @@ def _conclude(run: Path, code: int, witness: Witness) -> None:
             why=why,
             ended_ns=wall_ns(),
             environment={**trace.manifest.environment, **first_libraries(run)},
-            world_size=max((place.world_size for place in places), default=1),
-            framework=places[0].framework if places else "",
-            config={**(places[0].config if places else {}), **trace.manifest.config},
+            world_size=max((manifest.world_size for manifest in manifests), default=1),
+            framework=manifests[0].framework if manifests else "",
+            config={
+                **(manifests[0].config if manifests else {}),
+                **trace.manifest.config,
+                PROBES: list(probes),
+            },
         ).write(run)
     except (ProfkitError, OSError) as error:
         _say(f"the run cannot be marked as ended: {error}")

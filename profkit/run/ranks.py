@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profkit.errors import ExitCode, ProfkitError, UsageError
-from profkit.instrument.frameworks.base import Place
-from profkit.rank import PADDLE, SLURM, TORCHRUN, rank_of, read_number
+from profkit.rank import PADDLE, SLURM, TORCHRUN, Rank, rank_of, read_number
 from profkit.run.launch import describe_end, forwarding
 from profkit.text import safe_text
 
@@ -54,7 +53,7 @@ class Team:
         return self.count * self.node
 
 
-def place_of_this_process(environ: Mapping[str, str] = os.environ) -> Place | None:
+def rank_to_join(environ: Mapping[str, str] = os.environ) -> Rank | None:
     """Return this process's rank if its environment lets a framework join the others.
 
     That is more than a number: only torchrun and Paddle's launcher say where the ranks meet.
@@ -62,7 +61,7 @@ def place_of_this_process(environ: Mapping[str, str] = os.environ) -> Place | No
     for launcher in (TORCHRUN, PADDLE):
         rank = rank_of(environ, (launcher,))
         if rank is not None and environ.get(launcher.world_size, "").isdigit():
-            return Place(*rank)
+            return rank
     return None
 
 

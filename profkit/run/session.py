@@ -16,12 +16,13 @@ from profkit.analysis.own_cost import as_record
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
 from profkit.instrument.device import DeviceTimer, note_no_events
-from profkit.instrument.frameworks.base import Framework, InnerBooks, Place, load_framework
+from profkit.instrument.frameworks.base import Framework, InnerBooks, load_framework
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import COLUMNS, Row
+from profkit.rank import Rank
 from profkit.run.collecting import Choice, Collecting
 from profkit.run.wiring import (
     complete_manifest,
@@ -102,7 +103,7 @@ def open_rank(
     framework: str,
     device: str,
     *,
-    place: Place | None = None,
+    rank: Rank | None = None,
     on_failure: Callable[[str], None] = lambda why: None,
 ) -> Iterator[Recorder]:
     """Record the block as one rank of the run in `path`.
@@ -116,7 +117,7 @@ def open_rank(
     timer = _open_timer(known, device, rows)
     complete = guarded("device times", timer.collect, None) if timer else None
     try:
-        manifest = describe_rank(place or Place(), device, framework)
+        manifest = describe_rank(rank or Rank(), device, framework)
         writer = RankWriter(path, manifest, rows=rows, columns=COLUMNS, complete=complete)
     except OSError as error:
         raise _not_writable(path, error) from error

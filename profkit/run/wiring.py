@@ -19,11 +19,11 @@ from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import Recorder, measure_span_cost
 from profkit.instrument.rows import Append, Sink
+from profkit.rank import Rank
 from profkit.vocab import SPAN_COST
 
 if TYPE_CHECKING:
     from profkit.instrument.device import DeviceTimer
-    from profkit.instrument.frameworks.base import Place
     from profkit.run.collecting import Choice
     from profkit.trace import RankManifest, RunManifest
 
@@ -36,20 +36,20 @@ def make_recorder(
     return Recorder(sink, ranges=ranges, is_measured=is_measured, device=timer)
 
 
-def describe_rank(place: Place, device: str, framework: str) -> RankManifest:
+def describe_rank(rank: Rank, device: str, framework: str) -> RankManifest:
     """Return the contents of `rank.json` for this process, with the clocks of this moment."""
     from profkit.environment import allowed_variables
     from profkit.run.facts import read_libraries
     from profkit.trace import RankManifest
 
     return RankManifest(
-        place.rank,
+        rank.number,
         platform.node(),
         os.getpid(),
         device,
         read_anchor(),
-        place.local_rank,
-        place.world_size,
+        rank.local_rank,
+        rank.world_size,
         framework,
         environment={
             "variables": allowed_variables(os.environ),

@@ -9,6 +9,7 @@ from typing import Any
 from profkit.clock import Anchor
 from profkit.testing.synthetic_kernels import kernel_columns
 from profkit.testing.synthetic_tables import (
+    CORES,
     collective_columns,
     frame_columns,
     sample_columns,
@@ -58,12 +59,14 @@ def synthetic_trace(
     workload: str = "synthetic",
     framework: str = "pytorch",
     config: Mapping[str, Any] | None = None,
+    others: float | None = 0.0,
 ) -> Path:
     """Write a complete run into a new `folder`. Equal arguments give equal tables.
 
     `phase_ns` replaces mean durations (0 excludes a phase), `rank_phase_ns` those of single ranks.
     `jitter` is the relative spread of a duration: with 0 all steps are equal but the slow ones,
     which are the first three and each epoch's first. Ranks wait for each other in `allreduce`.
+    Other processes use `others` cores of the machine; with `None` nobody read the machine.
     """
     means = {**MEAN_PHASE_NS, **(phase_ns or {})}
     if unknown := sorted(means.keys() - set(PHASE_ORDER)):
@@ -85,13 +88,15 @@ def synthetic_trace(
     folder.mkdir(mode=0o700, parents=True)
     timeline = build_timeline(plan)
     for rank in range(ranks):
-        _write_rank(folder, plan, timeline, rank, stacks=stacks)
+        _write_rank(folder, plan, timeline, rank, stacks=stacks, others=others)
     knobs = {"gpus": ranks, "batch_size": batch_size, "amp": False, **(config or {})}
     _write_manifest(folder, timeline, workload, framework, knobs)
     return folder
 
 
-def _write_rank(folder: Path, plan: Plan, timeline: Timeline, rank: int, *, stacks: bool) -> None:
+def _write_rank(
+    folder: Path, plan: Plan, timeline: Timeline, rank: int, *, stacks: bool, others: float | None
+) -> None:
     """Write the manifest and the tables of one rank."""
     files = RankFiles(folder / rank_folder(rank), rank)
     device = plan.device
@@ -111,7 +116,7 @@ def _write_rank(folder: Path, plan: Plan, timeline: Timeline, rank: int, *, stac
         files.write("kernels", kernel_columns(plan, timeline, rank, device))
     if plan.ranks > 1:
         files.write("collectives", collective_columns(plan, timeline, rank))
-    files.write("samples", sample_columns(timeline, rank))
+    files.write("samples", sample_columns(timeline, rank, others, min(plan.ranks, RANKS_PER_HOST)))
     if stacks:
         files.write("stacks", stack_columns(timeline, rank))
         files.write("frames", frame_columns())
@@ -134,5 +139,5 @@ def _write_manifest(
         ended_ns=BEGIN_REALTIME_NS + int(timeline.step_end_ns.max()) - BEGIN_NS,
         profkit_version="0",
         config=config,
-        environment={"system": "synthetic"},
+        environment={"system": "synthetic", "cpu_count": CORES},
     ).write(folder)

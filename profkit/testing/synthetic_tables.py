@@ -21,6 +21,12 @@ BUCKET_BYTES = 26_214_400
 WRITER_SAMPLE_NS = 250_000_000
 """The writer reports its processor time at this interval."""
 
+READING_NS = 1_000_000_000
+"""The machine is read at this interval, and at the end."""
+
+CORES = 16
+"""The cores of each machine."""
+
 STACK_SAMPLE_NS = 50_000_000
 SPAN_COST_NS, WRITER_CPU_NS = 450, 120_000
 """The time to record one span, and the writer's processor time per interval."""
@@ -88,20 +94,42 @@ def collective_columns(plan: Plan, timeline: Timeline, rank: int) -> dict[str, A
     }
 
 
-def sample_columns(timeline: Timeline, rank: int) -> dict[str, Any]:
-    """Return profkit's own cost: first that of a span, then the writer's total processor time."""
+def sample_columns(
+    timeline: Timeline, rank: int, others: float | None, on_host: int
+) -> dict[str, Any]:
+    """Return profkit's own cost and the load of the machine.
+
+    The cost is first that of a span, then the writer's total processor time. Each of the `on_host`
+    ranks uses one core, and other processes use `others`; the first rank of a machine reads it.
+    """
     begin = int(timeline.step_begin_ns[rank, 0])
     end = int(timeline.step_end_ns[rank, -1])
     first = begin + WRITER_SAMPLE_NS
     times = np.arange(first, max(end, first) + 1, WRITER_SAMPLE_NS)
     writer_cpu_ns = WRITER_CPU_NS * np.arange(1.0, len(times) + 1)
-    metric_ids = np.ones(len(times) + 1, np.int64)
-    metric_ids[0] = 0
+    readings = [
+        ("profkit", "span_cost_ns", np.array([begin]), np.array([float(SPAN_COST_NS)])),
+        ("profkit", "writer_cpu_ns", times, writer_cpu_ns),
+    ]
+    if others is not None:
+        read_at = np.append(np.arange(begin, end, READING_NS), end)
+        seconds = (read_at - begin) / 1e9
+        waited = seconds * (others / CORES) * on_host
+        readings.append(("process", "cpu_seconds", read_at, seconds))
+        readings.append(("process", "cpu_wait_seconds", read_at, waited / on_host))
+        if rank % on_host == 0:
+            readings.append(("host", "cpu_busy_seconds", read_at, seconds * (on_host + others)))
+    sources = tuple(dict.fromkeys(source for source, *_ in readings))
+    metrics = tuple(metric for _, metric, *_ in readings)
+    source_ids, metric_ids = [], []
+    for place, (source, _, read_at, _) in enumerate(readings):
+        source_ids.append(np.full(len(read_at), sources.index(source)))
+        metric_ids.append(np.full(len(read_at), place))
     return {
-        "source": constant("profkit", len(metric_ids)),
-        "metric": names(metric_ids, ("span_cost_ns", "writer_cpu_ns")),
-        "time_ns": np.concatenate([[begin], times]),
-        "value": np.concatenate([[SPAN_COST_NS], writer_cpu_ns]),
+        "source": names(np.concatenate(source_ids), sources),
+        "metric": names(np.concatenate(metric_ids), metrics),
+        "time_ns": np.concatenate([read_at for _, _, read_at, _ in readings]),
+        "value": np.concatenate([value for *_, value in readings]),
     }
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from profkit.errors import UnreadableError
+from profkit.errors import ProfkitError, UnreadableError
 from profkit.text import safe_text
+from profkit.trace.manifest import RunManifest
 from profkit.trace.rank import RankTrace
-from profkit.vocab import RUN_FILE
+from profkit.vocab import REPEATS, RUN_FILE, RunState
 
 _RANK_FOLDER = re.compile(r"r(\d{5})")
 
@@ -28,6 +30,29 @@ def find_runs(folder: Path) -> list[Path]:
         return []
     found = [(file.stat().st_mtime_ns, file.parent) for file in folder.glob("*/" + RUN_FILE)]
     return [path for _, path in sorted(found)]
+
+
+def read_manifests(folder: Path) -> Iterator[tuple[Path, RunManifest]]:
+    """Yield the runs of a folder whose manifest can be read, oldest first."""
+    for path in find_runs(folder):
+        with contextlib.suppress(ProfkitError):
+            yield path, RunManifest.read(path)
+
+
+def group_of(manifest: RunManifest) -> str:
+    """Return the group of repeats that a run belongs to; empty if it belongs to none."""
+    repeats = manifest.config.get(REPEATS)
+    group = repeats.get("group") if isinstance(repeats, dict) else None
+    return group if isinstance(group, str) else ""
+
+
+def find_group(path: Path) -> list[Path]:
+    """Return the complete runs of a group, which is named like a run in the folder of runs."""
+    found = []
+    for run, manifest in read_manifests(path.parent):
+        if group_of(manifest) == path.name and manifest.state is RunState.COMPLETE:
+            found.append(run)
+    return found
 
 
 def check_folder(path: Path) -> None:

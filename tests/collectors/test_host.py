@@ -15,6 +15,7 @@ from profkit.collectors.allocator import AllocatorCollector
 from profkit.collectors.base import Reading
 from profkit.collectors.garbage import GarbageCollector
 from profkit.collectors.host import HostCollector
+from profkit.collectors.process import ProcessCollector
 from profkit.testing import FakeClock
 
 FILES = {
@@ -37,6 +38,7 @@ FILES = {
         "Inter-| Receive | Transmit\n face |bytes\n  eth0: 100 1 0 0 0 0 0 0 250 2 0 0 0 0 0 0\n"
     ),
     "proc/self/task/7/children": "41 42 ",
+    "proc/41/schedstat": "2000000000 750000000 88\n",
     "proc/41/stat": "41 (pt data (x) S 7 7 7 0 -1 0 9 0 4 0 150 50 0 0 20 0 1 0 99 1000 25\n",
 }
 
@@ -78,6 +80,7 @@ def test_everything_of_the_machine_is_read(machine: Path, monkeypatch: pytest.Mo
     )
     assert found["worker_cpu_seconds", "process 41"] == pytest.approx(2.0)
     assert found["worker_major_faults_count", "process 41"] == 4
+    assert found["worker_cpu_wait_seconds", "process 41"] == 0.75
     assert ("worker_cpu_seconds", "process 42") not in found
 
 
@@ -98,6 +101,7 @@ def test_of_several_ranks_the_first_speaks_for_the_machine(
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert {metric for metric, _ in _read(machine)} == {
         "worker_cpu_seconds",
+        "worker_cpu_wait_seconds",
         "worker_major_faults_count",
         "worker_resident_bytes",
     }
@@ -116,6 +120,31 @@ def test_the_real_machine_shows_a_process_that_was_started() -> None:
         }
         child.communicate(b"\n")
     assert f"process {child.pid}" in found
+
+
+@pytest.mark.parametrize(
+    ("waits", "seconds"),
+    [
+        (("5000 1500000000 3", "9000 500000000 3"), 2.0),
+        (("5000 0 3",), 0.0),
+        (("0 0 0", "0 0 0"), None),
+        ((), None),
+    ],
+)
+def test_waits_for_a_core_are_those_of_all_threads(
+    tmp_path: Path, waits: tuple[str, ...], seconds: float | None
+) -> None:
+    """A kernel that does not count them has no files, or files of zeros."""
+    fields = ["0"] * 50
+    (tmp_path / "stat").write_text(f"7 (a (b)) {' '.join(fields)}")
+    (tmp_path / "statm").write_text("1 1 1")
+    (tmp_path / "task").mkdir()
+    for number, words in enumerate(waits):
+        (tmp_path / "task" / str(number)).mkdir()
+        (tmp_path / "task" / str(number) / "schedstat").write_text(words)
+    found = {reading.metric: reading.value for reading in ProcessCollector(proc=tmp_path).read()}
+    assert found.get("cpu_wait_seconds") == seconds
+    assert "resident_bytes" in found
 
 
 def _values(collector: GarbageCollector) -> dict[str, float]:

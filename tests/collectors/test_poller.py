@@ -242,6 +242,43 @@ def test_the_thread_reads_until_it_is_stopped() -> None:
     assert quick.reads == reads
 
 
+def test_a_collector_that_asks_for_it_is_read_once_more_at_the_end() -> None:
+    """A job of less than a second would have one reading of each counter, and no rate."""
+
+    class Counter(Fake):
+        reads_at_end = True
+
+    rows: list[tuple[Any, ...]] = []
+    counter, other = Counter("counter", 1_000.0), Fake("other", 1_000.0)
+    pollers = Pollers([counter, other], rows.append)
+    pollers.start()
+    assert _eventually(lambda: counter.reads and other.reads)
+    pollers.stop(timeout_s=PATIENCE_S)
+    assert (counter.reads, other.reads) == (2, 1)
+    assert sum(row[1] == "counter" for row in rows) == 2
+
+
+def test_a_collector_that_was_given_up_adds_no_row_later() -> None:
+    reading, release = threading.Event(), threading.Event()
+
+    def hang() -> Iterator[Reading]:
+        reading.set()
+        release.wait(PATIENCE_S)
+        yield Reading("late_count", 1.0)
+
+    class Hanging(Fake):
+        reads_at_end = True
+
+    rows: list[tuple[Any, ...]] = []
+    pollers = Pollers([Hanging(act=hang)], rows.append)
+    pollers.start()
+    assert reading.wait(PATIENCE_S)
+    pollers.stop(timeout_s=0.05)
+    release.set()
+    pollers._threads[0].join(PATIENCE_S)
+    assert not any(row[2] == "late_count" for row in rows)
+
+
 def test_stop_does_not_wait_for_a_collector_that_hangs() -> None:
     reading, release = threading.Event(), threading.Event()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -61,17 +61,23 @@ def with_scaler(skips_every: int) -> Loop:
     return train
 
 
+def _train_steps(rank: TorchRank) -> Iterator[tuple[int, Any]]:
+    """Train, and yield each step's number, from 1, and the model."""
+    model = rank.make_model()
+    optimizer = rank.make_optimizer(model)
+    for step, batch in enumerate(rank.batches(), 1):
+        loss = on_cuda(model(rank.copy(batch)).sum())
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        yield step, model
+
+
 def with_evaluation(every: int, batches: int) -> Loop:
     """Return a loop that evaluates so many batches every so many steps."""
 
     def train(rank: TorchRank) -> None:
-        model = rank.make_model()
-        optimizer = rank.make_optimizer(model)
-        for step, batch in enumerate(rank.batches(), 1):
-            loss = on_cuda(model(rank.copy(batch)).sum())
-            loss.backward()
-            optimizer.step()
-            loss.item()
+        for step, model in _train_steps(rank):
             if step % every == 0:
                 with torch.no_grad():
                     for held_out in rank.batches(batches):
@@ -84,13 +90,7 @@ def with_checkpoint(every: int, saving_ns: int) -> Loop:
     """Return a loop that saves its state every so many steps, which takes the host some time."""
 
     def train(rank: TorchRank) -> None:
-        model = rank.make_model()
-        optimizer = rank.make_optimizer(model)
-        for step, batch in enumerate(rank.batches(), 1):
-            loss = on_cuda(model(rank.copy(batch)).sum())
-            loss.backward()
-            optimizer.step()
-            loss.item()
+        for step, _ in _train_steps(rank):
             if step % every == 0:
                 file: Any = SlowFile(rank.device, saving_ns)
                 torch.save({}, file)

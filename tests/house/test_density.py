@@ -24,6 +24,12 @@ FORBIDDEN = (
     "functions too long",
     "modules too long",
 )
+LONG_BENCHMARKS = {
+    "benchmarks/faults/plants.py",
+    "benchmarks/faults/scoring.py",
+    "benchmarks/mutate_traces.py",
+}
+"""Benchmarks above the limit from before it held for them; the list only gets shorter."""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +47,22 @@ def test_the_source_is_not_dense(found: dict[str, float], name: str) -> None:
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_no_place_is_over_a_limit(found: dict[str, float], name: str) -> None:
     assert found[name] == 0, "python tests/house/measures.py -v names the places"
+
+
+def test_benchmarks_and_tests_fit_on_a_screen() -> None:
+    """Lines of both, and functions and modules of benchmarks, have the limits of the source."""
+    benchmarks = measures.measure([TOP / "benchmarks"])
+    tests = measures.measure([TOP / "tests"])
+    assert len(benchmarks) > 40
+    assert len(tests) > 150
+    assert [place for module in (*benchmarks, *tests) for place in module.wide_lines] == []
+    assert [place for module in benchmarks for place in module.long_functions] == []
+    long = {
+        module.path.relative_to(TOP).as_posix()
+        for module in benchmarks
+        if module.lines > measures.LONGEST_MODULE
+    }
+    assert long <= LONG_BENCHMARKS
 
 
 def test_each_limit_sees_what_it_forbids(tmp_path: Path) -> None:

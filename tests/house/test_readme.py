@@ -11,7 +11,7 @@ import pytest
 from tests.house.test_packaging import TOP
 from tests.scripts import load
 
-figures, reliability = load("figures"), load("reliability")
+figures, reliability_page = load("figures"), load("reliability_page")
 READMES = tuple(figures.WORDS)
 SCOREBOARDS = ("docs/accuracy.md", "docs/reliability.md", "docs/performance.md")
 
@@ -68,7 +68,7 @@ def test_every_file_that_is_linked_is_there(readme: str) -> None:
 
 def test_the_page_of_reliability_is_what_was_found() -> None:
     page = (TOP / "docs/reliability.md").read_text(encoding="utf-8")
-    assert page == reliability.render(reliability.kept_results()), (
+    assert page == reliability_page.render(reliability_page.kept_results()), (
         "run 'python benchmarks/reliability.py --render'"
     )
 

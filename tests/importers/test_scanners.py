@@ -80,8 +80,8 @@ def _assert_same(compiled: Any, text: bytes, block: int = 1 << 20) -> None:
             '"args":{"stream":"7","device":true,"grid":["1",2,3]}}]'
         ),
         (
-            '{"ph":"X","name":"\xe9\xff","cat":"kernel","ts":007,"dur":1},{"ph":"X","name":"b","ts":1,'
-            '"dur":1}]'
+            '{"ph":"X","name":"\xe9\xff","cat":"kernel","ts":007,"dur":1},'
+            '{"ph":"X","name":"b","ts":1,"dur":1}]'
         ),
         (
             '{"ph":"X","args":{"correlation":5},"ts":1},{"ph":"X","ts":2},{"ph":"f","ts":2,"id":9},'

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from profkit.analysis.config_join import Recorded
-from profkit.explain.evidence import Exchanges
 from profkit.explain.evidence_counters import Load
+from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
 from profkit.explain.rules import late_rank
@@ -106,8 +106,8 @@ def test_two_runs_alike_have_no_gain(pair: Pair) -> None:
 
 def test_the_rest_of_the_gap_is_named_with_its_row_and_settings(pair: Pair) -> None:
     view = pair(
-        {"config": {"precision": "fp32", "threads": 2}},
-        {"phase_ns": {"data": 7 * MS, "backward": 39 * MS}, "config": {"threads": 1}},
+        {"config": {"precision": "fp32", "flavour": "plain"}},
+        {"phase_ns": {"data": 7 * MS, "backward": 39 * MS}, "config": {"flavour": "mixed"}},
     )
     found = view.coverage
     assert found is not None
@@ -115,7 +115,7 @@ def test_the_rest_of_the_gap_is_named_with_its_row_and_settings(pair: Pair) -> N
     assert not found.is_bound
     assert found.row == "backward"
     assert found.row_share == pytest.approx(0.75, abs=0.03)
-    assert found.settings == ("threads 2 -> 1",), "nobody knows if precision differs"
+    assert found.settings == ("flavour plain -> mixed",), "nobody knows if precision differs"
     assert found.row_share is not None
     shares = percent(found.share, 0), percent(found.row_share, 0)
     words = (
@@ -199,9 +199,16 @@ def test_more_gradients_are_not_blamed_on_buckets_or_the_optimizer(pair: Pair, n
     assert _ask(name, view) is None
 
 
-def test_who_waits_in_forward_is_told_by_broadcasts_alone(pair: Pair) -> None:
+def test_who_is_late_before_its_forward_is_told_unless_it_waits_there(pair: Pair) -> None:
     waiting = {0: {"forward": 52 * MS}, 1: {"data": 30 * MS}}
     view = pair({"ranks": 2}, {"ranks": 2, "rank_phase_ns": waiting})
+    told = _ask("late_rank", view)
+    assert told is not None
+    assert told.detail == "input"
+    assert "rank 1's input takes" in told.evidence
+    assert told.cost_ns is not None
+    assert told.cost_ns.value == pytest.approx(28 * MS, rel=0.05)
+    view.case.after.figures[late_rank.own_collectives_ns] = {0: 0.1 * MS, 1: 27.0 * MS}
     untold = _ask("late_rank", view)
     assert untold is not None
     assert "cannot be told" in untold.evidence

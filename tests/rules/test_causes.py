@@ -6,7 +6,7 @@ It names nothing if only a sign of the cause, or only a longer time, is present.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ import pyarrow as pa
 import pytest
 
 from profkit.analysis.estimate import Estimate
-from profkit.explain.evidence import Evidence, Exchanges, Loader
+from profkit.explain.causes import find_all
+from profkit.explain.evidence import Evidence, Loader
 from profkit.explain.evidence_counters import Load
+from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.evidence_kernels import Windows
 from profkit.explain.explained import explain
 from profkit.explain.rules import (
@@ -27,7 +29,7 @@ from profkit.explain.rules import (
     skipped_amp_steps,
     worker_start,
 )
-from profkit.explain.rules.base import Case, Cause, all_of, compute_row, find_all
+from profkit.explain.rules.base import Case, Cause, all_of, compute_row
 from profkit.explain.turned import find_gains
 from profkit.plugins import RULES
 from profkit.testing import synthetic, synthetic_trace
@@ -87,6 +89,12 @@ PLANTED = {
     ),
     "thread_oversubscription": Planted(
         13, SLOWER, {"load": IDLE}, {"load": Load(8, 6.5, 1.0, 8.0, 900.0)}
+    ),
+    "interpreter_lock": Planted(
+        13,
+        SLOWER,
+        {"load": replace(IDLE, python_threads=0.0)},
+        {"load": replace(IDLE, own=1.4, python_threads=0.6, switches_per_s=640.0, runnable=9.5)},
     ),
     "host_busy": Planted(13, SLOWER, {"load": IDLE}, {"load": Load(8, 1.0, 1.0, 7.9, 40.0)}),
     "worker_start": Planted(
@@ -304,6 +312,44 @@ def test_a_cause_that_the_target_lacks_is_named_as_a_gain(name: str, make: Make)
     assert [each for each in find_all(case, rules) if each.cost_ns is not None] == []
 
 
+@pytest.mark.parametrize(
+    ("own", "switches", "named"), [(0.7, 5.0, False), (0.7, 60.0, True), (1.0, 5.0, True)]
+)
+def test_a_busy_host_holds_up_threads_that_want_to_run(
+    own: float, switches: float, named: bool, make: Make
+) -> None:
+    """Ranks that neither lose a core more often nor work longer wait for something else."""
+    load = Load(8, own, 1.0, 7.9, switches)
+    cause = _ask("host_busy", make(Planted(13, SLOWER, {"load": IDLE}, {"load": load})))
+    assert (cause is not None) is named
+
+
+@pytest.mark.parametrize(("threads", "named"), [((8.0, 8.0), False), ((8.0, 9.0), True)])
+def test_as_many_threads_as_before_are_not_too_many(
+    threads: tuple[float, float], named: bool, make: Make
+) -> None:
+    few = replace(IDLE, threads=threads[0])
+    many = Load(8, 6.5, 1.0, 8.0, 900.0, threads=threads[1])
+    case = make(Planted(13, SLOWER, {"load": few}, {"load": many}))
+    assert (_ask("thread_oversubscription", case) is not None) is named
+
+
+@pytest.mark.parametrize(("collate_ms", "named"), [(20.0, True), (0.8, False)])
+def test_a_piece_that_grew_out_of_proportion_is_slow_on_a_busy_machine_as_well(
+    collate_ms: float, named: bool, make: Make
+) -> None:
+    """A lack of cores makes collating as much longer as computing, and not forty times."""
+    longer = Loader({**WORKERS.pieces, "collate": collate_ms * MS}, workers=4)
+    busy = Load(8, 1.0, 1.0, 7.9, 40.0)
+    planted = Planted(
+        0,
+        {"phase_ns": {"data": 20 * MS}},
+        {"loader": WORKERS, "load": busy},
+        {"loader": longer, "load": busy},
+    )
+    assert (_ask("input_bound", make(planted)) is not None) is named
+
+
 def test_mixed_precision_that_helps_is_no_cause(make: Make) -> None:
     faster = {"phase_ns": {"forward": 6 * MS, "backward": 12 * MS}}
     assert (
@@ -362,6 +408,29 @@ def test_a_cause_takes_what_it_explains_of_anothers_cost(make: Make) -> None:
         each.kind
         for each in find_all(case, [*rules, lambda _: _costly("worker_start", 9, "input_bound")])
     ] == ["worker_start", "late_rank"]
+
+
+@pytest.mark.parametrize(
+    ("others", "cost_ms"),
+    [
+        ((("garbage_pauses", 8, ("unknown",)),), 12),
+        ((("garbage_pauses", 4, ("backward",)),), 8),
+        ((("garbage_pauses", 8, ("backward",)),), None),
+        ((("garbage_pauses", 4, ()),), 8),
+        ((("input_bound", 5, ("backward",)), ("late_rank", 5, ("backward",), "input_bound")), 7),
+    ],
+    ids=["another row", "its row", "most of its row", "unknown rows", "one explains the other"],
+)
+def test_a_setting_yields_to_what_other_causes_cost_in_its_row(
+    others: Sequence[Any], cost_ms: float | None, make: Make
+) -> None:
+    case = make(Planted(0, SLOWER))
+    causes = [replace(_costly("setting_changed", 12), rows=("backward",))]
+    for kind, ms, rows, *takes in others:
+        causes.append(replace(_costly(kind, ms, *takes), rows=rows))
+    found = {each.kind: each for each in find_all(case, [lambda _, e=e: e for e in causes])}
+    left = found["setting_changed"].cost_ns if "setting_changed" in found else None
+    assert (left.value / MS if left else None) == cost_ms
 
 
 def test_a_rank_that_is_late_costs_the_whole_step(make: Make) -> None:

@@ -28,8 +28,8 @@ def paddleseg(
     for place, (step_s, data_s) in enumerate(steps):
         epoch = epochs[place] if epochs else 1
         lines.append(
-            f"[TRAIN] epoch: {epoch}, iter: {STEPS_PER_LINE * (place + 1)}/{10 * len(steps)}, loss: 1.0, "
-            f"lr: 0.1, batch_cost: {step_s:.5f}, reader_cost: {data_s:.5f}, "
+            f"[TRAIN] epoch: {epoch}, iter: {STEPS_PER_LINE * (place + 1)}/{10 * len(steps)}, "
+            f"loss: 1.0, lr: 0.1, batch_cost: {step_s:.5f}, reader_cost: {data_s:.5f}, "
             f"ips: {8 / step_s:.5f} samples/sec"
         )
     return "\n".join(lines) + "\n"

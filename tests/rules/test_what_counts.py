@@ -13,11 +13,12 @@ import pytest
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.selection import PARTIAL_BATCH, Selection
+from profkit.explain.causes import is_certain
 from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain
 from profkit.explain.rules import bad_samples, garbage_pauses
 from profkit.explain.rules._input import is_slow_on_all_ranks, making_ns
-from profkit.explain.rules.base import Case, Cause, is_certain
+from profkit.explain.rules.base import Case, Cause
 from profkit.explain.rules.skipped_amp_steps import count_lowered_scales
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace

@@ -35,7 +35,7 @@ from profkit.tui.timeline.painted import Look, letters_for
 from profkit.tui.timeline.row_paint import counter_words, label_text, short_name
 from profkit.tui.timeline.rulers import step_ruler, time_ruler
 from profkit.tui.timeline.words import parse_step, parse_time
-from profkit.tui.widgets.ask import Facts
+from profkit.tui.widgets.ask import Facts, Prompt
 from profkit.vocab import PHASES
 from tests.tui.driving import Driver, drive, shown
 
@@ -158,6 +158,17 @@ def test_events_are_walked_found_and_opened(run: Path) -> None:
         assert all(
             not row.covered_ns.any() for row in (screen.seen.view.rows if screen.seen.view else ())
         )
+
+    drive(run, steps, screen="timeline")
+
+
+@pytest.mark.parametrize("key", ["slash", "g", "m"])
+def test_a_slash_belongs_to_the_text_in_the_prompt(key: str, run: Path) -> None:
+    async def steps(driver: Driver) -> None:
+        await driver.press(key)
+        await driver.pilot.press("a", "slash", "b")
+        asked = driver.app.screen.query_one(Prompt)
+        assert (asked.display, asked.value) == (True, "a/b")
 
     drive(run, steps, screen="timeline")
 

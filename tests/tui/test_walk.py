@@ -13,6 +13,7 @@ from profkit import plugins
 from profkit.testing import synthetic_trace
 from profkit.tui.app import ProfkitApp, load_screens
 from profkit.tui.screens.runs import RunsScreen
+from profkit.tui.widgets.ask import Prompt
 from profkit.tui.widgets.table import VirtualTable
 from tests.tui.driving import Driver, drive
 
@@ -178,6 +179,37 @@ def test_the_filter_is_of_the_table_with_the_focus(folder: Path) -> None:
         await driver.press("slash", "escape")
         assert not _table(driver, "kernels").pattern
         assert driver.app.focused is _table(driver, "kernels")
+
+    drive(folder / "slow", walk, size=(160, 80), bases=[folder / "two"], screen="explain")
+
+
+def test_esc_ends_the_filter_of_another_table_before_it_leaves_the_screen(folder: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        _table(driver, "kernels").focus()
+        await driver.press("slash")
+        await driver.type("gemm")
+        await driver.press("enter")
+        _table(driver, "rows").focus()
+        await driver.press("escape")
+        assert driver.screen == "ExplainScreen"
+        assert not _table(driver, "kernels").pattern
+        assert driver.app.focused is _table(driver, "rows")
+        await driver.press("escape")
+        assert driver.screen != "ExplainScreen"
+
+    drive(folder / "slow", walk, size=(160, 80), bases=[folder / "two"], screen="explain")
+
+
+def test_esc_ends_the_filter_that_is_typed_even_if_another_table_was_clicked(folder: Path) -> None:
+    async def walk(driver: Driver) -> None:
+        _table(driver, "kernels").focus()
+        await driver.press("slash")
+        await driver.type("gemm")
+        _table(driver, "rows").focus()
+        await driver.press("escape")
+        assert driver.screen == "ExplainScreen"
+        assert not _table(driver, "kernels").pattern
+        assert not driver.app.screen.query_one(Prompt).display
 
     drive(folder / "slow", walk, size=(160, 80), bases=[folder / "two"], screen="explain")
 

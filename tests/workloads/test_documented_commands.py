@@ -19,6 +19,7 @@ import pytest
 from profkit.commands import bench, trace
 from profkit.commands._bench_options import LARGEST
 from profkit.plugins import WORKLOADS
+from profkit.rank import Rank
 from profkit.workloads.base import Build, Settings
 from profkit.workloads.training.samples import BadSamples
 from profkit.workloads.training.sampling import MIN_EPOCH_STEPS, Batches, run_length
@@ -117,7 +118,7 @@ def check_world(name: str, settings: Settings, world: int, on_gpu: bool, dataset
     counts = set()
     seen: list[tuple[int, int]] = []
     for rank in range(world):
-        config = final_config(workload, settings, Seat(rank, world, 0 if on_gpu else None))
+        config = final_config(workload, settings, Seat(Rank(rank, world), 0 if on_gpu else None))
         length = run_length(config, len(dataset), groups)
         sampler = Batches(
             len(dataset),

@@ -19,6 +19,7 @@ from PIL import Image
 
 from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.rank import Rank
 from profkit.run.ranks import Team, find_endpoint, rank_environment
 from profkit.workloads.base import Settings
 from profkit.workloads.datasets.generated import Picture
@@ -408,7 +409,7 @@ def test_no_step_is_evaluated_twice() -> None:
 
 
 def test_reduced_sizes_are_named_and_the_rate_follows_the_global_batch() -> None:
-    config = final_config(WORKLOAD, Settings("torch"), Seat(0, 4))
+    config = final_config(WORKLOAD, Settings("torch"), Seat(Rank(0, 4)))
     assert (config["batch_size"], config["global_batch_size"], config["lr"], config["device"]) == (
         8,
         32,
@@ -416,7 +417,7 @@ def test_reduced_sizes_are_named_and_the_rate_follows_the_global_batch() -> None
         "cpu",
     )
     assert config["reduced"] == "images of 128 px (published: 224), batch 8 (published: 128 or 256)"
-    full = final_config(WORKLOAD, Settings("torch"), Seat(1, 8, gpu=1))
+    full = final_config(WORKLOAD, Settings("torch"), Seat(Rank(1, 8), gpu=1))
     assert (
         full["batch_size"],
         full["image_size"],

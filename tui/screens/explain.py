@@ -93,7 +93,9 @@ class ExplainScreen(RunScreen[Compared]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys for the next pair if only two runs are compared."""
-        return action != "pair" or (self.view is not None and bool(self.view.scaling))
+        if action == "pair":
+            return self.view is not None and bool(self.view.scaling)
+        return super().check_action(action, parameters)
 
     @staticmethod
     def build(source: Source) -> Compared:

@@ -1,4 +1,4 @@
-"""Runs: the runs of a folder, with the speed and the costliest finding of each."""
+"""Runs: the runs of a folder, with the speed and the costliest loss of each."""
 
 from __future__ import annotations
 

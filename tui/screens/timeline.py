@@ -63,7 +63,9 @@ class TimelineScreen(JumpScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the timeline's keys until a timeline is open."""
-        return self.sight is not None or action not in _OWN_ACTIONS
+        if self.sight is None and action in _OWN_ACTIONS:
+            return False
+        return super().check_action(action, parameters)
 
     def action_move(self, method: str, *by: float) -> None:
         """Call a method of `Sight`, which moves the view or the cursor, and draw the result."""

@@ -11,18 +11,20 @@ from rich.style import Style
 from rich.text import Text
 
 from profkit.analysis.config_join import Difference
+from profkit.analysis.estimate import scale
 from profkit.analysis.line_changes import LineChange
 from profkit.explain.explained import Explained
 from profkit.explain.kernel_ledger import KernelRow
-from profkit.explain.ledger import Ledger, Verdict, judge
+from profkit.explain.ledger import Ledger, Verdict
 from profkit.explain.scaling import FACTORS, ScalingRow
 from profkit.explain.waterfall import Drop
 from profkit.report import ledger_text
-from profkit.text import amount, duration, significant
+from profkit.report.words import interval_range
+from profkit.text import amount, duration, signed, significant
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.columns import Column, Columns
 from profkit.tui.widgets.draw import folded, line
-from profkit.tui.widgets.run_draw import interval_of, role_of
+from profkit.tui.widgets.run_draw import role_of
 
 _ROLES: Final = {
     Verdict.REGRESSION: "bad",
@@ -101,6 +103,8 @@ def cause_lines(view: Explained, palette: Palette) -> Iterator[Text]:
     """Yield each cause with its cost, its evidence and what to try."""
     if not view.causes:
         yield folded((ledger_text.no_cause_words(view.ledger), palette.style("dim")))
+    elif words := ledger_text.doubted_causes(view.ledger):
+        yield folded((words, palette.style("unsure")))
     for number, found in enumerate(view.causes, start=1):
         cost = ledger_text.cause_cost(found, view.ledger)
         role = palette.style("good" if found.is_gain else "bad")
@@ -203,8 +207,8 @@ def _waterfall_row(ledger: Ledger, drop: Drop) -> WaterfallRow:
         name, role = "  " * drop.depth + drop.name, "dim"
     verdict: Verdict | str = ""
     if not ledger.unlike:
-        verdict = judge(row.delta, ledger.total.base.value)
-    interval = interval_of(row.delta, lambda ns: ledger_text.signed(ns * factor), missing="-")
+        verdict = ledger.verdict_of(row)
+    interval = interval_range(scale(row.delta, factor), signed)
     target_ns, delta_ns = row.target.value * factor, row.delta.value * factor
     return WaterfallRow(name, role, base_ns, target_ns, delta_ns, verdict, interval)
 

@@ -33,7 +33,7 @@ def figures_of(run: Path) -> RunFigures:
             kept = content["figures"]
             for field in ("throughput", "step_ns"):
                 value = math.nan if kept[field]["value"] is None else kept[field]["value"]
-                kept[field] = Estimate(value, kept[field]["low"], kept[field]["high"])
+                kept[field] = Estimate(**(kept[field] | {"value": value}))
             return RunFigures(**kept)
     figures = read_figures(run)
     with contextlib.suppress(OSError):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
-from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -142,12 +141,12 @@ class FrameScreen(Screen[None]):
     def main_table(self) -> VirtualTable | None:
         """Return the table that keys act on: the one with the focus, otherwise the main one.
 
-        While the prompt has the focus, it is the table that had it before.
+        While the prompt is open, it is the table that had the focus before.
         """
+        if self._asked is not None and self._asked_on is not None:
+            return self._asked_on
         if isinstance(self.focused, VirtualTable):
             return self.focused
-        if isinstance(self.focused, Prompt) and self._asked_on is not None:
-            return self._asked_on
         for table in self.query(self.MAIN_TABLE).results(VirtualTable):
             if table.display:
                 return table
@@ -181,11 +180,13 @@ class FrameScreen(Screen[None]):
         if asked is not None:
             asked(event.value)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave `/` to the text while the prompt is open."""
+        return action != "filter" or bool(parameters) or self._asked is None
+
     def action_filter(self, pattern: str | None = None) -> None:
         """Filter the table that keys act on; without a pattern, ask for it."""
         table = self.main_table()
-        if pattern is None and self.query_one(Prompt).display:
-            raise SkipAction  # the key belongs to the text in the prompt
         if table is None:
             self.tell("no table to filter on this screen")
         elif pattern is None:
@@ -199,15 +200,26 @@ class FrameScreen(Screen[None]):
                 self.tell(str(error))
 
     def action_back(self) -> None:
-        """Go one step back: out of the prompt, then out of the filter, then off the screen."""
-        table = self.main_table()
+        """Go one step back: out of the prompt, then out of a filter, then off the screen."""
+        filtered = self._filtered_table()
         if self.query_one(Prompt).display:
             if self._asked_on is not None and self._asked == self.action_filter:
                 self.action_filter("")
             self._leave_prompt()
-        elif table is not None and table.pattern:
-            self.action_filter("")
+        elif filtered is not None:
+            filtered.filter_by("")
+            self.tell("")
         elif len(self.app.screen_stack) > 2:  # Textual's blank screen is below all others
             self.app.pop_screen()
         else:
             self.frame.action_show_runs()
+
+    def _filtered_table(self) -> VirtualTable | None:
+        """Return a table with a filter: the one that keys act on, otherwise the first in view."""
+        main = self.main_table()
+        if main is not None and main.pattern:
+            return main
+        for table in self.query(VirtualTable):
+            if table.display and table.pattern:
+                return table
+        return None

@@ -13,6 +13,7 @@ from rich.text import Text
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.views.run import Part, RunView
 from profkit.report import as_text
+from profkit.report.words import interval_range, share_range
 from profkit.text import duration, percent, plural, significant
 from profkit.tui.themes import PHASE_LETTERS, Palette
 from profkit.tui.widgets.columns import Column, Columns
@@ -86,12 +87,10 @@ def headline(view: RunView, palette: Palette) -> Iterator[Text]:
 
 
 def interval_of(
-    found: Estimate, show: Callable[[float], str] = as_text.plain, missing: str = "no interval"
+    found: Estimate, show: Callable[..., str] = as_text.plain, missing: str = "no interval"
 ) -> str:
     """Return the 95 % interval of an estimate as text, or `missing` if there is none."""
-    if found.low is None or found.high is None:
-        return missing
-    return f"{show(found.low)} to {show(found.high)}"
+    return interval_range(found, show) if found.judged else missing
 
 
 def bar_of_step(view: RunView, palette: Palette, width: int, *, plain: bool) -> list[Text]:
@@ -116,7 +115,7 @@ def bar_of_step(view: RunView, palette: Palette, width: int, *, plain: bool) -> 
 
 def loss_lines(view: RunView, palette: Palette) -> Iterator[Text]:
     """Yield each loss with its cost and its evidence, the costliest first."""
-    if not view.losses:
+    if not view.losses and not view.losses_missing:
         words = "none found: nothing else takes a significant share of a step"
         yield line([(words, palette.style("good"))])
     for number, loss in enumerate(view.losses, start=1):
@@ -128,6 +127,9 @@ def loss_lines(view: RunView, palette: Palette) -> Iterator[Text]:
                 (loss.evidence, palette.style("dim")),
             ]
         )
+    if view.losses_missing:
+        begin = "there may be more" if view.losses else "not known"
+        yield folded((f"{begin}: {view.losses_missing}", palette.style("unsure")))
 
 
 def quality_lines(view: RunView, palette: Palette) -> Iterator[Text]:
@@ -173,7 +175,7 @@ def part_columns(view: RunView, *, plain: bool) -> tuple[list[Column], list[Part
         keys.append(key)
         roles.append(role)
         shares.append(share.value if math.isfinite(share.value) else math.nan)
-        intervals.append(interval_of(share, percent, "-").replace(" % to ", " to "))
+        intervals.append(share_range(share))
     table = Columns(rows)
     labels = [key.label for key in keys]
     table.columns.append(Column("part", labels, stretches=True, roles=roles))

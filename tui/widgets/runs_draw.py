@@ -15,12 +15,12 @@ _STATE_ROLES: Final = {"complete": "good", "running": "accent"}
 
 
 def run_columns(rows: Sequence[RunRow]) -> list[Column]:
-    """Return a run's figures, its costliest finding, its state and its configuration."""
+    """Return a run's figures, its costliest loss, its state and its configuration."""
     table = Columns(rows)
     four_digits = functools.partial(significant, digits=4)
     half_widths: list[float | None] = []
     efficiencies: list[float | None] = []
-    findings: list[str | None] = []
+    losses: list[str | None] = []
     roles: list[str] = []
     states: list[str] = []
     for row in rows:
@@ -36,17 +36,17 @@ def run_columns(rows: Sequence[RunRow]) -> list[Column]:
             state = "no figures"
         states.append(state)
         if row.figures is None:
-            findings.append(None)
+            losses.append(None)
             roles.append("")
         else:
-            findings.append(runs_text.finding(row.figures))
-            roles.append("unsure" if row.figures.finding else "dim")
+            losses.append(runs_text.largest_loss(row.figures))
+            roles.append("unsure" if row.figures.loss else "dim")
     table.text("run", lambda row: row.head.name, stretches=True)
     table.figure("ranks", lambda row: row.head.ranks)
     table.figure("samples/s", lambda row: (row.figures or NO_FIGURES).throughput.value, four_digits)
     table.columns.append(Column("+/-", half_widths, percent, right=True, searched=False))
     table.columns.append(Column("effic", efficiencies, percent, right=True, searched=False))
-    table.columns.append(Column("top finding", findings, roles=roles))
+    table.columns.append(Column("not training", losses, roles=roles))
     table.columns.append(
         Column("state", states, role=lambda state: _STATE_ROLES.get(state, "bad"), widest=30)
     )

@@ -24,7 +24,7 @@ from profkit.instrument.frameworks.base import Books, note_unmeasured
 from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
 from profkit.instrument.frameworks.pytorch.observed_group import ObservedGroup, size_of
 from profkit.instrument.frameworks.shared import call_first
-from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.guard import Patches, guarded, report_failure
 
 Hook = Callable[[Any, Any], Any]
 
@@ -55,10 +55,9 @@ class Exchanges:
         self._books = books
         self._sequences = sequences
         self.groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self.used = False
+        self._logs: tuple[BucketLog, ...] = ()
         self._said: set[str] = set()
         self._observe = guarded("gradient exchange", self._observe_group, None)
-        self._settle = guarded("end_of_backward", self._end_backwards, None)
 
     def wrap_reducer(self, original: Callable[..., None]) -> Callable[..., None]:
         """Build reducers with an observed process group in place of the real one."""
@@ -72,7 +71,8 @@ class Exchanges:
             group, args_observed, kwargs_observed = observed
             original(reducer, *args_observed, **kwargs_observed)
             self.groups[reducer] = group
-            self.used = True
+            self._logs += (group.log,)
+            weakref.finalize(reducer, self._forget, group.log).atexit = False
 
         return build
 
@@ -91,8 +91,11 @@ class Exchanges:
 
     def end_of_backward(self) -> None:
         """Complete the buckets of the backward that has just returned."""
-        if self.used:
-            self._settle()
+        for log in self._logs:
+            try:
+                log.end_of_backward()
+            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+                report_failure("end_of_backward", failure)
 
     def say_unmeasured(self, why: str) -> None:
         """Record, once, what of the exchange is not measured."""
@@ -134,9 +137,9 @@ class Exchanges:
             return group, args, {**kwargs, "process_group": group}
         return group, (*args[:_GROUP_ARGUMENT], group, *args[_GROUP_ARGUMENT + 1 :]), kwargs
 
-    def _end_backwards(self) -> None:
-        for group in list(self.groups.values()):
-            group.log.end_of_backward()
+    def _forget(self, log: BucketLog) -> None:
+        """Leave out the log of a reducer that is gone."""
+        self._logs = tuple(each for each in self._logs if each is not log)
 
 
 _GROUP_ARGUMENT = 3

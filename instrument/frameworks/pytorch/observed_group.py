@@ -12,7 +12,7 @@ from profkit.instrument.frameworks.pytorch.compiler import (
     set_eval_frame,
     skip_code,
 )
-from profkit.instrument.guard import guarded
+from profkit.instrument.guard import guarded, report_failure
 from profkit.instrument.recorder import Recorder
 
 SMALL_BYTES = 262_144
@@ -54,7 +54,6 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         self._real = real
         self._recorder = recorder
         self._known: list[tuple[int, Any, tuple[int, str]]] = []
-        self._begin = guarded("bucket launched", self._begin_bucket, None)
         self._follow = guarded("bucket followed", self._follow_bucket, None)
 
     @outside_compiler
@@ -85,7 +84,11 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         """
         before = set_eval_frame(None)
         try:
-            bucket = self._begin(tensors[0])
+            try:
+                bucket = self._begin_bucket(tensors[0])
+            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+                report_failure("bucket launched", failure)
+                bucket = None
             if bucket is None:
                 return self._real.allreduce(tensors, opts)
             work = self._real.allreduce(tensors, opts)

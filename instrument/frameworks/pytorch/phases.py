@@ -109,8 +109,7 @@ def hook_backward(patches: Patches, seams: Seams, exchanges: Exchanges) -> None:
             raise
         if span is not None:
             try:
-                if exchanges.used:
-                    exchanges.end_of_backward()
+                exchanges.end_of_backward()
                 notes.end(span)
             except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
                 report_failure("end", failure)

@@ -14,7 +14,7 @@ from profkit.analysis.overview import Overview, build_overview, estimate_parts
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.selection import EPOCH_START
 from profkit.analysis.views.pictures import StepPoint, step_points
-from profkit.text import duration, percent
+from profkit.text import duration, percent, plural
 from profkit.trace import Trace
 from profkit.vocab import Phase
 
@@ -63,6 +63,8 @@ class RunView:
     hidden: tuple[Part, ...]
     apart: tuple[Apart, ...]
     losses: tuple[Loss, ...]
+    losses_missing: str
+    """Why some time that is not spent on training cannot be told, or an empty text."""
     points: tuple[StepPoint, ...]
 
 
@@ -78,7 +80,7 @@ def build_run_view(trace: Trace, ceilings: Ceilings | None = None) -> RunView:
         phase = Phase.DATA.value if part.name == INPUT else part.name
         parts.append(Part(part.name, part.step_ns, part.share, shown, host.get(phase)))
     wall_ns = float(costs.wall_ns.mean() / costs.ranks) if costs.steps else math.nan
-    losses = _losses(parts, wall_ns, costs.apart, overview)
+    losses = _losses(parts, wall_ns, costs, overview)
     return RunView(
         overview=overview,
         wall_ns=wall_ns,
@@ -86,6 +88,7 @@ def build_run_view(trace: Trace, ceilings: Ceilings | None = None) -> RunView:
         hidden=tuple(_estimate(costs, costs.beside)),
         apart=costs.apart,
         losses=tuple(sorted(losses, key=lambda loss: -loss.step_ns.value)),
+        losses_missing=_why_missing(parts, costs, overview),
         points=step_points(trace.steps, costs.selection, places=MOST_POINTS),
     )
 
@@ -99,17 +102,19 @@ def _estimate(costs: RunCosts, parts: Mapping[str, Ints]) -> list[Part]:
 
 
 def _losses(
-    parts: Iterable[Part], wall_ns: float, apart: Iterable[Apart], overview: Overview
+    parts: Iterable[Part], wall_ns: float, costs: RunCosts, overview: Overview
 ) -> list[Loss]:
     """Return the parts that train nothing and certainly take a noticeable share of a step."""
     found = []
     for part in parts:
         if overview.clock is PhaseClock.LAUNCH:
             break  # the device may have worked while the host waited
+        if part.name == UNKNOWN and not costs.knows_phases:
+            continue  # most of it is the training, which a log does not split
         if part.name not in _TRAINS and part.share.low is not None and part.share.low > NEGLIGIBLE:
             evidence = _evidence(part, overview)
             found.append(Loss(part.name, part.step_ns, part.share.value, evidence))
-    for each in apart:
+    for each in costs.apart:
         if each.reason in _COSTLY_STEPS and each.excess_ns > NEGLIGIBLE * wall_ns > 0:
             words = (
                 f"{each.steps:,} of {overview.steps_seen:,} steps;"
@@ -118,6 +123,21 @@ def _losses(
             share = each.excess_ns / wall_ns
             found.append(Loss(each.reason, Estimate(each.excess_ns), share, words))
     return found
+
+
+def _why_missing(parts: Iterable[Part], costs: RunCosts, overview: Overview) -> str:
+    """Return why the losses may not be all, or an empty text."""
+    if overview.clock is PhaseClock.LAUNCH:
+        return "without device times, the device may work while the host waits"
+    if not any(part.share.judged for part in parts):
+        return f"intervals need {plural(costs.steps_needed, 'more step')}"
+    if costs.knows_phases:
+        return ""
+    known = [part.name for part in parts if part.name not in {*_TRAINS, UNKNOWN}]
+    words = " and ".join(known)
+    if not words:
+        return "the run does not split its steps"
+    return f"the run splits its steps into {words} and the rest only"
 
 
 def _evidence(part: Part, overview: Overview) -> str:

@@ -76,13 +76,17 @@ def _word(config: Mapping[str, Any], name: str) -> str:
 
 @dataclass(frozen=True)
 class RunFigures:
-    """A run's speed, and its costliest loss. `problem` says why there are no figures."""
+    """A run's speed, and its costliest loss. `problem` says why there are no figures.
+
+    `losses_known` is false if the run cannot tell all time that is not spent on training.
+    """
 
     throughput: Estimate
     step_ns: Estimate
     steps: int = 0
-    finding: str = ""
-    finding_share: float | None = None
+    loss: str = ""
+    loss_share: float | None = None
+    losses_known: bool = False
     problem: str = ""
 
 
@@ -95,15 +99,16 @@ def read_figures(path: Path) -> RunFigures:
         view = build_run_view(Trace.open(path))
     except ProfkitError as error:
         return RunFigures(Estimate(math.nan), Estimate(math.nan), problem=str(error))
-    overview, finding, finding_share = view.overview, "", None
+    overview, loss, loss_share = view.overview, "", None
     if view.losses:
-        finding, finding_share = view.losses[0].kind, view.losses[0].share
+        loss, loss_share = view.losses[0].kind, view.losses[0].share
     return RunFigures(
         throughput=overview.throughput,
         step_ns=overview.step_ns,
         steps=overview.steps_seen,
-        finding=finding,
-        finding_share=finding_share,
+        loss=loss,
+        loss_share=loss_share,
+        losses_known=not view.losses_missing,
     )
 
 

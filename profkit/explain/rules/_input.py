@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from profkit.analysis.costs import INPUT
 from profkit.analysis.exposed import INPUT_PIECES
 from profkit.explain.evidence import Evidence
-from profkit.explain.rules.base import Case, is_material
+from profkit.explain.rules.base import Case, computing_factor, is_material
 
 NO_WORKERS = "no workers"
 QUEUE = "queue"
@@ -28,6 +28,9 @@ MIN_OTHER_CORES = 0.25
 
 MIN_SHARE_OF_LATEST = 0.5
 """All ranks are slow if each grew by more than this share of what the latest one grew by."""
+
+MIN_RATIO_TO_COMPUTING = 2.0
+"""A lack of cores makes a piece longer by at most this times the factor of computing."""
 
 _TIMED_WITHOUT_WAITING = frozenset({"read", "decode"})
 """Pieces timed without the wait for a core: a busy machine makes none of them longer."""
@@ -74,7 +77,10 @@ def waits_for_cores(case: Case) -> bool:
     if row is None or before is None or after is None or after.workers < before.workers:
         return False
     piece = slow_piece(case, row.delta.value * case.ledger.samples_per_step)
-    return piece not in _TIMED_WITHOUT_WAITING
+    if piece in _TIMED_WITHOUT_WAITING:
+        return False
+    known_ns, piece_ns = before.pieces.get(piece, 0.0), after.pieces.get(piece, 0.0)
+    return piece_ns <= MIN_RATIO_TO_COMPUTING * computing_factor(case.ledger) * known_ns
 
 
 def is_slow_on_all_ranks(case: Case, latest: int) -> bool:

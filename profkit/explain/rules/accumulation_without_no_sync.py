@@ -17,7 +17,7 @@ from profkit.text import significant
 MIN_ROUNDS_RATIO = 1.5
 """Each bucket is exchanged at least this many times as often per step as in the base."""
 
-EXPLAINS = ("exposed_communication", "late_rank", "launch_bound")
+EXPLAINS = ("exposed_communication", "late_rank", "launch_bound", "host_busy")
 _REMEDY = "exchange once per step: wrap all but the last backward in model.no_sync()"
 
 

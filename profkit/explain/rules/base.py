@@ -5,19 +5,19 @@ A rule is a module of this folder with a function `find(case)`. It returns at mo
 states its cost, the numbers behind it, and one concrete thing to try. A cause with the cost `None`
 is always reported. `EXPLAINS` names the kinds whose cost is wholly that of this one.
 
-A rule decides itself whether a cost is large enough (`grew`, `is_material`). `find_all` drops
-causes with an uncertain cost. `tests/rules/test_rules.py` tests every rule.
+A rule decides itself whether a cost is large enough (`grew`, `is_material`). `explain/causes.py`
+drops causes with an uncertain cost. `tests/rules/test_rules.py` tests every rule.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from profkit.analysis.config_join import COMPUTE, NOT_SAID, Difference
 from profkit.analysis.costs import INPUT
 from profkit.analysis.device_times import HOST
 from profkit.analysis.estimate import Estimate, scale
@@ -42,17 +42,12 @@ Rules look at many things, so some of them look like a cause by chance.
 MIN_LOW_BOUND_WITHOUT_GAP = 1 / 3
 """The same share if the target is not surely slower: then chance is behind more of the costs."""
 
-MOSTLY_EXPLAINED_SHARE = 0.5
-"""A cause is dropped if other causes explain at least this share of its cost."""
 
 HIDDEN_INPUT_SHARE = 0.25
 """If less than this share of a longer wait for input is in the total, other work hid the wait."""
 
 SETTING_CHANGED = "setting_changed"
 """The kind of the cause that yields to all others: any better explanation replaces it."""
-
-COMPUTE = ("forward", "backward", "optimizer")
-"""The phases in which the ranks' own processes compute."""
 
 WORK = (*COMPUTE, UNKNOWN)
 """The rows in which kernels can run; those outside all phases are seen in kernel windows alone."""
@@ -124,24 +119,6 @@ class Cause:
 Rule: TypeAlias = Callable[[Case], "Cause | None"]
 
 
-def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Cause, ...]:
-    """Return the causes that the rules find, the costliest first."""
-    found = []
-    for rule in rules:
-        cause = rule(case)
-        if cause is not None and is_certain(cause, case.ledger):
-            found.append(cause)
-    settled = settle(found, case.ledger)
-    return tuple(sorted(settled, key=lambda each: -each.cost_ns.value if each.cost_ns else 0.0))
-
-
-def is_certain(cause: Cause, ledger: Ledger) -> bool:
-    """Return true if a cause has no cost, no interval, or one that is clear of zero."""
-    if cause.cost_ns is None or cause.cost_ns.low is None:
-        return True
-    return is_clear(cause.cost_ns, ledger)
-
-
 def is_clear(cost_ns: Estimate, ledger: Ledger) -> bool:
     """Return true if the interval of a cost begins far enough above zero."""
     clear = MIN_LOW_BOUND_WITHOUT_GAP
@@ -153,30 +130,6 @@ def is_clear(cost_ns: Estimate, ledger: Ledger) -> bool:
 def all_of(*kinds: str) -> Mapping[str, float]:
     """Return `takes` for a cause that explains these kinds wholly."""
     return dict.fromkeys(kinds, math.inf)
-
-
-def settle(found: Sequence[Cause], ledger: Ledger) -> Iterator[Cause]:
-    """Yield each cause less what others explain; drop those that are mostly explained."""
-    for cause in found:
-        owed = 0.0
-        for other in found:
-            if other is not cause and other.cost_ns is not None:
-                taken = other.takes.get(cause.kind, 0.0)
-                if cause.kind == SETTING_CHANGED:
-                    taken = math.inf
-                owed += min(other.cost_ns.value, taken)
-        if cause.cost_ns is None or not owed:
-            yield cause
-        elif owed < MOSTLY_EXPLAINED_SHARE * cause.cost_ns.value:
-            cost_ns = shift(cause.cost_ns, -owed)
-            if cost_ns.low is not None:  # what is left of a cost is no gain
-                cost_ns = dataclasses.replace(cost_ns, low=max(0.0, cost_ns.low))
-            yield dataclasses.replace(
-                cause,
-                cost_ns=cost_ns,
-                share_of_gap=share_of(cost_ns.value, ledger),
-                evidence=f"{cause.evidence}; other causes explain {duration(owed)} of it",
-            )
 
 
 def shift(estimate: Estimate, by: float) -> Estimate:
@@ -255,14 +208,20 @@ def input_is_hidden(case: Case) -> bool:
     Where the ranks' own processes train, nothing works during the wait.
     """
     ledger = case.ledger
-    with contextlib.suppress(UnreadableError):
-        if any(rank.manifest.device == HOST for rank in case.after.trace.ranks):
-            return False
+    if trains_on_host(case):
+        return False
     row, total = ledger.find(INPUT), ledger.total.delta
     if row is None or not grew(row, ledger):
         return False
     may_show = total.high is not None and total.high > row.delta.value
     return total.value < HIDDEN_INPUT_SHARE * row.delta.value and not may_show
+
+
+def trains_on_host(case: Case) -> bool:
+    """Return true if ranks of the run train on the host's processors."""
+    with contextlib.suppress(UnreadableError):
+        return any(rank.manifest.device == HOST for rank in case.after.trace.ranks)
+    return False
 
 
 def stated_input_ns(run: RunManifest) -> float | None:
@@ -284,9 +243,28 @@ def compute_row(ledger: Ledger, names: Sequence[str] = COMPUTE) -> Row:
     return sum_rows(ledger, "computing", names)
 
 
+def computing_factor(ledger: Ledger) -> float:
+    """Return by which factor computing takes longer; 1 if it takes less time, or is not known."""
+    row = compute_row(ledger)
+    if row.base.value <= 0:
+        return 1.0
+    return max(1.0, row.target.value / row.base.value)
+
+
 def knobs_for(case: Case, row: str) -> Iterator[str]:
     """Yield the settings that differ and can affect a row, in words."""
     for each in case.ledger.differences:
-        named = each.rows.replace(",", " ").split()
-        if row in named or (row in COMPUTE and "compute" in named):
-            yield f"{each.name} {each.base} and {each.target}"
+        if each.can_affect(row, on_host=trains_on_host(case)):
+            yield describe_difference(each)
+
+
+def differs(case: Case, name: str) -> bool:
+    """Return true if a setting differs that both runs state."""
+    for each in case.ledger.differences:
+        if each.name == name and NOT_SAID not in {each.base, each.target}:
+            return True
+    return False
+
+
+def describe_difference(each: Difference) -> str:
+    return f"{each.name} {each.base} and {each.target}"

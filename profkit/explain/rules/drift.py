@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.trend import find_trend
-from profkit.explain.rules.base import Case, Cause, here, is_material, share_of
+from profkit.explain.rules.base import Case, Cause, all_of, here, is_material, share_of
 from profkit.text import duration, percent
 
+EXPLAINS = ("time_outside_phases",)
 _REMEDY = (
     "look at what grows with the run: lists and graphs that are kept (loss without .item()), logs, "
     "fragmented memory, temperature and clocks, a cache that fills up"
@@ -35,8 +36,15 @@ def find(case: Case) -> Cause | None:
         if share:
             detail = "throttling"
             evidence += f"; the device is throttled by {reason} {percent(share, 0)} of the time"
-    share_of_gap = share_of(added.value, ledger)
-    return Cause("drift", added, share_of_gap, evidence, _REMEDY, detail=detail)
+    return Cause(
+        "drift",
+        added,
+        share_of(added.value, ledger),
+        evidence,
+        _REMEDY,
+        detail=detail,
+        takes=all_of(*EXPLAINS),
+    )
 
 
 def _subtract(one: Estimate, other: Estimate) -> Estimate:

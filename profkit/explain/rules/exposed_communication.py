@@ -5,20 +5,30 @@ from __future__ import annotations
 from profkit.analysis.config_join import NOT_SAID
 from profkit.analysis.costs import INPUT, REST
 from profkit.analysis.exposed import WAITING
+from profkit.explain.ledger import Row
 from profkit.explain.rules.base import (
     Case,
     Cause,
+    computing_factor,
     cost,
+    differs,
     from_to,
     grew,
     shift,
     stated_input_ns,
+    trains_on_host,
 )
 from profkit.text import duration, percent
 from profkit.vocab import Phase
 
 MAX_WAITING_SHARE = 0.5
 """If waiting for late ranks is more than this share of the growth, lateness is the cause."""
+
+MAX_RATIO_TO_BYTES = 1.5
+"""An exchange that grew by at most this times the factor of its bytes has no cause of its own."""
+
+MIN_RATIO_TO_COMPUTING = 1.5
+"""On a full machine, the exchange must grow by more than this times the factor of computing."""
 
 MIN_SHARE_IN_LOGS = 0.5
 """In logs, everything but input must make at least this share of the gap."""
@@ -41,7 +51,7 @@ def find(case: Case) -> Cause | None:
     row = ledger.find(Phase.ALLREDUCE.value)
     if row is None:
         return _find_in_log(case)
-    if not grew(row, ledger):
+    if not grew(row, ledger) or _carries_more(case, row) or _lacks_cores(case, row):
         return None
     words = [f"exposed exchange went from {from_to(row, ledger)} per step"]
     for part in row.inside:
@@ -49,6 +59,30 @@ def find(case: Case) -> Cause | None:
             return None
         words.append(f"{part.name} {from_to(part, ledger)}")
     return Cause.from_row("exposed_communication", row, ledger, "; ".join(words), _REMEDY)
+
+
+def _carries_more(case: Case, row: Row) -> bool:
+    """Return true if the exchange grew as its gradients did: the model is the cause."""
+    before, after = case.before.exchanges, case.after.exchanges
+    if before is None or after is None or not differs(case, "parameters_count"):
+        return False
+    known = before.messages * before.message_bytes
+    if not known or row.base.value <= 0:
+        return False
+    ratio = after.messages * after.message_bytes / known
+    return row.target.value <= MAX_RATIO_TO_BYTES * ratio * row.base.value
+
+
+def _lacks_cores(case: Case, row: Row) -> bool:
+    """Return true if the exchange of processors grew on a full machine about as computing did.
+
+    Without a device, the ranks' processors send the messages, and wait for cores as well.
+    """
+    load = case.after.load
+    if not trains_on_host(case) or (load is not None and not load.full):
+        return False
+    most = MIN_RATIO_TO_COMPUTING * computing_factor(case.ledger)
+    return row.base.value > 0 and row.target.value <= most * row.base.value
 
 
 def _find_in_log(case: Case) -> Cause | None:

@@ -19,7 +19,7 @@ from profkit.explain.rules.base import (
 )
 from profkit.text import duration, significant
 
-EXPLAINS = ("drift", "optimizer_unfused")
+EXPLAINS = ("drift", "optimizer_unfused", "time_outside_phases")
 _REMEDY = (
     "gc.freeze() after the first steps, and gc.disable() with a collection of your own every so "
     "many steps; keep fewer small objects alive"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.costs import INPUT
@@ -17,7 +18,7 @@ from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.rank_lines import lines_by_rank
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._input import is_slow_on_all_ranks
-from profkit.explain.rules.base import Case, Cause, here, share_of
+from profkit.explain.rules.base import Case, Cause, grew, here, share_of
 from profkit.text import duration, percent
 from profkit.vocab import Phase
 
@@ -31,6 +32,7 @@ KINDS_BY_ROW = {
     INPUT: ("input_bound", "input_stalls"),
     Phase.H2D.value: ("unpinned_copy",),
     Phase.OPTIMIZER.value: ("optimizer_unfused",),
+    UNKNOWN: ("time_outside_phases",),
     Phase.OTHER.value: ("evaluation_in_training", "checkpoint_in_training"),
 }
 """The kinds whose cost includes the late rank's own time, by the row in which it is late."""
@@ -65,7 +67,7 @@ def find(case: Case) -> Cause | None:
     trade = find_trade(case.after.work, late)
     untold = ""
     if trade is not None:
-        confirmed = _told_by_broadcasts(case.after, late)
+        confirmed = _told_by_broadcasts(case.after, late) or _find_before_forward(case.after, late)
         untold = "" if confirmed else _describe_trade(late, trade)
         late = confirmed or late
     before = case.before.work.lateness(late.rank, late.phase)
@@ -82,9 +84,15 @@ def find(case: Case) -> Cause | None:
         f"{here(case.ledger)}rank {late.rank}'s {where} takes {duration(late.excess.value)} "
         "per step longer than the others'"
     )
+    if trade is not None and not untold:
+        evidence += (
+            f", the others' forward {duration(trade)}: there they wait for it, if it begins with "
+            "a broadcast of the model's buffers"
+        )
     share = share_of(added.value, case.ledger)
     if untold:
-        return Cause("late_rank", added, share, f"{evidence}{untold}", _TELL)
+        unsure = Cause("late_rank", added, share, f"{evidence}{untold}", _TELL)
+        return unsure if grew(case.ledger.total, case.ledger) else None
     evidence += describe_line(case.after, late) + _describe_waiting(case.after, late)
     return Cause(
         "late_rank",
@@ -202,10 +210,40 @@ def _told_by_broadcasts(evidence: Evidence, late: Lateness) -> Lateness | None:
     return max(found, key=lambda each: each.excess.value, default=None)
 
 
+def _find_before_forward(evidence: Evidence, late: Lateness) -> Lateness | None:
+    """Return the rank that takes longer before its forward, where no rank waits for another.
+
+    The result is `None` if its own collectives there may be what takes it longer.
+    """
+    found = []
+    for rank in evidence.work.ranks:
+        for phase in evidence.work.phases:
+            lateness = evidence.work.lateness(rank, phase)
+            if lateness is not None and phase not in (Phase.FORWARD.value, *_AFTER_FORWARD):
+                found.append(lateness)
+    first = max(found, key=lambda each: each.excess.value, default=None)
+    if first is None or first.excess.value < MIN_WHOLE_SHARE * late.excess.value:
+        return None
+    met_ns = evidence.figure(own_collectives_ns).get(first.rank, 0.0)
+    return first if met_ns < MIN_TRADED_SHARE * first.excess.value else None
+
+
+def own_collectives_ns(evidence: Evidence) -> dict[int, float]:
+    """Return the time in collectives that the job calls itself in ns per step, by rank."""
+    rows = evidence.trace.collectives
+    is_broadcast = pc.equal(rows["op"].cast("string"), "broadcast")
+    return _ns_by_rank(evidence, rows.filter(pc.and_not(rows["bucket"].is_null(), is_broadcast)))
+
+
 def broadcast_ns(evidence: Evidence) -> dict[int, float]:
     """Return the time in recorded broadcasts in ns per step, by rank."""
     rows = evidence.trace.collectives
-    rows = evidence.select_used(rows.filter(pc.equal(rows["op"].cast("string"), "broadcast")))
+    return _ns_by_rank(evidence, rows.filter(pc.equal(rows["op"].cast("string"), "broadcast")))
+
+
+def _ns_by_rank(evidence: Evidence, rows: pa.Table) -> dict[int, float]:
+    """Return the time of collectives in ns per step, by rank."""
+    rows = evidence.select_used(rows)
     rank = rows["rank"].to_numpy()
     length = rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
     found = {}

@@ -28,7 +28,7 @@ MAX_MOVED_SHARE = 0.5
 MIN_ADDED_WAITING_SHARE = 0.1
 """The device waits for launches if it is idle for them for this much more of its time."""
 
-EXPLAINS = ("thread_oversubscription",)
+EXPLAINS = ("thread_oversubscription", "time_outside_phases")
 _REMEDY = (
     "do more in each call: whole tensors in place of loops over their parts, fused operators, "
     "torch.compile, CUDA graphs, larger batches"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
+from profkit.explain.rules.base import Case, Cause, differs, from_to, grew, in_time
 from profkit.explain.rules.tiny_buckets import MAX_BYTES_RATIO
 from profkit.text import significant
 from profkit.vocab import Phase
@@ -16,6 +16,9 @@ MIN_CALLS_RATIO = 1.2
 
 MAX_NETWORK_CHANGE = 1.5
 """If the network's time changed by more, another model is likelier, unless calls were counted."""
+
+_VARIANTS = ("optimizer_foreach", "optimizer_fused")
+"""The settings that choose how an optimizer updates its parameters."""
 
 _NETWORK = (Phase.FORWARD.value, Phase.BACKWARD.value)
 EXPLAINS = ("launch_bound",)
@@ -35,27 +38,60 @@ def find(case: Case) -> Cause | None:
         change = network.target.value / network.base.value
         if row.target.value / row.base.value <= MIN_RATIO_TO_NETWORK * max(1.0, change):
             return None
-    if has_more_gradients(case):
-        return None
     seen = ""
-    before, after = case.before.windows, case.after.windows
-    if before is not None and after is not None:
-        known = before.calls_by_phase.get(Phase.OPTIMIZER.value)
-        calls = after.calls_by_phase.get(Phase.OPTIMIZER.value)
-        if known and calls:
-            if calls < MIN_CALLS_RATIO * known:
-                return None
-            was, now = in_time(ledger, known, calls)
-            seen = f"{significant(was)} calls in it became {significant(now)}"
+    if not has_more_gradients(case) and not differs(case, "parameters_count"):
+        seen = _describe_sign(case, change)
     if not seen:
-        if not 1 / MAX_NETWORK_CHANGE <= change <= MAX_NETWORK_CHANGE:
-            return None
-        seen = "no kernels were captured (--kernels) that would show its calls"
+        return None
     evidence = (
         f"the weight update went from {from_to(row, ledger)} per step, forward and backward "
         f"together from {from_to(network, ledger)}; {seen}"
     )
     return Cause.from_row("optimizer_unfused", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+
+
+def _describe_sign(case: Case, change: float) -> str:
+    """Return what shows that parameters are updated one by one, or an empty text.
+
+    `change` is the factor by which the network's time changed.
+    """
+    calls = _count_calls(case)
+    if calls is not None:
+        known, now = calls
+        first, then = in_time(case.ledger, known, now)
+        words = f"{significant(first)} calls in it became {significant(then)}"
+        return words if now >= MIN_CALLS_RATIO * known else ""
+    if differs(case, "optimizer"):
+        return ""  # another optimizer does other work
+    if _states_variants(case):
+        return _describe_variant(case)
+    if 1 / MAX_NETWORK_CHANGE <= change <= MAX_NETWORK_CHANGE:
+        return "no kernels were captured (--kernels) that would show its calls"
+    return ""
+
+
+def _count_calls(case: Case) -> tuple[float, float] | None:
+    """Return the calls in the weight update of both runs, or `None` if they were not captured."""
+    before, after = case.before.windows, case.after.windows
+    if before is None or after is None:
+        return None
+    known = before.calls_by_phase.get(Phase.OPTIMIZER.value)
+    calls = after.calls_by_phase.get(Phase.OPTIMIZER.value)
+    return (known, calls) if known and calls else None
+
+
+def _states_variants(case: Case) -> bool:
+    return all(set(_VARIANTS) & set(run.config) for run in (case.base, case.target))
+
+
+def _describe_variant(case: Case) -> str:
+    """Return the setting by which the slower run updates one parameter after the other."""
+    for name in _VARIANTS:
+        quick, slow = (str(run.config.get(name, "")) for run in (case.base, case.target))
+        if quick != slow and (slow == "False" or quick == "True"):
+            first, then = in_time(case.ledger, quick, slow)
+            return f"{name} went from {first} to {then}"
+    return ""
 
 
 def has_more_gradients(case: Case) -> bool:

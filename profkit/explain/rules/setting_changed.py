@@ -1,26 +1,81 @@
-"""A setting differs that can affect the row that grew most."""
+"""Settings differ that can affect the row that grew most."""
 
 from __future__ import annotations
 
-from profkit.analysis.config_join import NOT_SAID
-from profkit.explain.rules.base import Case, Cause, from_to, grew, knobs_for
+from collections.abc import Sequence
+
+from profkit.analysis.config_join import NOT_SAID, Difference
+from profkit.explain.ledger import Row, Verdict, judge, sum_rows
+from profkit.explain.rules.base import (
+    Case,
+    Cause,
+    describe_difference,
+    from_to,
+    grew,
+    trains_on_host,
+)
 
 _SIZES = {"world_size", "gpus", "batch_size", "global_batch_size"}
 """The settings that a comparison is about; its caveats name them."""
 
+_SAYS_LESS = {
+    "parameters_fingerprint": ("parameters_count", "parameters_bytes"),
+    "parameters_bytes": ("parameters_count", "precision"),
+    "modules_count": ("model", "parameters_count"),
+}
+"""Settings that say no more than others, if one of these differs as well."""
+
+MOST_NAMED = 6
+
 
 def find(case: Case) -> Cause | None:
+    """Return what all rows cost that grew and that the same settings can affect."""
     ledger = case.ledger
-    row = max(ledger.rows, key=lambda each: each.delta.value, default=None)
-    if row is None or not grew(row, ledger) or not grew(ledger.total, ledger):
+    top = max(ledger.rows, key=lambda each: each.delta.value, default=None)
+    if top is None or not grew(top, ledger) or not grew(ledger.total, ledger):
         return None
-    knobs = [knob for knob in knobs_for(case, row.name) if knob.split()[0] not in _SIZES]
-    knobs = [knob for knob in knobs if NOT_SAID not in knob]  # nobody knows if it differs
+    knobs = _knobs(case, top)
+    is_batch = not knobs
+    if is_batch:
+        knobs = _batch_sizes(case)
     if not knobs:
         return None
+    names, base_ns, on_host = [], ledger.total.base.value, trains_on_host(case)
+    for row in ledger.rows:
+        is_affected = any(knob.can_affect(row.name, on_host=on_host) for knob in knobs)
+        if (is_affected or is_batch) and judge(row.delta, base_ns) is Verdict.REGRESSION:
+            names.append(row.name)
+    row, named = top, top.name
+    if len(names) > 1:
+        named = f"{', '.join(names[:-1])} and {names[-1]} together"
+        row = sum_rows(ledger, named, names)
+    words = ", ".join(map(describe_difference, knobs[:MOST_NAMED]))
+    if len(knobs) > MOST_NAMED:
+        words += f", and {len(knobs) - MOST_NAMED} more"
     evidence = (
-        f"{row.name} went from {from_to(row, ledger)} per step, and these settings differ that "
-        f"can affect it: {', '.join(knobs)}"
+        f"{named} went from {from_to(row, ledger)} per step, and these settings differ that "
+        f"can affect it: {words}"
     )
-    remedy = f"run the target again with the base's {knobs[0].split()[0]}"
+    remedy = f"run the target again with the base's {knobs[0].name}"
     return Cause.from_row("setting_changed", row, ledger, evidence, remedy)
+
+
+def _batch_sizes(case: Case) -> Sequence[Difference]:
+    """Return the sizes of a rank's batch, if they differ and the ranks are as many.
+
+    What a step takes whatever its batch is less per sample in a larger one.
+    """
+    if case.base.world_size != case.target.world_size or not case.ledger.per_sample:
+        return []
+    return [each for each in case.ledger.differences if each.name == "batch_size"]
+
+
+def _knobs(case: Case, row: Row) -> Sequence[Difference]:
+    """Return the settings that both runs state, that differ, and that can affect a row."""
+    found, on_host = [], trains_on_host(case)
+    for each in case.ledger.differences:
+        is_stated = NOT_SAID not in {each.base, each.target}  # else nobody knows if it differs
+        if is_stated and each.name not in _SIZES and each.can_affect(row.name, on_host=on_host):
+            found.append(each)
+    named = {each.name for each in found}
+    return [each for each in found if named.isdisjoint(_SAYS_LESS.get(each.name, ()))]

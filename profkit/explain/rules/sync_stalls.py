@@ -9,7 +9,7 @@ from profkit.text import significant
 MIN_ADDED_COPIES = 2.0
 """A step has at least this many copies to the host more, at each of which the host waits."""
 
-EXPLAINS = ("launch_bound",)
+EXPLAINS = ("launch_bound", "time_outside_phases")
 _REMEDY = (
     "keep values on the device: no .item(), .cpu(), print or if on a tensor in the loop; log every "
     "so many steps, and copy with non_blocking=True"

@@ -13,7 +13,7 @@ MIN_ADDED_COLLECTIVES = 4.0
 _PHASES = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.ALLREDUCE.value)
 """The phases in which statistics are exchanged."""
 
-EXPLAINS = ("exposed_communication", "late_rank", "launch_bound")
+EXPLAINS = ("exposed_communication", "late_rank", "launch_bound", "host_busy")
 _REMEDY = (
     "synchronise batch normalisation only if a rank's batch is too small for statistics of its "
     "own; otherwise larger batches, or group normalisation"

@@ -12,7 +12,7 @@ MIN_BUCKETS_RATIO = 2.0
 MAX_BYTES_RATIO = 1.2
 """If all buckets together grew by more than this factor, there are more gradients to exchange."""
 
-EXPLAINS = ("exposed_communication", "late_rank", "launch_bound")
+EXPLAINS = ("exposed_communication", "late_rank", "launch_bound", "host_busy")
 _REMEDY = (
     "larger buckets (bucket_cap_mb in DDP, comm_buffer_size in Paddle's DataParallel): few "
     "messages that each fill the link"

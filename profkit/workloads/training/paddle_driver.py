@@ -39,7 +39,7 @@ def open_paddle(config: Mapping[str, Any], seat: Seat) -> Kit:
     paddle.device.set_device(config["device"].replace("cuda", "gpu"))
     if seat.gpu is not None:
         paddle.set_flags({PADDLE_AUTOTUNE: config["autotune"]})
-    if seat.world_size > 1:
+    if seat.rank.world_size > 1:
         backend = "gloo" if seat.gpu is None else "nccl"
         os.environ.setdefault("PADDLE_DISTRI_BACKEND", backend)
         meet(paddle.distributed.init_parallel_env)
@@ -51,7 +51,7 @@ def open_paddle(config: Mapping[str, Any], seat: Seat) -> Kit:
     core = paddle.base.core
     if hasattr(core, "get_cudnn_switch"):  # builds without CUDA have no such switches
         flags["tf32"] = describe_tf32(core.get_cudnn_switch(), core.get_cublas_switch())
-    return Kit(paddle, PaddleDriver, seat.world_size, threads, paddle.load, flags)
+    return Kit(paddle, PaddleDriver, seat.rank.world_size, threads, paddle.load, flags)
 
 
 class PaddleDriver(SharedDriver):

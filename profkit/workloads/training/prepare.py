@@ -68,7 +68,7 @@ class ReadyJob:
 
 def prepare(workload: Workload, settings: Settings, seat: Seat) -> ReadyJob:
     """Find the data, build the model and join the ranks, without training."""
-    set_environment(settings.framework, seat.world_size)
+    set_environment(settings.framework, seat.rank.world_size)
     config = final_config(workload, settings, seat)
     target = Target.parse(settings.until, workload.figures)
     root = find_data(workload, settings)
@@ -145,7 +145,9 @@ def _departures(parts: Parts, seat: Seat) -> list[str]:
     for name, note in parts.notes.items():
         if "(published: " in str(note):
             departures.append(f"{name.replace('_', ' ')}: {note}")
-    if parts.sync_bn and seat.world_size > 1 and seat.gpu is None:  # no framework has it on CPUs
+    if (
+        parts.sync_bn and seat.rank.world_size > 1 and seat.gpu is None
+    ):  # no framework has it on CPUs
         departures.append("batch norm of each rank alone (published: over all ranks)")
     return departures
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from profkit.errors import UsageError
+from profkit.rank import Rank
 from profkit.workloads.base import Settings, Workload
 
 PADDLE_AUTOTUNE = "FLAGS_cudnn_exhaustive_search"
@@ -19,10 +20,9 @@ DALI_LOADERS = {"cpu": "DALI", "gpu": "DALI on the GPU"}
 
 @dataclass(frozen=True)
 class Seat:
-    """The place of this process: its rank, the number of ranks, and its GPU, if it has one."""
+    """A rank and its GPU, if it has one."""
 
-    rank: int = 0
-    world_size: int = 1
+    rank: Rank = field(default_factory=Rank)
     gpu: int | None = None
 
 
@@ -38,7 +38,7 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
     batch = settings.batch_size or batch
     image = settings.image_size or image
     steps = settings.steps or steps
-    global_batch = batch * seat.world_size
+    global_batch = batch * seat.rank.world_size
     loader = DALI_LOADERS.get(settings.dali, f"{settings.framework} DataLoader")
     if settings.data == "synthetic":
         loader = "none"
@@ -48,8 +48,8 @@ def final_config(workload: Workload, settings: Settings, seat: Seat) -> dict[str
         "device": f"cuda:{seat.gpu}" if on_gpu else "cpu",
         "batch_size": batch,
         "global_batch_size": global_batch,
-        "world_size": seat.world_size,
-        "rank": seat.rank,
+        "world_size": seat.rank.world_size,
+        "rank": seat.rank.number,
         "image_size": image,
         "steps": steps,
         "epochs": settings.epochs if settings.steps is None else None,

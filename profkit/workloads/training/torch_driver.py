@@ -42,7 +42,7 @@ def open_torch(config: Mapping[str, Any], seat: Seat) -> Kit:
     random.seed(config["seed"])
     np.random.seed(config["seed"])  # noqa: NPY002  # what parts of others draw from
     torch.manual_seed(config["seed"])
-    if seat.world_size > 1:
+    if seat.rank.world_size > 1:
         init = torch.distributed.init_process_group
         meet(functools.partial(init, "nccl" if on_gpu else "gloo", timeout=RENDEZVOUS))
     read = functools.partial(torch.load, map_location="cpu", weights_only=True)
@@ -50,7 +50,7 @@ def open_torch(config: Mapping[str, Any], seat: Seat) -> Kit:
     if on_gpu:
         cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
         flags["tf32"] = describe_tf32(cudnn.allow_tf32, matmul.allow_tf32)
-    return Kit(torch, TorchDriver, seat.world_size, torch.get_num_threads(), read, flags)
+    return Kit(torch, TorchDriver, seat.rank.world_size, torch.get_num_threads(), read, flags)
 
 
 class TorchDriver(SharedDriver):

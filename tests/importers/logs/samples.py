@@ -392,8 +392,8 @@ def dllogger_mxnet() -> Sample:
 def mxnet_2020() -> Sample:
     lines = [
         (
-            f"[1,0]<stderr>:2024-03-05 06:07:08,640:INFO: Start with arguments Namespace(amp=False, "
-            f"arch='resnetv15', batch_size={BATCH}, lr=0.1)"
+            "[1,0]<stderr>:2024-03-05 06:07:08,640:INFO: Start with arguments "
+            f"Namespace(amp=False, arch='resnetv15', batch_size={BATCH}, lr=0.1)"
         )
     ]
     lines += [

@@ -167,16 +167,17 @@ def test_what_no_grammar_knows_is_no_log() -> None:
 def test_openmmlab_prints_in_several_ways() -> None:
     shapes = (
         (
-            "2024-03-05 06:07:{second:02d},274 - mmdet - INFO - Epoch [1][{step}/7330]\tlr: 9.653e-03, "
-            "eta: 0:09:03, time: 0.200, data_time: 0.050, memory: 3, loss: 2.1"
+            "2024-03-05 06:07:{second:02d},274 - mmdet - INFO - Epoch [1][{step}/7330]\t"
+            "lr: 9.653e-03, eta: 0:09:03, time: 0.200, data_time: 0.050, memory: 3, loss: 2.1"
         ),
         (
-            "2024/03/05 06:07:{second:02d} - mmengine - INFO - Epoch(train)  [1][{step:4d}/7330]  lr: "
-            "1.0e-02  eta: 0:09:03  time: 0.2000  data_time: 0.0500  memory: 3  loss: 2.1"
+            "2024/03/05 06:07:{second:02d} - mmengine - INFO - Epoch(train)  [1][{step:4d}/7330]  "
+            "lr: 1.0e-02  eta: 0:09:03  time: 0.2000  data_time: 0.0500  memory: 3  loss: 2.1"
         ),
         (
             "03/05 06:07:{second:02d} - mmengine - INFO - Iter(train) [{step:4d}/7330]  base_lr: "
-            "1.0e-02 lr: 1.0e-02  eta: 0:09:03  time: 0.2000  data_time: 0.0500  memory: 3  loss: 2.1"
+            "1.0e-02 lr: 1.0e-02  eta: 0:09:03  time: 0.2000  data_time: 0.0500  memory: 3  "
+            "loss: 2.1"
         ),
     )
     for shape in shapes:

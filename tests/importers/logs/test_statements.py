@@ -256,7 +256,8 @@ def seg(times: list[tuple[float, float]], epochs: list[int]) -> str:
     for place, ((step_s, data_s), epoch) in enumerate(zip(times, epochs, strict=True)):
         lines.append(
             f"[TRAIN] epoch: {epoch}, iter: {10 * place + 10}/10000, loss: 1.0, lr: 0.1, "
-            f"batch_cost: {step_s:.4f}, reader_cost: {data_s:.5f}, ips: {8 / step_s:.4f} samples/sec"
+            f"batch_cost: {step_s:.4f}, reader_cost: {data_s:.5f}, "
+            f"ips: {8 / step_s:.4f} samples/sec"
         )
     return "\n".join(lines) + "\n"
 
@@ -336,8 +337,8 @@ def test_a_last_batch_far_slower_than_the_others_is_partial_though_no_time_passe
         ),
         (
             "\n".join(
-                f"DLL 2024-03-05 06:07:{step:02d}.1 - Epoch: 0 Iteration: {step}  train.loss : 1.0  "
-                "train.total_ips : nan img/s"
+                f"DLL 2024-03-05 06:07:{step:02d}.1 - Epoch: 0 Iteration: {step}  "
+                "train.loss : 1.0  train.total_ips : nan img/s"
                 for step in range(30)
             ),
             "none with",

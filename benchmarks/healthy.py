@@ -1,0 +1,263 @@
+"""Compare healthy twins on a quiet, a contended and a suddenly contended machine.
+
+    python benchmarks/healthy.py run               run the missing rounds into --work
+    python benchmarks/healthy.py score [--write]   compare them; write the section of docs/accuracy.md
+
+A round is three runs of one job in random order: two healthy ones, and one with a wait of a tenth
+of its step. The healthy ones must not be called a change, and the third should be found. Sides of
+several runs are drawn from the rounds at random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from profkit.analysis.machine_state import mean_state
+from profkit.explain.evidence import Evidence
+from profkit.explain.explained import explain_sides, read_side
+from profkit.explain.slowness import state_of
+from profkit.explain.verdict import Verdict
+from profkit.trace import Trace
+from profkit.trace.reader import find_runs
+
+FAULTS = Path(__file__).with_name("faults")
+DOCUMENT = Path(__file__).parents[1] / "docs/accuracy.md"
+JOBS: Mapping[str, Mapping[str, Any]] = {
+    "one thread": {"steps": 160, "placed": False},
+    "two threads": {"steps": 160, "placed": False, "threads": 2, "batch": 16, "image": 48},
+}
+"""Small jobs with a loader worker, as `benchmarks/faults` trains them."""
+
+QUIET, CONTENDED, SUDDEN = "quiet", "contended", "suddenly contended"
+FIRST, SECOND, PLANTED = "first", "second", "planted"
+PLANTED_SHARE = 0.10
+BURNERS = 2
+"""Processes that compute on a contended machine, which has two cores."""
+
+MEAN_SWITCH_S = 8.0
+"""On a suddenly contended machine, other work begins and ends after so long, on average."""
+
+WARM_UP = 10
+"""Steps of the job's own clock that do not count for the length of its step."""
+
+CALIBRATED, DONE = "step.json", "done.json"
+SIDES = (1, 3)
+"""Runs per side."""
+
+DRAWS = 60
+"""Comparisons of several runs per side that are drawn from the rounds of a job and a host."""
+
+TITLE = "## Healthy twins on a busy machine"
+
+SURE = (Verdict.REGRESSION, Verdict.IMPROVEMENT)
+
+
+class Score(NamedTuple):
+    """Comparisons of one kind, and how many of them are called a change."""
+
+    compared: int
+    called: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("run", "score"))
+    parser.add_argument("--work", type=Path, default=Path("/tmp/profkit-healthy"))
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument(
+        "--write", action="store_true", help="write the section of docs/accuracy.md"
+    )
+    args = parser.parse_args()
+    if args.what == "run":
+        run(args.work, args.rounds)
+        return
+    text = section(args.work)
+    print(text)
+    if args.write:
+        sys.path.insert(0, str(FAULTS))
+        from sections import replace_healthy
+
+        DOCUMENT.write_text(replace_healthy(DOCUMENT.read_text(), text))
+
+
+# -- the runs --------------------------------------------------------------------------------------
+
+
+def run(work: Path, rounds: int) -> None:
+    """Run what is missing, all hosts in turn, so that what changes meanwhile meets all alike."""
+    sys.path.insert(0, str(FAULTS))
+    os.environ["FAULTS_AS_OTHERS"] = "1"  # jobs without priority, as those of users
+    from pairs import Host
+
+    host = Host("torch")
+    for name, options in JOBS.items():
+        _calibrate(host, work / name, options)
+    for number in range(rounds):
+        for kind in (QUIET, CONTENDED, SUDDEN):
+            for name, options in JOBS.items():
+                folder = work / name / kind / str(number)
+                if not (folder / DONE).exists():
+                    with contended(kind):
+                        _run_round(host, folder, options, work / name / CALIBRATED)
+                    print(
+                        f"{kind}, {name}, round {number}: {time.strftime('%H:%M:%S')}", flush=True
+                    )
+    host.close()
+
+
+def _calibrate(host: Any, folder: Path, options: Mapping[str, Any]) -> None:
+    """Measure the length of the job's step on the machine as it is, by the job's own clock."""
+    if (folder / CALIBRATED).exists():
+        return
+    place = folder / "calibration"
+    _run_job(host, place, options)
+    steps = json.loads((place / "own0.json").read_text())[WARM_UP:]
+    length_ms = statistics.median(step["step"] for step in steps)
+    (folder / CALIBRATED).write_text(json.dumps({"step_ms": length_ms}))
+
+
+def _run_round(host: Any, folder: Path, options: Mapping[str, Any], calibrated: Path) -> None:
+    step_ms = json.loads(calibrated.read_text())["step_ms"]
+    late = {"late_rank": 0, "late_phase": "forward", "late_ms": PLANTED_SHARE * step_ms}
+    order = [(FIRST, {}), (SECOND, {}), (PLANTED, late)]
+    random.shuffle(order)
+    for side, change in order:
+        _run_job(host, folder / side, {**options, **change})
+    (folder / DONE).write_text(json.dumps({"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}))
+
+
+def _run_job(host: Any, place: Path, options: Mapping[str, Any]) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    codes = host.run(
+        {"options": dict(options), "ranks": 1, "environment": {}, "folder": str(place)}
+    )
+    if any(codes):
+        raise SystemExit(f"{place}: the job ended with {codes}")
+
+
+@contextlib.contextmanager
+def contended(kind: str) -> Iterator[None]:
+    """Compute next to the block, all the time or now and then."""
+    burners = []
+    for _ in range(0 if kind == QUIET else BURNERS):
+        burner = multiprocessing.Process(target=_burn, args=(kind == SUDDEN,), daemon=True)
+        burner.start()
+        burners.append(burner)
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.join()
+
+
+def _burn(now_and_then: bool) -> None:
+    chance = random.Random()
+    while True:
+        if now_and_then:
+            time.sleep(chance.expovariate(1 / MEAN_SWITCH_S))
+        until = time.monotonic() + chance.expovariate(1 / MEAN_SWITCH_S)
+        while time.monotonic() < until:
+            sum(range(10_000))
+
+
+# -- the score -------------------------------------------------------------------------------------
+
+
+def read(work: Path, name: str, kind: str) -> list[dict[str, Evidence]]:
+    """Read the complete rounds of a job on a host."""
+    rounds = []
+    for done in sorted((work / name / kind).glob(f"*/{DONE}")):
+        runs = {}
+        for side in (FIRST, SECOND, PLANTED):
+            trace = Trace.open(find_runs(done.parent / side)[-1])
+            (runs[side],) = read_side([trace]).runs
+        rounds.append(runs)
+    return rounds
+
+
+def compare(rounds: list[dict[str, Evidence]], other: str, runs: int) -> Score:
+    """Compare the first runs of rounds with others of the same rounds."""
+    chance, draws = random.Random(runs), []
+    if runs == 1:
+        draws = [[number] for number in range(len(rounds))]
+    elif len(rounds) >= runs:
+        draws = [chance.sample(range(len(rounds)), runs) for _ in range(DRAWS)]
+    called = 0
+    for draw in draws:
+        bases = [rounds[number][FIRST] for number in draw]
+        targets = [rounds[number][other] for number in draw]
+        verdict = explain_sides(bases, targets).ledger.verdict
+        called += verdict in SURE if other == SECOND else verdict is Verdict.REGRESSION
+    return Score(len(draws), called)
+
+
+def section(work: Path) -> str:
+    """Return the section of docs/accuracy.md."""
+    head = ["machine", "cores used by others", "spread of healthy runs"]
+    for other, found in ((SECOND, "called a change"), (PLANTED, "found")):
+        kind = "healthy" if other == SECOND else other
+        head += [f"{kind}, {runs} per side: {found}" for runs in SIDES]
+    rows = [_row(work, kind) for kind in (QUIET, CONTENDED, SUDDEN)]
+    lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
+    lines.insert(1, "|" + "---|" * len(head))
+    return "\n\n".join([TITLE, _opening(work), "\n".join(lines)])
+
+
+def _opening(work: Path) -> str:
+    times = [json.loads(done.read_text())["at"] for done in work.glob(f"*/*/*/{DONE}")]
+    lengths = []
+    for name, options in JOBS.items():
+        step_ms = json.loads((work / name / CALIBRATED).read_text())["step_ms"]
+        lengths.append(f"{options['steps']} steps of {step_ms:.1f} ms on {name}")
+    return (
+        "Two runs of one job differ, too. `python benchmarks/healthy.py` runs small jobs "
+        f"({'; '.join(lengths)}) on a machine without other work of ours, next to {BURNERS} "
+        "processes that compute all the time, and next to as many that begin and end at random. "
+        "Each round is two healthy runs and one that also waits for "
+        f"{PLANTED_SHARE:.0%} of its step, in random order. Sides of several runs are drawn from "
+        f"the rounds, {DRAWS} times per job, so these comparisons share runs. The goal is that at "
+        "most 5% of healthy pairs are called a change, and that three runs per side find 80% of "
+        f"the injected waits on a quiet machine. Run {min(times)} to {max(times)} UTC. The load is "
+        "the mean over all runs, and includes work that was not ours. The spread is the standard "
+        "deviation of healthy runs, of the noisier job."
+    )
+
+
+def _row(work: Path, kind: str) -> list[str]:
+    """Return the load and the spread on a host, and the scores over all jobs."""
+    states, spreads = [], []
+    scores: dict[tuple[str, int], list[Score]] = {}
+    for name in JOBS:
+        rounds = read(work, name, kind)
+        paces = []
+        for each in rounds:
+            states += [state for run in each.values() if (state := state_of(run))]
+            paces += [each[FIRST].step_ns, each[SECOND].step_ns]
+        spreads.append(statistics.stdev(paces) / statistics.mean(paces))
+        for other in (SECOND, PLANTED):
+            for runs in SIDES:
+                scores.setdefault((other, runs), []).append(compare(rounds, other, runs))
+    cells = [kind, f"{mean_state(states).others:.1f}", f"{max(spreads):.0%}"]
+    for found in scores.values():
+        called = sum(score.called for score in found)
+        compared = sum(score.compared for score in found)
+        cells.append(f"{called / compared:.0%} of {compared}")
+    return cells
+
+
+if __name__ == "__main__":
+    main()

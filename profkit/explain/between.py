@@ -1,0 +1,170 @@
+"""Noise between runs: what of a change the machine may have made, and what it cannot have made.
+
+Steps of one run share the state of the machine. So one run per side shows that two runs differ, and
+not why. A machine that is slower makes all work take longer by some factor, and lets threads wait
+for a core. What a row grew by beyond that is a change of the job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from profkit.analysis.costs import INPUT, RunCosts
+from profkit.analysis.device_times import PhaseClock
+from profkit.analysis.phases import UNKNOWN
+from profkit.explain.evidence import Evidence
+from profkit.explain.ledger import TOTAL, Ledger, Row
+from profkit.explain.repeat_words import doubt_words
+from profkit.explain.rules.base import COMPUTE, MIN_COST_SHARE, Cause
+from profkit.explain.slowness import Slowness, find_slowness
+from profkit.explain.verdict import Basis, Between, Verdict, judge
+from profkit.vocab import Phase
+
+CARRIED_SHARE = 0.5
+"""Causes that are counted carry a verdict if they cost at least this share of the change."""
+
+COUNTED = frozenset(
+    {
+        *("accumulation_without_no_sync", "checkpoint_in_training", "evaluation_in_training"),
+        *("garbage_pauses", "huge_bucket", "sync_stalls", "syncbn_cost", "tiny_buckets"),
+        "unpinned_copy",
+    }
+)
+"""The causes whose evidence is a count or a kind of work, which no slow machine adds.
+
+Causes that follow from the times of phases alone are none of them.
+"""
+
+QUEUE = "queue"
+"""The piece of a batch that is not its making: it lies ready."""
+
+_ON_HOST = (INPUT, Phase.OTHER.value, UNKNOWN)
+"""The rows of a run with device times in which the host works, or waits."""
+
+_SURE = (Verdict.REGRESSION, Verdict.IMPROVEMENT)
+
+
+def judge_between(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Ledger:
+    """Return the ledger with what is known of the noise between its runs."""
+    has_repeats = max(len(bases), len(targets)) > 1
+    between = Between(Basis.REPEATS) if has_repeats else None
+    if has_repeats and _took_turns(bases, targets):
+        return dataclasses.replace(ledger, between=between)
+    if ledger.unlike or judge(ledger.total.delta, ledger.total.base.value) not in _SURE:
+        return dataclasses.replace(ledger, between=between)
+    slow, quick = targets, bases
+    if ledger.total.delta.value < 0:
+        slow, quick = bases, targets
+    slowness = find_slowness(ledger, slow, quick)
+    machine_ns, carried = _split(ledger, slowness, quick)
+    between = Between(slowness.basis, None if has_repeats else machine_ns, carried)
+    if not carried:
+        words = doubt_words(
+            slowness, "target" if slow is targets else "base", bases[0].trace, targets[0].trace
+        )
+        between = dataclasses.replace(between, doubt=words)
+    return dataclasses.replace(ledger, between=between)
+
+
+def carry(ledger: Ledger, causes: Sequence[Cause]) -> Ledger:
+    """Return the ledger without doubt if causes that are counted explain most of the change."""
+    if ledger.between is None or not ledger.doubt:
+        return ledger
+    is_gain = ledger.total.delta.value < 0
+    kinds, sure_ns = [], 0.0
+    for cause in causes:
+        low = cause.cost_ns.low if cause.cost_ns else None
+        if cause.kind in COUNTED and cause.is_gain == is_gain and low is not None and low > 0:
+            kinds.append(cause.kind)
+            sure_ns += low
+    if sure_ns < CARRIED_SHARE * abs(ledger.total.delta.value) * ledger.samples_per_step:
+        return ledger
+    between = dataclasses.replace(ledger.between, carried_by=tuple(kinds), doubt="")
+    return dataclasses.replace(ledger, between=between)
+
+
+def find_order(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Iterator[str]:
+    """Yield a caveat if repeats ran one side after the other."""
+    if max(len(bases), len(targets)) > 1 and not _took_turns(bases, targets):
+        yield (
+            "the runs of one side were before those of the other: if the machine changed in "
+            "between, that is part of the difference; 'profkit run --repeats' takes turns"
+        )
+
+
+def _took_turns(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> bool:
+    """Return true unless all runs of one side began before those of the other."""
+    before = [run.trace.manifest.created_ns for run in bases]
+    after = [run.trace.manifest.created_ns for run in targets]
+    return max(before) >= min(after) and max(after) >= min(before)
+
+
+def _split(
+    ledger: Ledger, slowness: Slowness, quick: Sequence[Evidence]
+) -> tuple[float, tuple[str, ...]]:
+    """Return how much the machine may have changed, and the rows that carry a verdict.
+
+    There are none if the rest is too little. What some rows lost is no part of the rest.
+    """
+    is_gain = ledger.total.delta.value < 0
+    base = ledger.total.base.value
+    machine_ns, carried_ns = 0.0, 0.0
+    carried = []
+    for row in ledger.rows:
+        before, after = (row.target, row.base) if is_gain else (row.base, row.target)
+        grown_ns = after.value - before.value
+        allowed_ns = _allowed_ns(ledger, row, slowness, quick)
+        machine_ns += allowed_ns
+        if grown_ns < 0:
+            carried_ns += grown_ns
+        elif grown_ns > allowed_ns:
+            carried_ns += grown_ns - allowed_ns
+            if judge(row.delta, base) in _SURE:
+                carried.append((grown_ns - allowed_ns, row.name))
+    least_ns = MIN_COST_SHARE * base
+    if slowness.basis is Basis.REPEATS:
+        least_ns = 0.0  # the interval holds the rest of the noise
+    if carried_ns <= 0 or carried_ns < least_ns:
+        return machine_ns, ()
+    largest = max((over_ns for over_ns, _ in carried), default=0.0)
+    names = [name for over_ns, name in carried if over_ns >= largest / 2]
+    return machine_ns, tuple(names) or (TOTAL,)
+
+
+def _allowed_ns(ledger: Ledger, row: Row, slowness: Slowness, quick: Sequence[Evidence]) -> float:
+    """Return by how much the machine may have made a row longer, in ns per sample and rank.
+
+    Waits for a core are spread over the rows as time is.
+    """
+    is_gain = ledger.total.delta.value < 0
+    costs = ledger.target if is_gain else ledger.base
+    before, after = (row.target, row.base) if is_gain else (row.base, row.target)
+    total_ns = max(ledger.total.base.value, ledger.total.target.value)
+    waited_ns = slowness.waited_ns * max(0.0, after.value) / total_ns
+    samples = max(1, int(costs.samples.sum()))
+    if costs.clock is PhaseClock.DEVICE and row.name not in _ON_HOST and row.name in costs.host:
+        # The device waits only for launches that take longer than its own work.
+        launched_ns = float(costs.host[row.name].sum()) / samples
+        late_ns = launched_ns * (1 + slowness.host) + waited_ns - before.value
+        return max(slowness.device * before.value, late_ns, 0.0)
+    behind_ns = 0.0
+    if row.name == INPUT:
+        behind_ns = _making_ns(quick, costs)
+    elif row.name == Phase.ALLREDUCE.value:
+        for name in COMPUTE:
+            behind_ns += float(costs.parts[name].sum()) / samples if name in costs.parts else 0.0
+    return slowness.host * (max(0.0, before.value) + behind_ns) + waited_ns
+
+
+def _making_ns(quick: Sequence[Evidence], costs: RunCosts) -> float:
+    """Return how long the loader makes the batch of a sample, which a wait for it depends on.
+
+    If nobody timed the loader, it may take as long as the step.
+    """
+    step_samples = max(1.0, float(costs.samples.sum()) / max(1, costs.steps * costs.ranks))
+    loader = quick[0].loader
+    if loader is None:
+        return float(costs.wall_ns.sum()) / max(1, int(costs.samples.sum()))
+    making_ns = sum(ns for piece, ns in loader.pieces.items() if piece != QUEUE)
+    return making_ns / max(1, loader.workers) / step_samples

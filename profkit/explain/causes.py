@@ -1,0 +1,92 @@
+"""Ask all rules for causes, and settle what each costs besides the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from profkit.explain.ledger import Ledger
+from profkit.explain.rules.base import (
+    SETTING_CHANGED,
+    Case,
+    Cause,
+    Rule,
+    is_clear,
+    share_of,
+    shift,
+)
+from profkit.text import duration
+
+MOSTLY_EXPLAINED_SHARE = 0.5
+"""A cause is dropped if other causes explain at least this share of its cost."""
+
+
+def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Cause, ...]:
+    """Return the causes that the rules find, the costliest first."""
+    found = []
+    for rule in rules:
+        cause = rule(case)
+        if cause is not None and is_certain(cause, case.ledger):
+            found.append(cause)
+    settled = settle(found, case.ledger)
+    return tuple(sorted(settled, key=lambda each: -each.cost_ns.value if each.cost_ns else 0.0))
+
+
+def is_certain(cause: Cause, ledger: Ledger) -> bool:
+    """Return true if a cause has no cost, no interval, or one that is clear of zero."""
+    if cause.cost_ns is None or cause.cost_ns.low is None:
+        return True
+    return is_clear(cause.cost_ns, ledger)
+
+
+def settle(found: Sequence[Cause], ledger: Ledger) -> Iterator[Cause]:
+    """Yield each cause less what others explain; drop those that are mostly explained."""
+    settled = []
+    for cause in found:
+        if cause.kind != SETTING_CHANGED:
+            owed = 0.0
+            for other in found:
+                if other is not cause and other.cost_ns is not None:
+                    owed += min(other.cost_ns.value, other.takes.get(cause.kind, 0.0))
+            settled += _less(cause, owed, ledger)
+    yield from settled
+    for cause in found:
+        if cause.kind == SETTING_CHANGED:
+            owed = math.fsum(_cost_in(cause.rows, other, ledger) for other in settled)
+            yield from _less(cause, owed, ledger)
+
+
+def _less(cause: Cause, owed: float, ledger: Ledger) -> Iterator[Cause]:
+    """Yield a cause less what others explain of it, unless that is most of it."""
+    if cause.cost_ns is None or not owed:
+        yield cause
+    elif owed < MOSTLY_EXPLAINED_SHARE * cause.cost_ns.value:
+        cost_ns = shift(cause.cost_ns, -owed)
+        if cost_ns.low is not None:  # what is left of a cost is no gain
+            cost_ns = dataclasses.replace(cost_ns, low=max(0.0, cost_ns.low))
+        yield dataclasses.replace(
+            cause,
+            cost_ns=cost_ns,
+            share_of_gap=share_of(cost_ns.value, ledger),
+            evidence=f"{cause.evidence}; other causes explain {duration(owed)} of it",
+        )
+
+
+def _cost_in(rows: Sequence[str], cause: Cause, ledger: Ledger) -> float:
+    """Return how much of a cause's cost is in some rows: all of it, if its rows are not known.
+
+    A cause in several rows costs in each of them what it grew by.
+    """
+    if cause.cost_ns is None:
+        return 0.0
+    if not rows or not cause.rows:
+        return cause.cost_ns.value
+    growth = {}
+    for name in cause.rows:
+        row = ledger.find(name)
+        growth[name] = max(0.0, row.delta.value) if row is not None else 0.0
+    whole = math.fsum(growth.values())
+    if not whole:
+        return cause.cost_ns.value if set(rows) & set(cause.rows) else 0.0
+    return cause.cost_ns.value * math.fsum(growth.get(name, 0.0) for name in rows) / whole

@@ -1,0 +1,129 @@
+"""The training loop does something between two phases, in which no hook sees what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from profkit.analysis.estimate import scale
+from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.unknown_places import unknown_places
+from profkit.explain.evidence import Evidence
+from profkit.explain.ledger import Row
+from profkit.explain.rules.base import (
+    Case,
+    Cause,
+    computing_factor,
+    cost,
+    differs,
+    from_to,
+    grew,
+    here,
+    share_of,
+)
+from profkit.text import duration, percent
+
+MIN_SHARE_OF_STEP = 0.05
+"""Less is noise: between phases, the loop is held up as often as in them."""
+
+MIN_RATIO_TO_COMPUTING = 2.0
+"""The time must grow by more than this times the factor of computing: else all is slower."""
+
+MIN_SHARE_OF_PLACE = 0.5
+"""One place must hold more than this share of what was added: else the loop is slower all over."""
+
+WAITING_SHARE, BUSY_SHARE = 0.3, 0.7
+"""Below the first share of the added time on a processor the loop waits; above the second it may work.
+
+Between them nothing is said: processor time is read about once per second.
+"""
+
+MIN_SHARE_FOR_PROCESSOR = 0.25
+"""Nothing is said of less time than this share of a step: processor time is not as exact."""
+
+Place = tuple[str, str]
+"""The phases, or ends of the step, before and after a piece of time."""
+
+_OTHER_WORK = ("parameters_count", "parameters_bytes", "precision")
+"""If one of these settings differs, the same code takes longer on other weights and gradients."""
+
+_REMEDY = (
+    "look at what the loop does there: logging, metrics, clipping, averages of weights, writing "
+    "files; 'profkit run --collect usual,stacks' samples its lines"
+)
+
+
+def find(case: Case) -> Cause | None:
+    ledger = case.ledger
+    row = ledger.find(UNKNOWN)
+    if row is None or not grew(row, ledger) or not _stands_out(case, row):
+        return None
+    if any(differs(case, name) for name in _OTHER_WORK):
+        return None
+    place, added_ns = _largest_place(case)
+    whole = cost(row, ledger)
+    if added_ns <= MIN_SHARE_OF_PLACE * whole.value:
+        return None
+    words = [
+        f"time outside all phases went from {from_to(row, ledger)} per step",
+        f"{here(ledger)}it is {duration(added_ns)} longer from {place[0]} to {place[1]}",
+        *_describe_processor(case, added_ns),
+    ]
+    price = scale(whole, min(1.0, added_ns / whole.value))
+    return Cause(
+        "time_outside_phases",
+        price,
+        share_of(price.value, ledger),
+        "; ".join(words),
+        _REMEDY,
+        detail=f"{place[0]} to {place[1]}",
+        rows=(UNKNOWN,),
+    )
+
+
+def _stands_out(case: Case, row: Row) -> bool:
+    """Return true if the time grew by much, and by much more than computing did."""
+    if not (case.before.costs.knows_phases and case.after.costs.knows_phases):
+        return False
+    if row.delta.value < MIN_SHARE_OF_STEP * case.ledger.total.base.value:
+        return False
+    least = MIN_RATIO_TO_COMPUTING * computing_factor(case.ledger)
+    return row.target.value > least * row.base.value
+
+
+def _largest_place(case: Case) -> tuple[Place, float]:
+    """Return the place to which most time was added, and how much per step."""
+    before, after = case.before.figure(places_ns), case.after.figure(places_ns)
+    known_factor = case.ledger.batch_factor(case.before.step_samples)
+    factor = case.ledger.batch_factor(case.after.step_samples)
+    added = {
+        place: ns * factor - before.get(place, 0.0) * known_factor for place, ns in after.items()
+    }
+    place = max(added, key=lambda each: added[each], default=("", ""))
+    return place, added.get(place, 0.0)
+
+
+def places_ns(evidence: Evidence) -> Mapping[Place, float]:
+    """Return the time between phases in ns per step and rank, on the host."""
+    trace = evidence.trace
+    found = {}
+    for place in unknown_places(trace.steps, trace.spans, evidence.used):
+        found[place.after, place.before] = place.step_ns
+    return found
+
+
+def _describe_processor(case: Case, added_ns: float) -> Iterator[str]:
+    """Yield how much of the added time the process was on a processor, if that is clear."""
+    ledger = case.ledger
+    known_ns = case.before.own_ns(ledger.batch_factor(case.before.step_samples))
+    own_ns = case.after.own_ns(ledger.batch_factor(case.after.step_samples))
+    is_enough = (
+        added_ns >= MIN_SHARE_FOR_PROCESSOR * ledger.total.base.value * ledger.samples_per_step
+    )
+    if known_ns is None or own_ns is None or not is_enough:
+        return
+    share = (own_ns - known_ns) / added_ns
+    if share < WAITING_SHARE:
+        yield "the process hardly used a processor meanwhile: it waits, for a disk or in a sleep"
+    elif share > BUSY_SHARE:
+        shown = percent(min(1.0, share), 0)
+        yield f"the process used a processor for {shown} of it"
