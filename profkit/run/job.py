@@ -197,7 +197,7 @@ class Job:
                 )
                 self.sink.attach(writer)
                 if self._watch is not None:
-                    folder = self.run.absolute() / rank_folder(place.rank) / WORKER_STACKS
+                    folder = self.run.absolute() / rank_folder(rank.number) / WORKER_STACKS
                     self._watch.publish(str(folder))
             except FileExistsError:
                 others = f"another process of the job trains as rank {rank.number}"

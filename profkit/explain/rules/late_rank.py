@@ -40,6 +40,8 @@ KINDS_BY_ROW = {
 MIN_TRADED_SHARE = 0.25
 """Ranks trade places if the others take this share of a rank's lateness longer elsewhere."""
 
+_OUTSIDE = {UNKNOWN: "time outside all phases"}
+
 _ON_HOST = (Phase.DATA.value, Phase.OTHER.value, UNKNOWN)
 """Phases that the host's time is about, whatever clock the others are on."""
 
@@ -79,9 +81,8 @@ def find(case: Case) -> Cause | None:
     if trade is None and late.whole_ns < MIN_WHOLE_SHARE * late.excess.value:
         return None
     row = INPUT if late.phase == Phase.DATA.value else late.phase
-    where = "time outside all phases" if late.phase == UNKNOWN else row
     evidence = (
-        f"{here(case.ledger)}rank {late.rank}'s {where} takes {duration(late.excess.value)} "
+        f"{here(case.ledger)}rank {late.rank}'s {_OUTSIDE.get(row, row)} takes {duration(late.excess.value)} "
         "per step longer than the others'"
     )
     if trade is not None and not untold:
