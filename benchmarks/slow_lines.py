@@ -168,8 +168,8 @@ def _shown(grown: Sequence[LineChange]) -> str:
 # -- the page --------------------------------------------------------------------------------------
 
 
-def as_markdown(scores: Sequence[Score]) -> str:
-    """Return the section of docs/accuracy.md."""
+def as_markdown(scores: Sequence[Score], missing: Sequence[str] = ()) -> str:
+    """Return the section of docs/accuracy.md; `missing` are slow lines without a run."""
     when = time.strftime("%Y-%m-%d", time.gmtime())
     load = os.getloadavg()[2]
     about = (
@@ -183,6 +183,8 @@ def as_markdown(scores: Sequence[Score]) -> str:
         f"Written {when}, Python {platform.python_version()}, {os.cpu_count()} cores, load average "
         f"{load:.1f} over the last 15 minutes. Each run with a slow line has {STEPS} steps."
     )
+    if missing:
+        written += f" Not run yet: {', '.join(missing)}."
     header = "phase | first in the report | first in explain | true cost, ms | named cost, ms"
     lines = ["## Slow lines", "", about, "", written, ""]
     lines += ["|  | goal | development | held-out |", "|---|---|---|---|", *_summary(scores), ""]
@@ -273,8 +275,14 @@ def main() -> int:
                 if not (folder / "planted.json").exists():
                     record(job, plant, folder)
         return 0
-    scores = [score(job, plant, args.work) for job in jobs for plant in plants]
-    section = as_markdown(scores)
+    scores, missing = [], []
+    for job in jobs:
+        for plant in plants:
+            if all((args.work / job / name / "planted.json").exists() for name in (NONE, plant)):
+                scores.append(score(job, plant, args.work))
+            else:
+                missing.append(f"{plant} ({job.replace('_', '-')})")
+    section = as_markdown(scores, missing)
     print(section)
     if args.write:
         DOCUMENT.write_text(replace_section(DOCUMENT.read_text(), section))

@@ -68,7 +68,8 @@ def test_the_slow_line_of_the_workers_is_named(tmp_path: Path, start: str) -> No
     assert first.place.file.endswith("slow_workers.py")
     assert first.place.line == _line_of(WORKERS_JOB, "slow in a worker")
     assert first.place.function.endswith("__getitem__")
-    assert 0.7 * SLOW_NS < first.step_ns.value < 1.3 * SLOW_NS
+    # On a busy machine, samples come late, and are not counted for any line.
+    assert 0.5 * SLOW_NS < first.step_ns.value < 1.3 * SLOW_NS
     assert found.sampler_share < 0.02
     assert not trace.worker_stacks.broken
     files = list((trace.ranks[0].folder / WORKER_STACKS).iterdir())
