@@ -59,7 +59,9 @@ BOARD: Mapping[str, Benchmark] = {
         "Cost of recording per short DDP step",
         "Whole processes on two ranks over gloo alternate: bare, under `profkit run` with its "
         "collectors, and with torch's own `allreduce_hook`. The figure of a process is the "
-        "median or the mean of its steps after the first 1,500. The table shows the mean "
+        "median or the mean of its steps after the first 1,000. Each rank's training thread keeps "
+        "a processor of its own, because its median is otherwise one of two values that differ by "
+        "half, by chance. The table shows the mean "
         "difference from bare over all kept pairs, with its 95 % interval. "
         "[The file of pairs](performance/ddp_pairs.json) has their dates. The limit is 0.15 ms for "
         "the median. These steps exclude the one-time cost of opening the files, which each run's "
