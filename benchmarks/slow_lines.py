@@ -42,6 +42,7 @@ PLANTS = (
     *("callback", "collate", "import"),
 )
 NONE = "none"
+TOO_FEW = "too few samples"
 STEPS, BASE_STEPS = 450, 5_000
 """Steps with a slow line, and without one: these are much shorter, and need as many samples."""
 
@@ -108,6 +109,7 @@ def score(job: str, plant: str, work: Path) -> Score:
     changes = explain(base, target).lines
     sure = [change for change in changes.lines if change.is_sure] if changes else []
     grown = [change for change in sure if change.difference.value > 0]
+    skipped = [name for name, _, _ in changes.too_few] if changes else [phase]
     return Score(
         job,
         plant,
@@ -117,7 +119,7 @@ def score(job: str, plant: str, work: Path) -> Score:
         phase,
         # The line may be in several phases: all of its time is its cost.
         sum(each.step_ns.value for _, each, _ in found) if found else None,
-        _shown(grown),
+        _shown(grown, was_compared=phase not in skipped),
         is_first,
         bool(grown) and _is_at(grown[0], f"{job}.py", line),
     )
@@ -158,9 +160,9 @@ def _is_at(change: LineChange, file: str, line: int) -> bool:
     return change.place.line == line and change.place.file.endswith(file)
 
 
-def _shown(grown: Sequence[LineChange]) -> str:
+def _shown(grown: Sequence[LineChange], *, was_compared: bool) -> str:
     if not grown:
-        return "-"
+        return "-" if was_compared else TOO_FEW
     place = grown[0].place
     return f"{Path(place.file).name}:{place.line}" if place.line else place.file
 
