@@ -277,7 +277,8 @@ def main() -> int:
                 if not (folder / "planted.json").exists():
                     record(job, plant, folder)
         return 0
-    scores, missing = [], []
+    scores: list[Score] = []
+    missing: list[str] = []
     for job in jobs:
         for plant in plants:
             if all((args.work / job / name / "planted.json").exists() for name in (NONE, plant)):
