@@ -90,8 +90,8 @@ class _Rows:
 
     def _is_next(self, frame: Sequence[Any], first: int) -> bool:
         """Return true for the frame whose id follows, if its line has a place in the column."""
-        is_next = frame[0] == len(self.frames) - first
-        return is_next and bool(frame[4] <= LARGEST_ID) and len(self.frames) <= LARGEST_ID
+        number, line = int(frame[0]), int(frame[4])
+        return number == len(self.frames) - first and max(line, len(self.frames)) <= LARGEST_ID
 
     def _is_known(self, stack: int | None, first: int) -> bool:
         return stack is None or stack < len(self.frames) - first
