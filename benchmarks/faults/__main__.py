@@ -10,10 +10,14 @@ python benchmarks/faults list            list the faults
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # slow_lines is next to this folder
 
 from fault import Fault, as_words
 from pairs import is_done, run_pairs, why_not
+from slow_lines import keep_section
 from variants import DEVELOPMENT, HELD_OUT_2, VARIANTS, faults_of, named
 
 DOCUMENT = Path(__file__).parents[2] / "docs/accuracy.md"
@@ -84,8 +88,9 @@ def score(args: argparse.Namespace, variants: list[str]) -> None:
     if args.first:
         keep_first(both_ways)
     if args.write:
-        page = update_page(DOCUMENT.read_text(), scores, both_ways, has_gpu=has_gpu())
-        DOCUMENT.write_text(page)
+        before = DOCUMENT.read_text()
+        page = update_page(before, scores, both_ways, has_gpu=has_gpu())
+        DOCUMENT.write_text(keep_section(page, before))
 
 
 def list_misses(args: argparse.Namespace, variants: list[str]) -> None:

@@ -191,7 +191,7 @@ def match_all(rows: pa.Table) -> Matched:
     )
 
 
-def _group_rows(rows: pa.Table) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+def _group_rows(rows: pa.Table) -> tuple[Ints, Ints, Bools]:
     """Return each row's collective, and the quickest row and completeness of each collective."""
     length = rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
     sequence, communicator = rows["sequence"].to_numpy(), codes_of(rows["communicator"])

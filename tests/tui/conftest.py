@@ -16,7 +16,10 @@ KERNELS = 30
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs with kernels: on one rank, on two, and on two with a slow backward pass."""
+    """Three runs with kernels: on one rank, on two, and on two with a slow backward pass.
+
+    The last one has stacks, too.
+    """
     runs = tmp_path_factory.mktemp("tui") / "runs"
     synthetic_trace(
         runs / "one", steps=80, kernels_per_step=KERNELS, device="cuda", config=CONFIG, others=None
@@ -39,6 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config=CONFIG,
         others=None,
         phase_ns={"backward": 36_000_000},
+        stacks=True,
     )
     return runs
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from profkit.analysis.config_join import Difference
 from profkit.analysis.estimate import scale
+from profkit.analysis.line_changes import LineChange
 from profkit.explain.explained import Explained
 from profkit.explain.kernel_ledger import KernelRow
 from profkit.explain.ledger import Ledger, Verdict
@@ -179,6 +180,17 @@ def kernel_columns(rows: Sequence[KernelRow]) -> list[Column]:
     table.figure("base calls", lambda row: row.base_calls, amount, searched=True)
     table.figure("target calls", lambda row: row.target_calls, amount, searched=True)
     table.text("category", lambda row: row.category)
+    return table.columns
+
+
+def line_columns(changes: Sequence[LineChange]) -> list[Column]:
+    """Return the lines of code whose time certainly differs."""
+    table = Columns(changes)
+    table.text("line", lambda change: change.place.words(), stretches=True, widest=100)
+    table.text("phase", lambda change: change.phase, role=role_of)
+    table.figure("base", lambda change: change.base.value, duration)
+    table.figure("target", lambda change: change.target.value, duration)
+    table.figure("difference", lambda change: change.difference.value, ledger_text.signed)
     return table.columns
 
 
