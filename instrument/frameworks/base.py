@@ -69,6 +69,9 @@ class Framework:
     device_name: Callable[[], str]
     """Return the device that this process trains on: `cpu`, `cuda:0`, ..."""
 
+    dump_flight: Callable[[], str] = lambda: ""
+    """Return the framework's own list of collectives as JSON; empty if it has none."""
+
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
         """Hook only loaders and the gradient exchange, for a loop that reports its own phases.
 

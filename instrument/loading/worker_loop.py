@@ -31,13 +31,20 @@ class WorkerMeter:
         self._clock = WaitClock()
         self._task: int | None = None
         self._epoch = 1
+        self.tasks = 0
+        """Number of tasks that the worker has taken, for a thread that looks from outside."""
+        self.idle = True
+        """True while the worker waits for a task."""
 
     def numbered(self, get: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap `get` of the queue of tasks, so that each task's number is noted."""
 
         @functools.wraps(get)
         def get_and_note(*args: Any, **kwargs: Any) -> Any:
+            self.idle = True
             task = get(*args, **kwargs)
+            self.tasks += 1
+            self.idle = False
             if type(task).__name__ == "_ResumeIteration":
                 self._epoch += 1
             elif isinstance(task, tuple) and task:
@@ -111,6 +118,7 @@ def hook_worker_loop(
             begin = guarded("loader: stacks of a worker", loaders.watch.begin, None)
             finish = begin(ring, worker, WorkerLoop.__call__.__code__)
         meter = WorkerMeter(worker, ring)
+        loaders.recorder.in_worker(meter)
         arguments[queue].get = meter.numbered(arguments[queue].get)
         for fetcher in fetchers:
             hook_fetch(Patches(), fetcher, Meter(meter.begin, meter.end, Fetch.drop))

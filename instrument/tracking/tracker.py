@@ -48,6 +48,21 @@ class Tracker(HookReports):
         self._steps.samples_per_step = samples_per_step
 
     @property
+    def thread(self) -> int | None:
+        """The thread that is followed. Any thread may ask for it."""
+        return self._threads.thread
+
+    @property
+    def standing(self) -> tuple[str, str]:
+        """The open phase and the name of its region, for a thread that looks from outside.
+
+        Reports that are buffered have not changed them yet.
+        """
+        for span in reversed(self._regions.opened.copy()):
+            return span.phase, getattr(span, "name", "")
+        return "", ""
+
+    @property
     def inside(self) -> str:
         """The phase that is open now, or nothing."""
         self.catch_up()

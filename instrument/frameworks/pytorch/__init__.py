@@ -16,6 +16,7 @@ from profkit.instrument.frameworks.base import Books, Framework, Seams
 from profkit.instrument.frameworks.pytorch.collectives import DIALECT, hook_buffers, hook_waits
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges, hook_ddp
 from profkit.instrument.frameworks.pytorch.device import CudaDevice, on_device
+from profkit.instrument.frameworks.pytorch.flight import dump_flight
 from profkit.instrument.frameworks.pytorch.identity import describe_loader
 from profkit.instrument.frameworks.pytorch.optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks.pytorch.phases import hook_backward, hook_modules
@@ -64,6 +65,7 @@ FRAMEWORK = Framework(
     hook_workers=hook_workers,
     hook_exchange=lambda patches, books: _hook_exchange(patches, books).end_of_backward,
     device=lambda: CudaDevice() if on_device() else None,
+    dump_flight=dump_flight,
     device_name=lambda: f"cuda:{torch.cuda.current_device()}" if on_device() else "cpu",
 )
 """The hooks of torch 2.4 and later."""
