@@ -121,7 +121,7 @@ def hook_buffers(patches: Patches, log: CallLog) -> None:
     begin = outside_compiler(guarded("buffers broadcast", begin_unguarded, None))
     end = outside_compiler(guarded("buffers received", end_unguarded, None))
     distributed: Any = torch.distributed
-    original: Callable[..., Any] = distributed._broadcast_coalesced  # noqa: SLF001  # what DDP calls
+    original: Callable[..., Any] = distributed._broadcast_coalesced  # noqa: SLF001  # DDP's
 
     @functools.wraps(original)
     def broadcast(*args: Any, **kwargs: Any) -> Any:
