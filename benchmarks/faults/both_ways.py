@@ -167,6 +167,8 @@ class Figures:
     healthy: int
     findings: float
     alarms: float
+    shares: int | None = None
+    """Number of faults for which a share of the gap was stated."""
 
 
 def figures_of(scores: Sequence[PairScore], direction: str) -> Figures:
@@ -192,6 +194,7 @@ def figures_of(scores: Sequence[PairScore], direction: str) -> Figures:
         healthy=len(healthy),
         findings=_mean([bool(score.false_alarms(outcome)) for score, outcome in healthy]),
         alarms=_mean([outcome.has_verdict for _, outcome in healthy]),
+        shares=len(shares),
     )
 
 

@@ -60,6 +60,10 @@ def second_part(scores: Sequence[PairScore]) -> Iterator[str]:
     yield "Costs that are off by more than 15%, if the cause is right:"
     yield "\n".join(_far_costs(scores)) or "None."
     yield "### All faults of the second suite"
+    yield (
+        "A verdict that is not a regression (slower) or an improvement (faster) is in brackets. An "
+        "inconclusive report states no share of the gap."
+    )
     yield _faults(scores)
     yield "### Healthy pairs of the second suite"
     yield _healthy(scores)
@@ -103,7 +107,10 @@ def _error(figures: Figures) -> str:
 
 
 def _explained(figures: Figures) -> str:
-    return "-" if figures.explained is None else f"{figures.explained:.0%}"
+    if figures.explained is None:
+        return "-"
+    known = "" if figures.shares is None else f" of {figures.shares}"
+    return f"{figures.explained:.0%}{known}"
 
 
 def _complaint(score: PairScore, outcome: Outcome) -> str:
@@ -163,6 +170,8 @@ def _faults(scores: Sequence[PairScore]) -> str:
             mark = "" if outcome.place == 0 else "**wrong:** "
             share = "-" if outcome.explained is None else f"{outcome.explained:.0%}"
             cost = ms(outcome.causes[0].cost_ms) if outcome.causes else "-"
+            if outcome.verdict != VERDICTS[outcome.direction]:
+                cost += f" ({in_words(outcome.verdict)})"
             row.extend([f"{mark}{outcome.first} {cost}", share])
         rows.append(row)
     return markdown(rows)
