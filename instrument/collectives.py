@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -94,6 +95,8 @@ class CallLog:
     append: Append
     sequences: Mapping[str, Iterator[int]]
     clock: Clock = now_ns
+    sent: weakref.WeakKeyDictionary[Any, Sent] = field(default_factory=weakref.WeakKeyDictionary)
+    """The calls that did not wait and for whose result the host can wait, by their handles."""
     last: deque[Sent] = field(default_factory=lambda: deque(maxlen=MOST_ENTERED))
     """The last calls, for a thread that looks from outside."""
 
@@ -159,6 +162,10 @@ class CallLog:
         if waited and group.blocks:
             recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, sent.start_ns, now)
 
+    def end_wait(self, sent: Sent, start_ns: int) -> None:
+        """Record that this thread has waited since `start_ns` for a call that did not wait."""
+        self.recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, start_ns, self.clock())
+
 
 def following(numbers: Iterator[int]) -> int:
     """Return the next number of an `itertools.count`, without taking it."""
@@ -186,6 +193,9 @@ class Dialect:
 
     is_traced: Callable[[], bool]
     """Return true if a compiler runs the call instead of the job."""
+
+    times_waits: bool = False
+    """True if waiting for the handle of a call that did not wait is hooked, too."""
 
 
 def hook_calls(patches: Patches, dialect: Dialect, log: CallLog, *owners: Any) -> None:
@@ -256,5 +266,7 @@ def _finish(dialect: Dialect, log: CallLog, sent: Sent, waits: bool, work: Any) 
     if waits:
         log.end(sent, waited=True)
     elif work is not None:
+        if dialect.times_waits and sent.group.blocks:
+            log.sent[work] = sent
         end = guarded("collective done", lambda: log.end(sent, waited=False), None)
         dialect.when_done(work, end)

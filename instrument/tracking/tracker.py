@@ -18,6 +18,8 @@ transitions, `steps.py` runs them, and `boundaries.py` replays what was buffered
 
 from __future__ import annotations
 
+import threading
+
 from profkit.instrument.rows import Followed
 from profkit.instrument.tracking.hook_reports import HookReports
 from profkit.instrument.tracking.states import OPEN_MODES, LoopEvent, Progress, StepMode
@@ -77,6 +79,11 @@ class Tracker(HookReports):
         """True if an optimizer has stepped since the last step ended."""
         self.catch_up()
         return bool(self._steps.stepped)
+
+    def trains_elsewhere(self) -> bool:
+        """Return true if another thread than the calling one trains."""
+        threads = self._threads
+        return threads.decided and threading.get_ident() != threads.thread
 
     def begin_program(self, framework: str) -> bool:
         """Begin a whole step that runs as one program; true if that is a step of its own."""

@@ -40,7 +40,7 @@ from profkit.run.wiring import (
     note_failures,
     note_span_cost,
 )
-from profkit.vocab import OPENING_CPU, rank_folder
+from profkit.vocab import OPENING_CPU, WORKER_STACKS, rank_folder
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
@@ -73,6 +73,8 @@ class Job:
         self.sink = LateSink()
         self.ranges = nvtx_ranges()
         self._choice = Choice.read()
+        watch = guarded("stacks of loader workers", self._choice.watch_workers, None)
+        self._watch = watch()
         self._collecting: Collecting | None = None
         self.recorder = make_recorder(self.sink, self._choice, self.ranges)
         self.recorder.in_worker = guarded("lookout in a worker", self._look_out_in_worker, None)
@@ -97,7 +99,10 @@ class Job:
         if known not in self._frameworks:
             self._frameworks.append(known)
             seams = Seams(
-                self.tracker, self.sink.appender("collectives"), self.sink.appender("samples")
+                self.tracker,
+                self.sink.appender("collectives"),
+                self.sink.appender("samples"),
+                self._watch,
             )
             self._patches.append(known.install(seams))
         rank = rank_of()
@@ -202,6 +207,9 @@ class Job:
                     self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
                 )
                 self.sink.attach(writer)
+                if self._watch is not None:
+                    folder = self.run.absolute() / rank_folder(rank.number) / WORKER_STACKS
+                    self._watch.publish(str(folder))
             except FileExistsError:
                 others = f"another process of the job trains as rank {rank.number}"
                 self._stay_out(f"{others} and is recorded already")

@@ -26,7 +26,7 @@ from profkit.tui.library import Source
 from profkit.tui.screens.base import RunScreen, one_line
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.columns import Columns
-from profkit.tui.widgets.draw import bar, line
+from profkit.tui.widgets.draw import bar, folded, line
 from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.run_draw import interval_of, role_of
 from profkit.tui.widgets.step_strip import strip
@@ -186,10 +186,10 @@ def _pulse_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
         ]
     )
     for words in live_parts_words(view):
-        yield line([(words, dim)])
+        yield folded((words, dim))
     stall = view.standstill or (NO_NEWS if view.stalled else "")
     if stall:
-        yield line([(stall, bad)])
+        yield folded((stall, bad))
 
 
 SCREEN = LiveScreen

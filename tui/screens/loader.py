@@ -33,7 +33,7 @@ class LoaderScreen(RunScreen[LoaderView]):
     KEEPS_UP = True
 
     DEFAULT_CSS = """
-    LoaderScreen Static { padding: 0 1; height: auto; }
+    LoaderScreen #frame-view Static { padding: 0 1; height: auto; }
     LoaderScreen .title { color: $text-muted; }
     LoaderScreen #makers { max-height: 50%; }
     LoaderScreen #model { height: 1fr; }
@@ -54,7 +54,8 @@ class LoaderScreen(RunScreen[LoaderView]):
         makers.styles.height = len(view.makers) + HEADING_AND_SCROLL_BAR
         makers.display = bool(view.makers)
         makers.show_rows(maker_columns(view))
-        self.query_one("#summary", Static).update(lines(summary_lines(view, self.palette)))
+        summary = summary_lines(view, self.palette, of_log=self._shows_log())
+        self.query_one("#summary", Static).update(lines(summary))
         queues: list[list[Piece]] = []
         for depth in view.depths[:MAX_QUEUES]:
             waiting = significant(depth.series.average)
@@ -69,7 +70,7 @@ class LoaderScreen(RunScreen[LoaderView]):
             queues.append([(words, self.palette.style("dim"))])
         self.query_one("#queues", Static).update(lines(queues))
         self.query_one("#queues").display = bool(view.depths)
-        self.query_one("#more").display = view.model is not None
+        self.query_one("#more").display = view.model is not None and not view.unexplained_ns
         if view.model is not None:
             self.query_one("#model", VirtualTable).show_rows(model_columns(view.model))
 

@@ -13,7 +13,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from profkit.instrument.captures import CAPTURES
 from profkit.instrument.collectives import CallLog, hook_calls
 from profkit.instrument.frameworks.base import Books, Framework, Seams
-from profkit.instrument.frameworks.pytorch.collectives import DIALECT
+from profkit.instrument.frameworks.pytorch.collectives import DIALECT, hook_buffers, hook_waits
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges, hook_ddp
 from profkit.instrument.frameworks.pytorch.device import CudaDevice, on_device
 from profkit.instrument.frameworks.pytorch.flight import dump_flight
@@ -54,6 +54,8 @@ def _hook_exchange(patches: Patches, books: Books) -> Exchanges:
         # Both names of each function: torch's own wrappers use the second module.
         owners = torch.distributed, torch.distributed.distributed_c10d
         hook_calls(patches, DIALECT, log, *owners)
+        hook_waits(patches, log)
+        hook_buffers(patches, log)
     return hook_ddp(patches, books, sequences)
 
 
