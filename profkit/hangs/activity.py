@@ -114,7 +114,7 @@ def find_activity(status: Status) -> Activity:
     if found:
         doing, function = found[0]
         if doing in WAITS_FOR_RANKS:
-            return Activity(doing, _outermost(stack, doing), place, evaluates)
+            return Activity(doing, outermost_function(stack, doing), place, evaluates)
         return Activity(doing, function.rpartition(".")[2], place, evaluates)
     port = status.store.rpartition(":")[2]
     if port and status.reads.endswith(f":{port}"):
@@ -135,7 +135,7 @@ def _look_up(frame: Frame, steps: int = 0) -> Doing | None:
     return None
 
 
-def _outermost(stack: Sequence[Frame], doing: Doing) -> str:
+def outermost_function(stack: Sequence[Frame], doing: Doing) -> str:
     """Return the function that the job called: `all_reduce`, not a helper inside of it."""
     found = ""
     for frame in stack:
