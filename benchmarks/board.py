@@ -1,4 +1,4 @@
-"""The benchmarks of docs/performance.md: title, text, arguments and rows of each."""
+"""The benchmarks of docs/performance.md: what each is about, and how it is run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from board_rows import (
     GROWTH,
     Found,
+    against_rows,
     collector_rows,
     ddp_rows,
     growth_plots,
@@ -23,6 +24,9 @@ from board_rows import (
     timeline_rows,
 )
 
+EARLIER = "../base/.venv/bin/python"
+"""An environment with an earlier version."""
+
 
 @dataclass(frozen=True)
 class Benchmark:
@@ -36,6 +40,8 @@ class Benchmark:
     short: Sequence[str] = ()
     """The arguments for a run that only shows that it works."""
     plots: Callable[[Found], Mapping[str, str]] = lambda found: {}
+    needs: str = ""
+    """A file, from the repository's top, without which the benchmark is skipped."""
 
 
 BOARD: Mapping[str, Benchmark] = {
@@ -59,7 +65,9 @@ BOARD: Mapping[str, Benchmark] = {
         "Cost of recording per short DDP step",
         "Whole processes on two ranks over gloo alternate: bare, under `profkit run` with its "
         "collectors, and with torch's own `allreduce_hook`. The figure of a process is the "
-        "median or the mean of its steps after the first 1,500. The table shows the mean "
+        "median or the mean of its steps after the first 1,000. Each rank's training thread keeps "
+        "a processor of its own, because its median is otherwise one of two values that differ by "
+        "half, by chance. The table shows the mean "
         "difference from bare over all kept pairs, with its 95 % interval. "
         "[The file of pairs](performance/ddp_pairs.json) has their dates. The limit is 0.15 ms for "
         "the median. These steps exclude the one-time cost of opening the files, which each run's "
@@ -149,5 +157,19 @@ BOARD: Mapping[str, Benchmark] = {
         ("run", *(f"`{name}`" for name in GROWTH)),
         growth_rows,
         plots=growth_plots,
+    ),
+    "against": Benchmark(
+        "Import and report compared with an earlier version",
+        "Processes of both versions read the same files alternately: the traces, exports and "
+        "logs of the shared data, one of each repeated to 100 MB and 20 MB, and damaged ones. "
+        "The number of jobs is in parentheses. The ratio is that of the CPU times of all files "
+        "together, as the geometric mean over the turns. A ratio below 1 is faster now. "
+        "`other outcome` counts files for which the versions have other exit codes. The limit "
+        "is 1.10.",
+        ("files", "what", "before", "now", "ratio", "interval", "memory", "other outcome"),
+        against_rows,
+        ("--against", EARLIER, "--turns", "3", "--damaged", "20"),
+        ("--against", EARLIER, "--turns", "2", "--cases", "Nsight Systems exports"),
+        needs=EARLIER,
     ),
 }

@@ -1,4 +1,4 @@
-"""The rows of docs/performance.md: one function for the output of each benchmark."""
+"""The rows and plots of each benchmark's section in docs/performance.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from profkit.text import plural
 
 Found = Any
 """The JSON output of a benchmark."""
-GROWTH = ("report", "explain", "import pyarrow, numpy")
 
 
 def ms(value: float) -> str:
@@ -187,6 +186,9 @@ def rank_rows(found: Found) -> Iterable[Sequence[str]]:
             )
 
 
+GROWTH = ("report", "explain", "import pyarrow, numpy")
+
+
 def growth_plots(found: Found) -> Mapping[str, str]:
     return {
         grows: plot(f"whole process, by {grows}", grows, "seconds", list(_lines(found, grows)))
@@ -198,3 +200,21 @@ def _lines(found: Found, grows: str) -> Iterable[Line]:
     rows = [row for row in found["rows"] if row["grows"] == grows]
     for name in GROWTH:
         yield Line(name, [(row["size"], row[name]["median_s"]) for row in rows])
+
+
+def against_rows(found: Found) -> Iterable[Sequence[str]]:
+    yield "the earlier version", f"commit {found['earlier']}", "-", "-", "-", "-", "-", "-"
+    for case in found["cases"]:
+        for what, words in (("import_s", "import"), ("report_s", "report")):
+            row = case[what]
+            if "ratio" in row:
+                yield (
+                    f"{case['case']} ({case['groups']:,})",
+                    words,
+                    seconds(row["before_s"]),
+                    seconds(row["now_s"]),
+                    f"{row['ratio']:.2f}",
+                    f"{row['low']:.2f} to {row['high']:.2f}",
+                    f"{case['peak_ratio']:.2f}",
+                    f"{len(case['other_outcomes']):,}",
+                )

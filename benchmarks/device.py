@@ -129,6 +129,9 @@ def _cell(scenario: Scenario, check: str, outcome: Outcome) -> str:
 
 def _known() -> Iterator[str]:
     yield "\n## Wrong today\n"
+    if not KNOWN:
+        yield "Nothing that is known."
+        return
     yield "| screens | scenarios | why |"
     yield "|---|---|---|"
     for known in KNOWN:

@@ -13,19 +13,18 @@ for the same device, they are compared. Exits 1 above the limits of time, memory
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
-import os
-import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from grown_trace import make_trace
+from processes import Cost, bytecode_in, measure
 
 from profkit.analysis.kernels.device_time import device_times
 from profkit.trace import Trace
@@ -35,8 +34,6 @@ LIMITS = {200: (1.5, 700.0), 1000: (6.0, 700.0)}
 """Seconds and megabytes by the size of the text."""
 LIMIT_BYTES_AN_EVENT = 8.0
 
-_SHIFTED = re.compile(r'("(ts|correlation|External id|external id|id)": ?)(\d+)')
-_EVENT = re.compile(rb'"ph": ?"X"')
 _READ = (
     "import sys; from pathlib import Path; from profkit.importers.reading.chrome import "
     "read_chrome; read_chrome(Path(sys.argv[1]))"
@@ -53,40 +50,6 @@ print(analysis.get_temporal_breakdown(visualize=False).to_json(orient="records")
 """
 
 
-class Cost(NamedTuple):
-    """Time and memory of one process, and its output."""
-
-    wall_s: float
-    cpu_s: float
-    peak_mb: float
-    printed: str = ""
-
-
-def bytecode_in(folder: Path) -> dict[str, str]:
-    """Return an environment with bytecode in a folder of its own, like an installed program."""
-    return {
-        **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
-        "PYTHONPYCACHEPREFIX": str(folder),
-    }
-
-
-def measure(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
-    """Run `command` to its end."""
-    with tempfile.TemporaryFile("w+") as output:
-        start = time.perf_counter()
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.DEVNULL, env=environment
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        wall_s = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        printed = output.read()
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
-    return Cost(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6, printed)
-
-
 def median(
     command: Sequence[str], repeats: int, folder: Path, environment: Mapping[str, str]
 ) -> Cost:
@@ -98,35 +61,6 @@ def median(
         seen += [cost] if turn else []
     return Cost(
         *(statistics.median(column) for column in zip(*(cost[:3] for cost in seen), strict=True))
-    )
-
-
-def make_trace(source: Path, target: Path, size: int) -> int:
-    """Repeat the events of `source` to `size` bytes; return the number of duration events."""
-    text = (
-        gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes()
-    ).decode()
-    begin = text.index("[", text.index('"traceEvents"')) + 1
-    end = text.rindex("]")
-    head, body, tail = text[:begin], text[begin:end].rstrip(), text[end:]
-    times = [int(found[3]) for found in _SHIFTED.finditer(body) if found[2] == "ts"]
-    later = max(times) - min(times) + 20_000_000
-    repeats = -(-size // len(body))
-    with open(target, "w") as file:
-        file.write(head)
-        file.writelines(
-            ("," if turn else "") + _shift(body, turn, later) for turn in range(repeats)
-        )
-        file.write(tail)
-    return repeats * len(_EVENT.findall(body.encode()))
-
-
-def _shift(body: str, turn: int, later: int) -> str:
-    return _SHIFTED.sub(
-        lambda found: (
-            f"{found[1]}{int(found[3]) + turn * (later if found[2] == 'ts' else 10_000_000)}"
-        ),
-        body,
     )
 
 

@@ -32,6 +32,7 @@ RESULTS = DOCS / "performance" / "results.json"
 PAGE = DOCS / "performance.md"
 PACKAGES = ("profkit", "torch", "pyarrow", "numpy", "textual")
 
+
 INTRODUCTION = (
     "`make bench` (`python benchmarks/scoreboard.py`) makes this page from the benchmarks' "
     "output in [performance/results.json](performance/results.json). Next to every figure is "
@@ -150,6 +151,9 @@ def keep(names: Sequence[str]) -> int:
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     failed = False
     for name in names:
+        if not (HERE.parent / BOARD[name].needs).exists():
+            print(f"== {name}: skipped, {BOARD[name].needs} is missing", file=sys.stderr)
+            continue
         print(f"== {name}", file=sys.stderr)
         found = run(name, BOARD[name].arguments)
         failed |= found is None or not found["within_limits"]

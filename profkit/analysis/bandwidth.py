@@ -8,6 +8,7 @@ NVIDIA's nccl-tests.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -18,6 +19,7 @@ import pyarrow as pa
 from profkit.analysis.ceilings import Ceilings, Links
 from profkit.analysis.columns import codes_of, rows_of_steps
 from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.exchange import is_end_shared
 from profkit.analysis.intervals import split_lanes
 
 FACTORS: Final[Mapping[str, Callable[[int], float]]] = {
@@ -42,7 +44,8 @@ MEASURED_ALONE: Final = "all_reduce"
 class LinkUse:
     """One operation of one communicator, over the used steps.
 
-    Bus bandwidth is null for an operation without a factor, and for one rank.
+    Bus bandwidth is null for an operation without a factor, and for one rank. If gradient buckets
+    have no ends of their own, transfer and bandwidth are.
     """
 
     communicator: str
@@ -51,7 +54,7 @@ class LinkUse:
     group_size: int
     messages_per_step: float
     bytes_per_step: float
-    transfer_ns_per_step: float
+    transfer_ns_per_step: float | None
     algorithm_bytes_per_s: float | None
     bus_bytes_per_s: float | None
     ceiling_bus_bytes_per_s: float | None
@@ -72,8 +75,8 @@ class SizeUse:
     group_size: int
     bytes: int
     messages_per_step: float
-    transfer_ns: float
-    """The median over the messages."""
+    transfer_ns: float | None
+    """The median over the messages; null if gradient buckets have no ends of their own."""
     bus_bytes_per_s: float | None
     ceiling_bus_bytes_per_s: float | None
     """What a message of this size reaches alone."""
@@ -85,6 +88,10 @@ class SizeUse:
 
 def _share(rate: float | None, ceiling: float | None) -> float | None:
     return rate / ceiling if rate is not None and ceiling else None
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 class _Operation(NamedTuple):
@@ -122,7 +129,7 @@ def link_use(
             # Each size counts with its median, so that messages that were disturbed do not. An
             # unknown size is zero, and stands for many sizes that have no common median.
             total_ns += float(count * np.median(own) if sizes[place] else own.sum())
-        seconds = total_ns / 1e9
+        seconds = total_ns / 1e9  # not a number if some message has no end of its own
         algorithm = bus = None
         if seconds > 0 and size.any():
             algorithm = float(size.sum()) / seconds
@@ -132,7 +139,7 @@ def link_use(
             *operation,
             messages_per_step=len(size) / steps,
             bytes_per_step=float(size.sum()) / steps,
-            transfer_ns_per_step=seconds * 1e9 / steps,
+            transfer_ns_per_step=_known(seconds * 1e9 / steps),
             algorithm_bytes_per_s=algorithm,
             bus_bytes_per_s=bus,
             ceiling_bus_bytes_per_s=links.mean_at(sizes, counts) if links else None,
@@ -160,7 +167,7 @@ def size_use(
                 *operation,
                 bytes=each,
                 messages_per_step=len(mine) / len(used),
-                transfer_ns=took_ns,
+                transfer_ns=_known(took_ns),
                 bus_bytes_per_s=bus,
                 ceiling_bus_bytes_per_s=ceiling,
             )
@@ -196,6 +203,7 @@ def _shortest(rows: pa.Table) -> tuple[Floats, Ints]:
         # Collectives of one communicator run in their order, so each waits for the one before.
         free = np.maximum.accumulate(np.append(start[places[0]], end[places][:-1]))
         own[places] = np.maximum(end[places] - np.maximum(start[places], free), 0)
+    own[is_end_shared(rows, with_last=True)] = math.nan
     order = np.lexsort((own, sequence, communicator))
     first = np.append(True, (np.diff(communicator[order]) != 0) | (np.diff(sequence[order]) != 0))
     return own[order[first]], order[first]

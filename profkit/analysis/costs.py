@@ -73,8 +73,7 @@ class RunCosts:
     """The used steps of one run, each a sum over the ranks.
 
     `parts` are exclusive and add up to `wall_ns`; `inside` splits some of them into finer ones,
-    which add up to them. `beside` is time that overlapped with the step's own work and cost
-    nothing.
+    which add up to them. `beside` overlapped with the step's own work and cost nothing.
     """
 
     wall_ns: Ints
@@ -98,7 +97,7 @@ class RunCosts:
     host: Mapping[str, Ints] = field(default_factory=dict)
     """With device times, the parts as the host saw them: the time to launch the work, and waits."""
     exchange_timed: bool = True
-    """False if only the device sees the exchange, and was not asked: it is part of backward."""
+    """False if only the device sees the exchange, and was not asked: other phases contain it."""
     unclocked: tuple[int, ...] = ()
     """The ranks without device times; nothing here is about them."""
 
@@ -119,6 +118,12 @@ class RunCosts:
     @property
     def knows_phases(self) -> bool:
         return any(name in self.parts for name in _COMPUTES)
+
+    @property
+    def not_beside(self) -> set[str]:
+        """Parts that overlap with the step's work for a time that nobody knows."""
+        known = Phase.ALLREDUCE.value not in self.inside or HIDDEN_EXCHANGE in self.beside
+        return set() if known else {HIDDEN_EXCHANGE}
 
     def per_step(self) -> RunCosts:
         """Count each step of a rank as one sample, for runs that do not report samples."""
@@ -190,7 +195,9 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
     costs = cost_of_sums(steps, sums, collectives, selection, span_price_ns(trace.samples))
     outside = without(trace.steps, window_steps(trace.samples))
     clock = clock_of(trace, on_device=sums.on_device)
-    untimed = untimed_exchanges(collectives, sums.timed_exchange, sums.steps)
+    untimed = untimed_exchanges(
+        collectives, sums.timed_exchange, sums.steps, with_calls=is_own(trace)
+    )
     if clock is not PhaseClock.HOST and untimed.any():
         costs = costs.without_exchange()
     return dataclasses.replace(
@@ -239,7 +246,8 @@ def cost_of_sums(
         inside[INPUT] = {**pieces, "waiting otherwise": parts[INPUT] - sum(pieces.values())}
     exchange = split_allreduce(collectives, sums.windows, selection.steps)
     if exchange:
-        beside[HIDDEN_EXCHANGE] = exchange.hidden_ns
+        if exchange.hidden_ns is not None:
+            beside[HIDDEN_EXCHANGE] = exchange.hidden_ns
         exposed_ns = parts.get(Phase.ALLREDUCE.value)
         if exposed_ns is not None:
             otherwise = exposed_ns - sum(exchange.parts.values())

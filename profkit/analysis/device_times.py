@@ -18,6 +18,7 @@ from profkit.analysis.estimate import Ints
 from profkit.errors import UnreadableError
 from profkit.text import plural
 from profkit.trace import Trace
+from profkit.trace.reader import RankTrace
 from profkit.vocab import FAILURES, UNTIMED, MissingTime
 
 HOST = "cpu"
@@ -46,7 +47,8 @@ class PhaseClock(str, Enum):
 class DeviceTimes:
     """The phases that a device works for, in the measured steps of a run on devices.
 
-    `reasons` are those that the run recorded for missing times.
+    Device times begin with the first backward, so the phases before it in a rank's first step do
+    not count. `reasons` are those that the run recorded for missing times.
     """
 
     phases: int
@@ -83,7 +85,7 @@ def find_device_times(trace: Trace) -> DeviceTimes | None:
     timed = has_device_times(spans)
     if not is_own(trace) or not (timed.any() or uses_device(trace)):
         return None
-    works_for = works(spans)
+    works_for = works(spans) & ~_before_the_first(spans, timed)
     rank, step = spans["rank"].to_numpy(), spans["step"]
     missing = works_for & ~timed
     without = np.setdiff1d(rank[works_for], rank[timed & works_for])
@@ -95,6 +97,21 @@ def find_device_times(trace: Trace) -> DeviceTimes | None:
         ranks_in_all=len(trace.ranks),
         reasons=tuple(_reasons(trace)),
     )
+
+
+def _before_the_first(spans: pa.Table, timed: Bools) -> Bools:
+    """Return which spans are before the first device time of their rank.
+
+    If that is not in the rank's first step, device times were missing.
+    """
+    rank, start = spans["rank"].to_numpy(), spans["start_ns"].to_numpy()
+    step = spans["step"].fill_null(0).to_numpy()
+    before = np.zeros(len(rank), dtype=bool)
+    for each in np.unique(rank[timed]):
+        mine = rank == each
+        if step[mine & timed].min() == step[mine].min():
+            before |= mine & (start < start[mine & timed].min())
+    return before
 
 
 def read_device_times(run: Path) -> DeviceTimes | None:
@@ -121,8 +138,13 @@ def uses_device(trace: Trace) -> bool:
     """Return true if the run trained on devices other than the host: its ranks are alike."""
     for rank in trace.ranks:
         with contextlib.suppress(UnreadableError):
-            return rank.manifest.device not in ("", HOST)
+            return trains_on_device(rank)
     return False
+
+
+def trains_on_device(rank: RankTrace) -> bool:
+    """Return true if a rank trained on another device than the host."""
+    return rank.manifest.device not in ("", HOST)
 
 
 def ranks_on_device(spans: pa.Table, used: Ints) -> Ints:

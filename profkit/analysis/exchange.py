@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of, rows_of_rank, rows_of_steps
-from profkit.analysis.estimate import Ints
+from profkit.analysis.columns import codes_of, durations, rows_of_rank, rows_of_steps
+from profkit.analysis.device_clock import Bools
+from profkit.analysis.estimate import NEGLIGIBLE, Ints
 from profkit.analysis.intervals import covered_each, union_length
-from profkit.analysis.phases import step_times
+from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.vocab import Phase
 
 
@@ -27,7 +27,8 @@ from profkit.vocab import Phase
 class RankExchange:
     """One rank's exchange, in ns per step: the parts of its exposed time, and hidden time.
 
-    Waiting and transfer are `None` if some collective was not seen on all of its ranks.
+    Waiting and transfer are `None` if some collective was not seen on all of its ranks, and hidden
+    time is if buckets have no ends of their own.
     """
 
     rank: int
@@ -35,7 +36,7 @@ class RankExchange:
     waiting_ns: float | None
     transfer_ns: float | None
     not_ready_ns: float
-    hidden_ns: float
+    hidden_ns: float | None
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Exchange:
     collectives: int
     matched: int
     """The number of collectives that were seen on all ranks that took part."""
+    ends_shared: bool = False
+    """True if all buckets of a backward have one end; see `is_end_shared`."""
 
     @property
     def late_rank(self) -> int | None:
@@ -66,6 +69,17 @@ class LateRank:
     excess_ns: float
     """How much longer that phase takes per step on it than on the others."""
 
+    @property
+    def where(self) -> str:
+        """The phase in words."""
+        return "time outside all phases" if self.phase == UNKNOWN else self.phase
+
+
+HOST_BACKENDS = ("gloo", "mpi")
+"""Backends whose collectives the host waits for; those of all others only the device sees."""
+
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""Operations in which not every rank waits for every other one."""
 
 LATE_SHARE = 0.6
 """A rank is named if more than this share of the waiting is for it; else ranks take turns."""
@@ -74,13 +88,18 @@ LATE_SHARE = 0.6
 def find_late_rank(
     exchange: Exchange, steps: pa.Table, spans: pa.Table, used: Ints
 ) -> LateRank | None:
-    """Return the rank that is late again and again, with the phase that makes it so."""
+    """Return the rank that is late again and again, with the phase that makes it so.
+
+    Waits that are negligible next to a step name nobody: clocks of devices are not as exact.
+    """
     rank = exchange.late_rank
     waits = []
     for each in exchange.ranks:
         if each.rank != rank and each.waiting_ns is not None:
             waits.append(each.waiting_ns)
     if rank is None or not waits or exchange.waited_for[rank] < LATE_SHARE:
+        return None
+    if np.mean(waits) <= NEGLIGIBLE * durations(rows_of_steps(steps, used)).mean():
         return None
     own = step_times(rows_of_rank(steps, rank), rows_of_rank(spans, rank), used)
     others = step_times(
@@ -108,20 +127,22 @@ class Matched:
     end: Ints
     transfer: Ints
     late_rank: Ints
+    """The rank that came last, or -1 if the durations do not tell it."""
     group: Ints
     """The collective that each row belongs to, counted from 0."""
-    matched: npt.NDArray[np.bool_]
+    matched: Bools
     count: int
     matched_count: int
+    ends_shared: bool
 
     def waited_for(self) -> dict[int, float]:
         """Return each rank's share of all waiting, by the collectives that it was last in."""
-        waiting = (self.end - self.start - self.transfer) * self.matched
+        waiting = (self.end - self.start - self.transfer) * (self.matched & (self.late_rank >= 0))
         total = float(waiting.sum())
         if total <= 0:
             return {}
         shares = {}
-        for rank in np.unique(self.late_rank):
+        for rank in np.unique(self.late_rank[self.late_rank >= 0]):
             shares[int(rank)] = float(waiting[self.late_rank == rank].sum()) / total
         return shares
 
@@ -132,34 +153,79 @@ def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
 
 
 def match_all(rows: pa.Table) -> Matched:
-    """Group collectives over the ranks, by communicator and sequence number."""
-    # The gradient exchange alone, if the rows tell it from collectives that a job calls itself.
-    buckets = rows.filter(rows["bucket"].is_valid())
-    if buckets.num_rows:
-        rows = buckets
+    """Group collectives over the ranks, by communicator and sequence number.
+
+    If some are buckets of gradients, the others count only if all of their ranks recorded them,
+    because a job may call collectives of its own on one rank alone. On a device, nobody times the
+    wait for those, so they do not count there.
+    """
+    is_bucket = rows["bucket"].is_valid().to_numpy()
+    shared = np.zeros(len(is_bucket), dtype=bool)
+    shared[is_bucket] = is_end_shared(rows.filter(pa.array(is_bucket)))
+    if shared.any():
+        rows, is_bucket = rows.filter(pa.array(~shared)), is_bucket[~shared]
+    group, quickest, matched = _group_rows(rows)
+    by_host = pc.is_in(rows["backend"].cast(pa.string()), pa.array(HOST_BACKENDS)).to_numpy()
+    counts = is_bucket | (matched[group] & by_host)
+    if is_bucket.any() and not counts.all():
+        rows = rows.filter(pa.array(counts))
+        group, quickest, matched = _group_rows(rows)
     rank = rows["rank"].to_numpy().astype(np.int64)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    sequence, size = rows["sequence"].to_numpy(), rows["group_size"].to_numpy()
-    communicator = codes_of(rows["communicator"])
-    order = np.lexsort((end - start, sequence, communicator))
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = (np.diff(communicator[order]) != 0) | (np.diff(sequence[order]) != 0)
-    group = np.empty(len(order), dtype=np.int64)
-    group[order] = np.cumsum(first) - 1
-    quickest = order[first]  # sorted by duration within the collective
-    matched = np.bincount(group, minlength=len(quickest)) == size[quickest]
+    late = rank[quickest]
+    # With more than two ranks, one that has nobody to wait for may be quick and not late.
+    rooted = pc.is_in(rows["op"].cast(pa.string()), pa.array(ROOTED)).to_numpy()
+    late[rooted[quickest] & (rows["group_size"].to_numpy()[quickest] > 2)] = -1
     return Matched(
         rank=rank,
         step=rows["step"].fill_null(-1).to_numpy(),
         start=start,
         end=end,
         transfer=(end - start)[quickest][group],
-        late_rank=rank[quickest][group],
+        late_rank=late[group],
         group=group,
         matched=matched[group],
         count=len(quickest),
         matched_count=int(matched.sum()),
+        ends_shared=bool(shared.any()),
     )
+
+
+def _group_rows(rows: pa.Table) -> tuple[Ints, Ints, Bools]:
+    """Return each row's collective, and the quickest row and completeness of each collective."""
+    length = rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
+    sequence, communicator = rows["sequence"].to_numpy(), codes_of(rows["communicator"])
+    order = np.lexsort((length, sequence, communicator))
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = (np.diff(communicator[order]) != 0) | (np.diff(sequence[order]) != 0)
+    group = np.empty(len(order), dtype=np.int64)
+    group[order] = np.cumsum(first) - 1
+    quickest = order[first]  # sorted by duration within the collective
+    size = rows["group_size"].to_numpy()[quickest]
+    return group, quickest, np.bincount(group, minlength=len(quickest)) == size
+
+
+def is_end_shared(rows: pa.Table, *, with_last: bool = False) -> Bools:
+    """Return which gradient buckets end only with a later one, as far as the rows tell.
+
+    From outside of Paddle's reducer, only the end of all buckets of a backward is seen. Then the
+    last bucket stands for the exchange: it waits until the last rank is ready for it. Its end is
+    its own, but not its transfer, which begins after those of the others (`with_last`).
+    """
+    bucket = rows["bucket"].is_valid().to_numpy()
+    sequence, communicator = rows["sequence"].to_numpy(), codes_of(rows["communicator"])
+    again = bucket[:-1] & bucket[1:]  # a rank writes its buckets in their order
+    for column in (rows["rank"].to_numpy(), communicator, rows["end_ns"].to_numpy()):
+        again &= column[:-1] == column[1:]
+    shared = np.zeros(len(bucket), dtype=bool)
+    if again.any():
+        _, place = np.unique(sequence, return_inverse=True)
+        key = communicator * (int(place.max()) + 1) + place
+        found = key[:-1][again]
+        if with_last:
+            found = np.append(found, key[1:][again])
+        shared = bucket & np.isin(key, found)
+    return shared
 
 
 def split_exchange(collectives: pa.Table, spans: pa.Table, used: Ints) -> Exchange | None:
@@ -169,7 +235,9 @@ def split_exchange(collectives: pa.Table, spans: pa.Table, used: Ints) -> Exchan
         return None
     windows = exposed_windows(spans, used)
     ranks = [_split_rank(int(rank), found, windows, len(used)) for rank in np.unique(found.rank)]
-    return Exchange(tuple(ranks), found.waited_for(), found.count, found.matched_count)
+    return Exchange(
+        tuple(ranks), found.waited_for(), found.count, found.matched_count, found.ends_shared
+    )
 
 
 def exposed_windows(spans: pa.Table, used: Ints) -> pa.Table:
@@ -203,11 +271,12 @@ def _split_rank(rank: int, found: Matched, windows: pa.Table, steps: int) -> Ran
     waiting = transfer = None
     if found.count == found.matched_count:
         waiting, transfer = (flying - moving) / steps, moving / steps
+    hidden = None if found.ends_shared else (union_length(start, end) - flying) / steps
     return RankExchange(
         rank=rank,
         exposed_ns=exposed / steps,
         waiting_ns=waiting,
         transfer_ns=transfer,
         not_ready_ns=(exposed - flying) / steps,
-        hidden_ns=(union_length(start, end) - flying) / steps,
+        hidden_ns=hidden,
     )

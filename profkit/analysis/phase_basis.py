@@ -16,8 +16,14 @@ from profkit.analysis.selection import steady_steps
 from profkit.trace import Trace
 
 UNTIMED_EXCHANGE = (
-    "the device's wait for the gradient exchange was not timed: it is part of backward, and "
-    "nothing says how much of backward it is"
+    "the device's wait for the gradient exchange was not timed: it is part of forward or backward, "
+    "and nothing says how much of it"
+)
+
+SHARED_ENDS = (
+    "the framework shows only when the last gradient bucket of a backward is done: a rank counts "
+    "as waiting until the last rank is ready for that bucket, also while earlier ones are sent; "
+    "what backward hides, and the transfer of a bucket, are not known"
 )
 
 

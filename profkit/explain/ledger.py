@@ -127,18 +127,18 @@ class Ledger:
 
     @property
     def doubt(self) -> str:
-        """The reason why the machine may be behind the change; empty if it cannot be."""
+        """The reason to suspect the machine behind the change; empty without one."""
         return self.between.doubt if self.between else ""
 
     @property
     def what_helps(self) -> str:
-        """What makes a wide interval narrower."""
+        """The remedy for a wide interval."""
         return f"more {'repeats' if self.has_repeats else 'steps'} are needed"
 
     def verdict_of(self, row: Row) -> Verdict:
-        """Judge a row. If the machine may be behind the change, only what it cannot change is sure.
+        """Judge a row, or the total.
 
-        The total is judged like a row.
+        If the machine may be behind the change, only what it cannot change is sure.
         """
         found = judge(row.delta, self.total.base.value)
         is_sure = found in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
@@ -197,7 +197,7 @@ def compare(
         base,
         target,
     )
-    hidden = sorted({*base.beside, *target.beside})
+    hidden = sorted({*base.beside, *target.beside} - base.not_beside - target.not_beside)
     return Ledger(
         base,
         target,

@@ -35,7 +35,7 @@ def no_cause_words(ledger: Ledger) -> str:
 
 
 def doubted_causes(ledger: Ledger) -> str:
-    """Return what causes mean if the machine may have made the change; empty if it cannot have."""
+    """Return a warning about causes if the machine may have made the change."""
     if not ledger.doubt:
         return ""
     return "The machine may be behind any of these: they differ between the runs compared here."
@@ -88,16 +88,6 @@ def no_difference_words(recorded: Recorded) -> str:
         f"Nothing else differs of what both runs recorded: every {names} is the same; {missing} "
         "were not recorded on both sides. The job's code and data are not compared."
     )
-
-
-def equal_words(recorded: Recorded) -> str:
-    """Return in one short line of what was recorded on both sides that it is the same."""
-    if all(recorded):
-        return "none: all recorded settings, versions and variables are equal"
-    missing = [name for name, known in recorded._asdict().items() if not known]
-    if len(missing) == len(recorded):
-        return "not known: nothing was recorded on both sides"
-    return f"none in what both recorded; not recorded: {' and '.join(missing)}"
 
 
 def cause_name(cause: Cause) -> str:

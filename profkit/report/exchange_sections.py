@@ -34,7 +34,7 @@ def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
             known(part.waiting_ns, duration),
             known(part.transfer_ns, duration),
             duration(part.not_ready_ns),
-            duration(part.hidden_ns),
+            known(part.hidden_ns, duration),
         )
         rows.append(row)
     notes = []
@@ -67,7 +67,7 @@ def waiting_words(view: Overview) -> str:
         f"{percent(late.share, 0)} of it for this rank"
     )
     if late.excess_ns >= MIN_EXCESS * late.waited_ns:
-        words += f"; its {late.phase} takes {duration(late.excess_ns)} longer than the others'"
+        words += f"; its {late.where} takes {duration(late.excess_ns)} longer than the others'"
     return words
 
 
@@ -80,7 +80,7 @@ def by_link(view: Overview) -> Section:
             f"{use.backend}, {plural(use.group_size, 'rank')}",
             significant(use.messages_per_step),
             byte_size(use.bytes_per_step),
-            duration(use.transfer_ns_per_step),
+            known(use.transfer_ns_per_step, duration),
         ]
         rates = (use.algorithm_bytes_per_s, use.bus_bytes_per_s, use.ceiling_bus_bytes_per_s)
         for rate in rates:
@@ -89,12 +89,18 @@ def by_link(view: Overview) -> Section:
     notes = []
     if len(links) > MOST_LINKS:
         notes.append(f"The first {MOST_LINKS}; {len(links) - MOST_LINKS:,} more in --json.")
-    recorded = len(view.exchange.ranks) if view.exchange else view.ranks_seen
+    recorded = view.ranks_seen
+    if view.exchange:
+        recorded = len(view.exchange.ranks)
+    elif view.costs:
+        recorded -= len(view.costs.unclocked)
     if recorded < view.world_size:
         notes.append(
             f"{plural(recorded, 'rank')} of {view.world_size:,} recorded them: "
             "transfer includes waiting for the others."
         )
+    if any(use.transfer_ns_per_step is None for use in links):
+        notes.append("Without ends of the single messages, their transfer is not known.")
     if any(not use.bytes_per_step for use in links):
         notes.append("Without a size, the transfer is the sum of all calls.")
     header = ("operation", "over", "messages", "bytes", "transfer", "algorithm", "bus", "alone")

@@ -11,7 +11,6 @@ from profkit.report.cause_words import (
     cause_name,
     coverage_words,
     doubted_causes,
-    equal_words,
     no_cause_words,
 )
 from profkit.report.ledger_words import (
@@ -28,7 +27,6 @@ __all__ = [
     "cause_name",
     "coverage_words",
     "doubted_causes",
-    "equal_words",
     "meeting_words",
     "no_cause_words",
     "pace",

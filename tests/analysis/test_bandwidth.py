@@ -55,6 +55,18 @@ def test_each_operation_has_its_factor(op: str, factor: float) -> None:
     assert use.bus_bytes_per_s == pytest.approx(500 * factor)
 
 
+def test_buckets_without_ends_of_their_own_have_no_bandwidth() -> None:
+    rows = []
+    for rank in range(2):
+        for number in range(3):
+            rows.append(_row(rank, number, 1.0 + number, 5.0, bucket=number, backend="nccl"))
+    (use,) = _use(rows)
+    assert (use.messages_per_step, use.bytes_per_step) == (3, 3_000)
+    assert (use.transfer_ns_per_step, use.bus_bytes_per_s) == (None, None)
+    (size,) = size_use(rows_table("collectives", rows), np.arange(1))
+    assert (size.transfer_ns, size.bus_bytes_per_s) == (None, None)
+
+
 def test_waiting_for_a_late_rank_is_no_transfer() -> None:
     (use,) = _use([_row(0, 0, 0.0, 5.0), _row(1, 0, 4.0, 5.0)])
     assert use.algorithm_bytes_per_s == pytest.approx(1_000)

@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis.exchange import Exchange, split_exchange
+from profkit.analysis.exchange import (
+    Exchange,
+    find_late_rank,
+    is_end_shared,
+    split_exchange,
+)
 from profkit.analysis.intervals import covered_each, union_length
 from profkit.schema import open_schema
 from profkit.trace.arrays import build_batch
+from tests.analysis.tables import Span, Step, spans_table, steps_table
 
 Interval = tuple[int, int]
 intervals = st.lists(
@@ -41,7 +47,9 @@ def test_covered_time_is_what_counting_instants_says(
     assert union_length(starts, ends) == len(under)
 
 
-def _collectives(rows: list[tuple[int, int, int, int]], *, ranks: int) -> pa.Table:
+def _collectives(
+    rows: list[tuple[int, int, int, int]], *, ranks: int, buckets: bool = False
+) -> pa.Table:
     """Rows of (rank, sequence, start, end), all of step 0 and one communicator."""
     count = len(rows)
     rank, sequence, start, end = (list(column) for column in zip(*rows, strict=True))
@@ -55,6 +63,8 @@ def _collectives(rows: list[tuple[int, int, int, int]], *, ranks: int) -> pa.Tab
         "end_ns": end,
         "step": [0] * count,
     }
+    if buckets:
+        columns["bucket"] = sequence
     blank = build_batch(
         "collectives",
         {**columns, **{name: [0] * count for name in ("communicator", "op", "dtype", "backend")}},
@@ -103,6 +113,111 @@ def test_the_shortest_duration_is_transfer_and_the_rest_is_waiting() -> None:
     assert (second.exposed_ns, second.waiting_ns, second.transfer_ns) == (10, 0, 10)
     assert found.late_rank == 1
     assert found.waited_for == {1: 1.0}
+
+
+def _with_calls(rows: pa.Table, op: str, calls: list[int], backend: str = "gloo") -> pa.Table:
+    """The rows with a bucket each, but for those of these sequence numbers, which are calls."""
+    numbers = rows["sequence"].to_pylist()
+    bucket = pa.array([None if number in calls else 0 for number in numbers], pa.int32())
+    ops = pa.array([op if number in calls else "all_reduce" for number in numbers])
+    backends = pa.array([backend] * len(numbers))
+    columns = {"bucket": bucket, "op": ops.dictionary_encode()}
+    columns["backend"] = backends.dictionary_encode()
+    for name, column in columns.items():
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(
+            place, rows.schema.field(name), column.cast(rows.schema.types[place])
+        )
+    return rows
+
+
+def test_a_call_of_all_ranks_is_waiting_and_no_bucket_that_is_not_ready() -> None:
+    rows = [(0, 0, 0, 60), (1, 0, 50, 60), (0, 1, 100, 110), (1, 1, 100, 110)]
+    exposed = _exposed([(0, 0, 60), (1, 50, 60), (0, 105, 110), (1, 105, 110)])
+    collectives = _with_calls(_collectives(rows, ranks=2), "broadcast", [0])
+    found = split_exchange(collectives, exposed, np.array([0]))
+    assert found is not None
+    first, second = found.ranks
+    assert (first.waiting_ns, first.transfer_ns, first.not_ready_ns) == (50, 15, 0)
+    assert (second.waiting_ns, second.transfer_ns, second.not_ready_ns) == (0, 15, 0)
+    assert found.waited_for == {0: 0.0, 1: 1.0}
+
+
+def test_calls_whose_wait_nobody_timed_are_not_called_hidden() -> None:
+    rows = [(0, 0, 0, 60), (1, 0, 50, 60), (0, 1, 100, 110), (1, 1, 100, 110)]
+    exposed = _exposed([(0, 105, 110), (1, 105, 110)])
+    collectives = _with_calls(_collectives(rows, ranks=2), "broadcast", [0], backend="nccl")
+    found = split_exchange(collectives, exposed, np.array([0]))
+    assert found is not None
+    assert [part.hidden_ns for part in found.ranks] == [5, 5]
+    assert found.collectives == 1
+
+
+def test_a_broadcast_names_nobody_among_three_ranks() -> None:
+    """The root is quick although rank 1 is late: only rank 2 receives through rank 1."""
+    rows = [(0, 0, 0, 2), (1, 0, 50, 60), (2, 0, 0, 60)]
+    rows += [(rank, 1, 100, 110 - rank) for rank in range(3)]
+    exposed = _exposed([(rank, 0, 110) for rank in range(3)])
+    collectives = _with_calls(_collectives(rows, ranks=3), "broadcast", [0])
+    found = split_exchange(collectives, exposed, np.array([0]))
+    assert found is not None
+    assert found.ranks[2].waiting_ns == 58
+    assert found.late_rank == 2  # by the bucket alone
+
+
+def test_a_call_of_one_rank_does_not_hide_what_the_buckets_say() -> None:
+    rows = [(0, 0, 0, 60), (0, 1, 100, 120), (1, 1, 110, 120)]
+    collectives = _with_calls(_collectives(rows, ranks=2), "all_reduce", [0])
+    found = split_exchange(collectives, _exposed([(0, 100, 120), (1, 110, 120)]), np.array([0]))
+    assert found is not None
+    assert (found.collectives, found.matched) == (1, 1)
+    assert found.waited_for == {1: 1.0}
+
+
+BACKWARDS = [
+    *((0, number, 10 * (number + 1), 64) for number in range(4)),
+    *((1, number, 20 + 10 * (number + 1), 64) for number in range(4)),
+]
+"""Four buckets of two ranks, the second of which is late by 20; all of them end with the last."""
+
+
+def test_buckets_that_end_together_wait_until_the_last_rank_is_ready_for_the_last_one() -> None:
+    collectives = _collectives(BACKWARDS, ranks=2, buckets=True)
+    exposed = _exposed([(0, 40, 64), (1, 60, 64)])
+    found = split_exchange(collectives, exposed, np.array([0]))
+    assert found is not None
+    times = [(rank.waiting_ns, rank.transfer_ns, rank.hidden_ns) for rank in found.ranks]
+    assert times == [(20, 4, None), (0, 4, None)]
+    assert (found.ends_shared, found.late_rank) == (True, 1)
+    assert is_end_shared(collectives).tolist() == [True, True, True, False] * 2
+
+
+def test_one_bucket_or_a_jobs_own_collectives_have_ends_of_their_own() -> None:
+    one = _collectives([BACKWARDS[3], BACKWARDS[7]], ranks=2, buckets=True)
+    assert not is_end_shared(one).any()
+    assert not is_end_shared(_collectives(BACKWARDS, ranks=2)).any()
+    exposed = _exposed([(0, 40, 64), (1, 60, 64)])
+    found = split_exchange(one, exposed, np.array([0]))
+    assert found is not None
+    assert [rank.hidden_ns for rank in found.ranks] == [0, 0]
+
+
+def test_waits_that_are_negligible_next_to_a_step_name_nobody() -> None:
+    """Both runs wait for rank 1 alone; in the second one for a thousandth of a step."""
+    spans = spans_table(
+        [
+            Span(0, 0, "allreduce", 0, "main", 100, 210),
+            Span(1, 0, "forward", 0, "main", 0, 200),
+            Span(1, 0, "allreduce", 0, "main", 200, 210),
+        ]
+    )
+    collectives = _collectives([(0, 0, 100, 210), (1, 0, 200, 210)], ranks=2)
+    found = split_exchange(collectives, spans, np.array([0]))
+    assert found is not None
+    for length, is_named in ((1_000, True), (100_000, False)):
+        steps = steps_table([Step(rank, 0, 0, length) for rank in range(2)])
+        late = find_late_rank(found, steps, spans, np.array([0]))
+        assert (late is not None) == is_named
 
 
 def test_exposed_time_without_a_collective_under_way_is_a_bucket_not_ready() -> None:

@@ -11,6 +11,8 @@ import pytest
 from profkit.analysis.views.loader import LOOP, THREAD, WORKER, LoaderView, build_loader_view
 from profkit.testing.synthetic import BEGIN_NS, synthetic_trace
 from profkit.trace import Trace
+from profkit.tui.themes import PALETTES
+from profkit.tui.widgets.loader_draw import summary_lines
 from tests.analysis.tables import rows_table
 
 MS = 1_000_000
@@ -76,9 +78,12 @@ def _batch(
     )
 
 
-def _in_workers(folder: Path, workers: int, making_ms: int) -> LoaderView:
-    """A job whose loader has so many workers that never rest, each `making_ms` a batch."""
-    every = max(making_ms * MS // workers, REST_MS * MS)
+def _in_workers(folder: Path, workers: int, making_ms: int, elsewhere_ms: int = 0) -> LoaderView:
+    """A job whose loader has so many workers that never rest, each `making_ms` a batch.
+
+    It also waits for something else than a batch.
+    """
+    every = max(making_ms * MS // workers, REST_MS * MS) + elsewhere_ms * MS
     spans, steps = [], []
     for number in range(STEPS):
         start = BEGIN_NS + number * every
@@ -159,6 +164,17 @@ def test_enough_workers_hide_the_loader(tmp_path: Path) -> None:
     by_count = {row.workers: row for row in model.tried}
     assert (by_count[4].wait_ns, by_count[2].wait_ns > 0) == (0, True)
     assert by_count[4].cores == pytest.approx(0.6 * 35 / REST_MS)
+
+
+@pytest.mark.parametrize(("elsewhere_ms", "is_explained"), [(0, True), (1, True), (30, False)])
+def test_workers_are_not_advised_for_a_wait_that_making_batches_does_not_explain(
+    tmp_path: Path, elsewhere_ms: int, is_explained: bool
+) -> None:
+    view = _in_workers(tmp_path / "run", 4, 8, elsewhere_ms)
+    assert view.unexplained_ns == (0 if is_explained else elsewhere_ms * MS)
+    said = "".join(text for line in summary_lines(view, PALETTES["dark"]) for text, _ in line)
+    assert ("inconclusive what more workers would change" in said) == (not is_explained)
+    assert ("the loader is hidden" in said) == is_explained
 
 
 def test_a_loop_that_makes_its_batches_itself_waits_for_each(tmp_path: Path) -> None:

@@ -23,26 +23,7 @@ class Known:
         return any(fnmatch.fnmatch(scenario, name) for name in self.scenarios)
 
 
-_WITHOUT_DEVICE_TIMES = (
-    "no_idle_stream",
-    "event_can_never_be_made",
-    "query_fails_from_the_start",
-    "ranks_without_anchors",
-    "paddle_2.6*",
-)
-
-KNOWN: Sequence[Known] = (
-    Known(
-        "the timeline shows the host's launches of a rank that has no device times",
-        ("timeline",),
-        ("one_rank_without_anchors",),
-    ),
-    Known(
-        "Paddle's buckets have no ends of their own: transfers during a wait count as waiting",
-        ("exchange", "scaling"),
-        ("paddle_late_in_forward",),
-    ),
-)
+KNOWN: Sequence[Known] = ()
 
 
 def find_reason(check: str, scenario: str) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from profkit.analysis.overview import build_overview
 from profkit.analysis.phase_basis import phase_basis
+from profkit.analysis.timeline.lane_store import LAUNCHES
 from profkit.analysis.timeline.lanes import Group
 from profkit.analysis.timeline.timeline import Timeline
 from profkit.explain.explained import explain, scale_runs
@@ -107,6 +108,8 @@ def timeline(run: Path) -> list[Values]:
         begins, ends = steps.start_ns[inside], steps.end_ns[inside]
         covered: dict[str, float] = {"step": float((ends - begins).sum()) / len(used)}
         for lane in opened.lanes(rank.rank, Group.PHASES):
+            if lane.label == LAUNCHES:
+                continue  # the row says that these are no phases
             pieces = lane.level.pieces
             shift = opened.shift(rank.rank)
             for kind, name in enumerate(lane.level.kinds):

@@ -19,11 +19,6 @@ from tests.device.scenarios import SCENARIOS, Scenario
 from tests.device.truths import alone
 
 
-@pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(tmp_path_factory.mktemp("device"))
-
-
 def _cases() -> list[Any]:
     cases = []
     for scenario in SCENARIOS:

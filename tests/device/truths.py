@@ -84,7 +84,7 @@ def launched(job: Job) -> Truth:
     )
 
 
-def exchanging(jobs: Sequence[Job]) -> tuple[Truth, ...]:
+def exchanging(jobs: Sequence[Job], *, ends_shared: bool = False) -> tuple[Truth, ...]:
     """Ranks of DDP over NCCL that read their loss.
 
     With the end of the last step's exchange at 0, rank r begins a backward with an exchange at s_r,
@@ -96,6 +96,10 @@ def exchanging(jobs: Sequence[Job]) -> tuple[Truth, ...]:
     and the exchange ends at T_n + l. After a rank's own last gradient it is exposed. Data moves
     there in the overlap with [T_i, T_i + l]; the rest is waiting. Without `no_sync` each
     micro-batch exchanges, and ranks start the next one together.
+
+    With `ends_shared`, as in Paddle, only the exchange's end is seen. Then a rank counts as waiting
+    until the last one is ready for the last bucket, at max over r of (s_r + n * b_r), and only what
+    is after it as transfer.
     """
     count = jobs[0].micro_batches
     exposed, moving = [0.0] * len(jobs), [0.0] * len(jobs)
@@ -110,6 +114,8 @@ def exchanging(jobs: Sequence[Job]) -> tuple[Truth, ...]:
             continue
         moves = transfers(jobs, starts)
         end = moves[-1][1]
+        if ends_shared:
+            moves = [(max(at), end)]
         for rank, last_gradient in enumerate(at):
             exposed[rank] += end - last_gradient
             for begin, done in moves:

@@ -53,6 +53,30 @@ def _screen(
     return asyncio.run(run())
 
 
+@pytest.mark.parametrize(("plain", "ellipsis"), [(False, "…"), (True, "~")])
+def test_a_figure_that_the_window_cuts_is_marked(plain: bool, ellipsis: str) -> None:
+    """Half a figure would be another figure, at either side."""
+
+    def scroll(table: VirtualTable) -> None:
+        table.scroll_to(x=14, animate=False, force=True)
+
+    columns = [
+        Column("time", [123_456_789.0], duration, right=True),
+        Column("interval", ["+12.34 ms to +56.78 ms"]),
+        Column("verdict", ["regression"]),
+    ]
+    whole = _screen(columns, size=(60, 4), plain=plain)
+    assert "123 ms" in whole[1]
+    assert "+56.78 ms  regression" in whole[1]
+    assert ellipsis not in whole[1]
+    cut = _screen(columns, size=(26, 4), plain=plain)
+    assert cut[1].endswith(ellipsis)
+    scrolled = _screen(
+        columns, lambda table: table.call_after_refresh(scroll, table), size=(26, 4), plain=plain
+    )
+    assert scrolled[1].startswith(ellipsis)
+
+
 def test_a_million_rows_are_sorted_filtered_and_drawn() -> None:
     values = np.random.default_rng(0).permutation(ROWS)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,61 +11,12 @@ import pytest
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.report import as_json
-from profkit.text import byte_size, duration, percent, significant
 from profkit.tui import headless
 from profkit.tui.app import load_screens
 from tests.tui.driving import shown
+from tests.tui.figures import body_of, figures_of, top_of_strip, unknown_figures
 
-NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 SIZE = (200, 50)
-
-
-def _numbers(content: Any) -> Iterator[float]:
-    if isinstance(content, dict):
-        for key, value in content.items():
-            yield from _numbers(value)
-            yield from _numbers(key)
-    elif isinstance(content, list):
-        yield float(len(content))
-        for value in content:
-            yield from _numbers(value)
-    elif isinstance(content, str):
-        yield from (float(found.replace(",", "")) for found in NUMBER.findall(content))
-    elif isinstance(content, int | float):
-        yield float(content)
-
-
-def _ways_to_show(value: float) -> Iterator[str]:
-    """Yield a figure as nanoseconds, milliseconds, bytes, a share and a plain number."""
-    value = abs(value)
-    for digits in (2, 3, 4, 5):
-        yield duration(value, digits)
-        yield duration(value * 1e6, digits)
-        yield significant(value, digits)
-    yield from (percent(value, digits) for digits in (0, 1, 3))
-    yield byte_size(value)
-    if value == int(value):
-        yield f"{int(value):,}"
-
-
-def _figures(text: str) -> set[str]:
-    return set(NUMBER.findall(text))
-
-
-def _unknown(text: str, twin: Any, factors: tuple[float, ...] = (1.0,)) -> set[str]:
-    known = {
-        number
-        for value in set(_numbers(twin))
-        for factor in factors
-        for shown in _ways_to_show(value * factor)
-        for number in _figures(shown)
-    }
-    return _figures(text) - known
-
-
-def _body(text: str) -> str:
-    """Return the screen without the line of tabs and the line of keys."""
-    return "\n".join(text.splitlines()[1:-1]).replace("95 % interval", "")
 
 
 def _twin(run: Path, screen: str, *bases: Path) -> Any:
@@ -78,16 +27,9 @@ def _twin(run: Path, screen: str, *bases: Path) -> Any:
 def test_overview(folder: Path, run: str) -> None:
     twin = _twin(folder / run, "overview")
     total = twin["own_cost_ms_per_step"]["total"] / twin["step_ms"]["value"]
-    text = _body(shown(folder / run, size=SIZE))
-    assert len(_figures(text)) > 30
-    assert _unknown(text, [twin, total]) <= {_top_of_strip(text)}
-
-
-def _top_of_strip(text: str) -> str:
-    """Return the scale that the strip shows, which is no figure of the run."""
-    found = re.search(r"up to (\S+)", text)
-    assert found
-    return found[1]
+    text = body_of(shown(folder / run, size=SIZE))
+    assert len(figures_of(text)) > 30
+    assert unknown_figures(text, [twin, total]) <= {top_of_strip(text)}
 
 
 def test_explain(folder: Path) -> None:
@@ -96,9 +38,9 @@ def test_explain(folder: Path) -> None:
     per_step = twin["samples_per_step_and_gpu"]
     speeds = [1e9 * 2 / twin["total_ns"][side]["value"] for side in ("base", "target")]
     kernels = [row["target_ns"] - row["base_ns"] for row in twin["kernels"]["rows_ns_per_step"]]
-    text = _body(shown(folder / "slow", bases=[folder / "two"], screen="explain", size=SIZE))
-    assert len(_figures(text)) > 30
-    assert _unknown(text, [twin, speeds, kernels, 1, 2], (1.0, per_step)) == set()
+    text = body_of(shown(folder / "slow", bases=[folder / "two"], screen="explain", size=SIZE))
+    assert len(figures_of(text)) > 30
+    assert unknown_figures(text, [twin, speeds, kernels, 1, 2], (1.0, per_step)) == set()
 
 
 def test_explain_of_more_runs(series: Path) -> None:
@@ -111,10 +53,10 @@ def test_explain_of_more_runs(series: Path) -> None:
         for side, ranks in (("base", 1), ("target", 2))
     ]
     kernels = [row["target_ns"] - row["base_ns"] for row in pair["kernels"]["rows_ns_per_step"]]
-    text = _body(shown(series / "four", bases=bases, screen="explain", size=SIZE))
-    assert len(_figures(text)) > 50
+    text = body_of(shown(series / "four", bases=bases, screen="explain", size=SIZE))
+    assert len(figures_of(text)) > 50
     assert (
-        _unknown(
+        unknown_figures(
             text, [twin["runs"], pair, speeds, kernels, 1], (1.0, pair["samples_per_step_and_gpu"])
         )
         == set()
@@ -160,15 +102,15 @@ def test_runs(folder: Path) -> None:
         (each["high"] - each["low"]) / 2 / each["value"]
         for each in (run["throughput_samples_per_s"] for run in twin["runs"])
     ]
-    text = _body(shown(folder, size=SIZE))
-    assert len(_figures(text)) > 10
-    assert _unknown(text, [twin, half_widths]) == set()
+    text = body_of(shown(folder, size=SIZE))
+    assert len(figures_of(text)) > 10
+    assert unknown_figures(text, [twin, half_widths]) == set()
 
 
 def test_live(folder: Path) -> None:
-    text = _body(shown(folder / "two", screen="live", size=SIZE))
-    assert len(_figures(text)) > 10
-    assert _unknown(text, _twin(folder / "two", "live")) <= {_top_of_strip(text)}
+    text = body_of(shown(folder / "two", screen="live", size=SIZE))
+    assert len(figures_of(text)) > 10
+    assert unknown_figures(text, _twin(folder / "two", "live")) <= {top_of_strip(text)}
 
 
 @pytest.mark.parametrize("screen", load_screens())

@@ -65,7 +65,7 @@ ViewT = TypeVar("ViewT")
 
 MARK_TWO_RUNS: Final = "no runs to compare: mark two or more in the list of runs (Space), then d"
 
-MIN_RUN_NAME: Final = 20
+MIN_RUN_NAME: Final = 17
 """If titles leave fewer cells than this for the run's name, tabs are shown as digits alone."""
 
 

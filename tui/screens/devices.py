@@ -44,7 +44,7 @@ class DevicesScreen(RunScreen[DevicesView]):
     EMPTY_IN_LOGS = "a training log says nothing of devices: record the job itself (profkit run)"
 
     DEFAULT_CSS = """
-    DevicesScreen Static { padding: 0 1; height: auto; }
+    DevicesScreen #frame-view Static { padding: 0 1; height: auto; }
     DevicesScreen #chart { padding: 1 1 0 1; }
     """
 

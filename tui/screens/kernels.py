@@ -38,7 +38,7 @@ class KernelsScreen(RunScreen[KernelsView]):
     EMPTY_IN_LOGS = "a training log says nothing of kernels: record the job (profkit run --kernels)"
 
     DEFAULT_CSS = """
-    KernelsScreen Static { padding: 0 1; height: auto; }
+    KernelsScreen #frame-view Static { padding: 0 1; height: auto; }
     KernelsScreen #kernel { padding: 1 1 0 1; max-height: 7; }
     """
 

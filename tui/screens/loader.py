@@ -33,7 +33,7 @@ class LoaderScreen(RunScreen[LoaderView]):
     KEEPS_UP = True
 
     DEFAULT_CSS = """
-    LoaderScreen Static { padding: 0 1; height: auto; }
+    LoaderScreen #frame-view Static { padding: 0 1; height: auto; }
     LoaderScreen .title { color: $text-muted; }
     LoaderScreen #makers { max-height: 50%; }
     LoaderScreen #model { height: 1fr; }
@@ -70,7 +70,7 @@ class LoaderScreen(RunScreen[LoaderView]):
             queues.append([(words, self.palette.style("dim"))])
         self.query_one("#queues", Static).update(lines(queues))
         self.query_one("#queues").display = bool(view.depths)
-        self.query_one("#more").display = view.model is not None
+        self.query_one("#more").display = view.model is not None and not view.unexplained_ns
         if view.model is not None:
             self.query_one("#model", VirtualTable).show_rows(model_columns(view.model))
 

@@ -34,7 +34,7 @@ class RanksScreen(RunScreen[RanksView]):
     KEEPS_UP = True
 
     DEFAULT_CSS = """
-    RanksScreen Static { padding: 0 1; height: auto; }
+    RanksScreen #frame-view Static { padding: 0 1; height: auto; }
     RanksScreen .title { color: $text-muted; }
     RanksScreen #heat { max-height: 50%; }
     RanksScreen #below { height: 1fr; layout: vertical; overflow-y: auto; }
@@ -59,7 +59,7 @@ class RanksScreen(RunScreen[RanksView]):
                 yield VirtualTable(id="waits", empty="no rank waits for another")
             with Vertical():
                 with Vertical(id="links"):
-                    yield Static("Bus bandwidth by message size", classes="title")
+                    yield Static(classes="title", id="sizes_title")
                     yield VirtualTable(id="sizes")
                 with Vertical(id="windows"):
                     yield Static("Collectives in kernel windows", classes="title")
@@ -88,6 +88,14 @@ class RanksScreen(RunScreen[RanksView]):
             table = self.query_one(f"#{name}", VirtualTable)
             table.show_rows(columns)
             table.styles.height = min(table.count, MAX_ROWS) + HEADING_AND_SCROLL_BAR
+        title = "Bus bandwidth by message size"
+        if view.matched < view.collectives:
+            title += "; not all ranks recorded the collectives: transfer includes waiting for them"
+        self.query_one("#sizes_title", Static).update(title)
+        waits = self.query_one("#waits", VirtualTable)
+        waits.empty = "no rank waits for another"
+        if view.waits is None:
+            waits.empty = f"inconclusive: {view.why_no_waits}"
         self.query_one("#waiting").display = bool(view.collectives)
         self.query_one("#links").display = bool(view.sizes)
         self.query_one("#windows").display = bool(view.in_windows)

@@ -104,7 +104,7 @@ class JumpScreen(LaneScreen):
             self.tell(f"{words}; zoom in to find shorter ones")
             return
         sight.show_stretch(*gap)
-        self.tell(f"r{rank} {lane.label}: idle for {duration(gap.end_ns - gap.start_ns)}")
+        self.tell(f"r{rank} {lane.label}: nothing for {duration(gap.end_ns - gap.start_ns)}")
         self.redraw()
 
     def action_late(self, by: int) -> None:

@@ -56,14 +56,15 @@ def describe_cell(view: TimelineView, row: Row, column: int, step: int | None) -
     if row.note:
         parts.append(row.note)
     elif kind == NONE:
-        parts.append("idle")
+        # Nothing was recorded there; a device may still have worked.
+        parts.append(f"no {_EVENT_NOUN.get(row.group, row.group.value.removesuffix('s'))}")
     else:
         parts += _contents(row, column, row.kind_names[kind], end - start)
     return "  ".join(parts)
 
 
 def _contents(row: Row, column: int, kind: str, cell_ns: int) -> list[str]:
-    """Return the shares of a cell that is not idle, and what begins in it."""
+    """Return the shares of a cell that is not empty, and what begins in it."""
     dominant_ns, covered_ns = int(row.dominant_ns[column]), int(row.covered_ns[column])
     parts = [f"{kind} {percent(dominant_ns / cell_ns, 0)} of {duration(cell_ns)}"]
     if covered_ns != dominant_ns:

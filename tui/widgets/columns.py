@@ -15,6 +15,9 @@ MEASURED_ROWS: Final = 200
 GAP: Final = 2
 """Blank cells after each column."""
 
+MIN_STRETCHED_WIDTH: Final = 28
+"""The stretching column keeps this many cells; with less room the table scrolls sideways."""
+
 _ARROW_ROOM: Final = 2
 """Cells after a title for the arrow that shows the sort order."""
 
@@ -60,6 +63,23 @@ class Column:
         for row in rows:
             width = max(width, cell_len(self.text(row)[: self.widest + 1]))
         return min(self.widest, width)
+
+
+def column_widths(columns: Sequence[Column], rows: Iterable[int], width: int) -> list[int]:
+    """Return the cells of each column; the stretching one is narrowed if they do not fit."""
+    measured = list(rows)
+    widths = [column.natural_width(measured) for column in columns]
+    missing = min(0, width - sum(widths) - GAP * len(widths) - 1)
+    for place, column in enumerate(columns):
+        if column.stretches:
+            least = min(widths[place], MIN_STRETCHED_WIDTH)
+            widths[place] = max(least, widths[place] + missing)
+    return widths
+
+
+def least_width(columns: Sequence[Column], rows: Iterable[int]) -> int:
+    """Return the cells that a table of these columns needs at least."""
+    return sum(column_widths(columns, rows, 0)) + GAP * len(columns) + 1
 
 
 @dataclass

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from profkit.analysis.config_join import Difference
 from profkit.analysis.estimate import scale
+from profkit.analysis.line_changes import LineChange
 from profkit.explain.explained import Explained
 from profkit.explain.kernel_ledger import KernelRow
 from profkit.explain.ledger import Ledger, Verdict
@@ -23,7 +24,7 @@ from profkit.report.log_words import sample_unit
 from profkit.report.words import interval_range
 from profkit.text import amount, duration, signed, significant
 from profkit.tui.themes import Palette
-from profkit.tui.widgets.columns import Column, Columns
+from profkit.tui.widgets.columns import GAP, Column, Columns, least_width
 from profkit.tui.widgets.draw import folded, line
 from profkit.tui.widgets.run_draw import role_of
 
@@ -40,6 +41,14 @@ _WORDS: Final = {
     Verdict.CANNOT_JUDGE: "inconclusive",
 }
 """The word for each verdict on the screen."""
+
+
+WIDEST_BAR, SLIMMEST_BAR = 24, 8
+BAR_PLACE: Final = 4
+"""The bars come after the differences that they show."""
+
+LEAST_SCALE: Final = 0.01
+"""The axis of the bars covers at least this share of the larger side."""
 
 
 class WaterfallRow(NamedTuple):
@@ -125,22 +134,12 @@ def waterfall_columns(
 ) -> list[Column]:
     """Return the rows of the ledger with both sides, and a bar from each row to the next.
 
-    A bar begins where the row above ended. The totals at both ends have one side alone.
+    A bar begins where the row above ended. The totals at both ends have one side alone. In a table
+    of this width, the bars take what the figures leave.
     """
-    scale = _scale(drops)
-    rows: list[WaterfallRow] = []
-    names: list[str] = []
-    name_roles: list[str] = []
-    falls: list[str] = []
-    fall_roles: list[str] = []
-    for drop in drops:
-        row = _waterfall_row(ledger, drop)
-        fall, fall_role = _fall(drop, scale, width, plain=plain)
-        rows.append(row)
-        names.append(row.name)
-        name_roles.append(row.role)
-        falls.append(fall)
-        fall_roles.append(fall_role)
+    rows = [_waterfall_row(ledger, drop) for drop in drops]
+    names = [row.name for row in rows]
+    name_roles = [row.role for row in rows]
     table = Columns(rows)
     table.columns.append(
         Column("where the time goes", names, stretches=True, roles=name_roles, widest=34)
@@ -148,7 +147,6 @@ def waterfall_columns(
     table.figure("base", lambda row: row.base_ns, duration, searched=True)
     table.figure("target", lambda row: row.target_ns, duration, searched=True)
     table.figure("difference", lambda row: row.delta_ns, ledger_text.signed, searched=True)
-    table.columns.append(Column("", falls, roles=fall_roles, searched=False, widest=width))
     table.text(
         "verdict",
         lambda row: row.verdict,
@@ -156,7 +154,19 @@ def waterfall_columns(
         role=lambda verdict: _ROLES.get(verdict, "dim"),
     )
     table.text("95 % interval", lambda row: row.interval)
+    room = width - least_width(table.columns, range(len(rows))) - GAP
+    table.columns.insert(
+        BAR_PLACE, _falls(drops, min(WIDEST_BAR, max(SLIMMEST_BAR, room)), plain=plain)
+    )
     return table.columns
+
+
+def _falls(drops: Sequence[Drop], width: int, *, plain: bool) -> Column:
+    """Return the bars from each row to the next as a column of this width."""
+    scale = _scale(drops)
+    falls = [_fall(drop, scale, width, plain=plain) for drop in drops]
+    bars, roles = zip(*falls, strict=True)
+    return Column("", bars, roles=roles, searched=False, widest=width)
 
 
 def kernel_columns(rows: Sequence[KernelRow]) -> list[Column]:
@@ -170,6 +180,17 @@ def kernel_columns(rows: Sequence[KernelRow]) -> list[Column]:
     table.figure("base calls", lambda row: row.base_calls, amount, searched=True)
     table.figure("target calls", lambda row: row.target_calls, amount, searched=True)
     table.text("category", lambda row: row.category)
+    return table.columns
+
+
+def line_columns(changes: Sequence[LineChange]) -> list[Column]:
+    """Return the lines of code whose time certainly differs."""
+    table = Columns(changes)
+    table.text("line", lambda change: change.place.words(), stretches=True, widest=100)
+    table.text("phase", lambda change: change.phase, role=role_of)
+    table.figure("base", lambda change: change.base.value, duration)
+    table.figure("target", lambda change: change.target.value, duration)
+    table.figure("difference", lambda change: change.difference.value, ledger_text.signed)
     return table.columns
 
 
@@ -205,7 +226,10 @@ def _waterfall_row(ledger: Ledger, drop: Drop) -> WaterfallRow:
 
 
 def _scale(drops: Sequence[Drop]) -> tuple[float, float]:
-    """Return the ends of the axis: a little below the lowest end of a bar, and the highest."""
+    """Return the ends of the axis: a little below the lowest end of a bar, and the highest.
+
+    They are so far apart that a difference of nothing fills no bar.
+    """
     places = [0.0]
     for drop in drops:
         if drop.kind == "row":
@@ -213,7 +237,8 @@ def _scale(drops: Sequence[Drop]) -> tuple[float, float]:
         elif drop.kind in {"base", "target"}:
             places.append(drop.end_ns)
     finite = [place for place in places[1:] if math.isfinite(place)] or places[:1]
-    lowest, highest = min(finite), max(finite)
+    highest = max(finite)
+    lowest = min(*finite, highest * (1 - LEAST_SCALE))
     margin = (highest - lowest) / 8
     if lowest >= 0:
         return max(0.0, lowest - margin), highest

@@ -33,6 +33,14 @@ def summary_lines(
             words = "a training log says nothing of its loader: record the job itself (profkit run)"
         yield [(words, dim)]
         return
+    if view.unexplained_ns:
+        explained, waits = duration(model.now.wait_ns), duration(view.wait_ns)
+        words = (
+            f"making the batches explains {explained} of these {waits}: the rest of the wait is "
+        )
+        words += "elsewhere, so it is inconclusive what more workers would change"
+        yield [(words, palette.style("unsure"))]
+        return
     yield [(_verdict(model), None)]
     if model.no_core_share > MAX_NO_CORE_SHARE:
         share = percent(model.no_core_share, 0)

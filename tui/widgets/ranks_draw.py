@@ -34,6 +34,8 @@ def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
         yield [("one rank: no other rank to wait for", dim)]
     elif view.waits is None:
         yield [(f"who waits is inconclusive: {view.why_no_waits}", None)]
+    elif not view.collectives:
+        yield [("who waits is inconclusive: no collectives were recorded", None)]
     elif view.late_rank is not None:
         late = view.late_rank
         waited = (
@@ -41,12 +43,12 @@ def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
         )
         words = f"rank {late.rank} is late: the others wait {waited}"
         if late.excess_ns > 0:
-            words += f"; its {late.phase} takes {duration(late.excess_ns)} longer than the others'"
+            words += f"; its {late.where} takes {duration(late.excess_ns)} longer than the others'"
         yield [(words, palette.style("bad"))]
     elif view.most_deviating is not None:
         rank, phase, excess = view.most_deviating
         longer = f"{phase} of rank {rank}, {duration(excess)} longer"
-        yield [(f"no rank is late repeatedly; farthest from the median: {longer}", dim)]
+        yield [(f"no rank stands out in the waiting; farthest from the median: {longer}", dim)]
 
 
 def heat_columns(view: RanksView, *, deviations: bool, plain: bool) -> list[Column]:

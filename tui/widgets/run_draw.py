@@ -122,12 +122,10 @@ def loss_lines(view: RunView, palette: Palette) -> Iterator[Text]:
         yield line([(words, palette.style("good"))])
     for number, loss in enumerate(view.losses, start=1):
         cost = f"{duration(loss.step_ns.value)} per step, {percent(loss.share)}"
-        yield line(
-            [
-                (f"{number} {loss.kind}: ", palette.style("bad")),
-                (f"{cost}  ", palette.style("title")),
-                (loss.evidence, palette.style("dim")),
-            ]
+        yield folded(
+            (f"{number} {loss.kind}: ", palette.style("bad")),
+            (f"{cost}  ", palette.style("title")),
+            (loss.evidence, palette.style("dim")),
         )
     if view.losses_missing:
         begin = "there may be more" if view.losses else "not known"

@@ -25,16 +25,13 @@ from textual.widget import Widget
 
 from profkit.analysis.estimate import Ints
 from profkit.tui.themes import PALETTES, Palette
-from profkit.tui.widgets.columns import GAP, MEASURED_ROWS, Column
+from profkit.tui.widgets.columns import GAP, MEASURED_ROWS, Column, column_widths
 from profkit.tui.widgets.draw import fit
 from profkit.tui.widgets.row_order import compile_filter, sort_rows
 from profkit.tui.widgets.table_paint import TablePainter
 
 MAX_ROWS: Final = 10**9
 """No table has more rows; `Home` and `End` move by this many."""
-
-MIN_STRETCHED_WIDTH: Final = 28
-"""The stretching column keeps this many cells; with less room the table scrolls sideways."""
 
 
 class VirtualTable(ScrollView, can_focus=True):
@@ -198,15 +195,9 @@ class VirtualTable(ScrollView, can_focus=True):
     def on_resize(self) -> None:
         """Give each column the width of its rows; the stretching one takes what is left."""
         measured = self.order[:MEASURED_ROWS].tolist()
-        widths = [column.natural_width(measured) for column in self.columns]
-        gaps = GAP * len(widths) + 1
-        missing = min(0, self.scrollable_content_region.width - sum(widths) - gaps)
-        for place, column in enumerate(self.columns):
-            if column.stretches:
-                least = min(widths[place], MIN_STRETCHED_WIDTH)
-                widths[place] = max(least, widths[place] + missing)
+        widths = column_widths(self.columns, measured, self.scrollable_content_region.width)
         self._widths = tuple(widths)
-        self.virtual_size = Size(sum(widths) + gaps, len(self.order) + 1)
+        self.virtual_size = Size(sum(widths) + GAP * len(widths) + 1, len(self.order) + 1)
         self._scroll_to_cursor()
 
     def watch_cursor(self, before: int, now: int) -> None:
@@ -289,4 +280,4 @@ class VirtualTable(ScrollView, can_focus=True):
             if lit and self.has_focus:
                 base += self._palette.style("cursor")
         left = round(self.scroll_x)
-        return strip.extend_cell_length(left + width, base).crop(left, left + width)
+        return painter.window(strip.extend_cell_length(left + width, base), left, width)

@@ -37,6 +37,19 @@ class TablePainter:
             segments += [Segment(text, style), Segment(" " * GAP, self.base)]
         return Strip(segments)
 
+    def window(self, strip: Strip, left: int, width: int) -> Strip:
+        """Return the cells of a line that are in view, with an ellipsis where it goes on.
+
+        Half a figure would be another figure.
+        """
+        ellipsis, right = "~" if self.plain else "…", left + width
+        shown = strip.crop(left, right)
+        if strip.crop(0, left).text.strip():
+            shown = Strip.join([Strip([Segment(ellipsis, self.base)]), shown.crop(1)])
+        if strip.crop(right).text.strip():
+            shown = Strip.join([shown.crop(0, width - 1), Strip([Segment(ellipsis, self.base)])])
+        return shown
+
     def row(self, row: int, *, under_cursor: bool, has_focus: bool, marked: bool) -> Strip:
         """Return the cells of a row; the cursor's style hides the roles of the cells."""
         lit = under_cursor and has_focus

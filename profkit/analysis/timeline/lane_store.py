@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
+
+from profkit.analysis.device_clock import has_device_times
+from profkit.analysis.device_times import trains_on_device
 from profkit.analysis.timeline.cache import LaneCache
 from profkit.analysis.timeline.lanes import COLUMNS, TABLE_OF, Group, Lane, lanes_of, streams_of
+from profkit.errors import UnreadableError
 from profkit.trace.reader import RankTrace
 from profkit.vocab import END_FILE
 
@@ -18,6 +25,9 @@ MOST_PIECES = 34_000_000
 
 Pieces of mapped files do not count.
 """
+
+LAUNCHES = "launches"
+"""The label of the row of phases of a rank whose device was not timed: they are the host's."""
 
 KEPT = frozenset({Group.DEVICES, Group.STREAMS})
 """Groups whose table may be large enough to be worth keeping on disk."""
@@ -39,9 +49,15 @@ class LaneStore:
         ranks: Mapping[int, RankTrace],
         cache: Path | None,
         problems: dict[tuple[int, str], str],
+        *,
+        own: bool,
     ) -> None:
-        """Keep lanes of large tables in the folder `cache`, and note damage in `problems`."""
+        """Keep lanes of large tables in the folder `cache`, and note damage in `problems`.
+
+        `own` runs were recorded by profkit itself.
+        """
         self._ranks = ranks
+        self._own = own
         self._cache = LaneCache(cache)
         self._problems = problems
         self._lanes: dict[_Key, tuple[Lane, ...]] = {}
@@ -108,10 +124,18 @@ class LaneStore:
         if lanes is None:
             rows, self._problems[rank, table] = trace.select(table, COLUMNS[table])
             lanes = lanes_of(group, rows)
+            if group is Group.PHASES and self._lacks_device_times(trace, rows):
+                lanes = [dataclasses.replace(lane, label=LAUNCHES) for lane in lanes]
             if kept and self._cache.save(group, sources, lanes):
                 # As a mapped file they take no memory.
                 lanes = self._cache.load(group, sources) or lanes
         return tuple(lanes)
+
+    def _lacks_device_times(self, trace: RankTrace, spans: pa.Table) -> bool:
+        """Return true if a device worked for these spans, and only the host knows them."""
+        with contextlib.suppress(UnreadableError):
+            return self._own and trains_on_device(trace) and not has_device_times(spans).any()
+        return False
 
     def _release_oldest(self, kept: _Key) -> None:
         sizes = {}

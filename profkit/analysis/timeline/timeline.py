@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from profkit.analysis.device_times import is_own
 from profkit.analysis.estimate import Ints
 from profkit.analysis.timeline.arrivals import Arrivals, LateArrival, find_arrivals
 from profkit.analysis.timeline.clocks import align_clocks
@@ -76,7 +77,8 @@ class Timeline:
         self.trace = trace
         self._problems: dict[tuple[int, str], str] = {}
         self._counters: dict[int, tuple[Counter, ...]] = {}
-        self._store = LaneStore({rank.rank: rank for rank in trace.ranks}, cache, self._problems)
+        ranks = {rank.rank: rank for rank in trace.ranks}
+        self._store = LaneStore(ranks, cache, self._problems, own=is_own(trace))
         shifts, self.clocks = align_clocks(trace)
         """How the ranks' clocks were brought together."""
         steps: dict[int, Steps] = {}

@@ -36,6 +36,9 @@ from profkit.vocab import LOADER_WORKER, QUEUE_DEPTH
 WORKER, THREAD, LOOP = "worker", "thread", "loop"
 """The kinds of makers: a process of the loader, a thread next to the loop, or the loop itself."""
 
+MIN_UNEXPLAINED_SHARE: Final = 0.1
+"""The model is so rough that it may miss a wait of this share of a step."""
+
 TRIED_WORKERS: Final = (0, 1, 2, 4, 8, 16, 32, 64)
 
 
@@ -154,6 +157,17 @@ class LoaderView:
     shares_cores: bool
     """True if the job itself computes on the cores that the workers would use."""
     model: WorkersModel | None
+
+    @property
+    def unexplained_ns(self) -> float:
+        """The part of the wait per step that the making of batches does not explain.
+
+        With such a wait, the loader is not what the job waits for, and more workers do not help.
+        """
+        if self.model is None or self.step_ns is None or self.wait_ns is None:
+            return 0.0
+        rest_ns = self.wait_ns - self.model.now.wait_ns
+        return rest_ns if rest_ns > MIN_UNEXPLAINED_SHARE * self.step_ns else 0.0
 
     @property
     def kinds(self) -> tuple[str, ...]:

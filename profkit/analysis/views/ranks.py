@@ -160,9 +160,9 @@ def _rank_times(
 
 
 def find_waits(found: Matched, spans: pa.Table, used: Ints) -> tuple[Wait, ...]:
-    """Return every rank's waiting, by the rank that was the last to be ready."""
+    """Return every rank's waiting, by the rank that was the last to be ready, if it is known."""
     ready = found.end - found.transfer
-    rows = np.flatnonzero(ready > found.start)
+    rows = np.flatnonzero((ready > found.start) & (found.late_rank >= 0))
     if not len(rows):
         return ()
     windows = exposed_windows(spans, used).sort_by("start_ns")

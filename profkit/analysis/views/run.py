@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, REST, Apart, RunCosts, run_costs
+from profkit.analysis.device_clock import WORKS
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Ints
 from profkit.analysis.overview import Overview, build_overview, estimate_parts
@@ -29,6 +30,9 @@ _MEANINGS = {
 }
 
 MOST_POINTS = 1_000
+
+MIN_HOST_SHARE = 0.9
+"""A host that launches for this share of a step is hardly ahead of its device."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +136,24 @@ def _why_missing(parts: Iterable[Part], costs: RunCosts, overview: Overview) -> 
     if not any(part.share.judged for part in parts):
         return f"intervals need {plural(costs.steps_needed, 'more step')}"
     if costs.knows_phases:
-        return ""
+        return _why_host_hides(costs)
     known = [part.name for part in parts if part.name not in {*_TRAINS, UNKNOWN}]
     words = " and ".join(known)
     if not words:
         return "the run does not split its steps"
     return f"the run splits its steps into {words} and the rest only"
+
+
+def _why_host_hides(costs: RunCosts) -> str:
+    """Return why nobody knows how long the device worked in its phases, or an empty text."""
+    busy_ns = sum(float(costs.host[phase].sum()) for phase in WORKS if phase in costs.host)
+    busy = busy_ns / float(costs.wall_ns.sum())
+    if busy <= MIN_HOST_SHARE:
+        return ""
+    return (
+        f"the host is in phases for {percent(busy, 0)} of a step: it launches too slowly, or it "
+        "waits for the device there; kernels of some steps (--kernels) show which"
+    )
 
 
 def _evidence(part: Part, overview: Overview) -> str:

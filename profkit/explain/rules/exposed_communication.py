@@ -41,8 +41,10 @@ CONFOUNDERS = ("framework", "precision", "batch_size", "memory_format", "dali", 
 
 _REMEDY = (
     "larger batches or gradient accumulation, smaller first buckets, and a look at the links "
-    "(profkit ceilings); waiting for late ranks is reported separately"
+    "(profkit ceilings)"
 )
+_WAITING_KNOWN = "; waiting for late ranks is reported separately"
+_WAITING_UNKNOWN = "how much of it is waiting for late ranks is not known"
 
 
 def find(case: Case) -> Cause | None:
@@ -58,7 +60,12 @@ def find(case: Case) -> Cause | None:
         if part.name == WAITING and part.delta.value > MAX_WAITING_SHARE * row.delta.value:
             return None
         words.append(f"{part.name} {from_to(part, ledger)}")
-    return Cause.from_row("exposed_communication", row, ledger, "; ".join(words), _REMEDY)
+    remedy = _REMEDY
+    if row.inside:
+        remedy += _WAITING_KNOWN
+    else:
+        words.append(_WAITING_UNKNOWN)
+    return Cause.from_row("exposed_communication", row, ledger, "; ".join(words), remedy)
 
 
 def _carries_more(case: Case, row: Row) -> bool:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from profkit.importers.base import Imported, Target
 from profkit.importers.nsys.export import Export
-from profkit.importers.reading.rank_files import RankFile, RunSummary, write_rank
+from profkit.importers.nsys.joining import join_communicators
+from profkit.importers.reading.rank_files import Held, RankFile, RunSummary, write_rank
 from profkit.importers.reading.sqlite import open_read_only
 
 
@@ -35,8 +36,13 @@ class Nsys:
                 summary = RunSummary()
                 with open_read_only(path) as connection:
                     traces = Export(connection, path).traces()
+                held: Held = []
                 for trace in traces:
-                    write_rank(draft, RankFile(path, trace), len(traces), target, summary)
+                    write_rank(draft, RankFile(path, trace), len(traces), target, summary, held)
+                for flag in join_communicators([columns for _, columns in held]):
+                    summary.flag(flag)
+                for tables, columns in held:
+                    tables.write("collectives", columns)
                 draft.flags.extend(summary.flags)
                 yield draft.finish(summary.manifest(len(traces)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 
 from profkit.analysis.kernels.device_time import work_kinds
 from profkit.clock import Anchor
-from profkit.importers.base import RunDraft, Target, clean_name
+from profkit.importers.base import RankDraft, RunDraft, Target, clean_name
 from profkit.importers.kineto.collectives import SIZES_UNKNOWN, collective_columns
 from profkit.importers.kineto.device_phases import PlacedSpan, place_spans
 from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
@@ -180,13 +180,20 @@ def _describe_devices(given: Any) -> list[dict[str, Any]]:
     return found
 
 
+Held = list[tuple[RankDraft, dict[str, Any]]]
+"""The collectives of ranks, which are written when all of them are known."""
+
+
 def write_rank(
-    draft: RunDraft, file: RankFile, world_size: int, target: Target, summary: RunSummary
+    draft: RunDraft,
+    file: RankFile,
+    world_size: int,
+    target: Target,
+    summary: RunSummary,
+    held: Held | None = None,
 ) -> None:
-    """Write one file's tables."""
-    options = target.options
-    gate = TimeGate()
-    rank = file.rank or 0
+    """Write one file's tables, except for the collectives if they are to be `held`."""
+    options, gate, rank = target.options, TimeGate(), file.rank or 0
     events = sort_out(file.trace, gate)
     main = find_main_lane(events)
     work = find_work(events, gate)
@@ -217,16 +224,24 @@ def write_rank(
     tables.write("spans", span_columns(events, placed, steps))
     tables.write("kernels", kernels)
     collectives, unsized = collective_columns(events, work, steps, world_size)
-    tables.write("collectives", collectives)
-    if unsized:
-        summary.flag(f"{SIZES_UNKNOWN}: {unsized:,}")
+    if held is None:
+        tables.write("collectives", collectives)
+    else:
+        held.append((tables, collectives))
     summary.add(file, events, anchor)
-    summary.flag(steps.flag)
-    if not options.samples_per_step:
-        summary.flag(NO_SAMPLES)
+    for flag in _flags_of_rank(unsized, steps, options.samples_per_step):
+        summary.flag(flag)
     summary.flag_problems(file, gate, one_of_several=world_size > 1)
     _flag_gaps(events, work, summary)
     _count_dropped(draft, events, excluded_spans, steps)
+
+
+def _flags_of_rank(unsized: int, steps: Steps, samples_per_step: int | None) -> Iterator[str]:
+    if unsized:
+        yield f"{SIZES_UNKNOWN}: {unsized:,}"
+    yield steps.flag
+    if not samples_per_step:
+        yield NO_SAMPLES
 
 
 def _count_dropped(draft: RunDraft, events: Events, excluded_spans: int, steps: Steps) -> None:

@@ -16,6 +16,7 @@ from profkit.testing.accelerator.devices import MOST_PENDING, AcceleratorError, 
 from profkit.testing.accelerator.hosts import BEGIN_NS, Host, World
 from profkit.testing.accelerator.nccl import Channel, Communicator, Link
 from profkit.testing.accelerator.recordings import BEGIN_REALTIME_NS, Recording
+from profkit.testing.accelerator.replacing import recorded_by
 from profkit.trace import RunManifest
 from profkit.vocab import RunState
 
@@ -118,7 +119,9 @@ def run_ranks(
     ranks: list[Rank] = []
     simulated = kind.simulate(lambda: ranks[world.current.number].device)
     communicator = Communicator(len(jobs), jobs[0].link)
-    with simulated.installed():
+    load_framework(kind.framework)
+    # The clock is that of the rank whose turn it is.
+    with simulated.installed(), recorded_by(lambda: world.current()):  # noqa: PLW0108  # see above
         for host, job in zip(world.hosts, jobs, strict=True):
             rank = _make_rank(kind, host, job, simulated, communicator)
             ranks.append(rank)
