@@ -81,7 +81,7 @@ IMPORTERS = Seam(
     "profkit.importers",
     "IMPORTER",
     "profkit.importers",
-    frozenset({"logs", "reading", "window_rows"}),
+    frozenset({"logs", "reading", "texts", "window_rows"}),
 )
 EXPORTERS = Seam("format", "profkit.exporters", "EXPORTER", "profkit.exporters")
 RULES = Seam("rule", "profkit.explain.rules", "find", "profkit.rules")

@@ -1,4 +1,4 @@
-"""Statements of a text against its commands and logs, on texts that were written for these tests."""
+"""Statements of a text against its commands and logs, on texts that were written for this."""
 
 from __future__ import annotations
 
@@ -55,15 +55,31 @@ def command(words: str, *lines: str) -> str:
 @pytest.mark.parametrize(
     ("words", "line", "kinds"),
     [
-        ("Train with batch size 64 in fp16 on 4 GPUs:", "torchrun --nproc_per_node=4 t.py --batch-size 32 --amp", {What.BATCH}),
-        ("To train in FP32 on 8 GPUs, run the following:", "python t.py -b 16 --amp --num-gpus 8", {What.PRECISION}),
+        (
+            "Train with batch size 64 in fp16 on 4 GPUs:",
+            "torchrun --nproc_per_node=4 t.py --batch-size 32 --amp",
+            {What.BATCH},
+        ),
+        (
+            "To train in FP32 on 8 GPUs, run the following:",
+            "python t.py -b 16 --amp --num-gpus 8",
+            {What.PRECISION},
+        ),
         ("On a single GPU:", "CUDA_VISIBLE_DEVICES=0,1 python t.py --batch_size 16", {What.CARDS}),
-        ("若测试单机8卡 batch_size=64、FP32 的性能，执行如下命令：", "CUDA_VISIBLE_DEVICES=0 python t.py --batch_size=4 --fp16", {What.CARDS, What.BATCH, What.PRECISION}),
+        (
+            "若测试单机8卡 batch_size=64、FP32 的性能，执行如下命令：",
+            "CUDA_VISIBLE_DEVICES=0 python t.py --batch_size=4 --fp16",
+            {What.CARDS, What.BATCH, What.PRECISION},
+        ),
         ("使用以下命令启动 2 卡训练：", "python -m launch --gpus=0,1,2,3 t.py", {What.CARDS}),
         ("16 GPUs on two machines:", "torchrun --nnodes 2 --nproc-per-node 4 t.py", {What.CARDS}),
-        ("The global batch size is 256 on 8 GPUs:", "torchrun --nproc_per_node=8 t.py --batch-size 64", {What.BATCH}),
+        (
+            "The global batch size is 256 on 8 GPUs:",
+            "torchrun --nproc_per_node=8 t.py --batch-size 64",
+            {What.BATCH},
+        ),
     ],
-)  # fmt: skip
+)
 def test_words_that_contradict_their_command(
     check: Check, words: str, line: str, kinds: set[What]
 ) -> None:
@@ -80,7 +96,10 @@ def test_words_that_contradict_their_command(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("Batch size 32 per GPU on 8 GPUs, that is a global batch of 256:", "torchrun --nproc_per_node=8 t.py --batch-size 32"),
+        (
+            "Batch size 32 per GPU on 8 GPUs, that is a global batch of 256:",
+            "torchrun --nproc_per_node=8 t.py --batch-size 32",
+        ),
         ("Batch size 256 on 8 GPUs:", "torchrun --nproc_per_node=8 t.py --batch-size 32"),
         ("Batch size 32 on 8 GPUs:", "torchrun --nproc_per_node=8 t.py --global-batch-size 256"),
         ("With FP16 on 32 GPUs:", "torchrun --nnodes=4 --nproc_per_node=8 t.py --precision bf16"),
@@ -91,7 +110,7 @@ def test_words_that_contradict_their_command(
         ("Inference with batch size 8:", "python t.py --batch-size 8 16 32"),
         ("The script tests batch sizes of 2 to 64:", "python t.py"),
     ],
-)  # fmt: skip
+)
 def test_words_that_do_not_contradict_their_command(check: Check, words: str, line: str) -> None:
     assert not check(command(words, line)).of(Outcome.CONTRADICTS)
 
@@ -231,11 +250,26 @@ def test_the_contradictions_of_a_published_report() -> None:
 @pytest.mark.parametrize(
     ("report", "folder", "contradictions", "agreeing"),
     [
-        ("hrnet_w18", "paddleseg_hrnet/sljlp_AI-Rank@af36b80_2021-06-03", [157], {139, 140, 142, 156, 157, 159}),
-        ("mask_rcnn", "ngc_pytorch_maskrcnn/wanghuancoder_Perf@4768064_2020-12-29", [], {*range(132, 140), 127}),
-        ("tsm", "paddlevideo_tsm/AI-Rank_AI-Rank@fc431d1_2021-06-17", [111], {78, 80, 92, 110, 111, 117, 118, 119}),
+        (
+            "hrnet_w18",
+            "paddleseg_hrnet/sljlp_AI-Rank@af36b80_2021-06-03",
+            [157],
+            {139, 140, 142, 156, 157, 159},
+        ),
+        (
+            "mask_rcnn",
+            "ngc_pytorch_maskrcnn/wanghuancoder_Perf@4768064_2020-12-29",
+            [],
+            {*range(132, 140), 127},
+        ),
+        (
+            "tsm",
+            "paddlevideo_tsm/AI-Rank_AI-Rank@fc431d1_2021-06-17",
+            [111],
+            {78, 80, 92, 110, 111, 117, 118, 119},
+        ),
     ],
-)  # fmt: skip
+)
 def test_published_reports_against_their_logs(
     report: str, folder: str, contradictions: list[int], agreeing: set[int]
 ) -> None:
