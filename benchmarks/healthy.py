@@ -1,7 +1,7 @@
 """Compare healthy twins on a quiet, a contended and a suddenly contended machine.
 
     python benchmarks/healthy.py run               run the missing rounds into --work
-    python benchmarks/healthy.py score [--write]   compare them; write the section of docs/accuracy.md
+    python benchmarks/healthy.py score [--write]   compare them; write docs/accuracy.md's section
 
 A round is three runs of one job in random order: two healthy ones, and one with a wait of a tenth
 of its step. The healthy ones must not be called a change, and the third should be found.

@@ -71,7 +71,8 @@ def _head(results: list[dict[str, Any]]) -> Iterator[str]:
     yield ""
     yield (
         "Each job hangs in one planted way. profkit sees only its own files; "
-        f"after the verdict every process is killed, and `profkit why` reads the folder. {versions}. "
+        f"after the verdict every process is killed, and `profkit why` reads the folder. "
+        f"{versions}. "
         "The limit without a step was 4 s here (`--hang-after 4`). `benchmarks/hangs` holds the "
         "jobs. The held-out jobs have another model, another rank, and other code on other lines."
     )
@@ -137,7 +138,8 @@ def _table(results: list[dict[str, Any]]) -> Iterator[str]:
             misses.append(
                 f"- {' '.join(map(str, cells[:4]))}: {', '.join(wrong)}: {shown.get('text')}"
             )
-    yield "| framework | ranks | variant | class | rank | file and line | in time | healthy: quiet |"
+    head = "| framework | ranks | variant | class | rank | file and line | in time |"
+    yield f"{head} healthy: quiet |"
     yield "|---|---|---|---|---|---|---|---|"
     for key, counter in sorted(sums.items()):
         cells = [

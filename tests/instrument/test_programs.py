@@ -1,4 +1,4 @@
-"""Real programs are recorded as an independent probe sees them."""
+"""Real programs are recorded as an independent probe sees them; `make programs` runs all."""
 
 from __future__ import annotations
 

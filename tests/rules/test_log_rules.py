@@ -251,8 +251,9 @@ def test_one_checkpoint_has_no_interval(compare: Explain) -> None:
                 )
                 step_s += excess
             lines.append(
-                f"2024-03-05 06:07:{number:02},000 - mmseg - INFO - Iter [{4 * number}/48]\t"
-                f"lr: 1e-03, eta: 0:01:00, time: {step_s:.3f}, data_time: 0.010, loss: 1.0"
+                f"2024-03-05 06:07:{number:02},000 - mmseg - INFO - "
+                f"Iter [{4 * number}/48]\tlr: 1e-03, "
+                f"eta: 0:01:00, time: {step_s:.3f}, data_time: 0.010, memory: 1, loss: 1.0"
             )
         head = f"gpu_ids = range(0, {cards})\n    samples_per_gpu=8,\n"
         texts.append(head + "\n".join(lines) + "\n")

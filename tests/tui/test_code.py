@@ -73,7 +73,8 @@ def test_one_rank_alone(folder: Path) -> None:
 
     async def walk(driver: Driver) -> None:
         await driver.press("right_square_bracket")
-        counts.append(json.loads(as_json.dumps(driver.app.screen.content())))  # type: ignore[attr-defined]
+        content = driver.app.screen.content()  # type: ignore[attr-defined]
+        counts.append(json.loads(as_json.dumps(content)))
 
     drive(folder / "slow", walk, screen="code")
     assert counts[0]["rank"] == 0
