@@ -158,13 +158,14 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
             return None
         listed = folder / "groups.json"
         listed.write_text(json.dumps([list(map(str, files)) for files in groups]))
-        times = {options.against: Times(), Path(sys.executable): Times()}
+        before, now = Times(), Times()
+        times = {options.against: before, Path(sys.executable): now}
         for turn in range(options.turns + 1):
             for python in random.sample(list(times), 2):
                 seen = _read(python, listed, folder)
                 if turn:  # the first one compiles, and fills the cache of files
                     _keep(times[python], *seen)
-        return {"case": name, "groups": len(groups), **_ratios(*times.values(), groups)}
+        return {"case": name, "groups": len(groups), **_ratios(before, now, groups)}
 
 
 def _read(python: Path, listed: Path, folder: Path) -> tuple[list[dict[str, Any]], float]:

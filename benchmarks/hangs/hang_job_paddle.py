@@ -158,7 +158,8 @@ def live_well(model: Any, step: int) -> None:
         SITES.evaluate(model, 1.5 * LIMIT_S)
         model.train()
     if step == 2 * AT and ME == 0:
-        paddle.save({"slow": SlowToSave()}, os.path.join(FOLDER, "checkpoint.pd"))
+        saved: Any = {"slow": SlowToSave()}
+        paddle.save(saved, os.path.join(FOLDER, "checkpoint.pd"))
     if step in {AT, 2 * AT}:
         dist.barrier()
 

@@ -86,7 +86,8 @@ class Model(torch.nn.Module):
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         if NOW == AT and plant("forward"):
             SITES.take_lock()
-        return Slow.apply(self.net(batch)).mean()
+        slowed: torch.Tensor = Slow.apply(self.net(batch))
+        return slowed.mean()
 
 
 NOW = 0
@@ -160,7 +161,9 @@ def slow_compiler(graph: Any, inputs: Any) -> Any:
 
 def cross_groups() -> None:
     """Have the ranks wait for each other in two groups."""
-    first, second = (dist.new_group(list(range(WORLD))) for _ in range(2))
+    everybody: Any = list(range(WORLD))
+    first: Any = dist.new_group(everybody)
+    second: Any = dist.new_group(everybody)
     Path(FOLDER, "planted").write_text(str(time.time()))
     if IS_CULPRIT:
         dist.all_reduce(torch.ones(1), group=second)  # site: groups

@@ -225,11 +225,11 @@ def test_a_commit_that_differs_is_still_the_same_job(tmp_path: Path) -> None:
     assert between is not None
     assert between.basis is Basis.EARLIER
     dirty = []
-    for run in (base, target):
-        environment = {**run.manifest.environment, "revision": {"commit": "0", "dirty": True}}
-        dataclasses.replace(run.manifest, environment=environment).write(run.path)
-        dirty.append(Trace.open(run.path))
-    assert "earlier" not in _doubt(explain(*dirty))
+    for side in (base, target):
+        environment = {**side.manifest.environment, "revision": {"commit": "0", "dirty": True}}
+        dataclasses.replace(side.manifest, environment=environment).write(side.path)
+        dirty.append(Trace.open(side.path))
+    assert "earlier" not in _doubt(explain(dirty[0], dirty[1]))
 
 
 def test_a_change_of_the_code_among_the_earlier_runs_is_no_noise(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_the_causes_that_are_counted_exist() -> None:
 
 def test_repeats_tell_a_small_change_and_their_own_noise(tmp_path: Path) -> None:
     alike = _sides(tmp_path / "alike", [(1.0, 1.01, 0.99), (1.06, 1.07, 1.05)])
-    ledger = explain_repeats(*alike).ledger
+    ledger = explain_repeats(alike[0], alike[1]).ledger
     assert (ledger.verdict, ledger.doubt) == (Verdict.REGRESSION, "")
     assert ledger.between is not None
     assert ledger.between.basis is Basis.REPEATS
@@ -273,7 +273,7 @@ def test_repeats_tell_a_small_change_and_their_own_noise(tmp_path: Path) -> None
     assert efficiency.high is not None
     assert efficiency.high == pytest.approx(1 / (1 + change.low)), "they say the same"
     noisy = _sides(tmp_path / "noisy", [(1.0, 1.3, 0.9), (1.1, 1.45, 1.0)])
-    ledger = explain_repeats(*noisy).ledger
+    ledger = explain_repeats(noisy[0], noisy[1]).ledger
     assert ledger.verdict is Verdict.CANNOT_JUDGE
     assert ledger.total.delta.low is not None
     assert ledger.total.delta.low < 0
@@ -312,7 +312,7 @@ def test_a_total_can_be_sure_if_none_of_its_rows_is(tmp_path: Path) -> None:
             phases["backward"] -= moved
             name = f"{side}-{number}"
             runs[side].append(_at(_run(tmp_path, name, phases, seed=number), 2 * number + side))
-    ledger = explain_repeats(*runs).ledger
+    ledger = explain_repeats(runs[0], runs[1]).ledger
     assert ledger.verdict is Verdict.REGRESSION
     for row in (ledger.find("forward"), ledger.find("backward")):
         assert row is not None

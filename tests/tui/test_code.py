@@ -17,8 +17,7 @@ from profkit.tui.widgets.code_draw import OTHER_MARK, OWN_MARK, PLAIN_OWN_MARK, 
 from profkit.tui.widgets.table import VirtualTable
 from tests.analysis.test_stacks import write_run
 from tests.tui.driving import Driver, drive, shown
-from tests.tui.test_twins import _figures as figures_of
-from tests.tui.test_twins import _unknown as unknown_figures
+from tests.tui.figures import figures_of, unknown_figures
 
 PALETTE = next(iter(PALETTES.values()))
 

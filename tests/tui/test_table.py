@@ -32,7 +32,7 @@ class _Alone(App[None]):
 
 def _screen(
     columns: list[Column],
-    act: Callable[[VirtualTable], None] = lambda _: None,
+    act: Callable[[VirtualTable], object] = lambda _: None,
     *,
     size: tuple[int, int] = (80, 24),
     plain: bool = False,

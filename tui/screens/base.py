@@ -165,8 +165,8 @@ class RunScreen(TableScreen, Generic[ViewT]):
         self._failed = False
         self.query_one("#frame-view").visible = True
         if self.EMPTY_IN_LOGS and self._shows_log():
-            for table in self.query(VirtualTable).results(VirtualTable):
-                table.empty = self.EMPTY_IN_LOGS
+            for each in self.query(VirtualTable).results(VirtualTable):
+                each.empty = self.EMPTY_IN_LOGS
         self.show(view)
         table = self.main_table()
         if first and table is not None and self.focused is None:
