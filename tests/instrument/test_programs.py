@@ -1,4 +1,4 @@
-"""Real programs are recorded as an independent probe sees them; `make programs` runs all of them."""
+"""Real programs are recorded as an independent probe sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small loops of torch whose steps, samples and phases are known: each way to write a loop once."""
+"""Small loops of torch whose steps, samples and phases are known."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in self._waiting or name in sys.modules:
             return None
-        finders = sys.meta_path[sys.meta_path.index(self) + 1 :]  # type: ignore[arg-type]
+        finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
         for finder in finders:
             spec = finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
@@ -61,7 +61,7 @@ class Finder:
 
 
 def arm() -> None:
-    sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Finder())
 
 
 class Nesting(threading.local):
@@ -188,7 +188,7 @@ def hook_paddle(paddle: ModuleType) -> None:
     loader.__iter__ = timed("open", loader.__iter__, lambda self: id(self.batch_sampler))
 
 
-def _subclasses(kind: type) -> list[Any]:
+def _subclasses(kind: Any) -> list[Any]:
     found: list[Any] = []
     for each in kind.__subclasses__():
         found += [each, *_subclasses(each)]
