@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,7 @@ def read_account(run: Path) -> Account:
                 chosen["class"] = HangClass.ENTERED_LATE.value
             past.append(chosen)
             verdicts.clear()
-    unresolved = [verdict for verdicts in seen.values() for verdict in verdicts]
+    unresolved = list(itertools.chain(*seen.values()))
     if unresolved:
         return account_of_events(unresolved, tuple(past))
     evidence = read_evidence(run)

@@ -105,17 +105,19 @@ def find_activity(status: Status) -> Activity:
     place = own_frame(stack, OWN_CODE)
     named = any(frame.origin == OWN_CODE and _EVALUATIONS.search(frame.function) for frame in stack)
     evaluates = status.evaluates or named
-    framework = [frame for frame in stack if frame.origin != OWN_CODE]
-    known = [(_look_up(frame, status.steps), frame.function) for frame in framework]
-    found = [(doing, function) for doing, function in known if doing is not None]
-    compiling = [function for doing, function in found if doing is Doing.COMPILE]
+    found: list[tuple[Doing, str]] = []
+    for frame in stack:
+        doing = None if frame.origin == OWN_CODE else _look_up(frame, status.steps)
+        if doing is not None:
+            found.append((doing, frame.function))
+    compiling = [function for known, function in found if known is Doing.COMPILE]
     if compiling and found[0][0] not in WAITS_FOR_RANKS:
         return Activity(Doing.COMPILE, compiling[0], place, evaluates)
     if found:
-        doing, function = found[0]
-        if doing in WAITS_FOR_RANKS:
-            return Activity(doing, outermost_function(stack, doing), place, evaluates)
-        return Activity(doing, function.rpartition(".")[2], place, evaluates)
+        decided, function = found[0]
+        if decided in WAITS_FOR_RANKS:
+            return Activity(decided, outermost_function(stack, decided), place, evaluates)
+        return Activity(decided, function.rpartition(".")[2], place, evaluates)
     port = status.store.rpartition(":")[2]
     if port and status.reads.endswith(f":{port}"):
         return Activity(Doing.MEETING, "the store", place, evaluates)

@@ -68,7 +68,7 @@ class Evidence:
     @property
     def missing(self) -> tuple[int, ...]:
         """The ranks that left no status."""
-        return tuple(rank for rank in range(self.world_size) if rank not in self.ranks)
+        return tuple(sorted(set(range(self.world_size)).difference(self.ranks)))
 
     def is_stopped(self, rank: int) -> bool:
         return self.states.get(rank, "?") in STOPPED
@@ -194,8 +194,9 @@ def read_fault_stack(folder: Path, status: Status) -> tuple[Frame, ...]:
     last = _THREAD.split(text.rpartition("Timeout (")[2])[-1]
     frames = []
     for file, line, function in _LINE.findall(last):
-        frames.append(Frame(file, function, int(line), origin_of(file)))
-    return tuple(frame for frame in frames if frame.origin)
+        if origin_of(file):
+            frames.append(Frame(file, function, int(line), origin_of(file)))
+    return tuple(frames)
 
 
 def origin_of(file: str) -> str:

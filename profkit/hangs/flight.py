@@ -109,7 +109,7 @@ def _read(entry: Any, rank: int, members: tuple[int, ...]) -> Call:
     peer = None
     if is_point:
         op, _, ends = op.partition(" ")
-        ranks = [int(number) for number in re.findall(r"\d+", ends)]
+        ranks = list(map(int, re.findall(r"\d+", ends)))
         others = [number for number in ranks if number != rank]
         peer = others[0] if others else None
     size, dtype = message_of(entry)

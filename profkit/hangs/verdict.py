@@ -107,8 +107,8 @@ def classify(
     """Return the class, and the ranks that hold up the job; the surest evidence comes first."""
     ranks = evidence.ranks
     failed = [rank for rank, status in ranks.items() if status.state == FAILED]
-    dead = tuple(rank for rank in ranks if evidence.is_dead(rank))
-    stopped = tuple(rank for rank in ranks if evidence.is_stopped(rank))
+    dead = tuple(filter(evidence.is_dead, ranks))
+    stopped = tuple(filter(evidence.is_stopped, ranks))
     meeting = {rank for rank, activity in activities.items() if activity.doing is Doing.MEETING}
     found: tuple[HangClass, tuple[int, ...]]
     if waits.differing and (failed or not dead):
@@ -121,7 +121,7 @@ def classify(
     elif stopped:
         found = HangClass.RANK_STOPPED, stopped
     elif meeting and not waits.open:
-        others = [rank for rank in range(evidence.world_size) if rank not in meeting]
+        others = sorted(set(range(evidence.world_size)).difference(meeting))
         found = HangClass.STORE, tuple(others or sorted(meeting))
     elif waits.open:
         found = classify_calls(evidence, activities, waits)
@@ -156,7 +156,7 @@ def classify_without_calls(
     if silent:
         return HangClass.UNCLEAR, tuple(sorted(silent))
     backward = [rank for rank in running if activities[rank].doing is Doing.BACKWARD]
-    others = tuple(rank for rank in running if rank not in backward)
+    others = tuple(sorted(set(running).difference(backward)))
     if backward and others and len(running) > 1:  # the gradient exchange is inside a backward
         return class_of(others, evidence, activities), others
     standing = tuple(running or evidence.ranks)
@@ -180,7 +180,7 @@ def find_minority(calls: Mapping[int, Call]) -> tuple[int, ...]:
         key = (call.group, call.sequence, call.op, call.bytes, call.dtype, call.peer)
         sides.setdefault(key, []).append(rank)
     most = max(sides.values(), key=len)
-    if [len(side) for side in sides.values()].count(len(most)) > 1:
+    if list(map(len, sides.values())).count(len(most)) > 1:
         return tuple(sorted(calls))
     return tuple(sorted(set(calls).difference(most)))
 
@@ -276,8 +276,7 @@ def say_missing(
     if evidence.missing:
         ranks = list_ranks(evidence.missing)
         yield f"ranks {ranks}: no status file; collect the folders of all hosts"
-    silent = [rank for rank in sorted(evidence.silent) if rank not in evidence.native]
-    for rank in silent:
+    for rank in sorted(evidence.silent.difference(evidence.native)):
         state = evidence.states.get(rank, "?")
         if state not in ENDED_STATES and state not in STOPPED:
             yield f"rank {rank}: nothing since it fell silent; its host was not seen from outside"

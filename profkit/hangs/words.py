@@ -72,7 +72,8 @@ def say_verdict(verdict: Verdict) -> str:
     elif waiting:
         parts.append(f"{say_ranks(waiting)} wait{s} for other ranks")
     if verdict.kind not in {HangClass.MISMATCH, HangClass.NONE_LEFT}:
-        parts += [say_rank(verdict, rank) for rank in verdict.ranks[:4]]
+        for rank in verdict.ranks[:4]:
+            parts.append(say_rank(verdict, rank))
         if len(verdict.ranks) > 4:
             parts.append(f"so do {say_ranks(verdict.ranks[4:])}")
     return "; ".join(parts)
@@ -125,7 +126,7 @@ def say_rank(verdict: Verdict, rank: int) -> str:
     else:
         verb = "stands"
     details = [_place(verdict, rank, ""), *say_thread(status, activity)]
-    said = [detail for detail in details if detail]
+    said = list(filter(None, details))
     return f"{who} {verb}: {', '.join(said)}{say_workers(status)}" if said else f"{who} {verb}"
 
 
