@@ -4,7 +4,7 @@ RUN := uv run --group test
 SHOT := $(RUN) profkit tui --size 96x28 --screenshot docs/screens
 ALONE := traces/recorded-resnet50-workers-0
 
-.PHONY: screenshots check test systems converge gpu bench trust accuracy docs
+.PHONY: screenshots check test systems converge gpu bench trust accuracy programs slow-lines docs
 
 check:  ## lint, format, types, import contracts
 	$(RUN) ruff check .
@@ -30,10 +30,20 @@ bench:  ## every benchmark beside its peer, into docs/performance.md; the first 
 trust:  ## kills, cuts, flips, failing disks, hostile names, an hour of recording: into docs/reliability.md; hours
 	$(RUN) python benchmarks/reliability.py
 
-accuracy:  ## faults of known cost planted in real jobs, and how often their cause is named; half an hour on two cores
-	$(RUN) python benchmarks/faults run --variant development --variant held-out
+accuracy:  ## faults of known cost planted in real jobs, and how often their cause is named; an hour on two cores
+	$(RUN) python benchmarks/faults run --variant development --variant held-out --variant held-out-2
 	$(RUN) python benchmarks/faults score --write
+	$(RUN) python benchmarks/healthy.py run
+	$(RUN) python benchmarks/healthy.py score --write
 	$(RUN) python benchmarks/figures.py
+
+programs:  ## real programs of many packages, bare and recorded, against an independent probe; half an hour on two cores
+	$(RUN) python benchmarks/programs/table.py run
+	$(RUN) python benchmarks/programs/table.py write
+
+slow-lines:  ## slow lines planted in two jobs, and how often sampled stacks name them; a quarter of an hour
+	$(RUN) python benchmarks/slow_lines.py run --work build/slow-lines
+	$(RUN) python benchmarks/slow_lines.py score --work build/slow-lines --write
 
 docs:  ## what is generated from the code
 	$(RUN) profkit schema --markdown > docs/schema.md

@@ -60,7 +60,7 @@ def compare(*found: Found) -> dict[str, dict[str, float]]:
     for name in found[0].beside:
         rows[name] = _as_row(pool([each.beside[name] for each in found]))
     if WRITER in rows:
-        rows["profkit"] = _sum(rows["profkit"], rows[WRITER], rows["bare"]["median_ms"])
+        rows["profkit"] = add_up(rows["profkit"], rows[WRITER], rows["bare"]["median_ms"])
     return rows
 
 
@@ -73,7 +73,7 @@ def _as_row(cost: Added) -> dict[str, float]:
     return {name: round(value, 4) for name, value in numbers.items()}
 
 
-def _sum(hooks: dict[str, float], writer: dict[str, float], bare_ms: float) -> dict[str, float]:
+def add_up(hooks: dict[str, float], writer: dict[str, float], bare_ms: float) -> dict[str, float]:
     """Return the sum of two independent measurements."""
     mean = hooks["over_bare_ms"] + writer["over_bare_ms"]
     half = math.hypot(*((row["high_ms"] - row["low_ms"]) / 2 for row in (hooks, writer)))

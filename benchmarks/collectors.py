@@ -8,10 +8,14 @@ is read ten times per second, like the real one. Differences are to the bare blo
 The collectors' share is measured twice: `collectors alone` from the pairs of each turn, and
 `their threads` in one long run (beside.py).
 
-    python benchmarks/collectors.py [--processes 1 [--keep-heap]] [--turns 30] [--block-ms 400]
-                                    [--case convolutions]
+With `--stacks`, the only collector is the sampler of stacks, which runs only if it is asked for.
+`with stacks` is then the whole cost of profkit: its hooks and the sampler's thread.
 
-Exits 1 if the threads use more than 1 % of a CPU, or certainly make a step more than 1 % longer.
+    python benchmarks/collectors.py [--processes 1 [--keep-heap]] [--turns 30] [--block-ms 400]
+                                    [--case convolutions] [--stacks]
+
+Exits 1 if the threads use more than 1 % of a CPU, or certainly make a step more than 1 % longer;
+with `--stacks`, if the whole cost is above 0.15 ms per step or 1 % of the step of about 20 ms.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -30,14 +35,23 @@ from typing import Any
 
 import torch
 from beside import Events, noting
-from block_costs import Found, compare, compare_two
-from overhead import Modes, make_parser, measure_in_processes, run_beside, run_case
+from block_costs import Found, add_up, compare, compare_two
+from overhead import (
+    Modes,
+    costs_too_much,
+    make_parser,
+    measure_in_processes,
+    run_beside,
+    run_case,
+)
 from overhead_jobs import make_cases, train
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from profkit.collectors import nvml
 from profkit.collectors._nvml_door import Door
+from profkit.collectors.base import Inside
+from profkit.collectors.stacks import StackSampler
 from profkit.instrument.frameworks.base import load_framework
 from profkit.plugins import COLLECTORS
 from profkit.run.collecting import Choice, Collecting
@@ -45,6 +59,7 @@ from tests.collectors.fake_nvml import FakeGpu, FakeNvml
 
 LIMIT_SHARE = 0.01
 THREADS = "their threads"
+WITH_STACKS = "with stacks"
 
 Tell = Callable[[str], contextlib.AbstractContextManager[object]]
 
@@ -52,7 +67,7 @@ Tell = Callable[[str], contextlib.AbstractContextManager[object]]
 class CollectorModes(Modes):
     """Bare, profkit's hooks alone, the hooks with collectors, and torch.profiler."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, stacks: bool = False) -> None:
         super().__init__(folder)
         self.names = {
             "bare": self._bare,
@@ -60,7 +75,8 @@ class CollectorModes(Modes):
             "collectors": self._collectors,
             "torch.profiler": self._profiler,
         }
-        self._choice = Choice.parse("", "every:100000000", operators=False)
+        collect = "stacks" if stacks else ""
+        self._choice = Choice.parse(collect, "every:100000000", operators=False)
 
     @contextlib.contextmanager
     def _collectors(self) -> Iterator[Tell]:
@@ -76,6 +92,7 @@ class CollectorModes(Modes):
             load_framework("torch"),
             sink.appender("kernels"),
             sink.appender("samples"),
+            rows=sink.rows,
         )
         collecting.start()
         yield collecting
@@ -98,14 +115,18 @@ def stand_in_for_nvml() -> bool:
     return True
 
 
-def thread_costs(reads: int = 30) -> dict[str, float]:
+def thread_costs(reads: int = 30, *, stacks: bool = False) -> dict[str, float]:
     """Return the CPU time of each collector's thread, in ms per second."""
+    rows: list[Any] = []
     case = make_cases()[0]
     optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3)
     loaded, _ = COLLECTORS.load_all()
     costs = {}
     for name, collector in loaded.items():
-        if not collector.why_not():
+        if not collector.why_not() and (name == "stacks") == stacks:
+            if isinstance(collector, StackSampler):
+                here = threading.get_ident(), "MainThread"
+                collector.watch(Inside(*here, lambda: True, rows.append, rows.append))
             took = []
             for _ in range(reads):
                 train(case, optimizer, 1, lambda name: contextlib.nullcontext())
@@ -117,14 +138,16 @@ def thread_costs(reads: int = 30) -> dict[str, float]:
 
 
 def main() -> int:
-    args = make_parser(__doc__, turns=30, block_ms=400.0).parse_args()
+    parser = make_parser(__doc__, turns=30, block_ms=400.0)
+    parser.add_argument("--stacks", action="store_true", help="measure the sampler of stacks")
+    args = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["KINETO_LOG_LEVEL"] = "99"
     faked = stand_in_for_nvml()
     runs = measure_in_processes(args, lambda: _measure(args))
-    found = {case: _compare([run[case] for run in runs]) for case in runs[0]}
+    found = {case: _compare([run[case] for run in runs], stacks=args.stacks) for case in runs[0]}
     machine = f"{os.cpu_count()} cores, NVML {'faked' if faked else 'real'}"
-    costs = thread_costs()
+    costs = thread_costs(stacks=args.stacks)
     print(
         json.dumps(
             {
@@ -149,7 +172,7 @@ def main() -> int:
 def _measure(args: argparse.Namespace) -> dict[str, Found]:
     """Return the result of every case in this process."""
     with tempfile.TemporaryDirectory() as folder:
-        modes = CollectorModes(Path(folder) / "run")
+        modes = CollectorModes(Path(folder) / "run", stacks=args.stacks)
         cases = [case for case in make_cases() if args.case in case.name]
         found = {
             case.name: Found(
@@ -161,17 +184,21 @@ def _measure(args: argparse.Namespace) -> dict[str, Found]:
     return found
 
 
-def _compare(runs: Sequence[Found]) -> dict[str, dict[str, float]]:
+def _compare(runs: Sequence[Found], *, stacks: bool = False) -> dict[str, dict[str, float]]:
     rows = compare(*runs)
     alone = compare_two("collectors", "profkit", [run.times for run in runs])
     rows["collectors alone"] = alone | {
         "share_of_step": round(alone["over_bare_ms"] / rows["bare"]["median_ms"], 4)
     }
+    if stacks:
+        rows[WITH_STACKS] = add_up(rows["profkit"], rows[THREADS], rows["bare"]["median_ms"])
     return rows
 
 
 def _costs_too_much(rows: dict[str, dict[str, float]]) -> bool:
     """Return true if the threads are over the limit; blocks cannot resolve one per cent."""
+    if WITH_STACKS in rows:
+        return costs_too_much(rows[WITH_STACKS]["over_bare_ms"], rows["bare"]["median_ms"])
     limit_ms = LIMIT_SHARE * rows["bare"]["median_ms"]
     return rows[THREADS]["over_bare_ms"] > limit_ms or rows["collectors alone"]["low_ms"] > limit_ms
 

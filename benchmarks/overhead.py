@@ -173,7 +173,7 @@ def main() -> int:
     return (
         1
         if any(
-            _costs_too_much(rows["profkit"]["over_bare_ms"], rows["bare"]["median_ms"])
+            costs_too_much(rows["profkit"]["over_bare_ms"], rows["bare"]["median_ms"])
             for rows in found.values()
         )
         else 0
@@ -255,7 +255,7 @@ def _measure_in_process(heap: dict[str, str]) -> dict[str, Found]:
     return {case: Found.from_json(told) for case, told in json.loads(done.stdout).items()}
 
 
-def _costs_too_much(cost_ms: float, step_ms: float) -> bool:
+def costs_too_much(cost_ms: float, step_ms: float) -> bool:
     """Return true if a case is over the limit per step, or over the share for long steps."""
     return cost_ms > (min(LIMIT_MS, LIMIT_SHARE * step_ms) if step_ms >= LONG_STEP_MS else LIMIT_MS)
 

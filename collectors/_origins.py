@@ -8,7 +8,7 @@ import sysconfig
 
 from profkit.vocab import OWN_CODE, PACKAGE_CODE, PYTHON_CODE
 
-_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+_PACKAGE_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 _TYPED_IN = ("<stdin>", "<ipython-input-", "<console>")
 """What an interpreter names code that the user has typed."""
@@ -27,7 +27,8 @@ class Origins:
         own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         self._profkit = tuple({own + os.sep, os.path.realpath(own) + os.sep})
         folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-        self._python = tuple(folder + os.sep for folder in folders if folder)
+        both = {path for folder in folders if folder for path in (folder, os.path.realpath(folder))}
+        self._python = tuple(folder + os.sep for folder in both)
         self._home = os.path.expanduser("~").rstrip(os.sep)
 
     def of(self, file: str) -> str:

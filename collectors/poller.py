@@ -105,10 +105,11 @@ class Pollers:
             self.cpu_ns[collector.name] = time.thread_time_ns()
 
     def _read(self, collector: Collector, until: threading.Event | None = None) -> None:
-        problem, until = "", until or self._ending
+        problem = ""
+        ending = until or self._ending
         try:
             for reading in itertools.islice(collector.read(), MOST_READINGS):
-                if until.is_set():
+                if ending.is_set():
                     return
                 found = find_problem(reading)
                 if found:

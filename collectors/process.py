@@ -23,7 +23,7 @@ _CPU_FIELDS = slice(11, 13)
 """Processor time in user and kernel mode, in ticks, has these places there."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-MOST_THREADS = 64
+MOST_PYTHON_THREADS = 64
 """Of a process with more Python threads, only so many are read."""
 
 OWN_THREADS = "profkit-"
@@ -73,7 +73,7 @@ class ProcessCollector:
             and not thread.name.startswith(OWN_THREADS)
             and type(thread).__name__ != FOREIGN_THREAD
         ]
-        for thread in others[:MOST_THREADS]:
+        for thread in others[:MOST_PYTHON_THREADS]:
             with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
                 stat = (self.proc / f"task/{thread.native_id}/stat").read_text()
                 ticks = stat.rpartition(")")[2].split()[_CPU_FIELDS]

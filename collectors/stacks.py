@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
+from typing import Any
 
 from profkit.clock import Clock, now_ns
 from profkit.collectors._origins import Origins, cut
@@ -16,6 +17,9 @@ DENSE_SAMPLES = 72_000
 
 A sample stands for the time in `every_ns`, so that rare ones count for more.
 """
+
+INTERVAL_S = 0.05
+"""Mean time between two samples."""
 
 READS_PER_COUNT = 200
 """The number of stored samples is a reading once in so many samples."""
@@ -39,15 +43,13 @@ class StackSampler:
 
     name = "stacks"
     on_request = True
-    interval_s = 0.05
+    interval_s = INTERVAL_S
 
     def __init__(self, clock: Clock = now_ns) -> None:
         self._clock = clock
         self._random = random.Random()  # the job's own generator must not move
         self._inside: Inside | None = None
-        self._frames: dict[tuple[int, str, str, int], int] = {}
-        self._origins = Origins()
-        self._known: dict[str, tuple[str, str]] = {}
+        self._frames = FrameTable(lambda row: None)
         self._began_ns = self._stored = self._reads = self._read_ns = self._due_ns = 0
 
     def wait_s(self) -> float:
@@ -63,7 +65,7 @@ class StackSampler:
 
     def watch(self, inside: Inside) -> None:
         """Sample this thread from now on, into these tables."""
-        self._frames = {}
+        self._frames = FrameTable(inside.frames)
         self._began_ns, self._stored, self._reads, self._due_ns = self._clock(), 0, 0, 0
         self._inside = inside
 
@@ -77,8 +79,8 @@ class StackSampler:
         if inside is not None and inside.is_recording():
             every_ns = int(self._every_s() * 1e9)
             late_ns = max(0, now - (self._due_ns or now))
-            places = _places(sys._current_frames().get(inside.thread))  # noqa: SLF001
-            stack = self._store(places, inside)
+            places = places_of(sys._current_frames().get(inside.thread))  # noqa: SLF001
+            stack = self._frames.store(places)
             if stack != NOTHING:
                 inside.stacks((now, late_ns, every_ns, inside.thread_name, stack))
                 self._stored += 1
@@ -87,11 +89,25 @@ class StackSampler:
             yield Reading("stacks_count", self._stored)
 
     def _every_s(self) -> float:
-        elapsed_s = (self._clock() - self._began_ns) / 1e9 if self._inside else 0.0
-        return max(self.interval_s, elapsed_s / DENSE_SAMPLES)
+        return mean_wait_s((self._clock() - self._began_ns) / 1e9 if self._inside else 0.0)
 
-    def _store(self, places: list[tuple[CodeType, int]], inside: Inside) -> int | None:
-        """Return the id of the innermost frame; `None` if the dictionary is full."""
+
+def mean_wait_s(elapsed_s: float) -> float:
+    """Return the mean time between two samples after this time of sampling."""
+    return max(INTERVAL_S, elapsed_s / DENSE_SAMPLES)
+
+
+class FrameTable:
+    """Numbers the frames of stacks, and hands over each new one once."""
+
+    def __init__(self, append: Callable[[tuple[Any, ...]], None]) -> None:
+        self._append = append
+        self._frames: dict[tuple[int, str, str, int], int] = {}
+        self._origins = Origins()
+        self._known: dict[str, tuple[str, str]] = {}
+
+    def store(self, places: list[tuple[CodeType, int]]) -> int | None:
+        """Return the id of the innermost frame; `None` if the table is full."""
         parent = NOTHING
         for code, line in reversed(places):
             file = code.co_filename
@@ -110,7 +126,7 @@ class StackSampler:
                     return None
                 frame = len(self._frames)
                 above = None if parent == NOTHING else parent
-                inside.frames((frame, above, path, cut(function), line, origin))
+                self._append((frame, above, path, cut(function), line, origin))
                 self._frames[key] = frame
             parent = frame
         return parent
@@ -120,10 +136,13 @@ NOTHING = -1
 """The id of no frame: above the outermost one, and of a stack that is all profkit's."""
 
 
-def _places(frame: FrameType | None) -> list[tuple[CodeType, int]]:
-    """Return where each frame is, innermost first, and keep no frame."""
+def places_of(frame: FrameType | None, below: CodeType | None = None) -> list[tuple[CodeType, int]]:
+    """Return where each frame is, innermost first, and keep no frame.
+
+    Frames outside the one of the code `below` are dropped.
+    """
     found: list[tuple[CodeType, int]] = []
-    while frame is not None and len(found) < MOST_DEPTH:
+    while frame is not None and len(found) < MOST_DEPTH and frame.f_code is not below:
         found.append((frame.f_code, frame.f_lineno or 0))
         frame = frame.f_back
     return found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from profkit.clock import Clock, now_ns
+from profkit.instrument.collectives import Entered
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, CollectiveRow, Event
 from profkit.vocab import Phase
@@ -70,17 +71,31 @@ class BucketLog:
     ) -> None:
         self._recorder = recorder
         self._append = append
-        self._communicator = communicator
+        self.communicator = communicator
         self._group_size = group_size
         self._backend = backend
         self._host_knows_end = backend in COMPLETES_WHEN_DONE
         self._clock = clock
-        self._sequence = sequence or itertools.count()
+        self.sequence = sequence or itertools.count()
         self._unmeasured = unmeasured
+        recorder.in_flight.add(self)
         self._pending: list[Bucket] = []
         self._tail: Event | None = None
         self.expected = 0
         """Number of buckets of the backward before, which tells which bucket is the last."""
+
+    def entered(self) -> Iterator[Entered]:
+        """Yield the buckets of the backward that runs, for a thread that looks from outside."""
+        for bucket in list(self._pending):
+            index, since_ns, done = bucket.index, bucket.start_ns, bucket.end_ns > 0
+            yield self.name(bucket.sequence, index, bucket.bytes, bucket.dtype, since_ns, done=done)
+
+    def name(
+        self, sequence: int, index: int, size: int, dtype: str, since_ns: int, *, done: bool
+    ) -> Entered:
+        """Return a bucket of this reducer as a collective that was entered."""
+        name = self.communicator
+        return Entered(name, sequence, "all_reduce", size, dtype, done, since_ns, index)
 
     @property
     def pending(self) -> int:
@@ -89,7 +104,7 @@ class BucketLog:
 
     def skipped(self) -> None:
         """Number a collective of a step that is not recorded: ranks are matched by number."""
-        next(self._sequence)
+        next(self.sequence)
 
     def launched(self, index: int, size: int, dtype: str) -> Bucket:
         """Note that a bucket is ready and goes to the library now."""
@@ -106,7 +121,7 @@ class BucketLog:
                 device.drop(self._tail)
                 self._tail = device.mark()
         now = self._clock()
-        bucket = Bucket(index, size, dtype, now, now, step, next(self._sequence), mark)
+        bucket = Bucket(index, size, dtype, now, now, step, next(self.sequence), mark)
         pending.append(bucket)
         return bucket
 
@@ -135,7 +150,7 @@ class BucketLog:
         is where its last gradient was ready.
         """
         recorder = self._recorder
-        number = next(self._sequence)
+        number = next(self.sequence)
         if not recorder.recording:
             recorder.drop_marks(mark)
             return
@@ -180,7 +195,7 @@ class BucketLog:
             ready, end = bucket.ready_ns, bucket.end_ns or now
             last_ready = max(last_ready, ready)
             last_end = max(last_end, end)
-            row = (self._communicator, bucket.sequence, "all_reduce", bucket.bytes, bucket.dtype)
+            row = (self.communicator, bucket.sequence, "all_reduce", bucket.bytes, bucket.dtype)
             times = (self._group_size, ready, bucket.start_ns, end)
             self._append((*row, *times, self._backend, bucket.step, bucket.index))
         self._recorder.keep_inner(_ALLREDUCE, EXPOSED, last_ready, last_end)
@@ -229,7 +244,7 @@ class BucketLog:
 
     def _row(self, bucket: Bucket, end: int) -> CollectiveRow:
         return CollectiveRow(
-            communicator=self._communicator,
+            communicator=self.communicator,
             sequence=bucket.sequence,
             op="all_reduce",
             bytes=bucket.bytes,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from profkit.clock import Clock, now_ns
@@ -43,9 +45,26 @@ class Message(NamedTuple):
     dtype: str
 
 
-@dataclass(frozen=True)
+class Entered(NamedTuple):
+    """A collective that this process has entered, for a thread that looks from outside."""
+
+    group: str
+    sequence: int
+    op: str
+    bytes: int
+    dtype: str
+    done: bool
+    since_ns: int
+    bucket: int | None = None
+
+
+MOST_ENTERED = 32
+"""Collectives that a process remembers, to be compared with other ranks after a hang."""
+
+
+@dataclass(eq=False, slots=True)
 class Sent:
-    """A collective that has not ended."""
+    """A collective that a process has entered."""
 
     group: Group
     op: str
@@ -54,6 +73,7 @@ class Sent:
     step: int
     start_ns: int
     mark: Event | None
+    is_over: bool = False
 
 
 class Quiet(threading.local):
@@ -67,7 +87,7 @@ class Quiet(threading.local):
 QUIET = Quiet()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CallLog:
     """Makes the rows of these calls; `sequences` counts all collectives of each communicator."""
 
@@ -75,13 +95,41 @@ class CallLog:
     append: Append
     sequences: Mapping[str, Iterator[int]]
     clock: Clock = now_ns
+    sent: weakref.WeakKeyDictionary[Any, Sent] = field(default_factory=weakref.WeakKeyDictionary)
+    """The calls that did not wait and for whose result the host can wait, by their handles."""
+    last: deque[Sent] = field(default_factory=lambda: deque(maxlen=MOST_ENTERED))
+    """The last calls, for a thread that looks from outside."""
+
+    def __post_init__(self) -> None:
+        self.recorder.in_flight.add(self)
+
+    def entered(self) -> Iterator[Entered]:
+        """Yield the last calls, and the last number of each communicator that has others."""
+        numbered = set()
+        for sent in list(self.last):
+            numbered.add((sent.group.name, sent.sequence))
+            yield Entered(
+                sent.group.name,
+                sent.sequence,
+                sent.op,
+                sent.message.bytes,
+                sent.message.dtype,
+                sent.is_over,
+                sent.start_ns,
+            )
+        for name, sequence in list(self.sequences.items()):
+            latest = following(sequence) - 1
+            if latest >= 0 and (name, latest) not in numbered:
+                yield Entered(name, latest, "", 0, "", done=True, since_ns=0)
 
     def begin(self, group: Group, op: str, message: Message) -> Sent:
         device = self.recorder.device
         mark = device.mark() if device is not None and not group.blocks else None
         sequence = next(self.sequences[group.name])
         step = self.recorder.step_index
-        return Sent(group, op, message, sequence, step, self.clock(), mark)
+        sent = Sent(group, op, message, sequence, step, self.clock(), mark)
+        self.last.append(sent)
+        return sent
 
     def end(self, sent: Sent, *, waited: bool) -> None:
         """Record a call whose result is there, or whose device knows when it is.
@@ -89,6 +137,7 @@ class CallLog:
         With `waited`, this thread did nothing else from the call's beginning until now.
         """
         now = self.clock()
+        sent.is_over = True
         recorder, group = self.recorder, sent.group
         if not recorder.recording:
             return
@@ -113,6 +162,16 @@ class CallLog:
         if waited and group.blocks:
             recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, sent.start_ns, now)
 
+    def end_wait(self, sent: Sent, start_ns: int) -> None:
+        """Record that this thread has waited since `start_ns` for a call that did not wait."""
+        self.recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, start_ns, self.clock())
+
+
+def following(numbers: Iterator[int]) -> int:
+    """Return the next number of an `itertools.count`, without taking it."""
+    shown = repr(numbers)  # its only way to be read that is not deprecated
+    return int(shown[shown.index("(") + 1 : -1])
+
 
 @dataclass(frozen=True)
 class Dialect:
@@ -134,6 +193,9 @@ class Dialect:
 
     is_traced: Callable[[], bool]
     """Return true if a compiler runs the call instead of the job."""
+
+    times_waits: bool = False
+    """True if waiting for the handle of a call that did not wait is hooked, too."""
 
 
 def hook_calls(patches: Patches, dialect: Dialect, log: CallLog, *owners: Any) -> None:
@@ -204,5 +266,7 @@ def _finish(dialect: Dialect, log: CallLog, sent: Sent, waits: bool, work: Any) 
     if waits:
         log.end(sent, waited=True)
     elif work is not None:
+        if dialect.times_waits and sent.group.blocks:
+            log.sent[work] = sent
         end = guarded("collective done", lambda: log.end(sent, waited=False), None)
         dialect.when_done(work, end)

@@ -75,6 +75,10 @@ class Recorder(SpanRecorder):
         self._boundary_ns = clock()
         self.last_step_ns = 0
         self._is_measured = is_measured
+        self.in_flight: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Logs of collectives, whose `entered` yields those that this process has entered."""
+        self.in_worker: Callable[[Any], object] = lambda meter: None
+        """Called in each worker process of a loader, with the meter of its batches."""
         self.stopped = False
         """True once the run has ended, and in a forked child."""
         self.measuring = self.recording = is_measured(0)

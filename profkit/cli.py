@@ -19,6 +19,7 @@ VERBS = (
     "run",
     "report",
     "explain",
+    "why",
     "bench",
     "tui",
     "import",

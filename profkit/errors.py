@@ -14,6 +14,7 @@ class ExitCode(IntEnum):
     UNREADABLE = 3
     REGRESSION = 10
     NOT_JUDGED = 11
+    HUNG = 12
     CANNOT_START = 125
     NOT_EXECUTABLE = 126
     NOT_FOUND = 127

@@ -164,6 +164,11 @@ RANK_FILE: Final = "rank.json"
 END_FILE: Final = "end.json"
 STREAM_SUFFIX: Final = ".arrows"
 
+WORKER_STACKS: Final = "worker-stacks"
+"""Folder in a rank's folder for the stacks of loader workers, a file of lines for each process."""
+
+LINES_SUFFIX: Final = ".jsonl"
+
 
 def rank_folder(rank: int) -> str:
     return f"r{rank:05d}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from profkit.clock import Anchor
 from profkit.trace import RankManifest, RunManifest
 from profkit.trace.files import RankFiles
-from profkit.vocab import FAILURES, HANGS, RunState, rank_folder
+from profkit.vocab import FAILURES, HANGS, LINES_SUFFIX, WORKER_STACKS, RunState, rank_folder
 
 INJECTIONS = {
     "script": "</title></style></script><script>alert(1)</script>",
@@ -57,6 +58,9 @@ def hostile_run(folder: Path, *, steps: int = 30) -> Path:
         files.write("spans", _spans(texts, steps))
         files.write("collectives", _collectives(texts, steps))
         files.write("samples", _samples(texts))
+        files.write("stacks", _stacks(texts, steps))
+        files.write("frames", _frames(texts))
+        _write_worker(files.folder / WORKER_STACKS, texts, steps)
         files.close(texts[5])
     known = dict(zip(texts, texts, strict=True))
     RunManifest(
@@ -116,6 +120,44 @@ def _collectives(texts: Sequence[str], steps: int) -> dict[str, Any]:
         "step": range(steps),
         "bucket": [0] * steps,
     }
+
+
+SAMPLES_PER_STEP = 20
+
+
+def _stacks(texts: Sequence[str], steps: int) -> dict[str, Any]:
+    count = SAMPLES_PER_STEP * steps
+    return {
+        "time_ns": range(5, 1000 * steps, 1000 // SAMPLES_PER_STEP),
+        "late_ns": [0] * count,
+        "every_ns": [1000 // SAMPLES_PER_STEP] * count,
+        "thread": ["MainThread"] * count,
+        "stack": [number % (2 * len(texts)) for number in range(count)],
+    }
+
+
+def _frames(texts: Sequence[str]) -> dict[str, Any]:
+    """Each text as a file and a function: of the job, and below it of a package."""
+    count = len(texts)
+    return {
+        "id": range(2 * count),
+        "parent": [*[None] * count, *range(count)],
+        "file": [*texts, *texts],
+        "function": [*reversed(texts), *texts],
+        "line": [7] * 2 * count,
+        "origin": [*["job"] * count, *["package"] * count],
+    }
+
+
+def _write_worker(folder: Path, texts: Sequence[str], steps: int) -> None:
+    folder.mkdir()
+    lines: list[Any] = [("worker", 0, 77), ("cost", 1000 * steps, 10)]
+    for number, text in enumerate(texts):
+        lines.append(("frame", number, None, text, text, 7, "job"))
+    for number in range(SAMPLES_PER_STEP * steps):
+        lines.append(("sample", 5 + 50 * number, 0, 50, number % len(texts)))
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (folder / f"0-77{LINES_SUFFIX}").write_text(text)
 
 
 def _samples(texts: Sequence[str]) -> dict[str, Any]:

@@ -229,4 +229,4 @@ def test_the_ends_of_an_interval_are_told_apart(
 
 def test_two_shares_have_one_percent_sign() -> None:
     assert share_range(Estimate(0.5, 0.41, 0.62)) == "41.0 to 62.0 %"
-    assert share_range(Estimate(0.5, 0.50011, 0.50012)) == "50.011 to 50.012 %"
+    assert share_range(Estimate(0.5, 0.50011, 0.50012)) == "within 0.1 %"

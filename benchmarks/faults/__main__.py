@@ -3,16 +3,22 @@
 python benchmarks/faults run             run the missing pairs into --work; may be interrupted
 python benchmarks/faults score           show what profkit reports, as a table
 python benchmarks/faults score --write   also write docs/accuracy.md
+python benchmarks/faults misses          list the wrong reports of the second held-out suite
 python benchmarks/faults list            list the faults
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # slow_lines is next to this folder
+
+from fault import Fault, as_words
 from pairs import is_done, run_pairs, why_not
-from plants import DEVELOPMENT, FAULTS, SHAPES, Fault, as_words, named
+from slow_lines import keep_section
+from variants import DEVELOPMENT, HELD_OUT_2, VARIANTS, faults_of, named
 
 DOCUMENT = Path(__file__).parents[2] / "docs/accuracy.md"
 
@@ -21,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("run", "score", "list"))
+    parser.add_argument("what", choices=("run", "score", "misses", "list"))
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="only these")
     parser.add_argument(
         "--work",
@@ -31,60 +37,76 @@ def main() -> None:
     )
     parser.add_argument(
         "--variant",
-        choices=tuple(SHAPES),
+        choices=VARIANTS,
         action="append",
         help="the job that is planted in; may be repeated",
     )
     parser.add_argument("--trials", type=int, default=1, help="how often each pair is run")
     parser.add_argument("--on-gpu", action="store_true", help="only those that need a GPU")
     parser.add_argument("--write", action="store_true", help="write docs/accuracy.md")
+    parser.add_argument(
+        "--first", action="store_true", help="keep this as the first score of the second suite"
+    )
     args = parser.parse_intermixed_args()
     variants = args.variant or [DEVELOPMENT]
-    {"run": run, "score": score, "list": show}[args.what](args, variants)
+    does = {"run": run, "score": score, "misses": list_misses, "list": show}
+    does[args.what](args, variants)
 
 
-def chosen(args: argparse.Namespace) -> tuple[Fault, ...]:
-    return tuple(fault for fault in named(args.faults) if fault.needs_gpu or not args.on_gpu)
+def chosen(args: argparse.Namespace, variant: str) -> tuple[Fault, ...]:
+    faults = named(args.faults, variant)
+    return tuple(fault for fault in faults if fault.needs_gpu or not args.on_gpu)
 
 
 def run(args: argparse.Namespace, variants: list[str]) -> None:
+    failed = 0
     for trial in range(args.trials):
         for variant in variants:
+            faults = chosen(args, variant)
             for line in run_pairs(
-                args.work, chosen(args), variant=variant, trial=trial, has_gpu=has_gpu()
+                args.work, faults, variant=variant, trial=trial, has_gpu=has_gpu()
             ):
                 print(f"{variant}, trial {trial}: {line}", flush=True)
-    wanted = [fault for fault in chosen(args) if why_not(fault, has_gpu=has_gpu()) is None]
-    failed = sum(
-        not is_done(args.work, fault, variant, trial)
-        for trial in range(args.trials)
-        for variant in variants
-        for fault in wanted
-    )
+            wanted = [fault for fault in faults if why_not(fault, has_gpu=has_gpu()) is None]
+            failed += sum(not is_done(args.work, fault, variant, trial) for fault in wanted)
     if failed:
         raise SystemExit(f"{failed} pairs failed; the same command runs these again")
 
 
 def score(args: argparse.Namespace, variants: list[str]) -> None:
-    from scoring import as_document, as_text, score_all
-    from sections import BEGIN, END, find_healthy, replace_healthy
+    from accuracy_page import update_page
+    from both_ways import keep_first, score_both_ways
+    from scoring import score_all
+    from second_page import as_second_text
+    from summary import as_text
 
-    scores = score_all(args.work, chosen(args), args.variant or list(SHAPES))
-    print(as_text(scores))
+    wanted = args.variant or list(VARIANTS)
+    first = [variant for variant in wanted if variant != HELD_OUT_2]
+    scores = score_all(args.work, chosen(args, DEVELOPMENT), first) if first else []
+    both_ways = score_both_ways(args.work, args.faults) if HELD_OUT_2 in wanted else []
+    print(as_text(scores) if scores else "", as_second_text(both_ways), sep="\n")
+    if args.first:
+        keep_first(both_ways)
     if args.write:
-        document = as_document(scores, has_gpu=has_gpu())
-        healthy = find_healthy(DOCUMENT.read_text()).removeprefix(BEGIN).removesuffix(END)
-        if healthy:
-            document = replace_healthy(document, healthy.strip())
-        DOCUMENT.write_text(document)
+        before = DOCUMENT.read_text()
+        page = update_page(before, scores, both_ways, has_gpu=has_gpu())
+        DOCUMENT.write_text(keep_section(page, before))
+
+
+def list_misses(args: argparse.Namespace, variants: list[str]) -> None:
+    from both_ways import score_both_ways
+    from second_page import as_misses
+
+    print(as_misses(score_both_ways(args.work, args.faults)))
 
 
 def show(args: argparse.Namespace, variants: list[str]) -> None:
-    for fault in FAULTS:
-        reason = why_not(fault, has_gpu=has_gpu())
-        note = f"  ({reason})" if reason else ""
-        ranks = f"{fault.framework:7s}{fault.ranks} ranks"
-        print(f"{fault.name:36s} {ranks}  {as_words(fault)}{note}")
+    for variant in variants:
+        for fault in faults_of(variant):
+            reason = why_not(fault, has_gpu=has_gpu())
+            note = f"  ({reason})" if reason else ""
+            ranks = f"{fault.framework:7s}{fault.ranks} ranks"
+            print(f"{fault.name:40s} {ranks}  {as_words(fault)}{note}")
 
 
 def has_gpu() -> bool:

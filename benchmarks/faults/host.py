@@ -3,8 +3,9 @@
     python benchmarks/faults/host.py torch
 
 Reads one JSON object per line: the job's `options`, its `ranks`, and the `folder` for its trace
-and its own clock. Answers each with a line of exit codes. The ranks are hooked as `profkit run`
-hooks them, and the job's code does not know it.
+and its own clock. It may name another module than the framework's usual `job`, and how many other
+processes make `noise` while it trains. Answers each with a line of exit codes. The ranks are
+hooked as `profkit run` hooks them, and the job's code does not know it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import gc
 import importlib
 import json
 import os
+import random
 import signal
 import socket
 import sys
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -54,7 +57,8 @@ PRIORITY = -20
 
 def main() -> None:
     framework = sys.argv[1]
-    job = importlib.import_module(f"job_{framework}")
+    usual = f"job_{framework}"
+    importlib.import_module(usual)
     if AS_OTHERS not in os.environ:
         _go_first()
     for module in (*LATE_IMPORTS[framework], *PROFKIT):
@@ -63,16 +67,44 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         request = json.loads(line)
+        job = importlib.import_module(request.get("job", usual))
         ranks = request["ranks"]
         ports = _free_ports(ranks)
-        pids = [
-            _fork(job, request, rank, _rank_variables(rank, ranks, *ports)) for rank in range(ranks)
-        ]
-        print(
-            json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]),
-            file=answers,
-            flush=True,
-        )
+        with _noise(request.get("noise", 0)):
+            pids = [
+                _fork(job, request, rank, _rank_variables(rank, ranks, *ports))
+                for rank in range(ranks)
+            ]
+            codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        print(json.dumps(codes), file=answers, flush=True)
+
+
+@contextlib.contextmanager
+def _noise(processes: int) -> Iterator[None]:
+    """Let other processes compute in bursts, with the priority of the job."""
+    pids = []
+    for number in range(processes):
+        pid = os.fork()
+        if not pid:
+            _be_noise(number)
+        pids.append(pid)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _be_noise(number: int) -> NoReturn:
+    """Compute and rest in turn, about two thirds of the time, until the host ends it."""
+    signal.alarm(LONGEST_S)
+    rng = random.Random(number)
+    while True:
+        until = time.perf_counter() + rng.uniform(0.02, 0.1)
+        while time.perf_counter() < until:
+            pass
+        time.sleep(rng.uniform(0.01, 0.05))
 
 
 def _go_first() -> None:

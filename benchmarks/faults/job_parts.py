@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,8 @@ OPTIONS_VARIABLE = "FAULT_OPTIONS"
 OWN_FOLDER_VARIABLE = "FAULT_OWN"
 CLASSES = 10
 PICTURES = 64
+
+OptionsT = TypeVar("OptionsT")
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,17 @@ class Options:
 
     @classmethod
     def from_environment(cls) -> Options:
-        known = {field.name for field in fields(cls)}
-        given = json.loads(os.environ.get(OPTIONS_VARIABLE, "{}"))
-        unknown = sorted(set(given) - known)
-        if unknown:
-            raise SystemExit(f"{OPTIONS_VARIABLE}: no such option: {', '.join(unknown)}")
-        return cls(**given)
+        return read_options(cls)
+
+
+def read_options(kind: type[OptionsT]) -> OptionsT:
+    """Return the options of this process's job."""
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # dataclasses
+    given = json.loads(os.environ.get(OPTIONS_VARIABLE, "{}"))
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise SystemExit(f"{OPTIONS_VARIABLE}: no such option: {', '.join(unknown)}")
+    return kind(**given)
 
 
 class OwnClock:

@@ -13,13 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from plants import Fault, options_of
+from fault import Fault
+from variants import options_of
 
 HOST = Path(__file__).with_name("host.py")
 BASE, TARGET = "base", "target"
 DONE = "done.json"
 KERNEL_WINDOWS = "3:9"
 """The window is in the warm-up, which no figure covers. It is long enough for one slow step."""
+
+NOISES = 3
+"""Number of other processes: with the job, more than the smallest machine has cores."""
 
 QUIET = {
     "OMP_NUM_THREADS": "1",
@@ -125,11 +129,16 @@ def job_of(fault: Fault, side: str, variant: str, trial: int) -> dict[str, Any]:
         if fault.kernels
         else {"PROFKIT_KERNELS": ""}
     )
-    return {
+    request: dict[str, Any] = {
         "options": {**options, "seed": options.get("seed", 0) + trial},
         "ranks": fault.ranks,
         "environment": environment,
     }
+    if fault.job:
+        request["job"] = fault.job
+    if fault.noise in (side, "both"):
+        request["noise"] = NOISES
+    return request
 
 
 def _run_pair(host: Host, work: Path, fault: Fault, variant: str, trial: int) -> str:

@@ -13,6 +13,7 @@ from profkit.instrument.batches import count_samples
 from profkit.instrument.device import Device
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.identity import Facts, describe_job
+from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, SampleRow
 from profkit.instrument.tracking.tracker import Tracker
@@ -30,6 +31,7 @@ class Books:
     recorder: Recorder
     collectives: Append
     samples: Append
+    watch: WorkerWatch | None = None
 
 
 class InnerBooks(Books):
@@ -66,6 +68,9 @@ class Framework:
 
     device_name: Callable[[], str]
     """Return the device that this process trains on: `cpu`, `cuda:0`, ..."""
+
+    dump_flight: Callable[[], str] = lambda: ""
+    """Return the framework's own list of collectives as JSON; empty if it has none."""
 
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
         """Hook only loaders and the gradient exchange, for a loop that reports its own phases.
@@ -130,9 +135,13 @@ class Seams(Books):
     """The hooks' way to the tracker: its `Hooks`, none of which can raise into the job."""
 
     def __init__(
-        self, tracker: Tracker, collectives: Append, samples: Append = lambda row: None
+        self,
+        tracker: Tracker,
+        collectives: Append,
+        samples: Append = lambda row: None,
+        watch: WorkerWatch | None = None,
     ) -> None:
-        super().__init__(tracker.recorder, collectives, samples)
+        super().__init__(tracker.recorder, collectives, samples, watch)
         self.tracker = tracker
         notes = tracker.notes  # reports that may be buffered go here
         self.begin_data = guarded("begin_data", tracker.begin_data, None)

@@ -81,6 +81,14 @@ def hook_next(patches: Patches, seams: Seams, iterator: Any, sizes: BatchSizes) 
     """Count the wait for a batch as data, with the start of the workers."""
     notes, size_of, shapes = seams.tracker.notes, sizes.take, seams.tracker.seen.shapes
     skip = guarded("loader: sizes", sizes.skip, None)
+    said: list[bool] = []
+
+    def say_elsewhere() -> None:
+        if not said and seams.tracker.trains_elsewhere():
+            said.append(True)
+            note_unmeasured(seams, "waits for batches that another thread of the job fetches")
+
+    note_elsewhere = guarded("loader: thread", say_elsewhere, None)
     original: Function = iterator.__next__
 
     @functools.wraps(original)
@@ -101,6 +109,8 @@ def hook_next(patches: Patches, seams: Seams, iterator: Any, sizes: BatchSizes) 
                 seams.forget_loader(self)
             seams.end_data(span, 0, name)
             raise
+        if span is None:
+            note_elsewhere()
         try:
             if len(shapes) < MOST_BATCHES:
                 shapes.append(describe_shapes(batch))

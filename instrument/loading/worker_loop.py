@@ -31,13 +31,20 @@ class WorkerMeter:
         self._clock = WaitClock()
         self._task: int | None = None
         self._epoch = 1
+        self.tasks = 0
+        """Number of tasks that the worker has taken, for a thread that looks from outside."""
+        self.idle = True
+        """True while the worker waits for a task."""
 
     def numbered(self, get: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap `get` of the queue of tasks, so that each task's number is noted."""
 
         @functools.wraps(get)
         def get_and_note(*args: Any, **kwargs: Any) -> Any:
+            self.idle = True
             task = get(*args, **kwargs)
+            self.tasks += 1
+            self.idle = False
             if type(task).__name__ == "_ResumeIteration":
                 self._epoch += 1
             elif isinstance(task, tuple) and task:
@@ -71,11 +78,18 @@ class WorkerLoop:
 
     original: Callable[..., Any]
     place: str
-    set_up: Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], None]
+    set_up: Callable[
+        [Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Callable[[], None] | None
+    ]
+    """Returns what ends the sampling of the worker's stacks, if they are sampled."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.set_up(self.original, args, kwargs)
-        return self.original(*args, **kwargs)
+        finish = self.set_up(self.original, args, kwargs)
+        try:
+            return self.original(*args, **kwargs)
+        finally:
+            if finish is not None:
+                finish()
 
     def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
         return pkgutil.resolve_name, (self.place,)
@@ -92,16 +106,23 @@ def hook_worker_loop(
 
     def set_up(
         original: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
+    ) -> Callable[[], None] | None:
         arguments = inspect.signature(original).bind(*args, **kwargs).arguments
         if threading.current_thread() is not threading.main_thread():
-            return  # the worker is a thread of the process that trains
+            return None  # the worker is a thread of the process that trains
         loaders.recorder.stop()
         remove_hooks()
-        meter = WorkerMeter(arguments["worker_id"], loaders.starting.ring)
+        worker, ring = arguments["worker_id"], loaders.starting.ring
+        finish = None
+        if loaders.watch is not None:
+            begin = guarded("loader: stacks of a worker", loaders.watch.begin, None)
+            finish = begin(ring, worker, WorkerLoop.__call__.__code__)
+        meter = WorkerMeter(worker, ring)
+        loaders.recorder.in_worker(meter)
         arguments[queue].get = meter.numbered(arguments[queue].get)
         for fetcher in fetchers:
             hook_fetch(Patches(), fetcher, Meter(meter.begin, meter.end, Fetch.drop))
+        return finish
 
     place = f"{module.__name__}:{name}"
     set_up_guarded = guarded("loader: worker", set_up, None)

@@ -97,6 +97,8 @@ class HookReports:
         if state.inside == _OPTIMIZER:  # one that raised has not reported its end
             for span in reversed(self._regions.opened.copy()):
                 self.end(span, UNKNOWN)
+        if state.model_called and state.progress is _TRAINING and not self._steps.losses.backwards:
+            self._pending.drop_evaluated(self.models)
         self._steps.pass_boundary(starts_epoch=starts_epoch)
         if self._has_trained and self._steps.known and self._boundaries.open(_this_thread()):
             return self.notes.begin_wait()
@@ -105,8 +107,12 @@ class HookReports:
     def end_data(self, span: Opened, samples: int, error: str | None = None) -> None:
         """End the wait for a batch of this size; 0 samples if the loader has ended."""
         self.catch_up()
-        if samples and self._follows():
-            self._pending.batches.append(samples)
+        if samples:
+            threads = self._threads
+            if self._follows():
+                self._pending.batches.append(samples)
+            if not threads.decided or _this_thread() != threads.thread:
+                self._steps.elsewhere.append((_this_thread(), samples))
         self.end(span, error)
         if self._regions.note is None:
             self.notes.allow_copies()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from profkit.instrument.models import TrainedModels
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Event, Keep, Row, SpanRow, TimedRow
 from profkit.instrument.tracking.states import LoopState, Progress
@@ -123,6 +124,16 @@ class Pending:
         for row, start, end in self._early:
             self.keep(row, start, end)
         self._early.clear()
+
+    def drop_evaluated(self, trained: list[TrainedModels]) -> None:
+        """Do not count the last batch if a model is in `eval()`; no gradients were computed of it.
+
+        Some loops evaluate without switching gradients off.
+        """
+        for models in trained:
+            if any(not getattr(model, "training", True) for model in models.alive):
+                del self.trained[-1:]
+                return
 
     def take_samples(self, batches: int | None = None) -> int:
         """Remove and count the samples of the first batches that are trained on, or of all."""

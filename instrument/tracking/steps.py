@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -76,6 +77,8 @@ class Steps:
         self._had_loaders = False
         self._repeated: deque[int] = deque()
         """The sizes of the batches on which the loop trains again and again."""
+        self.elsewhere: deque[tuple[int, int]] = deque(maxlen=MOST_IN_A_ROW)
+        """The thread and the size of batches that the loop itself may not have fetched."""
         self.epoch: int | None = None
         self.losses = Losses()
         self.grad_scale: float | None = None
@@ -214,7 +217,9 @@ class Steps:
         if end is None:
             end = self._clock()
         if samples is None:
-            samples = self._take_repeated() if self._repeated else counted
+            samples = counted
+            if self._repeated or (self.elsewhere and not counted):
+                samples = self._take_repeated()
         if self.samples_per_step is not None:
             samples = self.samples_per_step
         self._recorder.end_step(end, samples, loss, self.grad_scale, self.epoch)
@@ -226,12 +231,19 @@ class Steps:
             self.change_mode(_STEP_END)
 
     def _take_repeated(self) -> int:
-        """Count the samples of a step that trains on batches which were trained on before."""
+        """Count the samples of batches that were trained on before, or that another thread has."""
         samples = 0
         batches = max(1, min(self.forwards, self.losses.backwards)) if len(self.known) == 1 else 1
         for _ in range(batches):
-            samples += self._repeated[0]
-            self._repeated.rotate(-1)
+            if self._repeated:
+                samples += self._repeated[0]
+                self._repeated.rotate(-1)
+                continue
+            thread, size = threading.get_ident(), 0
+            while self.elsewhere and not size:
+                fetcher, fetched = self.elsewhere.popleft()
+                size = fetched if fetcher != thread else 0
+            samples += size
         return samples
 
     def _forget_round(self) -> None:

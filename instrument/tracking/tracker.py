@@ -18,6 +18,8 @@ transitions, `steps.py` runs them, and `boundaries.py` replays what was buffered
 
 from __future__ import annotations
 
+import threading
+
 from profkit.instrument.rows import Followed
 from profkit.instrument.tracking.hook_reports import HookReports
 from profkit.instrument.tracking.states import OPEN_MODES, LoopEvent, Progress, StepMode
@@ -46,6 +48,21 @@ class Tracker(HookReports):
         self._steps.samples_per_step = samples_per_step
 
     @property
+    def thread(self) -> int | None:
+        """The thread that is followed. Any thread may ask for it."""
+        return self._threads.thread
+
+    @property
+    def standing(self) -> tuple[str, str]:
+        """The open phase and the name of its region, for a thread that looks from outside.
+
+        Reports that are buffered have not changed them yet.
+        """
+        for span in reversed(self._regions.opened.copy()):
+            return span.phase, getattr(span, "name", "")
+        return "", ""
+
+    @property
     def inside(self) -> str:
         """The phase that is open now, or nothing."""
         self.catch_up()
@@ -62,6 +79,11 @@ class Tracker(HookReports):
         """True if an optimizer has stepped since the last step ended."""
         self.catch_up()
         return bool(self._steps.stepped)
+
+    def trains_elsewhere(self) -> bool:
+        """Return true if another thread than the calling one trains."""
+        threads = self._threads
+        return threads.decided and threading.get_ident() != threads.thread
 
     def begin_program(self, framework: str) -> bool:
         """Begin a whole step that runs as one program; true if that is a step of its own."""

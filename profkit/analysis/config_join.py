@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     (
         (
             r"steps|epochs|warmup|until|lr|momentum|weight_decay|seed|schedule.*|profkit_version|"
-            r"steps_per_line|step_times|shm_bytes|limits\..*|batch_shapes_distinct"
+            r"steps_per_line|printed_every|step_times|shm_bytes|limits\..*|batch_shapes_distinct"
         ),
         NONE,
     ),
@@ -52,7 +53,7 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     ),
     (r"sync_bn|anomaly_mode|activation_checkpointing", "forward, backward"),
     (r"ddp_.*", "forward, backward, allreduce"),
-    (r"optimizer.*", "optimizer"),
+    (r"optimizer(_foreach|_fused|_capturable|_groups)?|optimizers_count", "optimizer"),
     # Between phases, the loop's own code works on the same weights and gradients.
     (r"precision", "h2d, compute, allreduce, unknown"),
     (r"model|modules_count|parameters_.*", "compute, allreduce, unknown"),
@@ -122,11 +123,34 @@ def join_config(base: RunManifest, target: RunManifest) -> tuple[Difference, ...
         if NOT_SAID in {before, after} and _FACTS.fullmatch(name):
             continue
         if left.get(name) != right.get(name) and not _PROVENANCE.fullmatch(name):
+            words = base.config.get(name), target.config.get(name)
+            if isinstance(words[0], list) and isinstance(words[1], list):
+                before, after = find_words(words[0], words[1])
             rows = affected_rows(name)
             if name == BATCH_SHAPES and not _is_other_sample(left, right):
                 rows = NONE
             found.append(Difference(name, before, after, rows))
     return tuple(sorted(found, key=lambda each: each.rows == NONE))
+
+
+def find_words(base: Sequence[Any], target: Sequence[Any]) -> tuple[str, str]:
+    """Return the words of two commands that differ, each with the option before it."""
+    left, right = list(map(str, base)), list(map(str, target))
+    parts: tuple[list[str], list[str]] = ([], [])
+    matcher = difflib.SequenceMatcher(None, left, right, autojunk=False)
+    for kind, start, end, first, last in matcher.get_opcodes():
+        if kind == "equal":
+            continue
+        has_option = kind == "replace" and start > 0 and left[start - 1].startswith("-")
+        for part, words, begin, until in (
+            (parts[0], left, start, end),
+            (parts[1], right, first, last),
+        ):
+            part.append(" ".join(words[begin - has_option : until]))
+    shown = []
+    for part in parts:
+        shown.append(" ... ".join(filter(None, part)) or NONE)
+    return shown[0], shown[1]
 
 
 def _is_other_sample(left: Mapping[str, str], right: Mapping[str, str]) -> bool:

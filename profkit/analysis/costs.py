@@ -7,7 +7,7 @@ exactly. `unknown` is the wall time minus all other parts; it may be negative, a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,7 +97,7 @@ class RunCosts:
     host: Mapping[str, Ints] = field(default_factory=dict)
     """With device times, the parts as the host saw them: the time to launch the work, and waits."""
     exchange_timed: bool = True
-    """False if only the device sees the exchange, and was not asked: it is part of backward."""
+    """False if only the device sees the exchange, and was not asked: other phases contain it."""
     unclocked: tuple[int, ...] = ()
     """The ranks without device times; nothing here is about them."""
 
@@ -130,13 +130,11 @@ class RunCosts:
         samples = np.full(self.steps, self.ranks, dtype=np.int64)
         return dataclasses.replace(self, samples=samples)
 
-    def without_phases(self) -> RunCosts:
-        """Keep only input, if it is known, and a rest, as a training log supports them."""
-        if INPUT not in self.parts:
-            return self.of_wall_alone()
-        kept = {INPUT} if self.knows_phases else {INPUT, Phase.OTHER.value}  # a log's evaluations
-        parts = {name: ns for name, ns in self.parts.items() if name in kept}
-        inside = {name: parted for name, parted in self.inside.items() if name == INPUT}
+    def without_phases(self, kept: Collection[str]) -> RunCosts:
+        """Keep only these parts and a rest, as a training log supports them."""
+        names = {*kept} if self.knows_phases else {*kept, Phase.OTHER.value}  # a log's evaluations
+        parts = {name: ns for name, ns in self.parts.items() if name in names}
+        inside = {name: parted for name, parted in self.inside.items() if name in kept}
         rest = self.wall_ns - sum(parts.values())
         return dataclasses.replace(self, parts={**parts, REST: rest}, inside=inside)
 
@@ -197,7 +195,9 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
     costs = cost_of_sums(steps, sums, collectives, selection, span_price_ns(trace.samples))
     outside = without(trace.steps, window_steps(trace.samples))
     clock = clock_of(trace, on_device=sums.on_device)
-    untimed = untimed_exchanges(collectives, sums.timed_exchange, sums.steps)
+    untimed = untimed_exchanges(
+        collectives, sums.timed_exchange, sums.steps, with_calls=is_own(trace)
+    )
     if clock is not PhaseClock.HOST and untimed.any():
         costs = costs.without_exchange()
     return dataclasses.replace(

@@ -36,12 +36,6 @@ _HIGHEST_RATIO = 0.97
 """Ratios of neighbouring lags are capped here: towards 1 the memory grows without bound."""
 
 Z_95 = 1.959964
-_FEWEST_EXPANDED = 3
-"""From so many degrees of freedom on, the expansion of Student's t is accurate."""
-
-_STUDENT_OF_FEW = {1: 12.706, 2: 4.303, _FEWEST_EXPANDED: 3.182}
-"""The 97.5 % quantiles of Student's t for the fewest degrees of freedom."""
-
 USUAL_LEVEL = 0.95
 
 
@@ -252,17 +246,6 @@ def student_95(freedom: float) -> float:
         + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
     )
-
-
-def student_of_few(freedom: float) -> float:
-    """Return the same quantile also for fewer than three degrees of freedom, whole or not."""
-    if freedom >= _FEWEST_EXPANDED:
-        return student_95(freedom)
-    places = sorted(_STUDENT_OF_FEW)
-    inverse = 1 / max(1.0, freedom)
-    # Between whole degrees, the logarithm of the quantile is nearly linear in 1 / freedom.
-    logs = [math.log(_STUDENT_OF_FEW[place]) for place in places]
-    return float(math.exp(np.interp(-inverse, [-1 / place for place in places], logs)))
 
 
 def as_floats(column: Any) -> Floats:

@@ -75,6 +75,12 @@ class LateRank:
         return "time outside all phases" if self.phase == UNKNOWN else self.phase
 
 
+HOST_BACKENDS = ("gloo", "mpi")
+"""Backends whose collectives the host waits for; those of all others only the device sees."""
+
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""Operations in which not every rank waits for every other one."""
+
 LATE_SHARE = 0.6
 """A rank is named if more than this share of the waiting is for it; else ranks take turns."""
 
@@ -121,6 +127,7 @@ class Matched:
     end: Ints
     transfer: Ints
     late_rank: Ints
+    """The rank that came last, or -1 if the durations do not tell it."""
     group: Ints
     """The collective that each row belongs to, counted from 0."""
     matched: Bools
@@ -130,12 +137,12 @@ class Matched:
 
     def waited_for(self) -> dict[int, float]:
         """Return each rank's share of all waiting, by the collectives that it was last in."""
-        waiting = (self.end - self.start - self.transfer) * self.matched
+        waiting = (self.end - self.start - self.transfer) * (self.matched & (self.late_rank >= 0))
         total = float(waiting.sum())
         if total <= 0:
             return {}
         shares = {}
-        for rank in np.unique(self.late_rank):
+        for rank in np.unique(self.late_rank[self.late_rank >= 0]):
             shares[int(rank)] = float(waiting[self.late_rank == rank].sum()) / total
         return shares
 
@@ -146,36 +153,56 @@ def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
 
 
 def match_all(rows: pa.Table) -> Matched:
-    """Group collectives over the ranks, by communicator and sequence number."""
-    # The gradient exchange alone, if the rows tell it from collectives that a job calls itself.
-    buckets = rows.filter(rows["bucket"].is_valid())
-    shared = is_end_shared(buckets)
-    if buckets.num_rows:
-        rows = buckets.filter(pa.array(~shared)) if shared.any() else buckets
+    """Group collectives over the ranks, by communicator and sequence number.
+
+    If some are buckets of gradients, the others count only if all of their ranks recorded them,
+    because a job may call collectives of its own on one rank alone. On a device, nobody times the
+    wait for those, so they do not count there.
+    """
+    is_bucket = rows["bucket"].is_valid().to_numpy()
+    shared = np.zeros(len(is_bucket), dtype=bool)
+    shared[is_bucket] = is_end_shared(rows.filter(pa.array(is_bucket)))
+    if shared.any():
+        rows, is_bucket = rows.filter(pa.array(~shared)), is_bucket[~shared]
+    group, quickest, matched = _group_rows(rows)
+    by_host = pc.is_in(rows["backend"].cast(pa.string()), pa.array(HOST_BACKENDS)).to_numpy()
+    counts = is_bucket | (matched[group] & by_host)
+    if is_bucket.any() and not counts.all():
+        rows = rows.filter(pa.array(counts))
+        group, quickest, matched = _group_rows(rows)
     rank = rows["rank"].to_numpy().astype(np.int64)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    sequence, size = rows["sequence"].to_numpy(), rows["group_size"].to_numpy()
-    communicator = codes_of(rows["communicator"])
-    order = np.lexsort((end - start, sequence, communicator))
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = (np.diff(communicator[order]) != 0) | (np.diff(sequence[order]) != 0)
-    group = np.empty(len(order), dtype=np.int64)
-    group[order] = np.cumsum(first) - 1
-    quickest = order[first]  # sorted by duration within the collective
-    matched = np.bincount(group, minlength=len(quickest)) == size[quickest]
+    late = rank[quickest]
+    # With more than two ranks, one that has nobody to wait for may be quick and not late.
+    rooted = pc.is_in(rows["op"].cast(pa.string()), pa.array(ROOTED)).to_numpy()
+    late[rooted[quickest] & (rows["group_size"].to_numpy()[quickest] > 2)] = -1
     return Matched(
         rank=rank,
         step=rows["step"].fill_null(-1).to_numpy(),
         start=start,
         end=end,
         transfer=(end - start)[quickest][group],
-        late_rank=rank[quickest][group],
+        late_rank=late[group],
         group=group,
         matched=matched[group],
         count=len(quickest),
         matched_count=int(matched.sum()),
         ends_shared=bool(shared.any()),
     )
+
+
+def _group_rows(rows: pa.Table) -> tuple[Ints, Ints, Bools]:
+    """Return each row's collective, and the quickest row and completeness of each collective."""
+    length = rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
+    sequence, communicator = rows["sequence"].to_numpy(), codes_of(rows["communicator"])
+    order = np.lexsort((length, sequence, communicator))
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = (np.diff(communicator[order]) != 0) | (np.diff(sequence[order]) != 0)
+    group = np.empty(len(order), dtype=np.int64)
+    group[order] = np.cumsum(first) - 1
+    quickest = order[first]  # sorted by duration within the collective
+    size = rows["group_size"].to_numpy()[quickest]
+    return group, quickest, np.bincount(group, minlength=len(quickest)) == size
 
 
 def is_end_shared(rows: pa.Table, *, with_last: bool = False) -> Bools:

@@ -13,14 +13,16 @@ import pyarrow.compute as pc
 from profkit.analysis.columns import durations, rows_of_rank, step_places
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.exchange import Matched, exposed_windows, match_collectives
+from profkit.analysis.exchange import (
+    HOST_BACKENDS,
+    Matched,
+    exposed_windows,
+    match_collectives,
+)
 from profkit.analysis.intervals import covered_each, union
 from profkit.vocab import Phase
 
 INPUT_PIECES = ("read", "decode", "collate", "queue")
-HOST_BACKENDS = ("gloo", "mpi")
-"""Backends whose collectives the host waits for; those of all others only the device sees."""
-
 NOT_READY = "bucket not ready"
 WAITING = "waiting for a late rank"
 TRANSFER = "transfer"
@@ -100,12 +102,17 @@ def _step_keys(rows: pa.Table, used: Ints) -> tuple[Ints, Ints]:
     return place, place + rows["rank"].to_numpy().astype(np.int64) * (len(used) + 1)
 
 
-def untimed_exchanges(collectives: pa.Table, timed: pa.Table, used: Ints) -> Bools:
+def untimed_exchanges(
+    collectives: pa.Table, timed: pa.Table, used: Ints, *, with_calls: bool = False
+) -> Bools:
     """Return in which steps a device exchanged gradients and nobody timed its wait for them.
 
-    `timed` are the rank and step of each wait with device times.
+    `timed` are the rank and step of each wait with device times. `with_calls` includes collectives
+    that the job or a library of its own calls, as FSDP does. Importers compute the waits for those.
     """
-    rows = collectives.filter(collectives["bucket"].is_valid())
+    rows = collectives
+    if not with_calls:
+        rows = rows.filter(rows["bucket"].is_valid())
     by_host = pc.is_in(rows["backend"].cast(pa.string()), pa.array(HOST_BACKENDS))
     rows = rows.filter(pc.invert(by_host))
     place, key = _step_keys(rows, used)

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
-from profkit.analysis.estimate import Estimate
+from profkit.analysis.estimate import Z_95, Estimate
 from profkit.analysis.stack_samples import Place
 from profkit.analysis.stacks import LEAST_SHARE, CodeView, PhaseLines, wilson
+
+ERROR_RATE = 0.05
+"""The probability that any line of equal runs is said to differ."""
 
 
 @dataclass(frozen=True)
 class LineChange:
-    """A line's time in one phase in both runs, and the difference; in ns per step."""
+    """A line's time in one phase in both runs, and the difference; in ns per step.
+
+    It `is_sure` if the difference is beyond chance although many lines are compared at once.
+    """
 
     phase: str
     place: Place
     base: Estimate
     target: Estimate
     difference: Estimate
-
-    @property
-    def is_sure(self) -> bool:
-        low, high = self.difference.low, self.difference.high
-        return low is not None and high is not None and (low > 0 or high < 0)
+    is_sure: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,26 @@ def compare_lines(base: CodeView, target: CodeView, factor: float = 1.0) -> Line
             changes.extend(_compare_phase(before, after, factor))
         elif max(before.step_share, after.step_share) >= LEAST_SHARE:
             too_few.append((phase, before.samples, after.samples))
+    changes = mark_sure(changes, len(changes))
     changes.sort(key=lambda change: -abs(change.difference.value))
     return LineChanges(tuple(changes), tuple(too_few))
+
+
+def mark_sure(changes: Sequence[LineChange], compared: int) -> list[LineChange]:
+    """Mark the changes that are beyond chance if `compared` lines are compared.
+
+    Of a hundred equal lines, five are outside their 95 % intervals. So an interval must be that
+    much wider which makes an error in any of them as improbable.
+    """
+    wider = NormalDist().inv_cdf(1 - ERROR_RATE / 2 / max(1, compared)) / Z_95
+    marked = []
+    for change in changes:
+        value, low, high = (getattr(change.difference, name) for name in ("value", "low", "high"))
+        is_sure = low is not None and high is not None
+        if is_sure:
+            is_sure = value - wider * (value - low) > 0 or value + wider * (high - value) < 0
+        marked.append(dataclasses.replace(change, is_sure=is_sure))
+    return marked
 
 
 def _files(view: CodeView) -> set[str]:

@@ -1,4 +1,4 @@
-"""Readings of a machine while a run's steps ran: what else it did, and who waited for a core."""
+"""Load of a machine while a run's steps ran, and waits for its cores."""
 
 from __future__ import annotations
 
@@ -46,23 +46,26 @@ def read_machine_state(
     seconds = max(length for _, length in busy)
     others = _per_second(busy) + _per_second(stolen) - _per_second(own)
     # A worker counts for as long as it lived.
-    others -= sum(grown for grown, _ in workers) / seconds
+    others -= _sum_grown(workers) / seconds
     waits = _growth(samples, "process", "cpu_wait_seconds", begin_ns, end_ns)
     waited = None
     if waits:
         of_workers = _growth(samples, "host", "worker_cpu_wait_seconds", begin_ns, end_ns)
-        waited = _per_second(waits) + sum(grown for grown, _ in of_workers) / seconds
+        waited = _per_second(waits) + _sum_grown(of_workers) / seconds
     return MachineState(cores * len(busy), max(0.0, others), waited)
 
 
 def mean_state(states: list[MachineState]) -> MachineState:
     """Return the mean of the states of several runs."""
     waits = [state.waited for state in states if state.waited is not None]
-    return MachineState(
-        float(np.mean([state.cores for state in states])),
-        float(np.mean([state.others for state in states])),
-        float(np.mean(waits)) if len(waits) == len(states) else None,
-    )
+    waited = float(np.mean(waits)) if len(waits) == len(states) else None
+    loads = np.array([(state.cores, state.others) for state in states])
+    cores, others = loads.mean(axis=0).tolist()
+    return MachineState(cores, others, waited)
+
+
+def _sum_grown(growths: list[tuple[float, float]]) -> float:
+    return sum(grown for grown, _ in growths)
 
 
 def _per_second(growths: list[tuple[float, float]]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,16 @@ from profkit.analysis.exchange import Exchange, LateRank
 from profkit.analysis.kernels.device_view import DeviceView, build_device_view
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, window_steps
+from profkit.analysis.line_changes import LineChange
 from profkit.analysis.notices import find_notices, is_log
 from profkit.analysis.own_cost import OwnCost, own_cost
 from profkit.analysis.phase_basis import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, phase_basis
 from profkit.analysis.phases import step_times
+from profkit.analysis.rank_lines import lines_by_rank
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.analysis.stacks import CodeView, view_code
 from profkit.analysis.unknown_places import UnknownPlace, unknown_places
+from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
 from profkit.trace import Trace
@@ -90,6 +93,10 @@ class Overview:
     """The tables that are not as they were written: their figures are shown without a verdict."""
     code: CodeView | None = None
     """Lines of the user's code; null if no stack was sampled."""
+    rank_lines: Mapping[int, tuple[LineChange, ...]] = field(default_factory=dict)
+    """Lines on which a rank certainly spends another time than the mean of the others, the base."""
+    worker_lines: WorkerLines | None = None
+    """Lines of the loader's workers; null if they were not sampled."""
     unknown_places: tuple[UnknownPlace, ...] = ()
     silent_ranks: int = 0
     """Ranks without a step that can be read: the run's number of samples is not known then."""
@@ -166,7 +173,7 @@ def build_overview(
         devices=devices,
         links=link_use(trace.collectives, used, ceilings),
         flags=manifest.flags,
-        code=view_code(trace.stacks, trace.frames, steps, trace.spans, used),
+        **_lines_of_code(trace, steps, used),
         # A log says how long its parts took, and not where in the step they were.
         unknown_places=() if is_log(trace) else unknown_places(steps, trace.spans, used),
         changed=trace.changed,
@@ -175,6 +182,14 @@ def build_overview(
         costs=basis.costs,
         device_times=find_device_times(trace),
     )
+
+
+def _lines_of_code(trace: Trace, steps: pa.Table, used: Ints) -> dict[str, Any]:
+    return {
+        "code": view_code(trace.stacks, trace.frames, steps, trace.spans, used),
+        "rank_lines": lines_by_rank(trace, used),
+        "worker_lines": view_workers(trace.worker_stacks, steps, used),
+    }
 
 
 def _kernel_views(

@@ -16,8 +16,8 @@ from profkit.analysis.selection import steady_steps
 from profkit.trace import Trace
 
 UNTIMED_EXCHANGE = (
-    "the device's wait for the gradient exchange was not timed: it is part of backward, and "
-    "nothing says how much of backward it is"
+    "the device's wait for the gradient exchange was not timed: it is part of forward or backward, "
+    "and nothing says how much of it"
 )
 
 SHARED_ENDS = (

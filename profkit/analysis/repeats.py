@@ -23,9 +23,9 @@ from profkit.analysis.estimate import (
     Ints,
     estimate_ratios,
     mean_of,
-    student_of_few,
 )
 from profkit.analysis.selection import Selection
+from profkit.analysis.student import student_of_few
 from profkit.errors import UsageError
 from profkit.text import safe_text
 from profkit.trace import Trace
@@ -188,7 +188,7 @@ def widen_difference(delta: Estimate, base: Floats, target: Floats) -> Estimate:
     be noisier. The only run of a side is as noisy as the repeats of the other. Without any repeats
     the interval stays as it is.
     """
-    spreads = []
+    spreads: list[tuple[float, float]] = []
     for runs in (base, target):
         if len(runs) > 1 and np.isfinite(runs).all():
             spreads.append((float(runs.var(ddof=1)), len(runs) - 1))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from profkit.text import duration, percent, significant
+from profkit.text import duration, percent
 
 MOSTLY, HARDLY = 0.5, 0.1
 """Shares of a difference that the wait for data explains mostly, or hardly at all."""
@@ -54,14 +54,17 @@ def describe_fast_ends(ends: Mapping[str, float]) -> str:
 def describe_slow_lines(slow: Mapping[str, float]) -> str:
     """Return how many lines are slow, where they are, and what the log says of the reason."""
     steps, lines = slow["steps_per_line"], slow["lines"]
-    noun = "steps printed" if steps == 1 else f"windows of {steps:,.0f} steps"
+    most = slow.get("most_steps_per_line", steps)
+    noun = f"windows of {steps:,.0f} to {most:,.0f} steps"
+    if steps == most:
+        noun = "steps printed" if steps == 1 else f"windows of {steps:,.0f} steps"
     shown = f"{duration(slow['step_ns'])} per step, the others {duration(slow['others_ns'])}"
     words = [f"{lines:,.0f} of {slow['lines_in_all']:,.0f} {noun} take {shown}"]
     if starts := slow.get("epoch_starts"):
         which = "each" if starts == lines else f"{starts:,.0f}"
         words.append(f"an epoch begins in {which} of them")
     if every := slow.get("every_steps"):
-        regular = f"they come every {significant(every)} steps"
+        regular = f"they come about every {every:,.0f} steps"
         if "epoch_starts" not in slow:
             regular += ", as epochs or checkpoints would"
         words.append(regular)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.columns import names_and_codes, places_in, rows_of_rank, step_places
 from profkit.analysis.estimate import Floats, Ints
+from profkit.text import shorten
 from profkit.vocab import OWN_CODE, PHASES
 
 PROMPT_NS, SWITCH_NS = 1_000_000, 5_000_000
@@ -22,7 +23,14 @@ the thread may have released it of its own accord, on a line that says nothing a
 
 HELD = "line not known: the samples came late"
 NO_LINE = "no line of the job's own code"
+WAITING = "waiting for a task"
+"""A worker that has made all the batches that it was asked for."""
 
+_TASK_QUEUES = ("multiprocessing/queues.py", "multiprocessing/connection.py")
+
+
+MOST_NAME_CHARS = 40
+"""A longer name of a function is cut where it is shown."""
 
 PROMPT, UNSURE, FORCED = range(3)
 HELD_PLACE = 0
@@ -37,13 +45,22 @@ class Place:
     function: str
     below: str = ""
 
+    def words(self, folder: str = "") -> str:
+        """Return `file:line function`, with the library's function that the line called."""
+        below = f" ({shorten(self.below, MOST_NAME_CHARS)})" if self.below else ""
+        if not self.line:
+            return f"{self.file}{below}"
+        name = shorten(self.function, MOST_NAME_CHARS)
+        return f"{self.file.removeprefix(folder)}:{self.line} {name}{below}"
+
 
 @dataclass(frozen=True)
 class Samples:
     """Samples in used steps: phase, weight, step over all ranks, and place among `places`.
 
     The phase is that of the time at which the sample was due. The line of a late one is only known
-    if the thread was made to release the interpreter, in the same phase.
+    if the thread was made to release the interpreter, in the same phase. `leaf` is the innermost
+    frame in the rank's tree.
     """
 
     phase: Ints
@@ -52,8 +69,11 @@ class Samples:
     step: Ints
     place: Ints
     below: Ints
+    leaf: Ints
+    rank: Ints
     places: tuple[Place, ...]
     callees: tuple[str, ...]
+    trees: Mapping[int, FrameTree]
     lost: int
 
 
@@ -64,37 +84,58 @@ def read_samples(
     numbers: dict[Place, int] = {Place(HELD, 0, ""): HELD_PLACE}
     callees: dict[str, int] = {"": 0}
     columns: list[Floats] = []
+    trees = {}
     lost = 0
     for rank in np.unique(stacks["rank"].to_numpy()).tolist():
         own = rows_of_rank(stacks, rank)
         late = own["late_ns"].to_numpy()
         moments = own["time_ns"].to_numpy() - late
-        place = _find_steps(moments, rows_of_rank(steps, rank), used)
+        place = find_steps(moments, rows_of_rank(steps, rank), used)
         phase = _find_phases(moments, rows_of_rank(spans, rank), own)
         seen_in = _find_phases(moments + late, rows_of_rank(spans, rank), own)
-        kind = np.where(late < PROMPT_NS, PROMPT, np.where(late < SWITCH_NS, UNSURE, FORCED))
+        kind = kinds_of(late)
         kind[(late >= PROMPT_NS) & (phase != seen_in)] = UNSURE
         ids = own["stack"].fill_null(-1).to_numpy().astype(np.int64)
-        tree = FrameTree(rows_of_rank(frames, rank))
+        tree = trees[rank] = FrameTree(rows_of_rank(frames, rank))
         known = (ids >= 0) & (ids < len(tree))
         lost += int(np.count_nonzero(~known & (place >= 0)))
         kept = np.flatnonzero(known & (place >= 0))
-        line = np.zeros(len(kept), dtype=np.int64)
-        below = np.zeros(len(kept), dtype=np.int64)
-        unique, back = np.unique(ids[kept], return_inverse=True)
-        for number, leaf in enumerate(unique.tolist()):
-            found, callee = tree.name(leaf)
-            line[back == number] = numbers.setdefault(found, len(numbers))
-            below[back == number] = callees.setdefault(callee, len(callees))
+        line, below = name_leaves(tree.name, ids[kept], numbers, callees)
         every = own["every_ns"].to_numpy()[kept].astype(np.float64)
         step = place[kept] + rank * len(used)
-        columns.append(np.array([every, phase[kept], kind[kept], step, line, below]))
+        of_rank = np.full(len(kept), rank)
+        columns.append(
+            np.array([every, phase[kept], kind[kept], step, line, below, ids[kept], of_rank])
+        )
     whole = np.concatenate(columns, axis=1)
-    phase, kind, step, line, below = whole[1:].astype(np.int64)
-    return Samples(phase, whole[0], kind, step, line, below, tuple(numbers), tuple(callees), lost)
+    rows = whole[1:].astype(np.int64)
+    phase, kind, step, line, below, leaf, of_rank = rows
+    names = tuple(numbers), tuple(callees)
+    return Samples(phase, whole[0], kind, step, line, below, leaf, of_rank, *names, trees, lost)
 
 
-def _find_steps(moments: Ints, steps: pa.Table, used: Ints) -> Ints:
+def kinds_of(late_ns: Ints) -> Ints:
+    """Return how far each sample's line is known, from how late it came."""
+    return np.where(late_ns < PROMPT_NS, PROMPT, np.where(late_ns < SWITCH_NS, UNSURE, FORCED))
+
+
+def name_leaves(
+    name: Callable[[int], tuple[Place, str]],
+    leaves: Ints,
+    numbers: dict[Place, int],
+    callees: dict[str, int],
+) -> tuple[Ints, Ints]:
+    """Return the numbers of each sample's line and of the function that it called."""
+    unique, back = np.unique(leaves, return_inverse=True)
+    named = np.zeros((2, len(unique)), dtype=np.int64)
+    for number, leaf in enumerate(unique.tolist()):
+        found, callee = name(leaf)
+        named[0, number] = numbers.setdefault(found, len(numbers))
+        named[1, number] = callees.setdefault(callee, len(callees))
+    return named[0, back], named[1, back]
+
+
+def find_steps(moments: Ints, steps: pa.Table, used: Ints) -> Ints:
     """Return the place among the used steps of each moment; -1 outside them."""
     steps = steps.sort_by("start_ns")
     if not steps.num_rows:
@@ -152,6 +193,10 @@ class FrameTree:
         file, function = self._files[self._file[frame]], self._functions[self._function[frame]]
         return Place(file, self._line[frame], function)
 
+    def is_own(self, frame: int) -> bool:
+        """Return true for a frame of the job's own code."""
+        return bool(self._is_own[frame])
+
     def name(self, leaf: int) -> tuple[Place, str]:
         """Return the innermost line of the job's own code, and the function that it called.
 
@@ -163,3 +208,14 @@ class FrameTree:
                 return self.place(frame), below
             below = self._functions[self._function[frame]]
         return Place(NO_LINE, 0, ""), self._functions[self._function[leaf]]
+
+    def name_in_worker(self, leaf: int) -> tuple[Place, str]:
+        """Return the same for a loader's worker, whose loop waits for tasks outside of it."""
+        found, below = self.name(leaf)
+        frames = list(self.walk(leaf))
+        if found.line or len(frames) < 2:
+            return found, below
+        called = self.place(frames[-2])  # by the loop, which is the outermost frame
+        if called.file.endswith(_TASK_QUEUES) and called.function.endswith("get"):
+            return Place(WAITING, 0, ""), ""
+        return found, below

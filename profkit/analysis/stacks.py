@@ -96,11 +96,11 @@ def view_code(
         files.update(line.place.file for line in part.lines if line.place.line)
     unsure = int(np.count_nonzero(found.kind == UNSURE))
     return CodeView(
-        len(found.phase), found.lost, unsure, tuple(opened), _common_folder(sorted(files))
+        len(found.phase), found.lost, unsure, tuple(opened), common_folder(sorted(files))
     )
 
 
-def _common_folder(files: Sequence[str]) -> str:
+def common_folder(files: Sequence[str]) -> str:
     """Return the folder, with its separator, that holds all of the files."""
     folders = [os.path.dirname(file) for file in files]
     if not all(folders) or len({folder[0] for folder in folders}) != 1:
@@ -110,11 +110,16 @@ def _common_folder(files: Sequence[str]) -> str:
 
 def _open_phase(found: Samples, phase: int, step_ns: float, step_share: float) -> PhaseLines:
     rows = np.flatnonzero(found.phase == phase)
-    name = (*PHASES, UNKNOWN)[phase]
-    if len(rows) < FEWEST_SAMPLES:
-        return PhaseLines(name, step_ns, step_share, len(rows), float(len(rows)), ())
-    rows, weight, place = _share_out(found, rows)
-    samples = len(np.flatnonzero(found.phase == phase))
+    name, samples = (*PHASES, UNKNOWN)[phase], len(rows)
+    if samples < FEWEST_SAMPLES:
+        return PhaseLines(name, step_ns, step_share, samples, float(samples), ())
+    lines, independent = time_lines(found, rows, step_ns)
+    return PhaseLines(name, step_ns, step_share, samples, independent, lines)
+
+
+def time_lines(found: Samples, rows: Ints, step_ns: float) -> tuple[tuple[LineTime, ...], float]:
+    """Return the lines in these samples, longest first, and the effective number of samples."""
+    rows, weight, place = share_out(found, rows)
     _, step = np.unique(found.step[rows], return_inverse=True)
     lines = []
     fewest = float(len(rows))
@@ -129,10 +134,10 @@ def _open_phase(found: Samples, phase: int, step_ns: float, step_share: float) -
         seen = int(np.count_nonzero(hits))
         lines.append(LineTime(at, share, _times(share, step_ns), seen))
     lines.sort(key=lambda line: -line.share.value)
-    return PhaseLines(name, step_ns, step_share, samples, fewest, tuple(lines))
+    return tuple(lines), fewest
 
 
-def _share_out(found: Samples, rows: Ints) -> tuple[Ints, Floats, Ints]:
+def share_out(found: Samples, rows: Ints) -> tuple[Ints, Floats, Ints]:
     """Return rows, weights and places of a phase whose lines are known.
 
     A long stretch of Python is seen from 5 ms after its start, because it releases the interpreter

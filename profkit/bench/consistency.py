@@ -165,9 +165,9 @@ def check_linearity(cells: Sequence[Cell]) -> Iterator[Contradiction]:
             overlap = low is not None and high is not None and low <= high
             if ratio > 1 + TOLERANCE and not overlap:
                 words = (
-                    f"{_name(more)}: {_figure(fewer)} on {plural(fewer.setting.gpus, 'GPU')} and "
-                    f"{_figure(more)} on {more.setting.gpus}: each GPU would do "
-                    f"{percent(ratio, 0)} of what it did"
+                    f"{_name(more)}: {_figure(fewer)} on {fewer.setting.gpus} and {_figure(more)} "
+                    f"on {more.setting.gpus}: an efficiency of {percent(ratio, 0)} cannot be, "
+                    "because more of them make none faster"
                 )
                 yield Contradiction("more than linear", (fewer, more), words)
 

@@ -134,6 +134,13 @@ def add_collect(parser: Any) -> None:
         "the lines that run (default: all that work here but stacks; see 'profkit doctor')",
     )
     parser.add_argument(
+        "--stacks",
+        default="",
+        choices=("loop", "workers"),
+        help="sample the lines that run: in the loop, or also in the loader's workers "
+        "(default: no samples)",
+    )
+    parser.add_argument(
         "--kernels",
         default="",
         metavar="STEPS",
@@ -158,7 +165,11 @@ def pass_on_collect(args: argparse.Namespace) -> None:
     from profkit.run import collecting
 
     choice = collecting.Choice.parse(
-        args.collect, args.kernels, operators=args.ops, source=args.kernels_from
+        args.collect,
+        args.kernels,
+        operators=args.ops,
+        source=args.kernels_from,
+        stacks=args.stacks,
     )
     if choice.windows is not None and choice.source == collecting.CUPTI:
         from profkit.machine import doctor
@@ -167,6 +178,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
         if found.state == doctor.CANNOT:
             raise UsageError(f"--kernels-from cupti: {found.why}; {found.help or 'leave it out'}")
     os.environ[collecting.COLLECT] = args.collect
+    os.environ[collecting.STACKS] = args.stacks
     os.environ[collecting.WINDOWS] = args.kernels
     os.environ[collecting.SOURCE] = args.kernels_from
     os.environ[collecting.OPERATORS] = str(int(args.ops))

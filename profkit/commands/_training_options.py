@@ -35,7 +35,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "type": whole(0),
         "default": 0,
         "metavar": "N",
-        "help": "seed of the training, and of the order of a benchmark's cells (default: %(default)s)",
+        "help": "seed of the training, and of the order of a benchmark's cells "
+        "(default: %(default)s)",
     },
 }
 

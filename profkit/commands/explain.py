@@ -249,7 +249,7 @@ def _published(trace: Trace, args: argparse.Namespace) -> Sequence[PublishedFigu
 def _scale(traces: Sequence[Trace], args: argparse.Namespace) -> ExitCode:
     from profkit.explain.explained import scale_runs
     from profkit.report import ledger_json
-    from profkit.report.ledger_document import scaling
+    from profkit.report.scaling_document import scaling
     from profkit.run.scheduling import open_scheduler
 
     with open_scheduler(args.scheduler) as scheduler:

@@ -21,7 +21,7 @@ from profkit.commands._options import (
     run_or_newest,
     use_old_file,
 )
-from profkit.errors import ExitCode, ProfkitError
+from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.text import safe_text
 
 if TYPE_CHECKING:
@@ -69,9 +69,13 @@ def run(args: argparse.Namespace) -> int:
     exporter = EXPORTERS.load(args.format)
     wanted = args.steps or ("all" if exporter.name == "stacks" else "")
     window = open_window(Trace.open(run_or_newest(args.path, args.output)), wanted)
+    refuse = getattr(exporter, "why_not", None)  # exporters of plug-ins may lack it
+    if refuse is not None and (why_not := refuse(window)):
+        raise UsageError(why_not)
     name = window.trace.name + (exporter.suffix or f".{exporter.name}")
     target = new_path(args.write or Path(name))
-    steps, rows = plural(len(window.steps), "step"), plural(sum(window.rows.values()), "row")
+    count = sum(window.rows[name] for name in exporter.row_bytes if name in window.rows)
+    steps, rows = plural(len(window.steps), "step"), plural(count, "row")
     estimate = window.estimate(exporter)
     expected = f"{steps}, {rows}, about {byte_size(estimate)} as {exporter.title}"
     print(f"profkit: {expected}", file=sys.stderr)

@@ -17,10 +17,18 @@ that the command could not be started, was not executable, or was not found.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 
-from profkit.commands._options import add_collect, add_output, pass_on_collect, whole
+from profkit.commands._options import (
+    add_collect,
+    add_output,
+    duration_s,
+    pass_on_collect,
+    whole,
+)
 from profkit.errors import UsageError
+from profkit.hangs.status import LIMIT_VARIABLE
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +45,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="samples that each rank trains on in a step, for a loop without a loader "
         "(default: counted from its loader)",
+    )
+    parser.add_argument(
+        "--hang-after",
+        type=seconds_or_never,
+        metavar="TIME",
+        help="say why the job stands still after this time without a step, such as 90 or 5m, but "
+        "never before 10 usual steps; 0 for never (default: 30)",
     )
     parser.add_argument(
         "--repeats",
@@ -59,6 +74,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def seconds_or_never(word: str) -> float:
+    """Convert a length of time to seconds; 0 stands for never."""
+    return 0.0 if word == "0" else duration_s(word)
+
+
 def run(args: argparse.Namespace) -> int:
     from profkit.run.launch import end_like, run_job
 
@@ -70,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "no command was given; write it behind '--', as in: profkit run -- python train.py"
         )
+    if args.hang_after is not None:
+        os.environ[LIMIT_VARIABLE] = str(args.hang_after)
     samples, against = args.samples_per_step, _split(args.against)
     if args.run_repeats is None and not against:
         return end_like(run_job(command, args.output, name=args.name, samples_per_step=samples))

@@ -1,4 +1,4 @@
-"""Noise between runs: what of a change the machine may have made, and what it cannot have made.
+"""Noise between runs: the part of a change that the machine may have made.
 
 Steps of one run share the state of the machine. So one run per side shows that two runs differ, and
 not why. A machine that is slower makes all work take longer by some factor, and lets threads wait
@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from profkit.analysis.config_join import COMPUTE
 from profkit.analysis.costs import INPUT, RunCosts
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import TOTAL, Ledger, Row
 from profkit.explain.repeat_words import doubt_words
-from profkit.explain.rules.base import COMPUTE, MIN_COST_SHARE, Cause
+from profkit.explain.rules.base import MIN_COST_SHARE, Cause
 from profkit.explain.slowness import Slowness, find_slowness
 from profkit.explain.verdict import Basis, Between, Verdict, judge
 from profkit.vocab import Phase
@@ -72,7 +73,8 @@ def carry(ledger: Ledger, causes: Sequence[Cause]) -> Ledger:
     if ledger.between is None or not ledger.doubt:
         return ledger
     is_gain = ledger.total.delta.value < 0
-    kinds, sure_ns = [], 0.0
+    kinds: list[str] = []
+    sure_ns = 0.0
     for cause in causes:
         low = cause.cost_ns.low if cause.cost_ns else None
         if cause.kind in COUNTED and cause.is_gain == is_gain and low is not None and low > 0:
@@ -154,7 +156,8 @@ def _allowed_ns(ledger: Ledger, row: Row, slowness: Slowness, quick: Sequence[Ev
     elif row.name == Phase.ALLREDUCE.value:
         for name in COMPUTE:
             behind_ns += float(costs.parts[name].sum()) / samples if name in costs.parts else 0.0
-    return slowness.host * (max(0.0, before.value) + behind_ns) + waited_ns
+    longer_ns = slowness.host * max(0.0, before.value) + slowness.uneven * behind_ns
+    return longer_ns + waited_ns
 
 
 def _making_ns(quick: Sequence[Evidence], costs: RunCosts) -> float:

@@ -42,7 +42,7 @@ def is_certain(cause: Cause, ledger: Ledger) -> bool:
 
 def settle(found: Sequence[Cause], ledger: Ledger) -> Iterator[Cause]:
     """Yield each cause less what others explain; drop those that are mostly explained."""
-    settled = []
+    settled: list[Cause] = []
     for cause in found:
         if cause.kind != SETTING_CHANGED:
             owed = 0.0

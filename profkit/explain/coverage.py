@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from profkit.analysis.config_join import ANY, NOT_SAID
-from profkit.analysis.costs import REST
+from profkit.analysis.costs import INPUT, REST
 from profkit.explain.ledger import Row, Verdict
+from profkit.explain.rules._input_in_log import is_doubtful_wait
 from profkit.explain.rules.base import (
+    EXCHANGE,
     SETTING_CHANGED,
     Case,
     Cause,
@@ -19,6 +21,7 @@ from profkit.explain.rules.base import (
     trains_on_host,
 )
 from profkit.explain.turned import turn
+from profkit.vocab import Phase
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,9 @@ def cover(case: Case, causes: Sequence[Cause]) -> Coverage | None:
         is_alone = len(counted) == 1 or bool(cause.rows)
         # A setting is only possible, and nothing divides the rest of a log.
         is_possible = cause.kind == SETTING_CHANGED or REST in cause.rows
-        is_bound = is_bound or not is_alone or is_possible
+        is_bound = is_bound or not is_alone or is_possible or _may_be_hidden(case, cause)
+    if len(case.ledger.rows) == 1 and not counted:
+        return Coverage(share, is_bound, settings=tuple(_settings(case, case.ledger.rows[0].name)))
     if len(case.ledger.rows) == 1 or not all(cause.rows for cause in counted):
         return Coverage(share, is_bound)
     ledger = turn(case).ledger if is_gain else case.ledger
@@ -81,12 +86,28 @@ def _left_ns(row: Row, counted: Sequence[Cause], factor: float) -> float:
     return left_ns
 
 
+def _may_be_hidden(case: Case, cause: Cause) -> bool:
+    """Return true for a wait in a log that may pass while the device works."""
+    row = case.ledger.find(INPUT)
+    return INPUT in cause.rows and row is not None and is_doubtful_wait(case, row)
+
+
 def _settings(case: Case, row: str) -> Iterator[str]:
-    """Yield the settings that both runs recorded, that differ, and that can affect a row."""
+    """Yield the settings that both runs recorded, that differ, and that can affect a row.
+
+    `rest` is all that has no row of its own. The samples of all ranks follow from those of one.
+    """
+    names = {each.name for each in case.ledger.differences}
     on_host = trains_on_host(case)
+    rows = [row]
+    if row == REST:
+        rows += [Phase.H2D.value, Phase.FORWARD.value, Phase.OPTIMIZER.value, *EXCHANGE]
+        if case.ledger.find(INPUT) is None:
+            rows.append(INPUT)
     for each in case.ledger.differences:
-        can_affect = (
-            each.can_affect(row, on_host=on_host) or ANY in each.rows.replace(",", " ").split()
-        )
-        if can_affect and NOT_SAID not in {each.base, each.target}:
+        follows = each.name == "global_batch_size" and {"world_size", "batch_size"} & names
+        can_affect = ANY in each.rows.replace(",", " ").split()
+        for name in rows:
+            can_affect = can_affect or each.can_affect(name, on_host=on_host)
+        if can_affect and not follows and NOT_SAID not in {each.base, each.target}:
             yield f"{each.name} {each.base} -> {each.target}"

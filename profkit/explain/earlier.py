@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from profkit.analysis.columns import durations
 from profkit.analysis.config_join import NONE, join_config
 from profkit.analysis.costs import MOST_OUTLIERS_SHARE, OUTLIER_FACTOR
-from profkit.analysis.estimate import student_of_few
 from profkit.analysis.selection import steady_steps
+from profkit.analysis.student import student_of_few
 from profkit.errors import ProfkitError
 from profkit.trace import RunManifest, Trace
 from profkit.trace.folders import find_runs
@@ -26,8 +26,14 @@ MOST_READ = 8
 MOST_LOOKED_AT = 200
 """Runs of a folder whose configuration is looked at, the newest first."""
 
-FEWEST_FREEDOM = 2
-"""With one degree of freedom, Student's t is so wide that it allows anything."""
+FEWEST_DIFFERENCES = 5
+"""The median of fewer differences between neighbours is too uncertain."""
+
+MEDIAN_OF_NORMAL = 0.6745
+"""The median of the absolute value of a normal variable, in standard deviations."""
+
+FREEDOM_OF_MEDIAN = 0.37
+"""A median is as uncertain as a mean over this share of the values."""
 
 _CODE = "revision."
 """The commit of a job's code; the runs of a job that changes from day to day are all its runs."""
@@ -44,24 +50,24 @@ class Spread(NamedTuple):
 def spread_of_earlier(base: Trace, target: Trace) -> Spread | None:
     """Return how much earlier runs of both sides differ, or `None` if they are too few.
 
-    If both sides are one job, the target is compared with the base and the runs before both.
+    If both sides are one job, the target is compared with the base and the runs before both. The
+    median difference between neighbours counts: it is noise, even if a change of the code made
+    some later runs faster.
     """
     before_ns = max(base.manifest.created_ns, target.manifest.created_ns)
     is_one_job = _is_same_job(base.manifest, target.manifest)
-    squares, freedom, runs = 0.0, 0, 0
+    differences: list[float] = []
     for trace in (base,) if is_one_job else (base, target):
-        paces = [_pace_ns(trace)]
-        for earlier in _earlier_runs(trace, [base, target], before_ns):
-            paces.append(_pace_ns(earlier))
+        runs = [trace, *_earlier_runs(trace, [base, target], before_ns)]
+        runs.sort(key=lambda run: run.manifest.created_ns)
+        paces = [_pace_ns(run) for run in runs]
         logs = np.log([pace for pace in paces if pace > 0 and math.isfinite(pace)])
-        if len(logs) > 1:
-            squares += float(((logs - logs.mean()) ** 2).sum())
-            freedom += len(logs) - 1
-            runs += len(logs) - 1
-    if freedom < FEWEST_FREEDOM:
+        differences += np.abs(np.diff(logs)).tolist()
+    if len(differences) < FEWEST_DIFFERENCES:
         return None
-    error = math.sqrt(squares / freedom * 2)
-    return Spread(math.expm1(student_of_few(freedom) * error), runs)
+    error = float(np.median(differences)) / MEDIAN_OF_NORMAL
+    student = student_of_few(FREEDOM_OF_MEDIAN * len(differences))
+    return Spread(math.expm1(student * error), len(differences))
 
 
 def _earlier_runs(trace: Trace, compared: Sequence[Trace], before_ns: int) -> Iterator[Trace]:
@@ -85,7 +91,14 @@ def _earlier_runs(trace: Trace, compared: Sequence[Trace], before_ns: int) -> It
 
 
 def _is_same_job(first: RunManifest, second: RunManifest) -> bool:
-    """Return true if nothing differs that can affect the speed, except for the job's code."""
+    """Return true if nothing differs that can affect the speed, except for committed code.
+
+    Nobody knows what uncommitted changes of the code were.
+    """
+    for manifest in (first, second):
+        revision = manifest.environment.get("revision")
+        if isinstance(revision, dict) and revision.get("dirty"):
+            return False
     for each in join_config(first, second):
         if each.rows != NONE and not each.name.startswith(_CODE):
             return False

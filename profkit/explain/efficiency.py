@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from profkit.analysis.estimate import divide
+from profkit.analysis.config_join import Difference
+from profkit.analysis.estimate import Estimate, divide
 from profkit.analysis.notices import is_log
 from profkit.explain.ledger import Ledger
 from profkit.text import percent, plural
-from profkit.trace import Trace
+from profkit.trace import RunManifest, Trace
 
 HIGHEST = 1.05
 """Two runs of one job differ by as much; a larger gain per rank needs a reason."""
 
 _REASONS = frozenset(
-    {"framework", "precision", "batch_size", "device", "memory_format", "xla", "dali", "loader"}
+    [
+        "framework",
+        "precision",
+        "batch_size",
+        "device",
+        "memory_format",
+        "xla",
+        "dali",
+        "loader",
+        "workers",
+        "data",
+        "image_size",
+        "compile",
+        "workload",
+        "cpu",
+        "gpu_models",
+    ]
 )
 """Settings that can make each rank faster; if one differs, the efficiency can be true."""
 
@@ -32,26 +49,35 @@ def log_caveats(base: Trace, target: Trace) -> Iterator[str]:
 
 
 def doubt_efficiency(base: Trace, target: Trace, ledger: Ledger) -> str:
-    """Return why two logs cannot be of one job, or nothing if they can.
+    """Return why two logs cannot be of one job, or nothing if they can."""
+    if not (is_log(base) and is_log(target) and ledger.per_sample):
+        return ""
+    few, many, efficiency = base.manifest, target.manifest, ledger.efficiency
+    if few.world_size > many.world_size:
+        few, many, efficiency = many, few, divide(ledger.total.target, ledger.total.base)
+    return doubt(few, many, efficiency, ledger.differences)
+
+
+def doubt(
+    few: RunManifest, many: RunManifest, efficiency: Estimate, differences: Sequence[Difference]
+) -> str:
+    """Return why an efficiency cannot be, or nothing if it can.
 
     More ranks make no rank faster: the least that they do is to exchange gradients.
     """
-    few, many = base.manifest, target.manifest
-    efficiency = ledger.efficiency
-    if few.world_size > many.world_size:
-        few, many = many, few
-        efficiency = divide(ledger.total.target, ledger.total.base)
-    if not (is_log(base) and is_log(target) and ledger.per_sample):
-        return ""
-    if few.world_size == many.world_size or not efficiency.value > HIGHEST:
+    if few.world_size >= many.world_size or not efficiency.value > HIGHEST:
         return ""
     if efficiency.low is not None and efficiency.low <= 1:
         return ""
-    if any(each.name in _REASONS for each in ledger.differences):
+    if any(each.name in _REASONS for each in differences):
         return ""
-    return (
+    words = (
         f"an efficiency of {percent(efficiency.value, 0)} from {few.world_size} to "
         f"{plural(many.world_size, 'rank')} cannot be: more ranks make no rank faster, so the two "
-        "logs differ in something that they do not state (precision, batch, machine, number of "
-        "ranks), or a figure is wrong"
     )
+    if "log_of" in few.config and "log_of" in many.config:
+        return words + (
+            "logs differ in something that they do not state (precision, batch, machine, number of "
+            "ranks), or a figure is wrong"
+        )
+    return words + "runs differ in something else (machine, its load, data), or a figure is wrong"

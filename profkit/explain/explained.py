@@ -29,7 +29,7 @@ from profkit.analysis.stacks import view_code
 from profkit.explain.between import carry, find_order, judge_between
 from profkit.explain.causes import find_all
 from profkit.explain.coverage import Coverage, cover
-from profkit.explain.efficiency import doubt_efficiency, log_caveats
+from profkit.explain.efficiency import doubt, doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
@@ -107,8 +107,8 @@ def explain_sides(
         unlike=unlike,
         differences=join_config(*manifests),
     )
-    if doubt := doubt_efficiency(before.trace, after.trace, ledger):
-        ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, doubt))
+    if impossible := doubt_efficiency(before.trace, after.trace, ledger):
+        ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, impossible))
     ledger = judge_between(ledger, bases, targets)
     case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
@@ -236,4 +236,12 @@ def scale_sides(sides: Sequence[Side]) -> tuple[ScalingRow, ...]:
         ranks = side.middle.trace.manifest.world_size
         runs.append((side_name(side.runs), ranks, _pool(side.runs)))
         meetings.append(side.meeting)
-    return scaling_table(runs, meetings)
+    first = sides[0].middle.trace.manifest
+    all_samples_known = all(costs.samples_known for _, _, costs in runs)
+    rows = []
+    for side, row in zip(sides, scaling_table(runs, meetings), strict=True):
+        run, why = side.middle.trace.manifest, ""
+        if all_samples_known:
+            why = doubt(first, run, row.efficiency, join_config(first, run))
+        rows.append(dataclasses.replace(row, doubt=why))
+    return tuple(rows)

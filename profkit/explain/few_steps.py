@@ -39,7 +39,11 @@ def exact_difference(base: Floats, target: Floats, value: float) -> Estimate:
         return Estimate(value, min(0.0, value), max(0.0, value), level=1 - risk)
     differences = np.sort((target[:, None] - base[None, :]).ravel())
     low, high = float(differences[skipped]), float(differences[-1 - skipped])
-    # The sums that `value` comes from weigh a long step more than its rank does.
+    # The sums that `value` comes from weigh a long step more than its rank does, so it can be
+    # outside. Then the interval around it, which is as wide as that of the ranks, counts as well.
+    moved = value - float(np.median(differences))
+    if not low < value < high:
+        low, high = min(low, low + moved), max(high, high + moved)
     return Estimate(value, min(low, value), max(high, value), level=1 - risk)
 
 
@@ -57,6 +61,13 @@ def each_step(ns: Ints | None, costs: RunCosts) -> Floats:
     rounding_ns = 2 * costs.ranks
     is_first = np.abs(np.diff(costs.wall_ns, prepend=-rounding_ns - 1)) > rounding_ns
     return times[is_first]
+
+
+def is_rare(ns: Ints | None, costs: RunCosts) -> bool:
+    """Return true if too few lines of a log hold a part, such as one checkpoint, to repeat it."""
+    if ns is None or not costs.of_lines:
+        return False
+    return 0 < int((each_step(ns, costs) > 0).sum()) < FEWEST
 
 
 def plain_difference(base: RunCosts, target: RunCosts) -> str:

@@ -25,7 +25,7 @@ from profkit.analysis.estimate import (
 )
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.repeats import times_per_sample, widen_difference
-from profkit.explain.few_steps import each_step, exact_difference, plain_difference
+from profkit.explain.few_steps import each_step, exact_difference, is_rare, plain_difference
 from profkit.explain.resolution import at_one_resolution, unlike_clocks
 from profkit.explain.verdict import INDECISIVE, Between, Verdict, judge
 from profkit.text import percent
@@ -127,18 +127,18 @@ class Ledger:
 
     @property
     def doubt(self) -> str:
-        """The reason why the machine may be behind the change; empty if it cannot be."""
+        """The reason to suspect the machine behind the change; empty without one."""
         return self.between.doubt if self.between else ""
 
     @property
     def what_helps(self) -> str:
-        """What makes a wide interval narrower."""
+        """The remedy for a wide interval."""
         return f"more {'repeats' if self.has_repeats else 'steps'} are needed"
 
     def verdict_of(self, row: Row) -> Verdict:
-        """Judge a row. If the machine may be behind the change, only what it cannot change is sure.
+        """Judge a row, or the total.
 
-        The total is judged like a row.
+        If the machine may be behind the change, only what it cannot change is sure.
         """
         found = judge(row.delta, self.total.base.value)
         is_sure = found in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
@@ -228,10 +228,8 @@ def _open(row: Row, base: RunCosts, target: RunCosts) -> Row:
     if (not before and row.name in base.parts) or (not after and row.name in target.parts):
         return row
     before, after = before or {}, after or {}
-    parts = []
-    for part in _make_rows(before, after, list({**before, **after}), base, target):
-        if part.base.value or part.target.value:
-            parts.append(part)
+    found = _make_rows(before, after, list({**before, **after}), base, target)
+    parts = [part for part in found if part.base.value or part.target.value]
     return dataclasses.replace(row, inside=tuple(parts))
 
 
@@ -257,6 +255,8 @@ def _make_rows(
         if min(base.steps, target.steps) < FEWEST_STEPS:
             steps = each_step(base_ns.get(name), base), each_step(target_ns.get(name), target)
             delta = exact_difference(*steps, delta.value)
+        if is_rare(base_ns.get(name), base) or is_rare(target_ns.get(name), target):
+            delta = Estimate(delta.value)
         delta = widen_difference(delta, lefts.runs[place], rights.runs[place])
         rows.append(Row(name, lefts.widened[place], rights.widened[place], delta, exact))
     return rows

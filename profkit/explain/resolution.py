@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from profkit.analysis.costs import INPUT, OWN, RunCosts
 from profkit.analysis.device_times import PhaseClock
+from profkit.vocab import Phase
 
 
 def at_one_resolution(base: RunCosts, target: RunCosts) -> tuple[RunCosts, RunCosts]:
     """Return both sides in the rows of the coarser one, because a missing row is not zero.
 
-    Logs have no phases, and some not even the wait for data. Launch times say nothing of what a
-    device did.
+    Logs have no phases, and some not even the wait for data. A profile may know its communication
+    and no phase. Launch times say nothing of what a device did.
     """
     if PhaseClock.MIXED in (base.clock, target.clock) or unlike_clocks(base, target):
         return base.of_wall_alone(), target.of_wall_alone()
@@ -23,9 +24,23 @@ def at_one_resolution(base: RunCosts, target: RunCosts) -> tuple[RunCosts, RunCo
         if OWN in base.parts and OWN in target.parts:
             return base, target
         return base.without_own(), target.without_own()
+    kept = []
     if INPUT in base.parts and INPUT in target.parts:
-        return base.without_phases(), target.without_phases()
-    return base.of_wall_alone(), target.of_wall_alone()
+        kept.append(INPUT)
+    if _both_time_exchange(base, target):
+        kept.append(Phase.ALLREDUCE.value)
+    if not kept:
+        return base.of_wall_alone(), target.of_wall_alone()
+    return base.without_phases(kept), target.without_phases(kept)
+
+
+def _both_time_exchange(base: RunCosts, target: RunCosts) -> bool:
+    """Return true if the exchange is a row of both sides, and no launch time."""
+    for costs in (base, target):
+        is_row = Phase.ALLREDUCE.value in costs.parts and costs.exchange_timed
+        if not is_row or costs.clock is PhaseClock.LAUNCH:
+            return False
+    return True
 
 
 def unlike_clocks(base: RunCosts, target: RunCosts) -> str:

@@ -43,6 +43,9 @@ class ScalingRow:
     clocks: str = ""
     """The reason why the efficiency has no factors, if the clocks of the phases rule them out."""
 
+    doubt: str = ""
+    """The reason why the efficiency cannot be true, or nothing."""
+
     meeting: Meeting | None = None
     """Where the ranks wait for each other; `None` if there is one rank or nothing was recorded."""
 

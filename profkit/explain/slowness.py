@@ -1,4 +1,4 @@
-"""The share by which a machine may have slowed one side, from earlier runs and from readings."""
+"""Shares by which a machine may have slowed a side, from earlier runs and readings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_WAITING = 2.0
 
 
 class Slowness(NamedTuple):
-    """By how much the slower side's machine may have slowed it, compared with the other side's."""
+    """Shares by which its machine may have slowed the slower side more than the other."""
 
     basis: Basis
     usual: float
@@ -55,6 +55,14 @@ class Slowness(NamedTuple):
     def host(self) -> float:
         """The share that work of the host may have taken longer."""
         return self.usual + self.lost + self.slower
+
+    @property
+    def uneven(self) -> float:
+        """The share that some processes of a run may have been slowed more than others.
+
+        If all of them are equally slower, nobody has to wait for anybody.
+        """
+        return self.host if self.basis is Basis.NOTHING else self.lost
 
 
 def find_slowness(ledger: Ledger, slow: Sequence[Evidence], quick: Sequence[Evidence]) -> Slowness:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from profkit.text import duration, percent
+from profkit.text import duration, percent, safe_text, shorten
 
 WIDTH, ROW = 1200.0, 18
 LEAST_WIDTH = 1.0
@@ -40,18 +40,23 @@ class Box:
     inside: dict[str, Box] = field(default_factory=dict)
 
 
-def flame_page(ranks: dict[int, Counter[tuple[str, ...]]], name: str) -> str:
-    """Return the page; each rank is a box of the second row."""
+def flame_page(threads: dict[str, Counter[tuple[str, ...]]], name: str) -> str:
+    """Return the page; each rank, and each of its loader workers, is a box of the second row."""
     root = Box("all ranks")
-    for rank, stacks in ranks.items():
+    for thread, stacks in threads.items():
         for stack, every_ns in stacks.items():
-            _add(root, (f"rank {rank}", *stack), every_ns)
+            _add(root, (thread, *stack), every_ns)
     rects = list(_draw(root))
     depth = max(level for level, _ in rects) + 1
-    head = HEAD.format(name=html.escape(name), total=duration(float(root.total_ns)))
+    head = HEAD.format(name=escaped(name), total=duration(float(root.total_ns)))
     size = f'width="{WIDTH:g}" height="{depth * ROW}"'
     drawn = "\n".join(text for _, text in rects)
     return f"{head}<svg {size}>\n{drawn}\n</svg>\n</body></html>\n"
+
+
+def escaped(name: str) -> str:
+    """Return a name that neither steers a viewer nor ends an element."""
+    return html.escape(safe_text(name))
 
 
 def _add(box: Box, stack: tuple[str, ...], every_ns: int) -> None:
@@ -79,11 +84,11 @@ def _draw(root: Box) -> Iterator[tuple[int, str]]:
 def _rect(box: Box, left: float, top: int, width: float, share: float) -> str:
     hue = zlib.crc32(box.name.encode("utf-8", "replace")) % 50 + 10
     time = f"{duration(float(box.total_ns))}, {percent(share)}"
-    title = f"<title>{html.escape(box.name)}: {time}</title>"
+    title = f"<title>{escaped(box.name)}: {time}</title>"
     place = f'x="{left:.1f}" y="{top}" width="{width:.1f}" height="{ROW - 1}"'
     label = ""
     chars = int(width / CHAR_WIDTH)
     if chars >= LEAST_CHARS:
-        text = html.escape(box.name[:chars])
+        text = html.escape(shorten(box.name, chars))
         label = f'<text x="{left + 2:.1f}" y="{top + ROW - 5}">{text}</text>'
     return f'<rect {place} fill="hsl({hue} 80% 70%)">{title}</rect>{label}'

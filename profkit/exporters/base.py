@@ -44,7 +44,11 @@ class Exporter(Protocol):
     name_copies: int
     """How often a row's name is written; 0 if each distinct name is written once."""
     is_folder: bool
-    """True if the exporter writes several files."""
+    """True if the exporter writes several files.
+
+    An exporter may also define `why_not(window)`, which returns why it has nothing to write, or an
+    empty text. It is asked before the size is shown.
+    """
 
     def write(self, window: Window, path: Path) -> None:
         """Write the window to a path that does not exist yet."""
@@ -57,6 +61,8 @@ class Window:
     trace: Trace
     steps: tuple[int, ...]
     tables: Mapping[str, pa.Table]
+    worker_stacks: pa.Table | None = None
+    """Stacks of loader workers; their frames are those of `trace.worker_stacks`."""
 
     @property
     def rows(self) -> dict[str, int]:
@@ -83,6 +89,8 @@ class Window:
         for name, count in self.rows.items():
             size += count * exporter.row_bytes.get(name, 0)
         for name in ("spans", "kernels"):
+            if name not in exporter.row_bytes:
+                continue
             names = self.tables[name]["name"].combine_chunks()
             lengths = pc.binary_length(names.dictionary)
             if exporter.name_copies:
@@ -100,12 +108,14 @@ def open_window(trace: Trace, wanted: str) -> Window:
     steps = trace.steps
     chosen = choose_steps(np.unique(steps["step"].to_numpy()).tolist(), wanted)
     tables = {name: trace.table(name) for name in ROW_TABLES}
+    workers = trace.worker_stacks.stacks
     if wanted != "all" and chosen:
         rows = steps.filter(pc.is_in(steps["step"], value_set=pa.array(chosen, pa.int64())))
         ends = rows.group_by("rank").aggregate([("start_ns", "min"), ("end_ns", "max")])
         for name, table in tables.items():
             tables[name] = _within(table, ends.to_pylist())
-    return Window(trace, tuple(chosen), tables)
+        workers = _within(workers, ends.to_pylist())
+    return Window(trace, tuple(chosen), tables, workers)
 
 
 def choose_steps(numbers: list[int], wanted: str) -> list[int]:

@@ -51,7 +51,7 @@ class ImportOptions:
 
 @dataclass(frozen=True)
 class Imported:
-    """One run that was written: its sources, its rows, what was dropped, and its flags."""
+    """One run that was written: its sources, its ranks of the job's, its rows and its flags."""
 
     run: Path
     importer: str
@@ -60,6 +60,7 @@ class Imported:
     rows: Mapping[str, int]
     dropped: Mapping[str, int] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    job_ranks: int = 1
 
 
 class Importer(Protocol):
@@ -117,9 +118,8 @@ class RunDraft:
         """Begin a rank's tables."""
         with _writing_into(self.run):
             files = RankFiles(self.run / rank_folder(manifest.rank), manifest.rank)
-            draft = RankDraft(files, manifest)
-        self._ranks.append(draft)
-        return draft
+            self._ranks.append(RankDraft(files, manifest))
+        return self._ranks[-1]
 
     def finish(self, manifest: RunManifest) -> Imported:
         """Close every rank and write `run.json`, with which the run exists for others."""
@@ -134,10 +134,10 @@ class RunDraft:
             **manifest.config,
         }
         dropped = [f"{count:,} {what}" for what, count in sorted(self.dropped.items())]
-        state = manifest.state if manifest.state is not RunState.RUNNING else RunState.COMPLETE
+        is_whole = manifest.state is RunState.RUNNING
         whole = dataclasses.replace(
             manifest,
-            state=state,
+            state=RunState.COMPLETE if is_whole else manifest.state,
             config=config,
             notes=(*manifest.notes, *dropped),
             flags=flags,
@@ -147,7 +147,7 @@ class RunDraft:
             whole.write(self.run)
         self._finished = True
         counts = len(self._ranks), dict(rows), dict(self.dropped)
-        return Imported(self.run, self._importer, self._sources, *counts, flags)
+        return Imported(self.run, self._importer, self._sources, *counts, flags, whole.world_size)
 
 
 def _flags_of(sources: Sequence[Path], flags: Iterable[str]) -> tuple[str, ...]:

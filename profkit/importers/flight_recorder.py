@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from profkit.errors import UnreadableError
+from profkit.hangs.flight import calls_of_dump, is_over
+from profkit.hangs.status import MOST_CALLS
 from profkit.importers.base import Imported, Target
 from profkit.importers.kineto.collectives import DTYPE_BYTES
 from profkit.importers.reading.collective_rows import (
@@ -31,6 +33,7 @@ from profkit.text import byte_size, safe_text
 LARGEST_BYTES = 256_000_000
 BROKEN = "entries that could not be read"
 PENDING = "collectives that had not completed when the dump was made"
+NO_END = "collectives that ended at a time that the dump does not hold"
 _MAX_INPUTS = 4096
 _MAX_DIMENSIONS = 16
 _LARGEST_DIMENSION = 2**40
@@ -60,28 +63,38 @@ class FlightRecorder:
             rank = place
             if found:
                 rank = int(found[1])
-            dump = load(path)
-            groups = dump.get("pg_config")
-            if not isinstance(groups, dict):
-                groups = {}
-            for entry in dump["entries"]:
-                try:
-                    row = read_entry(entry, min(rank, MAX_RANKS - 1), groups)
-                except (KeyError, TypeError, ValueError):
-                    rows.dropped[BROKEN] += 1
-                    continue
-                if row is None:
-                    rows.dropped[PENDING] += 1
-                else:
-                    rows.add(row)
-        if not rows.by_rank:
+            _read_dump(load(path), min(rank, MAX_RANKS - 1), rows)
+        if not rows.by_rank and not rows.calls:
             raise UnreadableError(
-                f"{safe_text(str(sources[0]))}: none of its entries is a completed collective "
+                f"{safe_text(str(sources[0]))}: none of its entries is a collective "
                 "of the flight recorder"
             )
         if rows.dropped[PENDING]:
-            rows.flags.append(f"{rows.dropped[PENDING]:,} {PENDING}: the job may have hung there")
+            pending = f"{rows.dropped[PENDING]:,} {PENDING}"
+            rows.flags.append(f"{pending}: the job may have hung there; see 'profkit why'")
         yield write_rows(self.name, sources, target, rows)
+
+
+def _read_dump(dump: dict[str, Any], rank: int, rows: CollectiveRows) -> None:
+    """Add one rank's collectives. Those whose end is not known make no rows."""
+    groups = dump.get("pg_config")
+    if not isinstance(groups, dict):
+        groups = {}
+    calls = calls_of_dump(dump, rank)[-MOST_CALLS:]
+    if calls:
+        rows.calls[rank] = calls
+    for entry in dump["entries"]:
+        try:
+            row = read_entry(entry, rank, groups)
+        except (KeyError, TypeError, ValueError):
+            rows.dropped[BROKEN] += 1
+            continue
+        if row is not None:
+            rows.add(row)
+        else:
+            rows.dropped[NO_END if is_over(entry) else PENDING] += 1
+        if str(entry.get("profiling_name")).startswith("gloo:"):
+            rows.backend = "gloo"
 
 
 class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001  # in Python: it asks for no memory

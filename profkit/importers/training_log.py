@@ -19,6 +19,7 @@ log counted, so that a report can show the throughput of the job next to the log
 from __future__ import annotations
 
 import functools
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ from profkit.importers.logs.assemble import (
     parse_log,
 )
 from profkit.importers.logs.epoch_ends import find_fast_ends
-from profkit.importers.logs.parsed import ParsedLog
+from profkit.importers.logs.parsed import Mean, ParsedLog
 from profkit.importers.logs.placing import (
     PlacedSteps,
     drop_untimed,
@@ -210,6 +211,7 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         "samples_counted_of": log.scope.value,
         "step_times": log.times.value,
         "steps_per_line": statistics.mode(windows) if windows else None,
+        "printed_every": _printed_every(log),
         "rows_speak_for_ranks": metadata.world_size,
         "cards_of_one_node": metadata.cards_of_one_node,
         "accumulation": metadata.accumulation,
@@ -220,6 +222,18 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         "stated": results or None,
     }
     return {key: value for key, value in config.items() if value is not None}
+
+
+def _printed_every(log: ParsedLog) -> int | None:
+    """Return that one step in so many is printed, if each line is about one step alone."""
+    distances: Counter[int] = Counter()
+    for before, record in itertools.pairwise(log.records):
+        if before.epoch == record.epoch:
+            distances[record.index - before.index] += 1
+    if log.times is not Mean.STEP or not distances:
+        return None
+    usual = distances.most_common(1)[0][0]
+    return usual if usual > 1 else None
 
 
 IMPORTER = TrainingLog()

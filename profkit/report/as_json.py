@@ -88,6 +88,8 @@ def overview(view: Overview) -> dict[str, Any]:
         **device_clock(view),
         "unknown_places": code_sections.unknown_json(view.unknown_places),
         "code": code_sections.code_json(view.code),
+        "code_of_ranks": code_sections.ranks_json(view.rank_lines),
+        "code_of_workers": code_sections.workers_json(view.worker_lines),
         "first_loss": _scaled(view.first_loss, 1.0),
         "last_loss": _scaled(view.last_loss, 1.0),
         "exchange": exchange(view),

@@ -29,6 +29,8 @@ def document(content: Document) -> str:
     for warning in content.warnings:
         blocks.append(f"> **mind:** {plain(warning)}")
     for section in content.sections:
+        if section.charts and not (section.grid or section.causes or section.ending):
+            continue  # Markdown has no charts, and notes about one would be about nothing
         blocks.extend(section_markdown(section))
     for label, text in content.copied:
         blocks.append(f"{plain(label)}: {plain(text)}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 from profkit.analysis.config_join import Recorded
+from profkit.analysis.costs import REST
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import NEGLIGIBLE
 from profkit.explain.coverage import Coverage
-from profkit.explain.ledger import Ledger
+from profkit.explain.ledger import Ledger, Verdict
 from profkit.explain.rules.base import Cause
 from profkit.explain.turned import turn_ledger
 from profkit.report.words import interval_in_brackets
@@ -34,7 +35,7 @@ def no_cause_words(ledger: Ledger) -> str:
 
 
 def doubted_causes(ledger: Ledger) -> str:
-    """Return what causes mean if the machine may have made the change; empty if it cannot have."""
+    """Return a warning about causes if the machine may have made the change."""
     if not ledger.doubt:
         return ""
     return "The machine may be behind any of these: they differ between the runs compared here."
@@ -56,14 +57,19 @@ def coverage_words(coverage: Coverage | None, *, is_gain: bool) -> str:
     if coverage.row and coverage.row_share is not None:
         of_gap = "" if words else f" of the {gap}"
         share = percent(coverage.row_share, 0)
-        words.append(f"{share}{of_gap} is in {coverage.row}, for which no cause was found")
+        why = "for which no cause was found"
+        if coverage.row == REST:
+            why = "which is not divided any further"
+        words.append(f"{share}{of_gap} is in {coverage.row}, {why}")
     if coverage.settings:
         named = ", ".join(coverage.settings[:MOST_SETTINGS])
         left = len(coverage.settings) - MOST_SETTINGS
         if left > 0:
             named += f" and {left} more"
-        words.append(f"settings that differ and can affect it: {named}")
-    return f"{'; '.join(words)}." if words else ""
+        what = "it" if words else f"the {gap}"
+        words.append(f"settings that differ and can affect {what}: {named}")
+    joined = "; ".join(words)
+    return f"{joined[:1].upper()}{joined[1:]}." if words else ""
 
 
 def no_difference_words(recorded: Recorded) -> str:
@@ -96,11 +102,13 @@ def cause_cost(cause: Cause, ledger: Ledger) -> str:
     if cause.is_gain:
         ledger = turn_ledger(ledger)
     cost, share = cause.cost_ns, cause.share_of_gap
-    words = "costs nothing"
+    words = "no cost of its own"
     if cost:
         words = f"{duration(cost.value)} per step{interval_in_brackets(cost, duration)}"
     if cause.is_gain:
         words += " less"
+    elif cost and ledger.verdict is Verdict.IMPROVEMENT:
+        words += ", against the gain"
     if share is not None and math.isfinite(share):
         gap = "gain" if cause.is_gain else "gap"
         words += f", {percent(share, 0)} of the {gap}"

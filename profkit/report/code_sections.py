@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from profkit.analysis.device_times import PhaseClock
+from profkit.analysis.flames import Flame
 from profkit.analysis.line_changes import LineChange, LineChanges
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.stack_samples import Place
 from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, LineTime, PhaseLines
 from profkit.analysis.unknown_places import UnknownPlace
+from profkit.analysis.views.code import CodeScreenView
+from profkit.analysis.worker_lines import WorkerLines
 from profkit.explain.explained import Explained
 from profkit.report import view_json
 from profkit.report.document import Grid, Section
 from profkit.report.words import interval_range, share_range
-from profkit.text import duration, percent, plural, shorten, signed
+from profkit.text import duration, percent, plural, signed
 
 MOST_LINES = 5
 """Lines of a phase that are shown; all of them are in the JSON."""
@@ -26,22 +29,10 @@ MOST_CHANGES = 12
 MANY_UNSURE = 0.1
 """A larger share of samples that came too late to show their line is reported."""
 
-MOST_NAME_CHARS = 40
-"""A longer name of a function is cut."""
-
 SAMPLED = "Shares of samples of the training thread's stack, in the used steps."
 HOST_TIMES = (
     "The times are the host's: the device may still compute what an earlier line has launched."
 )
-
-
-def place_words(place: Place, folder: str = "") -> str:
-    """Return `file:line function`, with the library's function that the line called."""
-    below = f" ({shorten(place.below, MOST_NAME_CHARS)})" if place.below else ""
-    if not place.line:
-        return f"{place.file}{below}"
-    name = shorten(place.function, MOST_NAME_CHARS)
-    return f"{place.file.removeprefix(folder)}:{place.line} {name}{below}"
 
 
 def _sampled(*clocks: PhaseClock) -> str:
@@ -78,22 +69,80 @@ def code_sections(run: Overview) -> Iterator[Section]:
     if view.lost:
         seen = plural(view.lost, "more sample")
         notes.append(f"{seen} had a stack that was not stored or cannot be read.")
-    header = ("phase", "share", "95 % interval", "per step", "line")
-    grid = Grid(header, tuple(rows), frozenset({1, 2, 3})) if rows else None
-    yield Section("Where in the code", tuple(notes), grid=grid)
+    yield Section("Where in the code", tuple(notes), grid=_lines_grid("phase", rows))
+    if run.rank_lines:
+        yield _rank_section(run)
 
 
-def _line_rows(part: PhaseLines, folder: str) -> Iterator[tuple[str, ...]]:
+def _lines_grid(first: str, rows: Sequence[tuple[str, ...]]) -> Grid | None:
+    header = (first, "share", "95 % interval", "per step", "line")
+    return Grid(header, tuple(rows), frozenset({1, 2, 3})) if rows else None
+
+
+def _line_rows(part: PhaseLines | WorkerLines, folder: str) -> Iterator[tuple[str, ...]]:
     shown = [line for line in part.lines if line.share.value >= LEAST_SHARE][:MOST_LINES]
-    label = part.phase
+    label = part.phase if isinstance(part, PhaseLines) else "workers"
     for line in shown:
         share, bounds = percent(line.share.value), share_range(line.share)
-        yield label, share, bounds, duration(line.step_ns.value), place_words(line.place, folder)
+        yield label, share, bounds, duration(line.step_ns.value), line.place.words(folder)
         label = ""
     left = len(part.lines) - len(shown)
     if left:
         rest = 1 - sum(line.share.value for line in shown)
         yield label, percent(rest), "", duration(rest * part.step_ns), plural(left, "other line")
+
+
+def _rank_section(run: Overview) -> Section:
+    """Return the lines on which one rank certainly spends another time than the others do."""
+    rows = []
+    for rank, changes in run.rank_lines.items():
+        label = str(rank)
+        for change in changes[:MOST_LINES]:
+            figures = duration(change.target.value), duration(change.base.value)
+            difference = signed(change.difference.value)
+            bounds = interval_range(change.difference, duration)
+            place = change.place.words(run.code.folder if run.code else "")
+            rows.append((label, change.phase, *figures, difference, bounds, place))
+            label = ""
+    header = ("rank", "phase", "per step", "others", "difference", "95 % interval", "line")
+    note = "Lines on which a rank certainly spends another time than the mean of the others."
+    grid = Grid(header, tuple(rows), frozenset({2, 3, 4, 5}))
+    return Section("Lines of single ranks", (note, _sampled(run.clock)), grid=grid)
+
+
+def worker_section(found: WorkerLines | None) -> Iterator[Section]:
+    """Yield the lines that the loader's workers ran while the job trained."""
+    if found is None:
+        return
+    whose = plural(found.workers, "worker")
+    about = (
+        f"Shares of samples of {whose}, in the used steps. Times are those of all workers of a "
+        "rank per step. They overlap with the training."
+    )
+    cost = f"The sampler used {percent(found.sampler_share)} of a processor in each worker."
+    notes = [about, cost]
+    if found.folder:
+        notes.append(f"Files are below {found.folder}")
+    if not found.judged:
+        seen = plural(found.samples, "sample")
+        notes.append(f"{seen} only, so no line is named: at least {FEWEST_SAMPLES} are needed.")
+    if found.lost:
+        seen = plural(found.lost, "more sample")
+        notes.append(f"{seen} had a stack that was not stored or cannot be read.")
+    grid = _lines_grid("in", list(_line_rows(found, found.folder)))
+    yield Section("In the loader's workers", tuple(notes), grid=grid)
+
+
+def flame_section(flames: Sequence[Flame]) -> Iterator[Section]:
+    """Yield a flame graph for each phase, folded."""
+    drawn = tuple((flame.phase, flame) for flame in flames if flame.boxes)
+    if drawn:
+        note = (
+            "A box is as wide as the time in a line and in what it called; callers are above. "
+            "Boxes of the job's own code are coloured. The title of a box has its whole name and "
+            "its time."
+        )
+        yield Section("Flame graphs", (SAMPLED, note), drawn, folded=True)
 
 
 def unknown_note(view: Overview) -> tuple[str, ...]:
@@ -141,7 +190,7 @@ def changed_lines(view: Explained, base: str, target: str) -> Iterator[Section]:
                 duration(change.target.value),
                 signed(change.difference.value),
                 interval_range(change.difference, duration),
-                place_words(change.place),
+                change.place.words(),
             )
         )
     header = ("phase", base, target, "difference", "95 % interval", "line")
@@ -175,6 +224,43 @@ def _place_json(place: Place) -> dict[str, Any]:
         known = {"file": None, "line": None, "function": None}
     no_line = None if place.line else place.file
     return known | {"calls": place.below or None, "why_no_line": no_line}
+
+
+def workers_json(found: WorkerLines | None) -> dict[str, Any] | None:
+    """Return the lines of loader workers; `None` if they were not sampled."""
+    if found is None:
+        return None
+    figures = {"workers": found.workers, "samples": found.samples, "samples_lost": found.lost}
+    figures |= {"samples_needed": FEWEST_SAMPLES}
+    times = {"ns_per_step": found.step_ns, "sampler_processor_share": found.sampler_share}
+    return {**figures, **times, "lines": list(map(_line_json, found.lines))}
+
+
+def screen_json(view: CodeScreenView) -> dict[str, Any]:
+    """Return the JSON of the terminal interface's screen of lines."""
+    flames = []
+    for flame in view.flames:
+        boxes = []
+        for box in flame.boxes:
+            place = {**_place_json(box.place), "own": box.is_own}
+            boxes.append({"depth": box.depth, "start": box.start, "share": box.share, **place})
+        figures = {"ns_per_step": flame.step_ns, "samples": flame.samples}
+        flames.append({"phase": flame.phase, **figures, "boxes": boxes})
+    return {
+        "rank": view.rank,
+        "why_empty": view.why_empty or None,
+        "code": code_json(view.code),
+        "code_of_workers": workers_json(view.workers),
+        "flames": flames,
+    }
+
+
+def ranks_json(found: Mapping[int, Sequence[LineChange]]) -> list[dict[str, Any]]:
+    """Return the lines of single ranks; `base` is the mean of the other ranks."""
+    ranks = []
+    for rank, changes in found.items():
+        ranks.append({"rank": rank, "lines": list(map(_change_json, changes))})
+    return ranks
 
 
 def changes_json(found: LineChanges | None) -> list[dict[str, Any]] | None:

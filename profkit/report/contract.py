@@ -28,6 +28,7 @@ traces/<run>/
     rank.json           host, process, device, first clock anchor, variables, libraries, the job
     steps.arrows ...    one Arrow IPC stream per table (zstd, at least one batch per second)
     strings.arrows      the names that the other tables' name columns refer to
+    worker-stacks/      stacks of loader workers (--stacks workers), a file of lines per process
     end.json            why the rank's trace ended; rows, bytes, dropped rows and CRC-32 per table
 ```
 
@@ -37,6 +38,10 @@ traces/<run>/
   and `samples` its drift since then (`clock`, `realtime_drift_ns`).
 - Name columns are ids into the rank's `strings`. profkit's reader returns them as dictionary
   columns.
+- A line of `worker-stacks/*.jsonl` is a list: `["worker", number, process]`, `["frame", ...]` and
+  `["sample", ...]` with the columns of `frames` and of `stacks` without rank and thread, or
+  `["cost", elapsed ns, processor ns]` of the sampler so far. A killed worker's last line may be
+  cut.
 - A run without `end.json` ended early. Every complete batch in it is valid. `profkit verify` names
   the state.
 - A new version only adds columns. profkit refuses a newer major version and reads a newer minor

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from profkit.analysis.estimate import Estimate
+from profkit.analysis.flames import Flame
 from profkit.analysis.views.pictures import RankPhases, StepPoint
 from profkit.explain.ledger import Verdict
 
@@ -63,7 +64,7 @@ class Heat:
     found: RankPhases
 
 
-Chart: TypeAlias = "Waterfall | Shares | Strip | Heat"
+Chart: TypeAlias = "Waterfall | Shares | Strip | Heat | Flame"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ def as_text(made: Imported) -> str:
         if count:
             rows.append(plural(count, table.removesuffix("s")))
     ranks, found = plural(made.ranks, "rank"), ", ".join(rows) or "nothing"
+    if made.job_ranks > made.ranks:
+        ranks = f"{made.ranks:,} of {plural(made.job_ranks, 'rank')}"
     lines = [f"{safe_text(files)} ({made.importer}): {ranks}, {found}"]
     for flag in made.flags:
         lines.append(f"  flag      {flag}")
@@ -32,6 +34,7 @@ def as_json(made: Imported) -> dict[str, Any]:
         "format": made.importer,
         "sources": list(map(str, made.sources)),
         "ranks": made.ranks,
+        "ranks_of_job": max(made.ranks, made.job_ranks),
         "rows": dict(made.rows),
         "dropped": dict(made.dropped),
         "flags": list(made.flags),

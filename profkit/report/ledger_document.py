@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from profkit.analysis.config_join import NONE
+from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import scale
 from profkit.analysis.overview import build_overview
 from profkit.analysis.views.pictures import StepPoint
@@ -14,7 +15,7 @@ from profkit.explain.explained import Explained
 from profkit.explain.gate import Judgement, Outcome
 from profkit.explain.kernel_ledger import KernelLedger
 from profkit.explain.ledger import Ledger
-from profkit.explain.scaling import FACTORS, ScalingRow
+from profkit.explain.rules.base import Case
 from profkit.report import cause_words, ledger_words
 from profkit.report.code_sections import changed_lines
 from profkit.report.document import (
@@ -24,14 +25,12 @@ from profkit.report.document import (
     Document,
     Grid,
     Section,
-    Tone,
     Waterfall,
-    labelled,
 )
-from profkit.report.log_words import sample_unit
+from profkit.report.log_words import is_log, sample_unit
 from profkit.report.overview_document import Illustrated, illustrate, quality, ranks_section, strip
 from profkit.report.words import interval_words, level_words
-from profkit.text import amount, percent, plural, signed, significant
+from profkit.text import amount, percent, plural, signed
 from profkit.trace import Trace
 
 BASE, TARGET = "base", "target"
@@ -67,7 +66,7 @@ def explained(
     is_page = sides is not None
     sections = [
         *gates(judgements),
-        rows_that_add_up(ledger),
+        rows_that_add_up(view),
         *changed_lines(view, BASE, TARGET),
         *kernels(view, is_page=is_page),
         causes(view),
@@ -87,7 +86,7 @@ def explained(
         subtitle="Why the two runs differ",
         verdict=ledger_words.verdict_name(ledger.verdict),
         tone=TONES[ledger.verdict],
-        summary=ledger_words.verdict_words(ledger),
+        summary=ledger_words.verdict_words(ledger, unit_of(case)),
         figures=tuple(_figures(view)),
         warnings=view.caveats,
         sections=tuple(sections),
@@ -106,7 +105,9 @@ def _figures(view: Explained) -> Iterator[tuple[str, str, str]]:
         ).partition(" on ")
         yield side, speed, f"{where}: {name}".removeprefix(": ")
     change = ledger.change
-    label = "time per sample and rank" if ledger.per_sample else "time per step and rank"
+    label = "time per step and rank"
+    if ledger.per_sample:
+        label = f"time per {unit_of(case).removesuffix('s')} and rank"
     yield label, signed(change.value, percent), interval_words(change, percent)
 
 
@@ -122,21 +123,16 @@ def gates(judgements: Sequence[Judgement]) -> Iterator[Section]:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def rows_that_add_up(ledger: Ledger) -> Section:
+def unit_of(case: Case) -> str:
+    """Return the plural of what both sides train on, or `samples` if they name it differently."""
+    units = {sample_unit(case.base.config), sample_unit(case.target.config)}
+    return units.pop() if len(units) == 1 else "samples"
+
+
+def rows_that_add_up(view: Explained) -> Section:
     """Return the rows in time per step of the base's batch, which is the same for both sides."""
+    ledger = view.ledger
     factor = ledger.samples_per_step
-    unit = "step"
-    if ledger.per_sample:
-        unit = f"{amount(factor)} samples of a rank (a step of the base)"
-    notes = [f"Time per {unit}. Only exposed time counts, and the rows add up to the total."]
-    overlapped = []
-    for row in ledger.beside:
-        overlapped.append(f"{row.name} {ledger_words.both_sides(row, factor)}")
-    if overlapped:
-        notes.append(f"Overlapped, and not in the rows: {'; '.join(overlapped)}.")
-    if words := ledger_words.switched_words(ledger):
-        notes.append(f"{words}.")
-    notes += ledger_words.clock_notes(ledger)
     cells = []
     named = []
     for row in ledger.rows:
@@ -147,7 +143,34 @@ def rows_that_add_up(ledger: Ledger) -> Section:
         cells.append(tuple(ledger_words.row_cells(ledger, row, name, factor)))
     header = ("", BASE, TARGET, "difference", level_words(ledger.total.delta.level), "verdict")
     grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}), total=True)
-    return Section("Where the time goes", tuple(notes), tuple(_waterfall(ledger, factor)), grid)
+    notes = tuple(_notes_on_rows(view))
+    return Section("Where the time goes", notes, tuple(_waterfall(ledger, factor)), grid)
+
+
+def _notes_on_rows(view: Explained) -> Iterator[str]:
+    """Yield what the rows are about, and what they leave out."""
+    ledger, factor = view.ledger, view.ledger.samples_per_step
+    unit = "step"
+    if ledger.per_sample:
+        unit = f"{amount(factor)} {unit_of(view.case)} of a rank (a step of the base)"
+    what = "Only exposed time counts, and the rows add up to the total."
+    if is_log(view.case.base.config) or is_log(view.case.target.config):
+        what = "The rows add up to the total."
+        if ledger.find(INPUT) is not None:
+            what += " Input is the wait that the log states; it may pass while the device works."
+    yield f"Time per {unit}. {what}"
+    rare = [row.name for row in ledger.rows if not row.delta.judged]
+    if ledger.total.delta.judged and rare:
+        names = " and ".join(rare)
+        yield f"There is no interval for {names}: too few lines of a log contain it."
+    overlapped = []
+    for row in ledger.beside:
+        overlapped.append(f"{row.name} {ledger_words.both_sides(row, factor)}")
+    if overlapped:
+        yield f"Overlapped, and not in the rows: {'; '.join(overlapped)}."
+    if words := ledger_words.switched_words(ledger):
+        yield f"{words}."
+    yield from ledger_words.clock_notes(ledger)
 
 
 def _waterfall(ledger: Ledger, factor: float) -> Iterator[tuple[str, Chart]]:
@@ -251,47 +274,3 @@ def steps(ledger: Ledger, sides: Mapping[str, Illustrated]) -> Section:
     for side, illustrated in sides.items():
         charts.append((side, strip(illustrated.points, all_points)))
     return Section("Steps", notes, tuple(charts))
-
-
-# -- more than two runs ----------------------------------------------------------------------------
-
-
-def scaling(rows: Sequence[ScalingRow]) -> Document:
-    """Return the document of several runs, each against the first."""
-    last = rows[-1]
-    cells = []
-    for number, row in enumerate(rows, start=1):
-        figures = [significant(row.speed_up.value), significant(row.efficiency.value)]
-        for name in FACTORS:
-            figures.append(significant(row.factors[name].value))
-        throughput = significant(row.throughput.value, 4)
-        cells.append((f"{number}. {row.name}", str(row.gpus), throughput, *figures))
-    notes = [f"efficiency = {' x '.join(FACTORS)}"]
-    if not all(row.waiting_known for row in rows):
-        notes.append(
-            "Not all runs separate waiting for late ranks from transfer; "
-            "there it is part of communication."
-        )
-    header = (
-        *("run", "ranks", "throughput", "speed-up", "efficiency"),
-        *(*FACTORS[:-1], "communication"),
-    )
-    grid = Grid(header, tuple(cells), frozenset(range(1, len(header))))
-    runs = []
-    for number, row in enumerate(rows[1:], start=2):
-        runs.append((f"{number}. {row.name}", ledger_words.scaling_words(row)))
-        for words in ledger_words.meeting_words(row.meeting):
-            runs.append(("", words))
-    return Document(
-        title=" → ".join(row.name for row in rows),
-        subtitle="How the job scales",
-        verdict=f"efficiency {percent(last.efficiency.value)} on {plural(last.gpus, 'rank')}",
-        tone=Tone.PLAIN,
-        summary="",
-        figures=(),
-        warnings=(),
-        sections=(
-            Section("Scaling", tuple(notes), grid=grid),
-            Section("Against the first run", grid=labelled(runs)),
-        ),
-    )

@@ -171,6 +171,7 @@ def scaling_row(row: ScalingRow) -> dict[str, Any]:
         "throughput_samples_per_s": estimate(row.throughput),
         "speed_up_ratio": estimate(row.speed_up),
         "efficiency_share": estimate(row.efficiency),
+        "why_impossible": row.doubt or None,
         "factors_ratio": {name: estimate(factor) for name, factor in row.factors.items()},
         "waiting_known": row.waiting_known,
         "exchange_timed": row.exchange_timed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from profkit.explain.scaling import ScalingRow
-from profkit.report import as_text, ledger_document
+from profkit.report import as_text, scaling_document
 from profkit.report.cause_words import (
     cause_cost,
     cause_name,
@@ -40,4 +40,4 @@ __all__ = [
 
 def scaling(rows: Sequence[ScalingRow]) -> str:
     """Return the runs as a table; the factors of each row multiply to its efficiency."""
-    return as_text.document(ledger_document.scaling(rows))
+    return as_text.document(scaling_document.scaling(rows))

@@ -40,11 +40,15 @@ def pace(ledger: Ledger, own: Estimate, gpus: int, unit: str = "samples") -> str
     return f"{significant(1e9 * gpus / own.value, 4)} {unit}/s on {plural(gpus, 'rank')}"
 
 
-def verdict_words(ledger: Ledger) -> str:
+def verdict_words(ledger: Ledger, unit: str = "samples") -> str:
+    """Return the change of time per sample; `unit` is the plural of what a sample is."""
     change, reason = ledger.change, why_not(ledger)
     if not math.isfinite(change.value):
         return reason
-    what = "a sample" if ledger.per_sample else "a step"
+    what = "a step"
+    if ledger.per_sample:
+        article = "an" if unit[0] in "aeiou" else "a"
+        what = f"{article} {unit.removesuffix('s')}"
     direction = "more" if change.value > 0 else "less"
     words = (
         f"{what} takes {percent(abs(change.value))} {direction} time per rank"
@@ -180,6 +184,8 @@ def scaling_words(row: ScalingRow) -> str:
     efficiency = row.efficiency
     interval = interval_in_brackets(efficiency, percent)
     words = f"efficiency {percent(efficiency.value)}{interval}"
+    if row.doubt:
+        words += f"; {row.doubt}"
     if row.largest_loss:
         factor = significant(row.factors[row.largest_loss].value)
         words += f"; {row.largest_loss} takes most of it ({factor})"

@@ -19,6 +19,8 @@ from profkit.vocab import Phase
 
 MOST_STATED = 4
 """Results stated by an imported log that are shown; all of them are in the JSON."""
+STATED_DIGITS = 6
+"""Significant digits of such a result; some logs print sixteen."""
 
 _NAMED_FIELDS = {
     "world_size": "the number of ranks",
@@ -49,13 +51,16 @@ def log_meanings(config: Mapping[str, Any]) -> Mapping[str, str]:
     }
 
 
-def log_quality(view: Overview) -> str:
-    """Return what a log does not hold, or nothing for other runs."""
+def log_quality(view: Overview) -> Iterator[str]:
+    """Yield what a log does not hold, or nothing for other runs."""
     if not is_log(view.config):
-        return ""
+        return
     if view.world_size > 1:
-        return f"the log is of one rank; nothing tells what the other {view.world_size - 1:,} did"
-    return "all lines about training were read" if not view.flags else "see the flags"
+        others = view.world_size - 1
+        which = "the other one" if others == 1 else f"the other {others:,}"
+        yield f"the log is of one rank; it says nothing about {which}"
+    elif not view.quality:
+        yield "all lines about training were read" if not view.flags else "see the flags"
 
 
 def own_figure(view: Overview) -> Iterator[tuple[str, str, str]]:
@@ -87,8 +92,10 @@ def source_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     every = ""
     if config.get("steps_per_line") != 1:
         every = f"every {config.get('steps_per_line')} steps, "
+    elif one_in := config.get("printed_every"):
+        every = f"one step in {one_in} is printed, "
     times = f"{every}times are means of {config.get('step_times')}"
-    counted = f"{config.get('sample_unit')} counted of {config.get('samples_counted_of')}"
+    counted = f"{config.get('sample_unit')} counted for {config.get('samples_counted_of')}"
     yield "log", f"{config['log_of']}: {times}, {counted}"
     accumulated = config.get("accumulation")
     if isinstance(accumulated, int) and accumulated > 1:
@@ -99,9 +106,18 @@ def source_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "epoch ends", describe_fast_ends(ends)
     if named := _told_by_name(config):
         yield "file name", named
+    yield from _stated_rows(config)
+
+
+def _stated_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """List the last results that a log states, rounded, with their lines."""
     stated = [found for found in config.get("stated") or [] if isinstance(found, dict)]
     for found in stated[-MOST_STATED:]:
-        result = f"{found.get('what')} {found.get('value')} {found.get('unit')}".rstrip()
+        value = found.get("value")
+        shown = value
+        if isinstance(value, int | float):
+            shown = f"{value:,.{STATED_DIGITS}g}" if abs(value) < 1e6 else f"{value:,.0f}"
+        result = f"{found.get('what')} {shown} {found.get('unit')}".rstrip()
         if found.get("how"):
             result += f" ({found['how']})"
         yield "stated", f"{result}, line {found.get('line')}"
@@ -112,14 +128,11 @@ def source_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _told_by_name(config: Mapping[str, Any]) -> str:
     """Return which facts come from the file's name, because the log does not state them."""
     names = config.get("told_by_file_name")
-    if not isinstance(names, list):
+    if not isinstance(names, list) or not _NAMED_FIELDS.keys() & set(map(str, names)):
         return ""
-    told = dict.fromkeys(_NAMED_FIELDS[name] for name in names if name in _NAMED_FIELDS)
-    if not told:
-        return ""
-    words = f"tells {' and '.join(told)}; the log does not state it"
-    if len(told) > 1:
-        words = f"tells {', '.join(told)}; the log does not state them"
+    *first, last = dict.fromkeys(_NAMED_FIELDS[name] for name in names if name in _NAMED_FIELDS)
+    told = f"{', '.join(first)} and {last}" if first else last
+    words = f"states {told}; the log does not"
     of_node = config.get("cards_of_one_node")
     if "world_size" in names and isinstance(of_node, int):
         words += f" (it states {plural(of_node, 'card')} of one node)"

@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from profkit.analysis.flames import Flame, build_flames
 from profkit.analysis.overview import Overview, PhaseShare
 from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
-from profkit.report.code_sections import code_sections, unknown_note
+from profkit.report.code_sections import (
+    code_sections,
+    flame_section,
+    unknown_note,
+    worker_section,
+)
 from profkit.report.device_sections import device_sections
 from profkit.report.document import (
     Document,
@@ -60,14 +66,20 @@ class Illustrated:
     view: Overview
     points: tuple[StepPoint, ...]
     ranks: RankPhases | None
+    flames: tuple[Flame, ...] = ()
 
 
 def illustrate(trace: Trace, view: Overview) -> Illustrated:
     basis = phase_basis(trace)
+    flames: tuple[Flame, ...] = ()
+    if view.code is not None:
+        tables = trace.stacks, trace.frames, trace.steps, trace.spans
+        flames = build_flames(view.code, *tables, view.selection.steps)
     return Illustrated(
         view,
         step_points(trace.steps, view.selection),
         rank_phases(basis.steps, basis.spans, Selection(basis.used, {})),
+        flames,
     )
 
 
@@ -151,7 +163,9 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         grid = phase_grid(view.phases, meanings)
         yield Section("Where a step goes", notes, charts=(("", shares),), grid=grid)
     yield from code_sections(view)
+    yield from worker_section(view.worker_lines)
     if drawn is not None:
+        yield from flame_section(drawn.flames)
         note = "The wall time of each step, as the mean over its ranks."
         yield Section("Step times", (note,), (("", strip(drawn.points)),))
         yield from ranks_section(drawn, "Ranks")
@@ -215,7 +229,7 @@ def quality(sides: Mapping[str, Overview], *, with_flags: bool = True) -> Sectio
     for side, view in sides.items():
         prefix = f"{side}: " if side else ""
         rows.append((f"{prefix}profkit's cost", own_cost_words(view)))
-        notices = "; ".join(view.quality) or log_quality(view) or "complete, no rows dropped"
+        notices = "; ".join([*view.quality, *log_quality(view)]) or "complete, no rows dropped"
         rows.append((f"{prefix}data quality", notices))
         for label, text in source_rows(view.config):
             rows.append((f"{prefix}{label}".strip(), text))

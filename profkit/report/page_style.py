@@ -61,6 +61,9 @@ svg .inside { fill: var(--in); font-weight: 600; } svg .inside-cell { font-size:
   .part3 { fill: var(--p3); }
 .part4 { fill: var(--p4); } .part5 { fill: var(--p5); } .part6 { fill: var(--p6); }
   .part7 { fill: var(--p7); }
+.flame-own { fill: var(--p3); stroke: var(--card); } .flame-other { fill: var(--rest);
+  stroke: var(--card); fill-opacity: 0.55; } svg .flame-name { font: 11px ui-monospace, monospace;
+  pointer-events: none; } rect.flame-own:hover, rect.flame-other:hover { stroke: var(--ink); }
 .cell { fill: var(--page); stroke: var(--edge); } .grid { stroke: var(--edge); }
   .link { stroke: var(--soft); stroke-dasharray: 2 3; }
   .whisker { stroke: var(--ink); stroke-width: 1.5; }

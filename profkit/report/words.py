@@ -59,11 +59,18 @@ def level_words(level: float) -> str:
     return f"{percent(level, 0)} interval"
 
 
+EQUAL_SHARES = "within 0.1 %"
+"""Shown for an interval of a share whose ends are equal in all digits that are shown."""
+
+
 def share_range(share: Estimate) -> str:
-    """Return the bounds of a share with one percent sign for both."""
+    """Return the bounds of a share with one percent sign for both, if they differ."""
     if share.low is None or share.high is None:
         return NO_FIGURE
-    return low_to_high(share.low, share.high, percent).replace(" % to ", " to ")
+    low, high = percent(share.low), percent(share.high)
+    if low == high and share.low != share.high:
+        return EQUAL_SHARES
+    return f"{low.removesuffix(' %')} to {high}"
 
 
 # -- one run ---------------------------------------------------------------------------------------

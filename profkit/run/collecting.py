@@ -20,6 +20,7 @@ from profkit.collectors.base import Inside
 from profkit.collectors.poller import Pollers, failure_metric
 from profkit.errors import ProfkitError, UsageError
 from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, Row
 from profkit.instrument.windows.windows import KernelProfiler, Window, WindowCapture, WindowPlan
@@ -40,10 +41,17 @@ USUAL = "usual"
 DEFAULT_PLAN = "every:100"
 COLLECT = "PROFKIT_COLLECT"
 WINDOWS = "PROFKIT_KERNELS"
+STACKS = "PROFKIT_STACKS"
 SOURCE = "PROFKIT_KERNELS_FROM"
 OPERATORS = "PROFKIT_OPS"
 PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
 """Kernels are captured by the framework's own profiler, or by NVIDIA's library itself."""
+
+LOOP, WORKERS = STACK_CHOICES = ("loop", "workers")
+"""Stacks are sampled of the training thread, or of the loader's workers, too."""
+
+SAMPLER = "stacks"
+"""The collector that samples the training thread."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class Choice:
     windows: WindowPlan | None = None
     operators: bool = False
     source: str = PROFILER
+    of_workers: bool = False
+    """True if the stacks of the loader's workers are sampled."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
@@ -69,6 +79,7 @@ class Choice:
                 environ.get(WINDOWS, ""),
                 operators=operators,
                 source=environ.get(SOURCE) or PROFILER,
+                stacks=environ.get(STACKS, ""),
             )
         except ProfkitError as error:
             log.warning("profkit: nothing is collected beside the loop: %s", error)
@@ -76,7 +87,13 @@ class Choice:
 
     @classmethod
     def parse(
-        cls, collect: str, windows: str, *, operators: bool, source: str = PROFILER
+        cls,
+        collect: str,
+        windows: str,
+        *,
+        operators: bool,
+        source: str = PROFILER,
+        stacks: str = "",
     ) -> Choice:
         """Return a user's choice; an unknown name or a wrong window is a `UsageError`."""
         names = [name.strip() for name in collect.split(",") if name.strip()]
@@ -87,6 +104,13 @@ class Choice:
                     f"--collect: unknown collector '{safe_text(name)}'{did_you_mean(name, known)} "
                     f"(there are: {', '.join(known)})"
                 )
+        if stacks not in ("", *STACK_CHOICES):
+            raise UsageError(
+                f"--stacks: unknown choice '{safe_text(stacks)}' "
+                f"(there are: {', '.join(STACK_CHOICES)})"
+            )
+        if stacks:
+            names = [*(names or [USUAL]), SAMPLER]
         if source not in SOURCES:
             raise UsageError(
                 f"--kernels-from: unknown source '{safe_text(source)}' "
@@ -103,7 +127,15 @@ class Choice:
         collectors = None
         if names:
             collectors = tuple(name for name in names if name not in {KERNELS, NOTHING})
-        return cls(collectors, plan, operators, source)
+        return cls(collectors, plan, operators, source, stacks == WORKERS)
+
+    def watch_workers(self) -> WorkerWatch | None:
+        """Return what has the loader's workers sampled; `None` if that was not asked for."""
+        if not self.of_workers:
+            return None
+        from profkit.collectors._worker_stacks import sample_worker
+
+        return WorkerWatch(sample_worker)
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
         """Return a test for steps with timed phases; a window's kernels need its steps' phases."""

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import logging
+import multiprocessing
 import os
 import sys
 import threading
@@ -39,10 +40,11 @@ from profkit.run.wiring import (
     note_failures,
     note_span_cost,
 )
-from profkit.vocab import OPENING_CPU, rank_folder
+from profkit.vocab import OPENING_CPU, WORKER_STACKS, rank_folder
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
+    from profkit.run.lookout.lookout import Lookout
     from profkit.trace import RankManifest
 
 log = logging.getLogger("profkit")
@@ -71,11 +73,15 @@ class Job:
         self.sink = LateSink()
         self.ranges = nvtx_ranges()
         self._choice = Choice.read()
+        watch = guarded("stacks of loader workers", self._choice.watch_workers, None)
+        self._watch = watch()
         self._collecting: Collecting | None = None
         self.recorder = make_recorder(self.sink, self._choice, self.ranges)
+        self.recorder.in_worker = guarded("lookout in a worker", self._look_out_in_worker, None)
         self.tracker = Tracker(self.recorder, on_training=self._begin)
         samples = os.environ.get(SAMPLES_VARIABLE, "")
         self.tracker.say_samples(int(samples) if samples.isdecimal() else None)
+        self._lookout: Lookout | None = None
         self._patches: list[Patches] = []
         self._frameworks: list[Framework] = []
         self._opener: threading.Thread | None = None
@@ -93,9 +99,16 @@ class Job:
         if known not in self._frameworks:
             self._frameworks.append(known)
             seams = Seams(
-                self.tracker, self.sink.appender("collectives"), self.sink.appender("samples")
+                self.tracker,
+                self.sink.appender("collectives"),
+                self.sink.appender("samples"),
+                self._watch,
             )
             self._patches.append(known.install(seams))
+        rank = rank_of()
+        # Other processes that import a framework may be launchers, or workers of a rank.
+        if rank is not None and rank.world_size > 1 and multiprocessing.parent_process() is None:
+            guarded("lookout", self._look_out, None)(rank)
 
     def unhook(self) -> None:
         """Remove every hook. What was recorded stays."""
@@ -108,6 +121,8 @@ class Job:
             return
         self.tracker.finish()
         self.recorder.stop()
+        if self._lookout is not None:
+            self._lookout.stop()
         self._ended.set()
         if self._opener is not None:
             self._opener.join(OPENING_TIMEOUT_S)
@@ -173,6 +188,7 @@ class Job:
 
     def _open_files(self, rank: Rank, device: str, timer: DeviceTimer | None) -> None:
         """Import the writer and open the rank's files, without a garbage collection of our own."""
+        guarded("lookout", self._look_out, None)(rank)
         samples = self.sink.appender("samples")
         framework = self._framework_in_use()
         complete = guarded("device times", functools.partial(_before_flush, timer), None)
@@ -191,6 +207,9 @@ class Job:
                     self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
                 )
                 self.sink.attach(writer)
+                if self._watch is not None:
+                    folder = self.run.absolute() / rank_folder(rank.number) / WORKER_STACKS
+                    self._watch.publish(str(folder))
             except FileExistsError:
                 others = f"another process of the job trains as rank {rank.number}"
                 self._stay_out(f"{others} and is recorded already")
@@ -200,6 +219,19 @@ class Job:
         samples((None, "profkit", OPENING_CPU, now_ns(), spent_ns))
         if framework is not None and not self.sink.failure:
             guarded("identity", self._describe, None)(framework, manifest)
+
+    def _look_out(self, rank: Rank) -> None:
+        """Have the lookout note from now on when this rank stands still."""
+        if self._lookout is None:
+            from profkit.run.lookout.lookout import Lookout
+
+            self._lookout = Lookout(self.run, self.tracker)
+        self._lookout.start(rank, self._framework_in_use)
+
+    def _look_out_in_worker(self, meter: Any) -> None:
+        from profkit.run.lookout.workers import watch_worker
+
+        watch_worker(self.run, meter)
 
     def _describe(self, framework: Framework, manifest: RankManifest) -> None:
         """Write what the job trains into `rank.json`, after its first steps or at its end."""
@@ -215,6 +247,8 @@ class Job:
 
     def _stay_out(self, why: str) -> None:
         """Record nothing in this process, and say why."""
+        if self._lookout is not None:
+            self._lookout.give_up()
         if self._collecting is not None:
             self._collecting.stop()
         self.sink.give_up(why)

@@ -21,6 +21,8 @@ from profkit.attached import NOTES_FILE, RUN_VARIABLE, SAMPLES_VARIABLE, disable
 from profkit.clock import wall_ns
 from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError
+from profkit.hangs.status import read_limit
+from profkit.run.hang_alarm import HangAlarm
 from profkit.run.naming import clean, name_job, name_run
 from profkit.run.probe import probe_machine
 from profkit.run.session import first_libraries, make_run, record_own_cost
@@ -84,10 +86,14 @@ def run_job(
     with _started(program, command, environment) as process:
         witness = Witness(run, process.pid, ATTACH_FOLDER)
         witness.start()
+        alarm = HangAlarm(run, read_limit(os.environ), _say)
+        alarm.start()
         code = process.wait()
+        alarm.stop()
         witness.stop()
     probes.append(probe_machine())
-    _conclude(run, code, witness, [probe._asdict() for probe in probes if probe is not None])
+    found = [probe._asdict() for probe in probes if probe is not None]
+    _conclude(run, code, witness, found, alarm.unresolved)
     return code
 
 
@@ -178,7 +184,9 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             signal.signal(number, handler)
 
 
-def _conclude(run: Path, code: int, witness: Witness, probes: Sequence[Mapping[str, int]]) -> None:
+def _conclude(
+    run: Path, code: int, witness: Witness, probes: Sequence[Mapping[str, int]], hang: str
+) -> None:
     """Write into the run how the job ended, and say where the run is."""
     manifests = []
     try:
@@ -188,6 +196,8 @@ def _conclude(run: Path, code: int, witness: Witness, probes: Sequence[Mapping[s
             with contextlib.suppress(ProfkitError):
                 manifests.append(rank.manifest)
         why = "" if code == 0 else describe_end(code)
+        if why and hang:
+            why += f"; it stood still before: {hang}"
         dataclasses.replace(
             trace.manifest,
             state=RunState.ABORTED if why else RunState.COMPLETE,

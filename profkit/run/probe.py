@@ -40,4 +40,5 @@ def probe_machine() -> Probe | None:
         computed_ns = time.perf_counter_ns()
         target[:] = source
         times.append((computed_ns - began_ns, time.perf_counter_ns() - computed_ns))
-    return Probe(min(compute for compute, _ in times), min(memory for _, memory in times))
+    compute_ns = min(compute for compute, _ in times)
+    return Probe(compute_ns, min(memory for _, memory in times))

@@ -1,4 +1,4 @@
-"""Run a job several times, and another one in turn, so that explain knows the noise between runs."""
+"""Run a job several times, in turn with another one."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from profkit.errors import ProfkitError
 from profkit.instrument.device import DeviceTimer, note_no_events
 from profkit.instrument.frameworks.base import Framework, InnerBooks, load_framework
 from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import COLUMNS, Row
@@ -35,7 +36,7 @@ from profkit.trace import RankWriter, RunManifest, Trace
 from profkit.trace.files import new_run_folder
 from profkit.trace.reader import find_ranks
 from profkit.trace.writer import no_rows
-from profkit.vocab import RunState
+from profkit.vocab import WORKER_STACKS, RunState, rank_folder
 
 log = logging.getLogger("profkit")
 
@@ -125,7 +126,10 @@ def open_rank(
     note_span_cost(samples, ranges, repeats=SPAN_COST_REPEATS)
     choice = Choice.read()
     recorder = make_recorder(writer, choice, ranges, timer)
-    patches = _hook_inside(known, recorder, writer)
+    watch = guarded("stacks of loader workers", choice.watch_workers, None)()
+    if watch is not None:
+        watch.publish(str(path.absolute() / rank_folder(manifest.rank) / WORKER_STACKS))
+    patches = _hook_inside(known, recorder, writer, watch)
     collecting = Collecting(
         choice, recorder, known, writer.appender("kernels"), samples, device=device, rows=rows
     )
@@ -159,11 +163,14 @@ def _open_timer(
     return None
 
 
-def _hook_inside(framework: Framework | None, recorder: Recorder, writer: RankWriter) -> Patches:
+def _hook_inside(
+    framework: Framework | None, recorder: Recorder, writer: RankWriter, watch: WorkerWatch | None
+) -> Patches:
     """Hook the inside of loaders and of the gradient exchange, which the loop cannot report."""
     if framework is None:
         return Patches()
-    books = InnerBooks(recorder, writer.appender("collectives"), writer.appender("samples"))
+    collectives, samples = writer.appender("collectives"), writer.appender("samples")
+    books = InnerBooks(recorder, collectives, samples, watch)
     installed = guarded("the framework's hooks", framework.install_inner, None)(books)
     if installed is None:
         return Patches()

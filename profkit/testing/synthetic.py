@@ -63,10 +63,9 @@ def synthetic_trace(
 ) -> Path:
     """Write a complete run into a new `folder`. Equal arguments give equal tables.
 
-    `phase_ns` replaces mean durations (0 excludes a phase), `rank_phase_ns` those of single ranks.
-    `jitter` is the relative spread of a duration: with 0 all steps are equal but the slow ones,
-    which are the first three and each epoch's first. Ranks wait for each other in `allreduce`.
-    Other processes use `others` cores of the machine; with `None` nobody read the machine.
+    `phase_ns` replaces means (0 excludes a phase), `rank_phase_ns` those of single ranks. `jitter`
+    is the relative spread of a duration: with 0 all steps are equal but the slow ones, the first
+    three and each epoch's first. `others` are cores that other processes use; `None` is not read.
     """
     means = {**MEAN_PHASE_NS, **(phase_ns or {})}
     if unknown := sorted(means.keys() - set(PHASE_ORDER)):
@@ -85,13 +84,12 @@ def synthetic_trace(
         buckets=buckets,
         device=device,
     )
-    folder.mkdir(mode=0o700, parents=True)
     timeline = build_timeline(plan)
+    folder.mkdir(mode=0o700, parents=True)
     for rank in range(ranks):
         _write_rank(folder, plan, timeline, rank, stacks=stacks, others=others)
     knobs = {"gpus": ranks, "batch_size": batch_size, "amp": False, **(config or {})}
-    _write_manifest(folder, timeline, workload, framework, knobs)
-    return folder
+    return _write_manifest(folder, timeline, workload, framework, knobs)
 
 
 def _write_rank(
@@ -129,7 +127,7 @@ def _write_manifest(
     workload: str,
     framework: str,
     config: Mapping[str, Any],
-) -> None:
+) -> Path:
     RunManifest(
         workload=workload,
         framework=framework,
@@ -141,3 +139,4 @@ def _write_manifest(
         config=config,
         environment={"system": "synthetic", "cpu_count": CORES},
     ).write(folder)
+    return folder

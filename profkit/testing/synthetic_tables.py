@@ -107,7 +107,7 @@ def sample_columns(
     first = begin + WRITER_SAMPLE_NS
     times = np.arange(first, max(end, first) + 1, WRITER_SAMPLE_NS)
     writer_cpu_ns = WRITER_CPU_NS * np.arange(1.0, len(times) + 1)
-    readings = [
+    readings: list[tuple[str, str, Any, Any]] = [
         ("profkit", "span_cost_ns", np.array([begin]), np.array([float(SPAN_COST_NS)])),
         ("profkit", "writer_cpu_ns", times, writer_cpu_ns),
     ]
@@ -119,17 +119,14 @@ def sample_columns(
         readings.append(("process", "cpu_wait_seconds", read_at, waited / on_host))
         if rank % on_host == 0:
             readings.append(("host", "cpu_busy_seconds", read_at, seconds * (on_host + others)))
-    sources = tuple(dict.fromkeys(source for source, *_ in readings))
-    metrics = tuple(metric for _, metric, *_ in readings)
-    source_ids, metric_ids = [], []
-    for place, (source, _, read_at, _) in enumerate(readings):
-        source_ids.append(np.full(len(read_at), sources.index(source)))
-        metric_ids.append(np.full(len(read_at), place))
+    sources, metrics, read_ns, values = zip(*readings, strict=True)
+    distinct = sorted(set(sources))
+    place = np.repeat(np.arange(len(readings)), list(map(len, read_ns)))
     return {
-        "source": names(np.concatenate(source_ids), sources),
-        "metric": names(np.concatenate(metric_ids), metrics),
-        "time_ns": np.concatenate([read_at for _, _, read_at, _ in readings]),
-        "value": np.concatenate([value for *_, value in readings]),
+        "source": names(np.array(list(map(distinct.index, sources)))[place], distinct),
+        "metric": names(place, metrics),
+        "time_ns": np.concatenate(read_ns),
+        "value": np.concatenate(values),
     }
 
 

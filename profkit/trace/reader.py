@@ -15,6 +15,7 @@ from profkit.text import safe_text
 from profkit.trace.folders import check_folder, find_ranks, find_runs
 from profkit.trace.manifest import RunManifest
 from profkit.trace.rank import LOST_NAME, RankEnd, RankTrace, check_seen, name_ids, read_rank
+from profkit.trace.worker_stacks import WorkerStacks, join_worker_stacks
 
 __all__ = [
     "LOST_NAME",
@@ -72,6 +73,11 @@ class Trace:
     samples = _kept_table("samples")
     stacks = _kept_table("stacks")
     frames = _kept_table("frames")
+
+    @functools.cached_property
+    def worker_stacks(self) -> WorkerStacks:
+        """Stacks of the loaders' workers; empty unless they were asked for."""
+        return join_worker_stacks([(rank.folder, rank.rank) for rank in self.ranks])
 
     def table(self, table: str) -> pa.Table:
         """Return all ranks' rows of one table, rank after rank, with names as one dictionary."""

@@ -170,8 +170,8 @@ def test_causes_that_are_counted_carry_the_verdict_and_times_alone_do_not(tmp_pa
 
 
 def _earlier(folder: Path, spread: float) -> None:
-    """Six earlier runs of the job, whose speeds have this standard deviation."""
-    speeds = np.random.default_rng(3).standard_normal(6)
+    """Eight earlier runs of the job, whose speeds have this standard deviation."""
+    speeds = np.random.default_rng(3).standard_normal(8)
     speeds = 1 + spread * (speeds - speeds.mean()) / speeds.std(ddof=1)
     for number, speed in enumerate(speeds.tolist()):
         _at(_run(folder, f"earlier{number}", _slowed(speed), seed=number), number)
@@ -180,9 +180,9 @@ def _earlier(folder: Path, spread: float) -> None:
 @pytest.mark.parametrize(
     ("spread", "factor", "verdict"),
     [
-        (0.01, 1.07, Verdict.REGRESSION),
+        (0.003, 1.06, Verdict.REGRESSION),
         (0.10, 1.25, Verdict.CANNOT_JUDGE),
-        (0.10, 1.80, Verdict.REGRESSION),
+        (0.10, 3.00, Verdict.REGRESSION),
     ],
 )
 def test_earlier_runs_of_the_job_show_how_much_its_runs_differ(
@@ -196,14 +196,14 @@ def test_earlier_runs_of_the_job_show_how_much_its_runs_differ(
     assert ledger.between is not None
     assert ledger.between.basis is Basis.EARLIER
     if verdict is Verdict.CANNOT_JUDGE:
-        assert "6 earlier runs of the same job" in ledger.doubt
+        assert "8 earlier runs of the same job" in ledger.doubt
 
 
 def test_later_runs_and_other_jobs_are_no_earlier_runs(tmp_path: Path) -> None:
-    _earlier(tmp_path, 0.01)
+    _earlier(tmp_path, 0.003)
     other = {"workers": 7}
     base = _at(_run(tmp_path, "base", _slowed(1.0)), 10, **other)
-    target = _at(_run(tmp_path, "target", _slowed(1.07)), 11, **other)
+    target = _at(_run(tmp_path, "target", _slowed(1.06)), 11, **other)
     assert "earlier" not in _doubt(explain(base, target))
     first, second = (Trace.open(tmp_path / f"earlier{number}") for number in (0, 1))
     slow = _at(_run(tmp_path, "slow", _slowed(1.07)), 1)
@@ -214,16 +214,34 @@ def test_later_runs_and_other_jobs_are_no_earlier_runs(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_differs_is_still_the_same_job(tmp_path: Path) -> None:
-    _earlier(tmp_path, 0.01)
+    _earlier(tmp_path, 0.003)
     for number, run in enumerate(sorted(tmp_path.iterdir())):
         manifest = RunManifest.read(run)
         environment = {**manifest.environment, "revision": {"commit": f"{number:040x}"}}
         dataclasses.replace(manifest, environment=environment).write(run)
     base = _at(_run(tmp_path, "base", _slowed(1.0)), 10)
-    target = _at(_run(tmp_path, "target", _slowed(1.07)), 11)
+    target = _at(_run(tmp_path, "target", _slowed(1.06)), 11)
     between = explain(base, target).ledger.between
     assert between is not None
     assert between.basis is Basis.EARLIER
+    dirty = []
+    for run in (base, target):
+        environment = {**run.manifest.environment, "revision": {"commit": "0", "dirty": True}}
+        dataclasses.replace(run.manifest, environment=environment).write(run.path)
+        dirty.append(Trace.open(run.path))
+    assert "earlier" not in _doubt(explain(*dirty))
+
+
+def test_a_change_of_the_code_among_the_earlier_runs_is_no_noise(tmp_path: Path) -> None:
+    _earlier(tmp_path, 0.003)
+    for number in range(8, 12):
+        _at(_run(tmp_path, f"faster{number}", _slowed(0.7), seed=number), number)
+    base = _at(_run(tmp_path, "base", _slowed(0.7)), 20)
+    target = _at(_run(tmp_path, "target", _slowed(0.75)), 21)
+    ledger = explain(base, target).ledger
+    assert ledger.verdict is Verdict.REGRESSION
+    assert ledger.between is not None
+    assert ledger.between.basis is Basis.EARLIER
 
 
 def _sides(

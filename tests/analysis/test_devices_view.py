@@ -156,5 +156,5 @@ def test_what_profkit_says_of_itself_is_no_reading_of_a_device(tmp_path: Path) -
 
 
 def test_a_run_without_collectors_has_no_curves(tmp_path: Path) -> None:
-    view = build_devices_view(Trace.open(synthetic_trace(tmp_path / "run")))
+    view = build_devices_view(Trace.open(synthetic_trace(tmp_path / "run", others=None)))
     assert (view.curves, view.lost) == ((), ())

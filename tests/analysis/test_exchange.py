@@ -115,6 +115,65 @@ def test_the_shortest_duration_is_transfer_and_the_rest_is_waiting() -> None:
     assert found.waited_for == {1: 1.0}
 
 
+def _with_calls(rows: pa.Table, op: str, calls: list[int], backend: str = "gloo") -> pa.Table:
+    """The rows with a bucket each, but for those of these sequence numbers, which are calls."""
+    numbers = rows["sequence"].to_pylist()
+    bucket = pa.array([None if number in calls else 0 for number in numbers], pa.int32())
+    ops = pa.array([op if number in calls else "all_reduce" for number in numbers])
+    backends = pa.array([backend] * len(numbers))
+    columns = {"bucket": bucket, "op": ops.dictionary_encode()}
+    columns["backend"] = backends.dictionary_encode()
+    for name, column in columns.items():
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(
+            place, rows.schema.field(name), column.cast(rows.schema.types[place])
+        )
+    return rows
+
+
+def test_a_call_of_all_ranks_is_waiting_and_no_bucket_that_is_not_ready() -> None:
+    rows = [(0, 0, 0, 60), (1, 0, 50, 60), (0, 1, 100, 110), (1, 1, 100, 110)]
+    exposed = _exposed([(0, 0, 60), (1, 50, 60), (0, 105, 110), (1, 105, 110)])
+    collectives = _with_calls(_collectives(rows, ranks=2), "broadcast", [0])
+    found = split_exchange(collectives, exposed, np.array([0]))
+    assert found is not None
+    first, second = found.ranks
+    assert (first.waiting_ns, first.transfer_ns, first.not_ready_ns) == (50, 15, 0)
+    assert (second.waiting_ns, second.transfer_ns, second.not_ready_ns) == (0, 15, 0)
+    assert found.waited_for == {0: 0.0, 1: 1.0}
+
+
+def test_calls_whose_wait_nobody_timed_are_not_called_hidden() -> None:
+    rows = [(0, 0, 0, 60), (1, 0, 50, 60), (0, 1, 100, 110), (1, 1, 100, 110)]
+    exposed = _exposed([(0, 105, 110), (1, 105, 110)])
+    collectives = _with_calls(_collectives(rows, ranks=2), "broadcast", [0], backend="nccl")
+    found = split_exchange(collectives, exposed, np.array([0]))
+    assert found is not None
+    assert [part.hidden_ns for part in found.ranks] == [5, 5]
+    assert found.collectives == 1
+
+
+def test_a_broadcast_names_nobody_among_three_ranks() -> None:
+    """The root is quick although rank 1 is late: only rank 2 receives through rank 1."""
+    rows = [(0, 0, 0, 2), (1, 0, 50, 60), (2, 0, 0, 60)]
+    rows += [(rank, 1, 100, 110 - rank) for rank in range(3)]
+    exposed = _exposed([(rank, 0, 110) for rank in range(3)])
+    collectives = _with_calls(_collectives(rows, ranks=3), "broadcast", [0])
+    found = split_exchange(collectives, exposed, np.array([0]))
+    assert found is not None
+    assert found.ranks[2].waiting_ns == 58
+    assert found.late_rank == 2  # by the bucket alone
+
+
+def test_a_call_of_one_rank_does_not_hide_what_the_buckets_say() -> None:
+    rows = [(0, 0, 0, 60), (0, 1, 100, 120), (1, 1, 110, 120)]
+    collectives = _with_calls(_collectives(rows, ranks=2), "all_reduce", [0])
+    found = split_exchange(collectives, _exposed([(0, 100, 120), (1, 110, 120)]), np.array([0]))
+    assert found is not None
+    assert (found.collectives, found.matched) == (1, 1)
+    assert found.waited_for == {1: 1.0}
+
+
 BACKWARDS = [
     *((0, number, 10 * (number + 1), 64) for number in range(4)),
     *((1, number, 20 + 10 * (number + 1), 64) for number in range(4)),

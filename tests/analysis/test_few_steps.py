@@ -48,3 +48,20 @@ def test_the_same_steps_differ_by_nothing() -> None:
     steps = np.array([10.0, 11.0, 45.0])
     found = exact_difference(steps, steps[::-1].copy(), 0.0)
     assert (found.low, found.high) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_interval_does_not_end_at_its_own_estimate(seed: int) -> None:
+    """A few long steps of the target move the mean beyond all that ranks say of the shift."""
+    chance = np.random.default_rng(seed)
+    base, target = chance.normal(200, 2, size=7), chance.normal(240, 5, size=400)
+    target[::10] += 115
+    value = float(target.mean() - base.mean())
+    found = exact_difference(base, target, value)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < value - 0.5
+    assert found.high > value + 0.5
+    turned = exact_difference(-base, -target, -value)
+    assert turned.low is not None
+    assert turned.low == pytest.approx(-found.high)

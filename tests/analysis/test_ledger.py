@@ -189,6 +189,16 @@ def test_a_side_without_phases_leaves_input_and_rest(run: Run) -> None:
     assert [row.name for row in compare(base, bare).rows] == [REST]
 
 
+def test_sides_that_know_their_communication_alone_show_it(run: Run) -> None:
+    bare = dict.fromkeys(["data", "h2d", "forward", "backward", "optimizer"], 0)
+    sides = [run(steps=60, ranks=2, seed=seed, phase_ns=bare) for seed in (0, 3)]
+    found = compare(*sides)
+    assert [row.name for row in found.rows] == ["allreduce", REST]
+    assert sum(row.exact for row in found.rows) == found.total.exact
+    untimed = replace(sides[1], exchange_timed=False)
+    assert [row.name for row in compare(sides[0], untimed).rows] == [REST]
+
+
 def test_the_factors_multiply_out_to_the_efficiency(run: Run) -> None:
     runs = [
         ("one", 1, run(steps=150)),

@@ -55,7 +55,7 @@ def test_what_others_use_is_what_neither_ranks_nor_workers_do() -> None:
 
 
 def test_the_reading_before_the_steps_and_the_one_after_them_are_enough() -> None:
-    readings = []
+    readings: list[Reading] = []
     for source, metric, per_s in (("host", "cpu_busy_seconds", 2.0), ("process", "cpu_seconds", 1)):
         readings += [(0, None, source, metric, second, per_s * second) for second in (0, 1, 3, 9)]
     state = read_machine_state(_samples(readings), 2, round(1.2 * S), round(1.9 * S))

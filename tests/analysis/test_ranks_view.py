@@ -157,3 +157,15 @@ def test_collectives_in_kernel_windows_are_told_with_the_ranks_where_they_are_sh
         found.longest_rank_ns,
     ) == (1, 5.0, 0, 11.0)
     assert found.ns_per_step == pytest.approx(32 / 4)
+
+
+def test_a_broadcast_among_three_ranks_is_no_waiting_for_one_of_them() -> None:
+    told = {"sequence": 0, "op": "broadcast", "bytes": 8, "dtype": "float32", "group_size": 3}
+    told |= {"communicator": "a", "backend": "gloo", "step": 0}
+    times = enumerate([(0, 2), (50, 60), (0, 60)])
+    rows = [
+        {**told, "rank": rank, "start_ns": start, "end_ns": end} for rank, (start, end) in times
+    ]
+    exposed = spans_table([Span(rank, 0, "allreduce", 0, "MainThread", 0, 60) for rank in range(3)])
+    table = rows_table("collectives", rows)
+    assert find_waits(match_collectives(table, np.arange(1)), exposed, np.arange(1)) == ()

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from profkit.analysis.costs import OWN, RunCosts, run_costs
-from profkit.analysis.estimate import Estimate, Floats, student_of_few
+from profkit.analysis.estimate import Estimate, Floats
 from profkit.analysis.repeats import group_repeats, pool_costs, widen, widen_difference
+from profkit.analysis.student import student_of_few
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.explain.ledger import Verdict, compare, judge

@@ -46,9 +46,9 @@ def test_a_log_without_waits_blames_nobody() -> None:
 
 
 def test_epochs_are_named_only_if_the_log_prints_them() -> None:
-    assert "every 46.0 steps, as epochs or checkpoints would" in say(every_steps=46.0)
+    assert "about every 46 steps, as epochs or checkpoints would" in say(every_steps=46.0)
     said = say(every_steps=46.0, epoch_starts=2)
-    assert "an epoch begins in 2 of them; they come every 46.0 steps;" in said
+    assert "an epoch begins in 2 of them; they come about every 46 steps;" in said
     assert "an epoch begins in each of them" in say(epoch_starts=3)
 
 

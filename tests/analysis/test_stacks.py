@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +12,25 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
+from profkit.analysis.estimate import Estimate, Floats
 from profkit.analysis.line_changes import compare_lines
 from profkit.analysis.overview import build_overview
-from profkit.analysis.stacks import FEWEST_SAMPLES, CodeView, estimate_share, wilson
+from profkit.analysis.stack_samples import Place
+from profkit.analysis.stacks import (
+    FEWEST_SAMPLES,
+    CodeView,
+    LineTime,
+    PhaseLines,
+    estimate_share,
+    wilson,
+)
 from profkit.clock import Anchor
 from profkit.explain.explained import explain
+from profkit.explain.rules import late_rank
 from profkit.exporters._flame import flame_page
-from profkit.report import as_html, as_json, as_text
+from profkit.report import as_html, as_json, as_markdown, as_text
 from profkit.report.ledger_document import explained
-from profkit.report.overview_document import overview
+from profkit.report.overview_document import illustrate, overview
 from profkit.trace import RankManifest, RunManifest, Trace
 from profkit.trace.files import RankFiles
 from profkit.vocab import RunState, rank_folder
@@ -42,12 +53,35 @@ def write_run(
     steps: int = 40,
     samples: Sequence[tuple[int, int, int | None]] | None = None,
     frames: Sequence[Frame] = FRAMES,
-    clip_ms: int = 30,
+    clip_ms: int | Sequence[int] = 30,
 ) -> Trace:
-    """Write a run of equal steps with these samples (step, ms in it, stack), or one each 10 ms."""
+    """Write a run of equal steps with these samples (step, ms in it, stack), or one each 10 ms.
+
+    Several lengths of `clip` make as many ranks.
+    """
     folder.mkdir()
-    files = RankFiles(folder / rank_folder(0), 0)
-    RankManifest(0, "host", 1, "cpu", Anchor(0, 0, 0), 0, 1, "pytorch").write(files.folder)
+    lengths = [clip_ms] if isinstance(clip_ms, int) else clip_ms
+    for rank, own_ms in enumerate(lengths):
+        _write_rank(folder, rank, steps, samples, frames, own_ms)
+    RunManifest(
+        workload="test",
+        state=RunState.COMPLETE,
+        world_size=len(lengths),
+        config={"warmup": 0},
+    ).write(folder)
+    return Trace.open(folder)
+
+
+def _write_rank(
+    folder: Path,
+    rank: int,
+    steps: int,
+    samples: Sequence[tuple[int, int, int | None]] | None,
+    frames: Sequence[Frame],
+    clip_ms: int,
+) -> None:
+    files = RankFiles(folder / rank_folder(rank), rank)
+    RankManifest(rank, "host", 1, "cpu", Anchor(0, 0, 0), 0, 1, "pytorch").write(files.folder)
     number = range(steps)
     length = DATA_MS + FORWARD_MS + clip_ms
     start = [length * MS * step for step in number]
@@ -92,10 +126,6 @@ def write_run(
     names = ("id", "parent", "file", "function", "line", "origin")
     files.write("frames", dict(zip(names, zip(*frames, strict=True), strict=True)))
     files.close()
-    RunManifest(workload="test", state=RunState.COMPLETE, world_size=1, config={"warmup": 0}).write(
-        folder
-    )
-    return Trace.open(folder)
 
 
 def _truth(at: int) -> int:
@@ -263,12 +293,114 @@ def test_phases_with_few_samples_are_not_compared(tmp_path: Path) -> None:
     assert found.too_few == ((few.phase, view.phases[0].samples, 3),)
 
 
+def _random_view(rng: np.random.Generator, shares: Floats) -> CodeView:
+    """Return the lines of a phase of 400 samples, drawn from these shares."""
+    drawn = rng.choice(len(shares), size=400, p=shares)
+    lines = []
+    for number, share in enumerate(np.bincount(drawn, minlength=len(shares)) / len(drawn)):
+        found = wilson(float(share), len(drawn))
+        assert found.low is not None
+        assert found.high is not None
+        ns = Estimate(found.value * 50 * MS, found.low * 50 * MS, found.high * 50 * MS)
+        if share:
+            lines.append(LineTime(Place("train.py", number + 1, "f"), found, ns, 1))
+    part = PhaseLines("forward", 50.0 * MS, 1.0, 400, 400.0, tuple(lines))
+    return CodeView(400, 0, 0, (part,), "")
+
+
+def test_chance_names_a_line_in_few_comparisons_of_equal_runs() -> None:
+    """Thirty lines are compared at once; at 95 % each, most comparisons would name one."""
+    rng = np.random.default_rng(5)
+    shares = np.ones(30) / 30
+    wrong = 0
+    for _ in range(100):
+        found = compare_lines(_random_view(rng, shares), _random_view(rng, shares))
+        wrong += any(change.is_sure for change in found.lines)
+    assert wrong <= 12
+
+
+def test_a_line_that_grew_is_found_among_thirty() -> None:
+    rng = np.random.default_rng(6)
+    shares, grown = np.ones(30) / 30, np.ones(30)
+    grown[7] = 8
+    target = _random_view(rng, grown / grown.sum())
+    found = compare_lines(_random_view(rng, shares), target, factor=37 / 30)
+    sure = [change.place.line for change in found.lines if change.is_sure]
+    assert sure[0] == 8
+
+
+# -- ranks -----------------------------------------------------------------------------------------
+
+
+def test_the_line_of_one_rank_is_named(tmp_path: Path) -> None:
+    trace = write_run(tmp_path / "run", clip_ms=(30, 30, 60))
+    view = build_overview(trace)
+    assert [(change.phase, change.place.line) for change in view.rank_lines[2]] == [("unknown", 22)]
+    assert view.rank_lines[2][0].difference.value == pytest.approx(30 * MS)
+    text = as_text.overview(view)
+    assert "Lines of single ranks" in text
+    row = next(line for line in text.splitlines() if line.strip().startswith("2 "))
+    assert "60.0 ms" in row
+    assert "train.py:22 clip" in row
+    shown = as_json.overview(view)["code_of_ranks"]
+    assert next(each for each in shown if each["rank"] == 2)["lines"][0]["line"] == 22
+
+
+def test_equal_ranks_have_no_line_of_their_own(tmp_path: Path) -> None:
+    view = build_overview(write_run(tmp_path / "run", clip_ms=(30, 30)))
+    assert view.rank_lines == {}
+    assert "Lines of single ranks" not in as_text.overview(view)
+
+
+def test_a_late_rank_is_explained_by_its_line(tmp_path: Path) -> None:
+    base = write_run(tmp_path / "base", clip_ms=(30, 30))
+    target = write_run(tmp_path / "target", clip_ms=(30, 60))
+    case = explain(base, target).case
+    late = case.after.work.latest()
+    assert late is not None
+    assert (late.rank, late.phase) == (1, "unknown")
+    words = late_rank.describe_line(case.after, late)
+    assert "/home/x/train.py:22 clip" in words
+    assert "30.0 ms" in words
+    without = write_run(tmp_path / "without", clip_ms=(30, 60), samples=[])
+    case = explain(base, without).case
+    assert late_rank.describe_line(case.after, late) == ""
+
+
 # -- flame graphs ----------------------------------------------------------------------------------
+
+
+def test_a_flame_graph_of_a_phase_has_the_times_of_its_stacks(tmp_path: Path) -> None:
+    trace = write_run(tmp_path / "run")
+    view = build_overview(trace)
+    flames = {flame.phase: flame for flame in illustrate(trace, view).flames}
+    boxes = {box.place.function: box for box in flames["forward"].boxes}
+    assert boxes["main"].share == 1
+    assert boxes["Net.forward"].share == 1
+    assert boxes["Linear.forward"].share == pytest.approx(0.75)
+    assert [boxes[name].is_own for name in ("Net.forward", "Linear.forward")] == [True, False]
+    assert [boxes[name].depth for name in ("main", "Net.forward", "Linear.forward")] == [0, 1, 2]
+    page = as_html.document(overview(view, illustrate(trace, view)), "1")
+    drawing = next(
+        found for found in re.findall(r"<svg.*?</svg>", page, re.DOTALL) if "flame-own" in found
+    )
+    titles = [each.text for each in ET.fromstring(drawing).iter("title")]
+    expected = "/home/x/model.py:31 Net.forward: 100.0 %, 40.0 ms per step"
+    assert expected in titles
+    assert "<script" not in page
+
+
+def test_markdown_has_no_section_of_charts_alone(tmp_path: Path) -> None:
+    trace = write_run(tmp_path / "run")
+    view = build_overview(trace)
+    text = as_markdown.document(overview(view, illustrate(trace, view)))
+    assert "Flame graphs" not in text
+    assert "Where in the code" in text
 
 
 def test_a_flame_graph_escapes_names_and_nests_boxes() -> None:
     stacks = Counter({("main", "<b>&"): 30 * MS, ("main",): 10 * MS})
-    page = flame_page({0: stacks}, "<i>run")
+    page = flame_page({"rank 0": stacks}, "<i>run")
     tree = ET.fromstring(page[page.index("<svg") : page.index("</body>")])
     widths = [float(box.attrib["width"]) for box in tree.iter("rect")]
     assert widths == [1200.0, 1200.0, 1200.0, 900.0]

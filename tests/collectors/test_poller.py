@@ -252,7 +252,7 @@ def test_a_collector_that_asks_for_it_is_read_once_more_at_the_end() -> None:
     counter, other = Counter("counter", 1_000.0), Fake("other", 1_000.0)
     pollers = Pollers([counter, other], rows.append)
     pollers.start()
-    assert _eventually(lambda: counter.reads and other.reads)
+    assert _eventually(lambda: bool(counter.reads and other.reads))
     pollers.stop(timeout_s=PATIENCE_S)
     assert (counter.reads, other.reads) == (2, 1)
     assert sum(row[1] == "counter" for row in rows) == 2

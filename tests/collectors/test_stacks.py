@@ -211,6 +211,8 @@ def test_stacks_run_only_if_they_are_named() -> None:
 def test_origins() -> None:
     origins = Origins()
     assert origins.of("/work/train.py") == "job"
+    assert origins.of("/work/my-site-packages-tools/train.py") == "job"
+    assert origins.of(os.path.realpath(os.__file__)) == "python"
     assert origins.of("<stdin>") == "job"
     assert origins.of("/x/.venv/lib/python3.11/site-packages/torch/nn.py") == "package"
     assert origins.of(os.__file__) == "python"

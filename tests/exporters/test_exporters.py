@@ -230,7 +230,9 @@ def test_a_run_without_stacks_has_none_to_export(
 ) -> None:
     output = str(tmp_path / "out")
     assert cli.main(["export", str(window.trace.path), "--stacks", "-w", output]) == 2
-    assert "record with --collect usual,stacks" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "record with --collect usual,stacks" in told
+    assert "about" not in told  # there is no size of what is refused
     assert not list(tmp_path.glob("*out*"))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from profkit.errors import UnreadableError
+from profkit.hangs.account import FINE, HUNG, read_account
 from profkit.importers import flight_recorder, nccl_inspector
 from profkit.importers.base import read_head
 from profkit.importers.reading.collective_rows import IMPOSSIBLE
@@ -154,6 +155,47 @@ def test_a_dump_in_either_form(tmp_path: Path, import_files: Import, as_pickle: 
         600,
     )
     assert any("may have hung" in flag for flag in made.flags)
+
+
+def dump_of_gloo(last: int, *, retired: bool) -> dict[str, Any]:
+    """Return a dump as torch 2.15 writes it for gloo, which never says when a collective ended."""
+    times = {"time_discovered_started_ns": 0, "time_discovered_completed_ns": 0}
+    common = {**times, "profiling_name": "gloo:all_reduce", "state": "scheduled", "pg_id": 0}
+    entries = [entry(number, **common, retired=True) for number in range(1, last)]
+    return {
+        "version": "2.10",
+        "pg_config": {"": {"name": "", "desc": "", "ranks": "[0, 1]"}},
+        "pg_status": {"0": {"last_completed_collective": str(last - 1)}},
+        "entries": [*entries, entry(last, **common, retired=retired)],
+    }
+
+
+@pytest.mark.parametrize("as_pickle", [False, True])
+def test_dumps_of_gloo_say_who_has_not_entered(
+    tmp_path: Path, import_files: Import, as_pickle: bool
+) -> None:
+    paths = [tmp_path / f"gloo_rank_{rank}" for rank in range(2)]
+    for path, made in zip(
+        paths, [dump_of_gloo(7, retired=False), dump_of_gloo(6, retired=True)], strict=True
+    ):
+        path.write_bytes(pickle.dumps(made) if as_pickle else json.dumps(made).encode())
+    (made_run,) = import_files(flight_recorder.IMPORTER, *paths)
+    assert made_run.dropped == {flight_recorder.NO_END: 12, flight_recorder.PENDING: 1}
+    account = read_account(made_run.run)
+    assert account.state == HUNG
+    assert account.verdict is not None
+    assert (account.verdict["class"], account.verdict["ranks"]) == ("never entered", [1])
+    assert "rank 0 waits in all_reduce #7; rank 1 has not entered it" in account.verdict["text"]
+    assert Trace.open(made_run.run).manifest.config["backend"] == "gloo"
+
+
+def test_dumps_whose_collectives_have_all_ended_show_no_hang(
+    tmp_path: Path, import_files: Import
+) -> None:
+    path = tmp_path / "gloo_rank_0"
+    path.write_text(json.dumps(dump_of_gloo(3, retired=True)))
+    (made_run,) = import_files(flight_recorder.IMPORTER, path)
+    assert read_account(made_run.run).state == FINE
 
 
 class Hostile:

@@ -81,7 +81,14 @@ def test_each_call_is_a_row_with_the_whole_messages_size(hooked: Hooked) -> None
     distributed.all_gather_into_tensor(torch.empty(6), tensor)
     distributed.reduce_scatter_tensor(torch.empty(6), input=tensor)
     distributed.all_to_all_single(torch.empty(6), tensor)
-    rows = hooked.rows
+    expected = 6
+    if hasattr(distributed, "all_gather_single"):  # since torch 2.15; FSDP2 calls these
+        distributed.all_gather_single(torch.empty(6), tensor)
+        distributed.reduce_scatter_single(torch.empty(6), tensor)
+        assert [row["op"] for row in hooked.rows[6:]] == ["all_gather", "reduce_scatter"]
+        expected = 8
+    assert len(hooked.rows) == expected
+    rows = hooked.rows[:6]
     assert [(row["op"], row["bytes"], row["dtype"]) for row in rows] == [
         ("all_reduce", 24, "float32"),
         ("broadcast", 8, "float16"),
@@ -108,7 +115,50 @@ def test_a_call_that_does_not_wait_has_its_row_when_it_is_done(hooked: Hooked) -
     work = distributed.all_reduce(torch.ones(3), async_op=True)
     work.wait()
     assert [row["bytes"] for row in hooked.rows] == [12]
-    assert hooked.sink.rows["spans"] == []
+    assert [row[2] for row in hooked.sink.rows["spans"]] == ["all_reduce"]
+
+
+def test_waiting_for_a_call_that_did_not_wait_is_exposed(hooked: Hooked) -> None:
+    tensor = torch.ones(3)
+    name = "all_gather_single" if hasattr(distributed, "all_gather_single") else ""
+    call = getattr(distributed, name or "all_gather_into_tensor")
+    work = call(torch.empty(3), tensor, async_op=True)
+    before = time.monotonic_ns()
+    work.wait()
+    work.wait()  # the second time there is nothing to wait for
+    spans = [(row[1], row[2], row[3]) for row in hooked.sink.rows["spans"]]
+    assert spans == [("allreduce", "all_gather", 0)]
+    assert hooked.sink.rows["spans"][0][5] >= before
+    assert [row["op"] for row in hooked.rows] == ["all_gather"]
+
+
+def test_the_broadcast_of_buffers_is_a_collective_inside_forward(hooked: Hooked) -> None:
+    inner = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
+    model = torch.nn.parallel.DistributedDataParallel(inner)
+    hooked.sink.rows["collectives"].clear()  # of DDP's construction
+    hooked.sink.rows["spans"].clear()
+    for _ in range(2):
+        model(torch.ones(2, 8)).sum().backward()
+        hooked.end_of_backward()
+    calls = [row for row in hooked.rows if row["bucket"] is None]
+    size = sum(each.numel() * each.element_size() for each in inner.buffers())
+    # The first forward has nothing new to send.
+    assert {(row["op"], row["bytes"], row["dtype"]) for row in calls} == {
+        ("broadcast", size, "float32")
+    }
+    assert 1 <= len(calls) <= 2
+    names = [row[2] for row in hooked.sink.rows["spans"] if row[1] == "allreduce"]
+    assert names.count("broadcast") == len(calls)
+
+
+@pytest.mark.filterwarnings("ignore:.*broadcast_buffers:FutureWarning")
+def test_a_model_that_broadcasts_no_buffers_has_no_rows_of_it(hooked: Hooked) -> None:
+    inner = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
+    model = torch.nn.parallel.DistributedDataParallel(inner, broadcast_buffers=False)
+    hooked.sink.rows["collectives"].clear()
+    model(torch.ones(2, 8)).sum().backward()
+    hooked.end_of_backward()
+    assert {row["op"] for row in hooked.rows} == {"all_reduce"}
 
 
 def test_ddp_makes_rows_of_its_buckets_alone(hooked: Hooked) -> None:
@@ -131,11 +181,15 @@ def test_a_wrong_call_fails_as_it_does_without_us(hooked: Hooked) -> None:
 
 
 def test_undone_there_is_nothing_left() -> None:
-    plain = distributed.all_reduce
+    plain, broadcast = distributed.all_reduce, distributed._broadcast_coalesced
+    wait = distributed.Work.wait
     made = Hooked()
     assert distributed.all_reduce is not plain
+    assert distributed._broadcast_coalesced is not broadcast
     made.patches.undo()
     assert distributed.all_reduce is plain
+    assert distributed._broadcast_coalesced is broadcast
+    assert distributed.Work.wait is wait
 
 
 def test_what_is_sent_while_profkit_is_switched_off_is_counted_and_not_written() -> None:
@@ -166,6 +220,6 @@ def test_what_a_hook_does_to_a_bucket_before_it_is_sent_is_no_transfer(hooked: H
     model.register_comm_hook(None, slow_to_send)
     model(torch.ones(2, 4)).sum().backward()
     hooked.end_of_backward()
-    (row,) = hooked.rows
+    (row,) = (row for row in hooked.rows if row["bucket"] is not None)
     assert row["bucket"] == 0
     assert row["ready_ns"] + 20_000_000 <= row["start_ns"] <= row["end_ns"]

@@ -75,6 +75,38 @@ def test_torchs_options_are_told(kit: Kit, follow: Follow) -> None:
     assert facts["deterministic"] is False
 
 
+@pytest.mark.filterwarnings("ignore:.*broadcast_buffers:FutureWarning")
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        ({}, {"broadcast_buffers": True, "find_unused_parameters": False, "static_graph": False}),
+        ({"bucket_cap_mb": 2}, {"bucket_bytes": 2 << 20}),
+        ({"find_unused_parameters": True}, {"find_unused_parameters": True}),
+        ({"static_graph": True}, {"static_graph": True}),
+        ({"broadcast_buffers": False}, {"broadcast_buffers": False}),
+        ({"gradient_as_bucket_view": True}, {"gradient_as_bucket_view": True}),
+    ],
+)
+def test_the_options_of_ddp_are_told(
+    kit: Kit, follow: Follow, options: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    if not isinstance(kit, TorchKit):
+        pytest.skip("options of torch")
+    distributed = kit.torch.distributed
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
+    try:
+        followed = follow()
+        inner = kit.model().append(kit.torch.nn.BatchNorm1d(1))
+        model = kit.torch.nn.parallel.DistributedDataParallel(inner, **options)
+        kit.train(model, kit.optimizer(model), kit.loader(2 * BATCH))
+        told = kit.framework().describe_job(followed.tracker)
+    finally:
+        distributed.destroy_process_group()
+    for name, fact in facts.items():
+        assert told[name if name == "bucket_bytes" else f"ddp_{name}"] == fact
+
+
 def test_mixed_precision_is_told_by_its_type(kit: Kit, follow: Follow) -> None:
     if not isinstance(kit, TorchKit):
         pytest.skip("Paddle's own does nothing on a CPU")

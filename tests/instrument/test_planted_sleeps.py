@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.estimate import Floats
+from profkit.analysis.overview import build_overview
 from profkit.analysis.phases import step_times
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
@@ -168,3 +170,41 @@ def test_a_sleep_in_paddles_reading_is_in_the_loaders_own_rows(tmp_path: Path) -
     slow = trace.steps.filter(trace.steps["instrumented"])["step"].to_numpy() % 3 == 0
     assert took[slow].min() >= SLEEP_MS - LIMIT_MS
     assert np.median(took[~slow]) < LIMIT_MS
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_who_waits_before_a_forward_is_not_the_one_that_is_late(kind: str, tmp_path: Path) -> None:
+    """Rank 0 waits in the broadcast of DDP's buffers, or in FSDP's first all-gather."""
+    if kind == "fsdp":
+        pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP")
+        from torch.distributed import fsdp
+
+        if not hasattr(fsdp, "fully_shard"):
+            pytest.skip("this torch has no FSDP2")
+    job = str(JOBS / "late_before_batch.py")
+    command = [*PROFKIT_RUN, *TORCHRUN, job, kind, str(2 * SLEEP_MS)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    trace = Trace.open(find_runs(tmp_path / "traces")[-1])
+    overview = build_overview(trace)
+    assert overview.late_rank is not None
+    assert overview.late_rank.rank == 1
+    assert overview.late_rank.phase not in {"forward", "backward"}
+    assert overview.late_rank.waited_ns > SLEEP_MS * 1e6
+    used = overview.selection.steps
+    own = [
+        step_times(rows_of_rank(trace.steps, rank), rows_of_rank(trace.spans, rank), used).means()
+        for rank in (0, 1)
+    ]
+    assert abs(own[0]["forward"] - own[1]["forward"]) < SLEEP_MS / 2 * 1e6
+    ops = set(trace.collectives["op"].cast("string").to_pylist())
+    assert ops >= ({"broadcast", "all_reduce"} if kind == "ddp" else {"all_gather"})

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from profkit.analysis.ceilings import Ceilings
+from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import build_overview
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.report import as_json, as_text, kernel_sections, machine_sections
 from profkit.report.document import Grid
+from profkit.report.words import share_range
 from profkit.testing import synthetic_trace
 from profkit.text import duration, percent, safe_text, significant
 from profkit.trace import RunManifest, Trace, verify
@@ -95,7 +97,8 @@ def test_the_json_twin_tells_what_the_text_tells(run: Path, screen: Screen) -> N
     for part in figures["phases"]:
         row = lines[part["phase"]]
         assert f" {percent(part['share']['value'])} " in row
-        assert f" {percent(part['share']['low'])[:-2]} to {percent(part['share']['high'])} " in row
+        share = Estimate(part["share"]["value"], part["share"]["low"], part["share"]["high"])
+        assert f" {share_range(share)} " in row
         assert f" {duration(part['step_ms']['value'] * MS)} " in row
     assert f" {significant(figures['last_loss'], 5)} at the last step " in lines["loss"]
     assert f" {significant(figures['first_loss'], 5)} at the first" in lines["loss"]

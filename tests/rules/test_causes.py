@@ -5,6 +5,7 @@ It names nothing if only a sign of the cause, or only a longer time, is present.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -410,6 +411,10 @@ def test_a_cause_takes_what_it_explains_of_anothers_cost(make: Make) -> None:
     ] == ["worker_start", "late_rank"]
 
 
+def _told(cause: Cause, case: Case) -> Cause:
+    return cause
+
+
 @pytest.mark.parametrize(
     ("others", "cost_ms"),
     [
@@ -428,7 +433,8 @@ def test_a_setting_yields_to_what_other_causes_cost_in_its_row(
     causes = [replace(_costly("setting_changed", 12), rows=("backward",))]
     for kind, ms, rows, *takes in others:
         causes.append(replace(_costly(kind, ms, *takes), rows=rows))
-    found = {each.kind: each for each in find_all(case, [lambda _, e=e: e for e in causes])}
+    rules = [functools.partial(_told, cause) for cause in causes]
+    found = {each.kind: each for each in find_all(case, rules)}
     left = found["setting_changed"].cost_ns if "setting_changed" in found else None
     assert (left.value / MS if left else None) == cost_ms
 

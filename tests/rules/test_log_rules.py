@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from profkit.explain.explained import Explained, explain
+from profkit.explain.explained import Explained, explain, scale_runs
 from profkit.explain.ledger import Verdict
 from profkit.explain.rules.base import Cause
 from profkit.importers.base import Target
 from profkit.importers.training_log import IMPORTER
 from profkit.report import as_text
 from profkit.report.ledger_document import explained
+from profkit.report.scaling_document import scaling
 from profkit.trace import Trace
 
 Explain = Callable[..., Explained]
@@ -75,7 +76,7 @@ def test_slow_lines_are_a_cause_with_the_part_that_is_no_wait_for_data(compare: 
     assert slow.share_of_gap == pytest.approx(1, abs=0.05)
     assert "11 of 59 windows of 10 steps take 300 ms per step" in slow.evidence
     assert "an epoch begins in each of them" in slow.evidence
-    assert "they come every 50.0 steps" in slow.evidence
+    assert "they come about every 50 steps" in slow.evidence
     assert "explains 61 % of the difference" in slow.evidence
     assert find(view, "input_bound") is None
     assert find(view, "input_stalls") is None
@@ -203,3 +204,73 @@ def test_settings_that_logs_state_are_compared(compare: Explain) -> None:
         each.name: (each.base, each.target) for each in compare(base, target).ledger.differences
     }
     assert found == {"workers": ("8", "2")}
+
+
+def test_a_wait_in_a_log_is_not_called_exposed(compare: Explain) -> None:
+    view = compare(paddleseg(8, even(0.2, 0.001)), paddleseg(8, even(0.3, 0.1)))
+    found = find(view, "input_bound")
+    assert found is not None
+    assert "the wait for input went from" in found.evidence
+    assert "--workers" not in found.remedy
+    assert "exposed" not in page(view).lower()
+    assert "it may pass while the device works" in page(view)
+
+
+def test_settings_that_can_affect_the_rest_are_named(compare: Explain) -> None:
+    """Nothing divides the rest of a log: precision and the number of ranks are in it."""
+    mixed = paddleseg(1, even(0.15, 0.001)).replace("fp16: false", "fp16: true")
+    view = compare(paddleseg(1, even(0.2, 0.001)), mixed)
+    assert "settings that differ and can affect it: precision fp32 -> amp" in page(view)
+    assert "which is not divided any further" in page(view)
+    view = compare(paddleseg(1, even(0.2, 0.001)), paddleseg(8, even(0.21, 0.011)))
+    assert "global_batch_size" not in page(view).partition("Other differences")[0]
+
+
+def test_a_cause_without_a_cost_is_not_said_to_cost_nothing(compare: Explain) -> None:
+    steps = even(0.2, 0.001)
+    steps[30] = (0.2, 0.9)
+    text = page(compare(paddleseg(8, even(0.2, 0.001)), paddleseg(8, steps)))
+    assert "log_integrity: no cost of its own" in text
+    assert "look at the lines of the log that they name" in text
+    short = paddleseg(8, even(0.2, 0.001, count=5))
+    text = page(compare(short, short))
+    assert "try: read the notes before relying on the figures" in text
+    assert "lines of the log that they name" not in text
+
+
+def test_one_checkpoint_has_no_interval(compare: Explain) -> None:
+    """It is in one window of each log, so nobody knows how much such a window varies."""
+    texts = []
+    for cards, excess in ((1, 0.3), (8, 0.6)):
+        lines = []
+        for number in range(1, 13):
+            step_s = (0.5 if cards == 1 else 0.6) * (1 + 0.002 * (number % 3))
+            if number == 12:
+                lines.append(
+                    "2024-03-05 06:07:51,000 - mmseg - INFO - Saving checkpoint at 48 iterations"
+                )
+                step_s += excess
+            lines.append(
+                f"2024-03-05 06:07:{number:02},000 - mmseg - INFO - Iter [{4 * number}/48]\tlr: 1e-03, "
+                f"eta: 0:01:00, time: {step_s:.3f}, data_time: 0.010, memory: 1, loss: 1.0"
+            )
+        head = f"gpu_ids = range(0, {cards})\n    samples_per_gpu=8,\n"
+        texts.append(head + "\n".join(lines) + "\n")
+    view = compare(*texts)
+    row = view.ledger.find("other")
+    assert row is not None
+    assert (row.delta.low, row.delta.high) == (None, None)
+    assert "There is no interval for other: too few lines of a log contain it" in page(view)
+
+
+def test_the_scaling_of_logs_says_which_efficiency_cannot_be(
+    tmp_path: Path,
+) -> None:
+    traces = []
+    for cards, step_s in ((1, 0.3), (2, 0.31), (8, 0.2)):
+        (tmp_path / f"{cards}.log").write_text(paddleseg(cards, even(step_s, 0.001)))
+        (made,) = IMPORTER.read([tmp_path / f"{cards}.log"], Target(tmp_path / "runs"))
+        traces.append(Trace.open(made.run))
+    rows = scale_runs(traces)
+    assert [bool(row.doubt) for row in rows] == [False, False, True]
+    assert "an efficiency of 150 % from 1 to 8 ranks cannot be" in as_text.document(scaling(rows))

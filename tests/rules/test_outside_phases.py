@@ -153,9 +153,9 @@ def test_pauses_of_the_collector_explain_it(
 ) -> None:
     view = compare(ranks=1)
     paused = {
-        view.case.before.trace: Estimate(0.0, 0.0, 0.0),
-        view.case.after.trace: Estimate(12.0 * MS, 11.0 * MS, 13.0 * MS),
+        view.case.before.trace.path: Estimate(0.0, 0.0, 0.0),
+        view.case.after.trace.path: Estimate(12.0 * MS, 11.0 * MS, 13.0 * MS),
     }
-    monkeypatch.setattr(garbage_pauses, "garbage_ns", lambda evidence: paused[evidence.trace])
+    monkeypatch.setattr(garbage_pauses, "garbage_ns", lambda evidence: paused[evidence.trace.path])
     again = explain(view.case.before.trace, view.case.after.trace)
     assert [each.kind for each in again.causes] == ["garbage_pauses"]

@@ -17,10 +17,13 @@ from profkit.testing import synthetic_trace
 FAULTS_FOLDER = Path(__file__).parents[2] / "benchmarks/faults"
 sys.path.insert(0, str(FAULTS_FOLDER))
 import scoring  # noqa: E402
+from accuracy_page import as_document  # noqa: E402
+from fault import Fault  # noqa: E402
 from job_parts import Options  # noqa: E402
 from pairs import BASE, DONE, TARGET, done_at, job_of  # noqa: E402
-from plants import DEVELOPMENT, FAULTS, HELD_OUT, SHAPES, Fault, options_of  # noqa: E402
-from scoring import NOTHING, Score, as_document, as_text, score_all, summarize  # noqa: E402
+from scoring import NOTHING, Score, score_all  # noqa: E402
+from summary import as_text, summarize  # noqa: E402
+from variants import DEVELOPMENT, FAULTS, HELD_OUT, SHAPES, options_of  # noqa: E402
 
 MS = 1_000_000
 SLOW_INPUT = Fault("slow_read", (("input_bound",),), {"read_ms": 4.0}, "data")

@@ -46,11 +46,12 @@ def compare(tmp_path: Path) -> Compare:
         batch: int = 32,
         **changed: Any,
     ) -> Explained:
-        sides = []
-        for name, added, config, size in (
+        sides: list[Trace] = []
+        runs: list[tuple[str, Mapping[str, int], Mapping[str, Any], int]] = [
             ("base", {}, {}, 32),
             ("target", phases, changed, batch),
-        ):
+        ]
+        for name, added, config, size in runs:
             run = synthetic_trace(
                 tmp_path / name,
                 steps=120,
@@ -65,7 +66,7 @@ def compare(tmp_path: Path) -> Compare:
             environment = {**trace.manifest.environment, "cpu_count": cores}
             vars(trace)["manifest"] = replace(trace.manifest, environment=environment)
             sides.append(trace)
-        return explain(*sides)
+        return explain(sides[0], sides[1])
 
     return compare
 

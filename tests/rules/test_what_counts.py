@@ -48,6 +48,20 @@ def test_a_cause_that_costs_nothing_is_told(quiet: Case) -> None:
     assert is_certain(Cause("overlapped_reader", None, None, ""), quiet.ledger)
 
 
+@pytest.mark.parametrize(("lasts", "share"), [([9, 19], 0.0), ([8, 19], 1 / 19), ([4, 5], 0.1)])
+def test_what_is_left_at_the_end_of_an_epoch_is_no_short_batch(
+    lasts: list[int], share: float
+) -> None:
+    """As of a smaller last batch, or of a loader that is one batch ahead of its loop."""
+    numbers = np.arange(20)
+    steps = pa.table({"step": numbers, "epoch": pa.array((numbers // 10), pa.int32())})
+    used = np.setdiff1d(numbers, lasts)
+    short = {PARTIAL_BATCH: np.array(lasts)}
+    costs = SimpleNamespace(steps=len(used), selection=Selection(used, {PARTIAL_BATCH: 2}, short))
+    evidence = Evidence(cast("Any", SimpleNamespace(steps=steps)), cast("Any", costs))
+    assert bad_samples.share_of_short_steps(evidence) == pytest.approx(share)
+
+
 @pytest.mark.parametrize(("others", "shared"), [(2.0, False), (20.0, True)])
 def test_an_input_is_slow_on_all_ranks_where_the_others_batches_are_no_quicker(
     others: float, shared: bool, quiet: Case

@@ -16,11 +16,22 @@ KERNELS = 30
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs with kernels: on one rank, on two, and on two with a slow backward pass."""
+    """Three runs with kernels: on one rank, on two, and on two with a slow backward pass.
+
+    The last one has stacks, too.
+    """
     runs = tmp_path_factory.mktemp("tui") / "runs"
-    synthetic_trace(runs / "one", steps=80, kernels_per_step=KERNELS, device="cuda", config=CONFIG)
     synthetic_trace(
-        runs / "two", ranks=2, steps=80, kernels_per_step=KERNELS, device="cuda", config=CONFIG
+        runs / "one", steps=80, kernels_per_step=KERNELS, device="cuda", config=CONFIG, others=None
+    )
+    synthetic_trace(
+        runs / "two",
+        ranks=2,
+        steps=80,
+        kernels_per_step=KERNELS,
+        device="cuda",
+        config=CONFIG,
+        others=None,
     )
     synthetic_trace(
         runs / "slow",
@@ -29,7 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         kernels_per_step=KERNELS,
         device="cuda",
         config=CONFIG,
+        others=None,
         phase_ns={"backward": 36_000_000},
+        stacks=True,
     )
     return runs
 
@@ -38,7 +51,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One job on one rank, on two, on two again, and on four with a third rank that is late."""
     runs = tmp_path_factory.mktemp("series") / "runs"
-    synthetic_trace(runs / "one", steps=60, kernels_per_step=KERNELS, device="cuda", config=CONFIG)
+    synthetic_trace(
+        runs / "one", steps=60, kernels_per_step=KERNELS, device="cuda", config=CONFIG, others=None
+    )
     for seed, name in enumerate(("two", "again")):
         synthetic_trace(
             runs / name,
@@ -48,6 +63,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
             kernels_per_step=KERNELS,
             device="cuda",
             config=CONFIG,
+            others=None,
         )
     synthetic_trace(
         runs / "four",
@@ -56,6 +72,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
         kernels_per_step=KERNELS,
         device="cuda",
         config=CONFIG,
+        others=None,
         rank_phase_ns={2: {"data": 11_000_000}},
     )
     return runs

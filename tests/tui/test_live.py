@@ -9,6 +9,7 @@ import pytest
 
 from profkit.analysis.views.live import build_live_view
 from profkit.clock import Anchor
+from profkit.hangs.status import FOLDER
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace
 from profkit.trace.files import RankFiles
@@ -16,6 +17,7 @@ from profkit.trace.tail import RunTail, StreamTail
 from profkit.tui.headless import settle
 from profkit.tui.screens.timeline import TimelineScreen
 from profkit.vocab import RunState, rank_folder
+from tests.hangs.test_verdict import IN_CODE, calls, rank
 from tests.tui.driving import Driver, drive
 
 MS = 1_000_000
@@ -142,6 +144,20 @@ def test_the_screen_keeps_up_pauses_and_sees_the_end(job: _Job) -> None:
         await driver.press("space")
         assert "step 19" in driver.text
         assert "complete" in driver.text
+
+    drive(job.run, watch, follow=True)
+
+
+def test_the_screen_says_why_a_job_stands_still(job: _Job) -> None:
+    """The times of the fake job lie in 1970, so its last step is long ago."""
+    job.train(10)
+    folder = job.run / FOLDER
+    folder.mkdir()
+    for status in (rank(0), rank(1), rank(2), rank(3, stack=IN_CODE, calls=calls(55, done=True))):
+        status.write(folder)
+
+    async def watch(driver: Driver) -> None:
+        assert "the job stood still, no step for 40.0 s: never entered" in driver.text
 
     drive(job.run, watch, follow=True)
 

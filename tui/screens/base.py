@@ -65,7 +65,7 @@ ViewT = TypeVar("ViewT")
 
 MARK_TWO_RUNS: Final = "no runs to compare: mark two or more in the list of runs (Space), then d"
 
-MIN_RUN_NAME: Final = 20
+MIN_RUN_NAME: Final = 17
 """If titles leave fewer cells than this for the run's name, tabs are shown as digits alone."""
 
 
@@ -92,6 +92,8 @@ class RunScreen(TableScreen, Generic[ViewT]):
     BY_RANK: ClassVar[bool] = False
     COMPARES: ClassVar[bool] = False
     KEEPS_UP: ClassVar[bool] = False
+    EMPTY_IN_LOGS: ClassVar[str] = ""
+    """What empty tables say if the run was imported from a training log."""
 
     build: Callable[[Source], Any]
     """Returns the view; called on a thread."""
@@ -162,6 +164,9 @@ class RunScreen(TableScreen, Generic[ViewT]):
                 self.tell(f"rank {self.rank}")
         self._failed = False
         self.query_one("#frame-view").visible = True
+        if self.EMPTY_IN_LOGS and self._shows_log():
+            for table in self.query(VirtualTable).results(VirtualTable):
+                table.empty = self.EMPTY_IN_LOGS
         self.show(view)
         table = self.main_table()
         if first and table is not None and self.focused is None:
@@ -169,6 +174,11 @@ class RunScreen(TableScreen, Generic[ViewT]):
         if self._place is not None:
             place, self._place = self._place, None
             self.look_at(place)
+
+    def _shows_log(self) -> bool:
+        """Return true if the run was imported from a training log."""
+        path = self.frame.run_path
+        return path is not None and "log_of" in self.frame.library.trace(path).manifest.config
 
     def fail(self, problem: str) -> None:
         """Show in one line why there is no view."""

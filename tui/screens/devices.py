@@ -41,6 +41,7 @@ class DevicesScreen(RunScreen[DevicesView]):
     KEY = "6"
     TITLE = "Devices"
     KEEPS_UP = True
+    EMPTY_IN_LOGS = "a training log says nothing of devices: record the job itself (profkit run)"
 
     DEFAULT_CSS = """
     DevicesScreen #frame-view Static { padding: 0 1; height: auto; }

@@ -59,6 +59,7 @@ class ExplainScreen(RunScreen[Compared]):
         Binding("s", "swap", "swap base and target"),
         Binding("p", "pair(1)", "next pair"),
         Binding("P", "pair(-1)", "previous pair", show=False),
+        Binding("c", "code", "lines of the target"),
         Binding("d", "app.show_runs('compare')", "compare with other runs", show=False),
     ]
 
@@ -85,6 +86,8 @@ class ExplainScreen(RunScreen[Compared]):
                     yield Static("Other differences", classes="title")
                     yield VirtualTable(id="differences", empty="none")
                     yield Lines(id="no_differences")
+            yield Static(classes="title", id="lines_title")
+            yield VirtualTable(id="lines", empty="none")
             yield Static(classes="title", id="kernels_title")
             yield VirtualTable(id="kernels", empty="none")
 
@@ -127,6 +130,7 @@ class ExplainScreen(RunScreen[Compared]):
         )
         self.show_table("rows", columns, [(drop.kind, drop.depth, drop.name) for drop in drops])
         self._show_kernels(found)
+        self._show_lines(found)
         differences = found.ledger.differences
         columns = explain_draw.difference_columns(differences)
         self.show_table("differences", columns, [each.name for each in differences])
@@ -188,21 +192,46 @@ class ExplainScreen(RunScreen[Compared]):
         keys = [(row.phase, row.category, row.name) for row in rows]
         self.show_table("kernels", explain_draw.kernel_columns(rows), keys, MAX_KERNEL_ROWS)
 
+    def _show_lines(self, found: Explained) -> None:
+        """Show the lines that certainly differ, of the row under the cursor if it has any."""
+        changes = found.lines.lines if found.lines else ()
+        sure = [change for change in changes if change.is_sure]
+        row, title = self.query_one("#rows", VirtualTable).row, "Lines whose time differs"
+        if row is not None:
+            name = _top_row(waterfall(found.ledger), row)
+            own = [change for change in sure if change.phase == (phase_of(name) or name)]
+            if own:
+                sure, title = own, f"{title}, in {name}"
+        for part in ("#lines", "#lines_title"):
+            self.query_one(part).display = bool(sure)
+        self.show_titles(lines_title=title)
+        keys = [(change.phase, change.place) for change in sure]
+        self.show_table("lines", explain_draw.line_columns(sure), keys, MAX_KERNEL_ROWS)
+
     def on_virtual_table_moved(self, event: VirtualTable.Moved) -> None:
-        """Show the kernels of the row that the cursor moved to."""
+        """Show the kernels and lines of the row that the cursor moved to."""
         if event.table.id == "rows" and self._found is not None:
             self._show_kernels(self._found, moved=True)
+            self._show_lines(self._found)
 
     def on_virtual_table_opened(self, event: VirtualTable.Opened) -> None:
         """Choose the pair of a run, or open the screen with details of a row."""
         if event.table.id == "scaling" and event.row:
             self._choose(Pair(0, event.row))
+        elif event.table.id == "lines":
+            self.go("code", Place(phase=event.table.key[0]))
         elif event.table.id == "kernels":
             phase, category, name = event.table.key
             self.go("kernels", Place(kernel=name, category=category, phase=phase_of(phase)))
         elif self._found is not None and event.table.id == "rows":
             name = _top_row(waterfall(self._found.ledger), event.row)
             self.go(SCREEN_OF.get(name, "timeline"), Place(phase=phase_of(name)))
+
+    def action_code(self) -> None:
+        """Open the target's lines of code of the row under the cursor."""
+        row = self.query_one("#rows", VirtualTable).row
+        if self._found is not None and row is not None:
+            self.go("code", Place(phase=_top_row(waterfall(self._found.ledger), row)))
 
     def action_pair(self, by: int) -> None:
         """Choose the next pair in a circle; a swapped pair has the neighbours of the original."""

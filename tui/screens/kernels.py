@@ -35,6 +35,7 @@ class KernelsScreen(RunScreen[KernelsView]):
     TITLE = "Kernels"
     KEEPS_UP = True
     BY_RANK = True
+    EMPTY_IN_LOGS = "a training log says nothing of kernels: record the job (profkit run --kernels)"
 
     DEFAULT_CSS = """
     KernelsScreen #frame-view Static { padding: 0 1; height: auto; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from textual.widgets import Static
 from profkit.analysis.views.live import LivePart, LiveView, build_live_view
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
+from profkit.hangs.account import say_standstill
 from profkit.report.words import live_parts_words
 from profkit.text import duration, percent, plural, safe_text, significant
 from profkit.trace.tail import RunTail
@@ -35,6 +37,10 @@ BAR_WIDTH: Final = 24
 MIN_INTERVAL_S: Final = 1.0
 MAX_PROCESSOR_SHARE: Final = 0.01
 """Reading a run may take this share of a processor; a costly look delays the next one."""
+
+NO_NEWS: Final = (
+    "no news for far longer than a step takes: the job is evaluating, saving or hanging"
+)
 
 _STATE_ROLES: Final = {
     RunState.RUNNING: "accent",
@@ -102,6 +108,8 @@ class LiveScreen(RunScreen[LiveView]):
         """Read the run on a thread, and show it."""
         try:
             view = build_live_view(safe_text(run.resolve().name), tail.look(), wall_ns())
+            if view.stalled:
+                view = dataclasses.replace(view, standstill=say_standstill(run))
         except ProfkitError as error:
             self.later(self.fail, one_line(error))
         else:
@@ -179,9 +187,9 @@ def _pulse_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
     )
     for words in live_parts_words(view):
         yield folded((words, dim))
-    if view.stalled:
-        words = "no news for far longer than a step takes: the job is evaluating, saving or hanging"
-        yield line([(words, bad)])
+    stall = view.standstill or (NO_NEWS if view.stalled else "")
+    if stall:
+        yield folded((stall, bad))
 
 
 SCREEN = LiveScreen

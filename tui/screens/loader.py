@@ -54,7 +54,8 @@ class LoaderScreen(RunScreen[LoaderView]):
         makers.styles.height = len(view.makers) + HEADING_AND_SCROLL_BAR
         makers.display = bool(view.makers)
         makers.show_rows(maker_columns(view))
-        self.query_one("#summary", Static).update(lines(summary_lines(view, self.palette)))
+        summary = summary_lines(view, self.palette, of_log=self._shows_log())
+        self.query_one("#summary", Static).update(lines(summary))
         queues: list[list[Piece]] = []
         for depth in view.depths[:MAX_QUEUES]:
             waiting = significant(depth.series.average)

@@ -39,7 +39,8 @@ class OverviewScreen(RunScreen[RunView]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012  # Textual's type
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("d", "app.show_runs('compare')", "compare with another run")
+        Binding("c", "code", "lines of code"),
+        Binding("d", "app.show_runs('compare')", "compare with another run"),
     ]
 
     def compose_view(self) -> ComposeResult:
@@ -81,6 +82,12 @@ class OverviewScreen(RunScreen[RunView]):
         part = event.table.key.parent
         screen = run_draw.SCREEN_OF.get(part, "timeline")
         self.go(screen, Place(phase=run_draw.phase_of(part)))
+
+    def action_code(self) -> None:
+        """Open the lines of code of the part under the cursor."""
+        table = self.query_one("#parts", VirtualTable)
+        part = table.key.parent if table.row is not None else ""
+        self.go("code", Place(phase=part or None))
 
 
 SCREEN = OverviewScreen

@@ -12,12 +12,15 @@ from rich.text import Text
 
 from profkit.analysis.config_join import Difference
 from profkit.analysis.estimate import scale
+from profkit.analysis.line_changes import LineChange
 from profkit.explain.explained import Explained
 from profkit.explain.kernel_ledger import KernelRow
 from profkit.explain.ledger import Ledger, Verdict
 from profkit.explain.scaling import FACTORS, ScalingRow
 from profkit.explain.waterfall import Drop
 from profkit.report import ledger_text
+from profkit.report.ledger_document import unit_of
+from profkit.report.log_words import sample_unit
 from profkit.report.words import interval_range
 from profkit.text import amount, duration, signed, significant
 from profkit.tui.themes import Palette
@@ -96,11 +99,12 @@ def verdict_lines(view: Explained, palette: Palette) -> Iterator[Text]:
         ("target", case.target_name, ledger.total.target, case.target),
     )
     for side, name, own, manifest in sides:
-        pace = ledger_text.pace(ledger, own, manifest.world_size)
+        unit = sample_unit(manifest.config)
+        pace = ledger_text.pace(ledger, own, manifest.world_size, unit)
         title = (f"{name}  ", palette.style("title"))
         yield line([(f"{side}  ", palette.style("dim")), title, (pace, None)])
     style = palette.style(_ROLES[ledger.verdict]) + Style(bold=True)
-    words = ledger_text.verdict_words(ledger)
+    words = ledger_text.verdict_words(ledger, unit_of(case))
     yield folded((f"{_WORDS[ledger.verdict]}: ", style), (words, None))
     for caveat in view.caveats:
         yield folded(("note: ", palette.style("unsure")), (caveat, None))
@@ -176,6 +180,17 @@ def kernel_columns(rows: Sequence[KernelRow]) -> list[Column]:
     table.figure("base calls", lambda row: row.base_calls, amount, searched=True)
     table.figure("target calls", lambda row: row.target_calls, amount, searched=True)
     table.text("category", lambda row: row.category)
+    return table.columns
+
+
+def line_columns(changes: Sequence[LineChange]) -> list[Column]:
+    """Return the lines of code whose time certainly differs."""
+    table = Columns(changes)
+    table.text("line", lambda change: change.place.words(), stretches=True, widest=100)
+    table.text("phase", lambda change: change.phase, role=role_of)
+    table.figure("base", lambda change: change.base.value, duration)
+    table.figure("target", lambda change: change.target.value, duration)
+    table.figure("difference", lambda change: change.difference.value, ledger_text.signed)
     return table.columns
 
 

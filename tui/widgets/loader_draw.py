@@ -15,7 +15,9 @@ MAX_NO_CORE_SHARE: Final = 0.25
 """If workers wait longer than this for a core, the model's assumption does not hold."""
 
 
-def summary_lines(view: LoaderView, palette: Palette) -> Iterator[list[Piece]]:
+def summary_lines(
+    view: LoaderView, palette: Palette, *, of_log: bool = False
+) -> Iterator[list[Piece]]:
     """Yield how long a step waits for data, and how many workers would hide the loader."""
     dim = palette.style("dim")
     if view.step_ns is None or view.wait_ns is None or view.wait_share is None:
@@ -27,6 +29,8 @@ def summary_lines(view: LoaderView, palette: Palette) -> Iterator[list[Piece]]:
     model = view.model
     if model is None:
         words = "the loader's internals were not recorded: only torch's and Paddle's own are timed"
+        if of_log:
+            words = "a training log says nothing of its loader: record the job itself (profkit run)"
         yield [(words, dim)]
         return
     if view.unexplained_ns:

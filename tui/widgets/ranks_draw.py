@@ -30,7 +30,7 @@ def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
     hosts = len({row.host for row in view.ranks})
     ranks = f"{plural(len(view.ranks), 'rank')} on {plural(hosts, 'host')}"
     yield [(ranks, None), (f"   means over {plural(view.steps, 'step')}", dim)]
-    if len(view.ranks) == 1:
+    if len(view.ranks) == 1 and view.waits is not None:
         yield [("one rank: no other rank to wait for", dim)]
     elif view.waits is None:
         yield [(f"who waits is inconclusive: {view.why_no_waits}", None)]

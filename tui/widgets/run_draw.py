@@ -13,6 +13,7 @@ from rich.text import Text
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.views.run import Part, RunView
 from profkit.report import as_text
+from profkit.report.log_words import coverage, log_quality, sample_unit
 from profkit.report.words import interval_range, share_range
 from profkit.text import duration, percent, plural, significant
 from profkit.tui.themes import PHASE_LETTERS, Palette
@@ -72,11 +73,12 @@ def headline(view: RunView, palette: Palette) -> Iterator[Text]:
     title, dim = palette.style("title"), palette.style("dim")
     speed = "number of samples not known"
     if run.samples_known:
-        speed = f"{significant(run.throughput.value, 4)} samples/s"
+        speed = f"{significant(run.throughput.value, 4)} {sample_unit(config)}/s"
+    covered = ", ".join(filter(None, (interval_of(run.throughput), coverage(run))))
     yield line(
         [
             (f"{speed}  ", title),
-            (f"{interval_of(run.throughput)}    ", dim),
+            (f"{covered}    ", dim),
             (f"step {duration(run.step_ns.value, 4)}  ", title),
             (interval_of(run.step_ns, duration), dim),
         ]
@@ -140,7 +142,8 @@ def quality_lines(view: RunView, palette: Palette) -> Iterator[Text]:
     if run.first_loss is not None and run.last_loss is not None:
         first, last = significant(run.first_loss, 5), significant(run.last_loss, 5)
         rows.append(("loss", f"{first} at the first step, {last} at the last"))
-    rows.append(("data quality", "; ".join(run.quality) or "complete, no rows dropped"))
+    quality = "; ".join([*run.quality, *log_quality(run)])
+    rows.append(("data quality", quality or "complete, no rows dropped"))
     for flag in run.flags:
         rows.append(("flag", flag))
     if run.config.get("reduced"):

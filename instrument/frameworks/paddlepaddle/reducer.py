@@ -21,6 +21,7 @@ from paddle.base import core
 
 from profkit.clock import Clock, now_ns
 from profkit.instrument.buckets import EXPOSED, BucketLog
+from profkit.instrument.collectives import Entered, following
 from profkit.instrument.frameworks.base import Books
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Recorder
@@ -97,6 +98,7 @@ class Exchange:
         self._firings: list[Firing] = []
         self._expected = sum(len(group.members) for group in groups)
         self._before_ns = self._coming = 0
+        recorder.in_flight.add(self)
         self._tail: Span | None = None
         self._ready_at: frozenset[int] = frozenset()
         """Which gradients, counted in their order, completed a group in the backward before."""
@@ -106,6 +108,7 @@ class Exchange:
     def arm(self) -> None:
         """Expect gradients: a forward has run whose gradients will be exchanged."""
         self._armed = True
+        self._before_ns = 0
         self._firings = []
         self._coming = self._expected
 
@@ -137,6 +140,26 @@ class Exchange:
             if self._tail is not None:
                 self._tail.close()
                 self._tail = None
+
+    def entered(self) -> Iterator[Entered]:
+        """Yield the groups that were sent in the backward that runs; the last one may not be over.
+
+        A thread that looks from outside calls this.
+        """
+        firings = list(self._firings)
+        began = self._before_ns
+        if not self._armed or not began:
+            return
+        fired = {parameter for parameter, _, _ in firings}
+        first = following(self._log.sequence)
+        is_inside = not firings or began > firings[-1][2]
+        for index, group in enumerate(self._groups):
+            done = fired.issuperset(group.members)
+            if done or is_inside:
+                size = group.bytes or 0
+                yield self._log.name(first + index, index, size, group.dtype, began, done=done)
+            if not done:
+                return
 
     def settle(self) -> None:
         """Write down what was exchanged in the backward that ended, if it was this reducer's."""

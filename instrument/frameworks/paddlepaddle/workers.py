@@ -34,7 +34,7 @@ THREAD = "loader thread"
 
 def _hook_workers(patches: Patches, books: Books) -> None:
     """Time the reading, decoding, collating and queueing of batches, if this Paddle can."""
-    loaders = Loaders(books.recorder, books.samples)
+    loaders = Loaders(books.recorder, books.samples, books.watch)
     fetchers = (fetcher._MapDatasetFetcher, fetcher._IterableDatasetFetcher)
     _hook_thread(patches, loaders, fetchers)
     # Open a ring before the workers start, and begin an epoch before its first task is sent.

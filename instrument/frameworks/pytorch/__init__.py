@@ -13,9 +13,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from profkit.instrument.captures import CAPTURES
 from profkit.instrument.collectives import CallLog, hook_calls
 from profkit.instrument.frameworks.base import Books, Framework, Seams
-from profkit.instrument.frameworks.pytorch.collectives import DIALECT
+from profkit.instrument.frameworks.pytorch.collectives import DIALECT, hook_buffers, hook_waits
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges, hook_ddp
 from profkit.instrument.frameworks.pytorch.device import CudaDevice, on_device
+from profkit.instrument.frameworks.pytorch.flight import dump_flight
 from profkit.instrument.frameworks.pytorch.identity import describe_loader
 from profkit.instrument.frameworks.pytorch.optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks.pytorch.phases import hook_backward, hook_modules
@@ -53,6 +54,8 @@ def _hook_exchange(patches: Patches, books: Books) -> Exchanges:
         # Both names of each function: torch's own wrappers use the second module.
         owners = torch.distributed, torch.distributed.distributed_c10d
         hook_calls(patches, DIALECT, log, *owners)
+        hook_waits(patches, log)
+        hook_buffers(patches, log)
     return hook_ddp(patches, books, sequences)
 
 
@@ -62,6 +65,7 @@ FRAMEWORK = Framework(
     hook_workers=hook_workers,
     hook_exchange=lambda patches, books: _hook_exchange(patches, books).end_of_backward,
     device=lambda: CudaDevice() if on_device() else None,
+    dump_flight=dump_flight,
     device_name=lambda: f"cuda:{torch.cuda.current_device()}" if on_device() else "cpu",
 )
 """The hooks of torch 2.4 and later."""

@@ -72,6 +72,8 @@ class LiveView:
     loss: float | None
     places: tuple[RankPlace, ...]
     points: tuple[StepPoint, ...]
+    standstill: str = ""
+    """The reason for which the job stands still, as `profkit why` says it."""
 
     @property
     def stalled(self) -> bool:

@@ -25,6 +25,7 @@ from profkit.analysis.exchange import (
     match_collectives,
 )
 from profkit.analysis.intervals import covered_each, union_length
+from profkit.analysis.notices import is_log
 from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.views.window_collectives import WindowCollective, window_collectives
@@ -116,6 +117,9 @@ def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksVie
     if found.count > found.matched_count and not why_no_waits:
         missing = found.count - found.matched_count
         why_no_waits = f"{missing:,} of {found.count:,} collectives were not recorded on all ranks"
+    others = trace.manifest.world_size - 1
+    if is_log(trace) and others > 0:
+        why_no_waits = f"the log is of one rank and says nothing about the other {others:,}"
     if not why_no_waits:
         waits = find_waits(found, basis.spans, used)
     return RanksView(
@@ -156,9 +160,9 @@ def _rank_times(
 
 
 def find_waits(found: Matched, spans: pa.Table, used: Ints) -> tuple[Wait, ...]:
-    """Return every rank's waiting, by the rank that was the last to be ready."""
+    """Return every rank's waiting, by the rank that was the last to be ready, if it is known."""
     ready = found.end - found.transfer
-    rows = np.flatnonzero(ready > found.start)
+    rows = np.flatnonzero((ready > found.start) & (found.late_rank >= 0))
     if not len(rows):
         return ()
     windows = exposed_windows(spans, used).sort_by("start_ns")

@@ -11,8 +11,13 @@ from typing import Any, TypeAlias
 from profkit.analysis.estimate import Estimate, divide, scale
 from profkit.analysis.views.run import build_run_view
 from profkit.errors import ProfkitError
+from profkit.hangs.incidents import is_hung
 from profkit.trace import RunManifest, Trace
 from profkit.trace.reader import find_runs
+from profkit.vocab import RunState
+
+HUNG_STATE = "hung"
+"""State in the list of a run that stood still and has not moved since."""
 
 Kind: TypeAlias = tuple[str, str, str, str, int | None]
 
@@ -55,12 +60,15 @@ def read_head(path: Path) -> RunHead:
     batch_size = manifest.config.get("batch_size")
     if not isinstance(batch_size, int) or isinstance(batch_size, bool):
         batch_size = None
+    state = manifest.state.value
+    if manifest.state is not RunState.COMPLETE and is_hung(path):
+        state = HUNG_STATE
     return RunHead(
         path=path,
         name=path.name,
         workload=manifest.workload,
         framework=manifest.framework,
-        state=manifest.state.value,
+        state=state,
         ranks=manifest.world_size,
         device=_word(manifest.config, "device"),
         precision=_word(manifest.config, "precision"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from profkit.analysis.notices import is_log
 from profkit.explain.ledger import Row
 from profkit.explain.rules.base import Case
 from profkit.text import duration, percent
@@ -19,6 +20,11 @@ AS_FAST, SLOWER = 1.05, 1.2
 
 FEWEST_FIRST_STEPS, MOST_FIRST_SHARE = 10, 0.2
 
+REMEDY = (
+    "more loader workers and a deeper prefetch; then record the job itself (profkit run), which "
+    "shows which of read, decode and collate is left"
+)
+
 DALI_REMEDY = (
     "DALI makes the batches, partly on the device, where it competes with the training: compare "
     "dali-cpu with dali-gpu, give it more threads, and watch the device's and the host's load"
@@ -31,12 +37,18 @@ def uses_dali(run: RunManifest) -> bool:
     return str(config.get("dali")) == "True" or str(config.get("loader", "")).startswith("dali")
 
 
+def is_doubtful_wait(case: Case, row: Row) -> bool:
+    """Return true if the base of a log waits so long that the device probably works meanwhile."""
+    share = row.base.value / case.ledger.total.base.value
+    return is_log(case.after.trace) and share > DOUBTFUL_WAIT_SHARE
+
+
 def describe_input_in_log(case: Case, row: Row) -> Iterator[str]:
     """Yield what a reader must know before believing the figure of a log."""
     if case.target.world_size > 1:
         yield "rank 0's wait is a lower bound: other ranks' waits appear as its gradient exchange"
-    share = row.base.value / case.ledger.total.base.value
-    if share > DOUBTFUL_WAIT_SHARE:
+    if is_doubtful_wait(case, row):
+        share = row.base.value / case.ledger.total.base.value
         yield (
             f"the base already waits for {percent(share, 0)} of its step: such waits can pass "
             "while the device works, so that the input's part of the gap can be smaller"

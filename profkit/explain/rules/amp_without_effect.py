@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from profkit.analysis.config_join import COMPUTE
 from profkit.analysis.kernels.categories import MATRIX_WORK
 from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import find_readings
 from profkit.explain.evidence_kernels import Windows
 from profkit.explain.rules.base import (
-    COMPUTE,
     Case,
     Cause,
     all_of,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -69,9 +70,20 @@ def count_bad_samples(evidence: Evidence) -> int:
 
 
 def share_of_short_steps(evidence: Evidence) -> float:
-    """Return the share of the training steps that had fewer samples than usual."""
-    short = len(evidence.costs.selection.which.get(PARTIAL_BATCH, ()))
-    return short / (short + evidence.costs.steps) if evidence.costs.steps else 0.0
+    """Return the share of the training steps that had fewer samples than usual.
+
+    The last step of an epoch takes what is left, which depends on the batch size alone.
+    """
+    short = evidence.costs.selection.which.get(PARTIAL_BATCH)
+    if short is None or not evidence.costs.steps:
+        return 0.0
+    steps = evidence.trace.steps
+    number, place = np.unique(steps["step"].to_numpy(), return_inverse=True)
+    epoch = np.full(len(number), -1, dtype=np.int64)
+    np.maximum.at(epoch, place, steps["epoch"].fill_null(-1).to_numpy())
+    is_last = np.append(np.diff(epoch) != 0, True)
+    count = len(np.setdiff1d(short, number[is_last]))
+    return count / (count + evidence.costs.steps)
 
 
 def short_steps_add_ns(evidence: Evidence) -> float:

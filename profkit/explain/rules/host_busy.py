@@ -5,11 +5,12 @@ Only phases that compute are judged: outside all phases, the job itself may writ
 
 from __future__ import annotations
 
+from profkit.analysis.config_join import COMPUTE
 from profkit.analysis.costs import INPUT
 from profkit.explain.evidence_counters import Load
 from profkit.explain.ledger import sum_rows
 from profkit.explain.rules._input import MIN_OTHER_CORES, waits_for_cores
-from profkit.explain.rules.base import COMPUTE, Case, Cause, from_to, grew, in_time, trains_on_host
+from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time, trains_on_host
 from profkit.text import significant
 from profkit.vocab import Phase
 
@@ -67,7 +68,7 @@ def _sends_as_much(case: Case) -> bool:
 
 
 def _is_held_up(case: Case, before: Load, after: Load) -> bool:
-    """Return true if the ranks lose their cores more often, or need more processor time per step.
+    """Return true if ranks lose cores more often, or need more processor time per step.
 
     If neither is so, the ranks wait for something else than cores while others use them.
     """

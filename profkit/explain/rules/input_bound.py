@@ -13,7 +13,12 @@ from profkit.explain.rules._input import (
     is_slow_on_all_ranks,
     slow_piece,
 )
-from profkit.explain.rules._input_in_log import DALI_REMEDY, describe_input_in_log, uses_dali
+from profkit.explain.rules._input_in_log import (
+    DALI_REMEDY,
+    REMEDY,
+    describe_input_in_log,
+    uses_dali,
+)
 from profkit.explain.rules.base import (
     Case,
     Cause,
@@ -51,7 +56,8 @@ def find(case: Case) -> Cause | None:
     if row is None or not grew(row, ledger) or input_is_hidden(case) or is_crowded_out(case):
         return None
     detail = slow_piece(case, row.delta.value * ledger.samples_per_step)
-    words = [f"exposed input went from {from_to(row, ledger)} per step"]
+    what = "the wait for input" if is_log(case.after.trace) else "exposed input"
+    words = [f"{what} went from {from_to(row, ledger)} per step"]
     words += _describe_loader(case, detail)
     remedy = _REMEDIES.get(detail, _OTHERWISE)
     if row.inside and not detail:
@@ -61,8 +67,7 @@ def find(case: Case) -> Cause | None:
     words += knobs_for(case, INPUT)
     if is_log(case.after.trace) and not ledger.turned:
         words += describe_input_in_log(case, row)
-        if uses_dali(case.target):
-            remedy = DALI_REMEDY
+        remedy = DALI_REMEDY if uses_dali(case.target) else REMEDY
     exchange, latest = ledger.find(Phase.ALLREDUCE.value), case.after.work.latest()
     if (
         exchange is not None

@@ -1,4 +1,4 @@
-"""Another Python thread of the process holds the interpreter's lock while the loop needs it."""
+"""Another Python thread holds the interpreter's lock while the loop needs it."""
 
 from __future__ import annotations
 

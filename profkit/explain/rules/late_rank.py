@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +13,9 @@ from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.exchange import LateRank
 from profkit.analysis.lateness import Lateness, RankWork, minus
+from profkit.analysis.line_changes import LineChange
 from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.rank_lines import lines_by_rank
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._input import is_slow_on_all_ranks
 from profkit.explain.rules.base import Case, Cause, grew, here, share_of
@@ -35,6 +39,10 @@ KINDS_BY_ROW = {
 
 MIN_TRADED_SHARE = 0.25
 """Ranks trade places if the others take this share of a rank's lateness longer elsewhere."""
+
+
+_ON_HOST = (Phase.DATA.value, Phase.OTHER.value, UNKNOWN)
+"""Phases that the host's time is about, whatever clock the others are on."""
 
 _AFTER_FORWARD = (Phase.BACKWARD.value, Phase.ALLREDUCE.value)
 _TELL = (
@@ -72,26 +80,12 @@ def find(case: Case) -> Cause | None:
     if trade is None and late.whole_ns < MIN_WHOLE_SHARE * late.excess.value:
         return None
     row = INPUT if late.phase == Phase.DATA.value else late.phase
-    where = "time outside all phases" if late.phase == UNKNOWN else row
-    evidence = (
-        f"{here(case.ledger)}rank {late.rank}'s {where} takes {duration(late.excess.value)} "
-        "per step longer than the others'"
-    )
-    if trade is not None and not untold:
-        evidence += (
-            f", the others' forward {duration(trade)}: there they wait for it, if it begins with "
-            "a broadcast of the model's buffers"
-        )
+    evidence = _describe_lateness(case, late, row)
     share = share_of(added.value, case.ledger)
     if untold:
         unsure = Cause("late_rank", added, share, f"{evidence}{untold}", _TELL)
         return unsure if grew(case.ledger.total, case.ledger) else None
-    waited = case.after.figure(find_waited_rank)
-    if waited is not None and waited.rank == late.rank:
-        evidence += (
-            f"; each of the others waits {duration(waited.waited_ns)} per step for it, "
-            f"{percent(waited.share, 0)} of all waiting is for it"
-        )
+    evidence += _describe_waiting(case, late, trade) + describe_line(case.after, late)
     return Cause(
         "late_rank",
         added,
@@ -102,6 +96,46 @@ def find(case: Case) -> Cause | None:
         takes=_explained(added.value, case.after.costs.ranks, row),
         rows=(row, Phase.FORWARD.value if trade is not None else Phase.ALLREDUCE.value),
     )
+
+
+def _describe_lateness(case: Case, late: Lateness, row: str) -> str:
+    where = "time outside all phases" if late.phase == UNKNOWN else row
+    return (
+        f"{here(case.ledger)}rank {late.rank}'s {where} takes {duration(late.excess.value)} "
+        "per step longer than the others'"
+    )
+
+
+def _describe_waiting(case: Case, late: Lateness, traded_ns: float | None) -> str:
+    """Return how long the others wait for a rank, in their forward or in the exchange."""
+    words = ""
+    if traded_ns is not None:
+        words = f", and the others' forward {duration(traded_ns)}: there they wait for it"
+        if not case.after.figure(broadcast_ns):
+            words += ", if it begins with a broadcast of the model's buffers"
+    waited = case.after.figure(find_waited_rank)
+    if waited is not None and waited.rank == late.rank:
+        words += (
+            f"; each of the others waits {duration(waited.waited_ns)} per step for it, "
+            f"{percent(waited.share, 0)} of all waiting is for it"
+        )
+    return words
+
+
+def describe_line(evidence: Evidence, late: Lateness) -> str:
+    """Return the line on which the rank spends most of that time, if stacks were sampled."""
+    if evidence.costs.clock is not PhaseClock.HOST and late.phase not in _ON_HOST:
+        return ""
+    for change in evidence.figure(find_rank_lines).get(late.rank, ()):
+        if change.phase == late.phase and change.difference.value > 0 and change.place.line:
+            longer = duration(change.difference.value)
+            return f"; at {change.place.words()} it spends {longer} per step longer than they do"
+    return ""
+
+
+def find_rank_lines(evidence: Evidence) -> Mapping[int, tuple[LineChange, ...]]:
+    """Return the lines on which single ranks certainly spend another time than the others."""
+    return lines_by_rank(evidence.trace, evidence.used)
 
 
 def _knows_own_work(case: Case) -> bool:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from profkit.analysis.notices import is_log
 from profkit.explain.rules.base import Case, Cause
 from profkit.text import plural
+from profkit.trace import Trace
 from profkit.vocab import HINTS
 
 _REMEDY = (
     "see 'profkit verify' and 'profkit report' of that run; measure it again if what is missing "
     "matters"
 )
-_REMEDY_OF_LOG = (
-    "look at the lines of the log that are named; what is wrong in it cannot be repaired"
-)
+_REMEDY_OF_LOG = "read the notes before relying on the figures"
+_LINES_OF_LOG = ", and look at the lines of the log that they name"
 
 
 def find(case: Case) -> Cause | None:
@@ -23,7 +25,8 @@ def find(case: Case) -> Cause | None:
         problems = []
         flags = [flag for flag in trace.manifest.flags if not flag.startswith(HINTS)]
         if doubts := len(flags) + len(trace.problems):
-            problems.append(f"{plural(doubts, 'doubt')}, which the notes above name")
+            which = "which the note above names" if doubts == 1 else "which the notes above name"
+            problems.append(f"{plural(doubts, 'doubt')}, {which}")
         if trace.missing_ranks and not is_log(trace):
             ranks = trace.manifest.world_size
             problems.append(f"{len(trace.missing_ranks)} of {ranks} ranks have no files")
@@ -35,4 +38,11 @@ def find(case: Case) -> Cause | None:
     remedy = _REMEDY
     if is_log(case.before.trace) and is_log(case.after.trace):
         remedy = _REMEDY_OF_LOG
+        if any(_names_lines(evidence.trace) for evidence in (case.before, case.after)):
+            remedy += _LINES_OF_LOG
     return Cause("log_integrity", None, None, "; ".join(said), remedy)
+
+
+def _names_lines(trace: Trace) -> bool:
+    """Return true if a flag of a log says which lines it is about."""
+    return any(re.search(r"\(lines? \d", flag) for flag in trace.manifest.flags)

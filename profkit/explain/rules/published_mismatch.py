@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from profkit.analysis.matrix import FULL_PRECISIONS, Cell
-from profkit.analysis.published import published_cells
+from profkit.analysis.published import UNNAMED, published_cells
 from profkit.analysis.published_file import device_model
 from profkit.analysis.slow_lines import slow_lines
 from profkit.explain.ledger import Ledger
@@ -71,11 +71,21 @@ def _mismatch(name: str, run: RunManifest, ledger: Ledger, sample_ns: float) -> 
     difference = abs(throughput / nearest.throughput.value - 1)
     if difference <= MIN_DIFFERENCE:
         return
+    unit = str(run.config.get("sample_unit", "samples"))
+    statistic = nearest.statistic
+    if statistic == UNNAMED:
+        statistic = "its statistic is not named"
     words = (
-        f"{name}: {significant(throughput, 4)} samples/s; published for this setting is "
+        f"{name}: {significant(throughput, 4)} {unit}/s; published for this setting is "
         f"{significant(nearest.throughput.value, 4)} on {nearest.device} "
-        f"({nearest.statistic}; {nearest.source}), {percent(difference, 0)} away"
+        f"({statistic}; {nearest.source}), {percent(difference, 0)} away"
     )
+    if "precision" not in run.config:
+        words += "; the log does not state its precision, and fp32 is assumed"
+    if not device_model(run):
+        words += "; its device is not known"
+        if len(cells) > 1:
+            words += f", and of {len(cells)} published figures this is the nearest"
     slow = slow_lines(run.config)
     if slow is not None:
         step_ns = slow["others_ns"] + slow["excess_ns"]

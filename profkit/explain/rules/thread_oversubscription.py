@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from profkit.analysis.config_join import COMPUTE
 from profkit.explain.evidence_counters import Load
 from profkit.explain.ledger import sum_rows
 from profkit.explain.rules.base import (
-    COMPUTE,
     Case,
     Cause,
     compute_row,

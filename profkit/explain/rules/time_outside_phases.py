@@ -32,9 +32,9 @@ MIN_SHARE_OF_PLACE = 0.5
 """One place must hold more than this share of what was added: else the loop is slower all over."""
 
 WAITING_SHARE, BUSY_SHARE = 0.3, 0.7
-"""Below the first share of the added time on a processor the loop waits; above the second it may work.
+"""Below the first share of the added time on a processor the loop waits.
 
-Between them nothing is said: processor time is read about once per second.
+Above the second it may work. Between them nothing is said: readings are about a second apart.
 """
 
 MIN_SHARE_FOR_PROCESSOR = 0.25

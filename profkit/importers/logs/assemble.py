@@ -204,6 +204,7 @@ class LogReader:
             flags=(*part.flags, *flags, *falling, *partial, *doubts),
             warm_up=count_warm_up(filled, grammar),
             aborted="" if part.place < part.count - 1 else self._aborted,
+            fact_lines=found.lines_between(part.start, part.end),
         )
         if not grammar.batch_in_name:
             hints = dataclasses.replace(hints, batch_size=None)

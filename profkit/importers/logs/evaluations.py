@@ -12,10 +12,12 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from profkit.importers.logs.parsed import Mean, Record
+from profkit.importers.logs.parsed import MAD_TO_DEVIATION, Mean, Record
 
 _LONGER_STEP = 1.2
 """An evaluation that is included makes a step longer than this many usual ones."""
+_LEAST_LONGER, _SPREADS = 1.05, 5.0
+"""In an even log this many usual ones are enough, if they are as many robust deviations away."""
 _LONGER_WAIT = 2.0
 """An evaluation that is included makes a wait for data longer than this many usual ones."""
 _NOTICEABLE_WAIT = 0.1
@@ -40,6 +42,7 @@ def part_evaluations(
     if times is Mean.STEP or not evaluation_lines or not steps:
         return list(records)
     usual_wait_s, usual_step_s = statistics.median(waits or [0.0]), statistics.median(steps)
+    longest_s = _longest_usual_s(steps, usual_step_s)
     lines = sorted(evaluation_lines)
     follows, longer = {records[0].line: False}, {}
     for before, record in itertools.pairwise(records):
@@ -49,7 +52,7 @@ def part_evaluations(
         wait_s, step_s = record.data_s or 0.0, record.step_s or 0.0
         is_wait = wait_s - usual_wait_s > _NOTICEABLE_WAIT * usual_step_s
         is_wait = is_wait and wait_s > _LONGER_WAIT * usual_wait_s
-        longer[record.line] = is_wait or step_s > _LONGER_STEP * usual_step_s
+        longer[record.line] = is_wait or step_s > longest_s
     after = [longer[line] for line, is_after in follows.items() if is_after]
     others = [longer[line] for line, is_after in follows.items() if not is_after][1:]
     if not any(after) or sum(after) * len(others) < _MORE_OFTEN * sum(others) * len(after):
@@ -59,6 +62,15 @@ def part_evaluations(
         contains_one = follows[record.line] and longer[record.line] and record.step_s is not None
         parted.append(_part(record, usual_wait_s, usual_step_s) if contains_one else record)
     return parted
+
+
+def _longest_usual_s(steps: Sequence[float], usual_s: float) -> float:
+    """Return how long a step can be without anything special in it.
+
+    One limit for all logs would find the same checkpoint in one of two runs and not in the other.
+    """
+    spread_s = MAD_TO_DEVIATION * statistics.median(abs(each - usual_s) for each in steps)
+    return min(_LONGER_STEP * usual_s, max(_LEAST_LONGER * usual_s, usual_s + _SPREADS * spread_s))
 
 
 def _part(record: Record, usual_wait_s: float, usual_step_s: float) -> Record:

@@ -14,8 +14,8 @@ MAX_CARDS = 100_000
 _LARGEST_BATCH = 10_000_000
 _AMP, _FP32, _FP16, _BF16 = "amp", "fp32", "fp16", "bf16"
 _PRECISIONS = {
-    **dict.fromkeys(("true", "fp16", "float16", "amp", "o1", "o2", "bf16"), _AMP),
-    **dict.fromkeys(("false", "fp32", "float32"), _FP32),
+    **dict.fromkeys(("true", "fp16", "float16", "amp", "o1", "o2", "o3", "bf16"), _AMP),
+    **dict.fromkeys(("false", "fp32", "float32", "o0"), _FP32),
 }
 _DATA_TYPES = {"float16": _FP16, "fp16": _FP16, "bfloat16": _BF16, "float32": _FP32}
 
@@ -49,6 +49,9 @@ def _amp(word: str) -> str:
     return _AMP
 
 
+_IS = r"'?(?: : |: |=|, '| )'?"
+"""The ways in which logs put a value behind an option: in text, Python's syntax, and lists."""
+
 _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("WORLD_SIZE", r"(?<!\w)WORLD_SIZE\s{0,9}[:=]\s{0,9}(\d{1,6})", "world_size", _cards),
     ("world_size", r"(?<!\w)world_size\s{0,9}[:=]\s{0,9}(\d{1,6})", "world_size", _cards),
@@ -57,6 +60,8 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("training on", r"training on (\d{1,6}) GPUs", "world_size", _cards),
     ("nranks", r" nranks (\d{1,6})", "world_size", _cards),
     ("gpu_count", r"gpu_count : (\d{1,6})", "world_size", _cards),
+    ("Num GPUs", r"(?<!\w)Num GPUs:? (\d{1,6})(?!\d)", "world_size", _cards),
+    ("num_shards: ", r"(?<!\w)num_shards: (\d{1,6}), num_gpus", "world_size", _cards),
     ("horovodrun", r"horovodrun -np (\d{1,6})", "world_size", _cards),
     ("nproc_per_node=", r"nproc_per_node=(\d{1,6})", "cards_per_node", _cards),
     ("num_gpus=", r"(?<!\w)num_gpus=(\d{1,6})(?!\d)", "cards_per_node", _cards),
@@ -74,12 +79,16 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("samples_per_gpu", r"samples_per_gpu=(\d{1,8})", "batch_size", _batch),
     ("amp : ", r"(?<![\w.])amp : (True|False)", "autocast", _precision),
     ("amp=", r"(?<![\w.])amp=(True|False)", "autocast", _precision),
-    ("use_amp", r"'use_amp': (True)", "autocast", _precision),
+    ("amp", rf"(?<![\w.])use_(?:tf_)?amp{_IS}(True|False)", "autocast", _precision),
+    ("use amp to train", r"(use amp) to train", "autocast", _amp),
+    ("TF AMP is activated", r"(TF AMP) is activated", "autocast", _amp),
+    ("current scale is", r"(Found inf or nan), current scale is", "autocast", _amp),
+    ("level : O", r"(?<!\w)level : (O[0-3])(?!\w)", "amp_level", _precision),
     ("dtype", r"(?<![\w.])dtype(?: : |=')(float16|float32|bfloat16)", "data_type", _data_type),
     ("--dtype", r"--dtype[ =](float16|float32|bfloat16)", "data_type", _data_type),
-    ("use_pure_fp16", r"'use_pure_fp16': (True)", "precision", _precision),
+    ("use_pure_fp16", rf"(?<![\w.])use_pure_fp16{_IS}(True|False)", "precision", _precision),
     ("fp16 : True", r"(?<!\w)fp16 : (True)", "precision", _precision),
-    ("precision=", r"(?<!\w)precision=(fp16|fp32|amp)", "precision", _precision),
+    ("recision", r"(?<!\w)[Pp]recision(?:=| [:=] )(fp16|fp32|bf16|amp)", "precision", _precision),
     ("DTYPE: ", r"(?<!\w)DTYPE: (float16|float32)", "precision", _precision),
     ("16-bits training", r"16-bits training: (True|False)", "precision", _precision),
     ("Fp16OptimizerHook", r"(Fp16)OptimizerHook", "precision", _amp),
@@ -104,11 +113,17 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
 """Text that each matching line contains, a pattern, the fact in its first group, and its reader."""
 _COMPILED = [(marker, re.compile(words), fact, read) for marker, words, fact, read in _PATTERNS]
 
-_COMMAND = re.compile(r"\.(?:py|sh)\s")
+_COMMAND = re.compile(r"\.(?:py|sh)[\s']|training_script_args: \[")
 """The end of a script's name: options after it are those of a command, and not words about them."""
+_LIST_MARKS = re.compile(r"', '|\['|'\]")
+"""The marks of a command that a launcher prints as a list."""
 _OPTIONS = (
     (re.compile(r"--batch[_-]size[ =](\d{1,7})(?!\d)"), "command_batch", _batch),
-    (re.compile(r"(?<!\S)(--amp)(?![\w=-]| (?:False|false|0))"), "command_precision", _amp),
+    (
+        re.compile(r"(?<!\S)(--(?:use_)?amp|--fp16)(?![\w=-]| (?:False|false|0))"),
+        "command_precision",
+        _amp,
+    ),
 )
 
 _VERSION = re.compile(
@@ -121,11 +136,15 @@ def settle_precision(facts: Mapping[str, Any]) -> str | None:
     """Return the precision of a run from all that its log states about it.
 
     A 16-bit data type decides, then any option that turns mixed precision on. An option that is off
-    rules only itself out: NVIDIA's MXNet has `dtype : float16` next to `amp : False`.
+    rules only itself out: NVIDIA's MXNet has `dtype : float16` next to `amp : False`. PaddleClas
+    prints a level of mixed precision that counts only if nothing switches it off.
     """
     if facts.get("data_type") in {_FP16, _BF16}:
         return str(facts["data_type"])
-    stated = [facts[name] for name in ("precision", "autocast", "data_type") if facts.get(name)]
+    names = ["precision", "autocast", "data_type"]
+    if not facts.get("autocast"):
+        names.append("amp_level")
+    stated = [facts[name] for name in names if facts.get(name)]
     if not stated:
         return None
     return _AMP if _AMP in stated else _FP32
@@ -138,8 +157,9 @@ def read_facts(line: Line, found: Found) -> None:
         if marker in text and (match := pattern.search(text)):
             found.add_facts(**{fact: read(match[1])})
     if "--" in text and (command := _COMMAND.search(text)):
+        options = _LIST_MARKS.sub(" ", text[command.end() - 1 :])
         for pattern, fact, read in _OPTIONS:
-            if option := pattern.search(text, command.end() - 1):
+            if option := pattern.search(options):
                 found.add_facts(**{fact: read(option[1])})
     if match := _VERSION.match(text):
         package = match[1].removesuffix(" version").removesuffix(" =")

@@ -52,7 +52,7 @@ MAX_RESULTS = 10_000
 _RELATED_FACTS = (
     {"world_size", "cards_per_node", "nodes"},
     {"batch_size", "global_batch_size", "accumulation"},
-    {"precision", "autocast", "data_type"},
+    {"precision", "autocast", "data_type", "amp_level"},
 )
 """A run that states one fact of a group takes none of the group from another run."""
 
@@ -75,6 +75,8 @@ class Found:
     stated: list[Stated] = field(default_factory=list)
     fact_blocks: list[FactBlock] = field(default_factory=list)
     """Several blocks if the file holds several runs."""
+    fact_lines: dict[tuple[str, Any], int] = field(default_factory=dict)
+    """The first line of each value of a fact."""
     versions: dict[str, str] = field(default_factory=dict)
     warnings: Counter[str] = field(default_factory=Counter)
     warning_lines: dict[str, list[int]] = field(default_factory=dict)
@@ -105,6 +107,8 @@ class Found:
         a record starts a new block, because a new run may begin there.
         """
         known = {name: value for name, value in facts.items() if value is not None}
+        for fact in known.items():
+            self.fact_lines.setdefault(fact, self.line_number)
         if self._block_is_over and any(self.fact(name) != known[name] for name in known):
             self.fact_blocks.append(FactBlock(self.line_number, {}))
             self._block_is_over = False
@@ -142,6 +146,11 @@ class Found:
                 if name not in settled:
                     facts[name] = value
         return facts
+
+    def lines_between(self, first: int, end: float) -> dict[str, int]:
+        """Return the line of each fact of the run whose records lie between two lines."""
+        facts = self.facts_between(first, end)
+        return {fact[0]: self.fact_lines[fact] for fact in facts.items()}
 
     def add_result(self, line: int, what: str, value: float, unit: str = "", how: str = "") -> None:
         """Take a result that the log states, and how the tool computed it."""

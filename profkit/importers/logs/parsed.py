@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+MAD_TO_DEVIATION = 1.4826
+"""The standard deviation of normal noise is this many median absolute deviations."""
+
 MAX_LINES_SHOWN = 5
 """A flag lists this many line numbers."""
 
@@ -152,6 +155,8 @@ class ParsedLog:
     """The number of leading records that the tool's users exclude, because start-up is in them."""
     aborted: str = ""
     """The reason why the run ended early, if the log states one."""
+    fact_lines: Mapping[str, int] = field(default_factory=dict)
+    """The line that states each fact of the job, by the names of `Found.add_facts`."""
 
     @property
     def steady(self) -> tuple[Record, ...]:

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profkit.importers.logs.parsed import Mean, ParsedLog, Record
+from profkit.importers.logs.parsed import MAD_TO_DEVIATION, Mean, ParsedLog, Record
 
 _FEWEST_LINES = 8
 """Fewer lines say nothing about which of them are slow."""
@@ -26,7 +26,6 @@ _MOST_SLOW = 1 / 3
 """If a larger share of the lines is slow, slow is how the job runs."""
 _LEAST_EXCESS = 0.005
 """Slow lines that add a smaller share to the mean step are not reported."""
-_MAD_TO_DEVIATION = 1.4826
 _IRREGULAR = 0.25
 """Slow lines come regularly if their distances deviate by a smaller share of the mean distance."""
 
@@ -38,6 +37,7 @@ class SlowLines:
     lines: int
     lines_in_all: int
     steps_per_line: int
+    most_steps_per_line: int
     step_ns: float
     others_ns: float
     data_ns: float | None
@@ -71,13 +71,15 @@ def find_slow_lines(log: ParsedLog) -> SlowLines | None:
     slow = [each for each in records if each.line in found]
     others = [each for each in records if each.line not in found]
     waits, others_waits = _mean_wait(slow), _mean_wait(others)
+    counts = [each.steps for each in records]
     data_s = None
     if waits is not None and others_waits is not None:
         data_s = (waits - others_waits) * _steps(slow) / _steps(records)
     return SlowLines(
         lines=len(slow),
         lines_in_all=len(records),
-        steps_per_line=statistics.mode(each.steps for each in records),
+        steps_per_line=min(counts),
+        most_steps_per_line=max(counts),
         step_ns=1e9 * _mean(slow),
         others_ns=1e9 * _mean(others),
         data_ns=_in_ns(waits),
@@ -127,7 +129,7 @@ def _by_epoch(records: Sequence[Record], begins: set[int]) -> set[int]:
 def _far_above_median(records: Sequence[Record]) -> set[int]:
     times = [_step_s(each) for each in records]
     usual = statistics.median(times)
-    spread = _MAD_TO_DEVIATION * statistics.median(abs(each - usual) for each in times)
+    spread = MAD_TO_DEVIATION * statistics.median(abs(each - usual) for each in times)
     limit = usual + max(_SPREADS * spread, _LONGER * usual)
     slow = {each.line for each in records if _step_s(each) > limit}
     return slow if len(slow) <= _MOST_SLOW * len(records) else set()

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from profkit.clock import Anchor
+from profkit.errors import ProfkitError
+from profkit.hangs.status import FOLDER, IMPORTED, Call, Status
 from profkit.importers.base import Imported, Target, clean_name
 from profkit.importers.reading import columns
 from profkit.importers.reading.sanity import TimeGate
@@ -48,6 +50,9 @@ class CollectiveRows:
     world_size: int = 1
     dropped: Counter[str] = field(default_factory=Counter)
     flags: list[str] = field(default_factory=list)
+    backend: str = BACKEND
+    calls: dict[int, Sequence[Call]] = field(default_factory=dict)
+    """The last collectives of each rank, also of those that have not ended."""
 
     def add(self, row: CollectiveRow) -> None:
         """Keep a row; if its times are impossible, count it instead."""
@@ -86,7 +91,7 @@ class CollectiveRows:
             "ready_ns": columns.numbers(ready, is_ready),
             "start_ns": start[kept],
             "end_ns": end[kept],
-            "backend": columns.constant(BACKEND, len(kept)),
+            "backend": columns.constant(self.backend, len(kept)),
         }
 
 
@@ -96,21 +101,44 @@ def write_rows(
     """Write the run of these rows, each rank's oldest first."""
     with target.new_run(importer, sources) as draft:
         gate = TimeGate()
-        for rank in sorted(rows.by_rank):
+        for rank in sorted({*rows.by_rank, *rows.calls}):
             host = ""
             if target.options.keep_private:
                 host = clean_name(rows.hosts.get(rank, ""))
             manifest = RankManifest(rank, host, 0, "", Anchor(0, 0, 0), world_size=rows.world_size)
-            draft.rank(manifest).write("collectives", rows.columns_of(rank, gate))
+            tables = draft.rank(manifest)
+            if rank in rows.by_rank:
+                tables.write("collectives", rows.columns_of(rank, gate))
+        _write_statuses(draft.run, rows)
         draft.dropped.update(rows.dropped)
         draft.flags += [NO_STEPS, *rows.flags, *gate.flags]
         return draft.finish(
             RunManifest(
                 "",
                 world_size=rows.world_size,
-                config={"backend": BACKEND},
+                config={"backend": rows.backend},
             )
         )
+
+
+def _write_statuses(run: Path, rows: CollectiveRows) -> None:
+    """Write what `profkit why` compares: the last collectives of each rank."""
+    folder = run / FOLDER
+    for rank, calls in rows.calls.items():
+        members = [max(call.members, default=0) + 1 for call in calls]
+        status = Status(
+            rank,
+            min(max([rows.world_size, rank + 1, *members]), MAX_RANKS),
+            clean_name(rows.hosts.get(rank, "")),
+            0,
+            calls=tuple(calls),
+            calls_from=IMPORTED,
+        )
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            status.write(folder)
+        except OSError as error:
+            raise ProfkitError(f"{folder}: cannot be written ({error.strerror})") from error
 
 
 def count(value: Any, default: int = 0) -> int:

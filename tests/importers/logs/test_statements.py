@@ -59,6 +59,64 @@ def test_an_option_that_is_off_rules_no_other_precision_out(stated: str, precisi
     assert parse(text).metadata.precision == precision
 
 
+@pytest.mark.parametrize(
+    ("stated", "precision"),
+    [
+        ("ppcls INFO:     use_amp : False\nppcls INFO:     level : O1", "fp32"),
+        ("ppcls INFO:     use_amp : True\nppcls INFO:     level : O1", "amp"),
+        ("ppcls INFO: AMP : \nppcls INFO:     level : O2", "amp"),
+        ("INFO: use_amp : False\nINFO: use_pure_fp16 : True", "amp"),
+        (" 'use_amp': False,\n 'use_pure_fp16': True,", "amp"),
+        (" 'use_amp': False,\n 'use_pure_fp16': False,", "fp32"),
+        ("Namespace(use_amp=True, seed=42)", "amp"),
+        ("training_script_args: ['--use_amp', 'True', '--lr', '1e-4']", "amp"),
+        ("PARAMETER momentum : 0.9  precision : fp32  use_tf_amp : True", "amp"),
+        ("PARAMETER momentum : 0.9  precision : fp32  use_tf_amp : False", "fp32"),
+        ("INFO:tensorflow:Precision = fp16", "amp"),
+        ("INFO:tensorflow:Precision = fp32", "fp32"),
+        ("2021-05-17 07:05:32 [INFO]  use amp to train", "amp"),
+        ("Found inf or nan, current scale is: 16384.0, decrease to: 16384.0*0.5", "amp"),
+    ],
+)
+def test_each_tool_states_its_precision_in_its_own_way(stated: str, precision: str) -> None:
+    """A file's name that says the opposite is a contradiction, and never the precision."""
+    name = "seg_amp.log" if precision == "fp32" else "seg_fp32.log"
+    log = parse(f"{stated}\n{SAMPLES['paddleseg'].text}", name)
+    assert log.metadata.precision == precision
+    assert "precision" not in log.metadata.from_name
+    assert f"the log says precision {precision}" in flags(log)
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        "Num GPUs 4",
+        ":::NVLOGv0.2.3 None 1621940020.961197376 (runner.py:393) Num GPUs: 4",
+        "ppcls INFO: Building DALI Train pipeline with num_shards: 4, num_gpus: 4",
+    ],
+)
+def test_ranks_in_the_words_of_other_tools(stated: str) -> None:
+    text = SAMPLES["dllogger_tensorflow"].text
+    log = parse(f"{stated}\n{text}", "tf_gpu8_fp32.txt")
+    assert log.metadata.world_size == 4
+    assert "world_size" not in log.metadata.from_name
+
+
+@pytest.mark.parametrize("words", ["keep_batchnorm_fp32 : True", "log_level: INFO", "an amp level"])
+def test_other_words_state_no_precision(words: str) -> None:
+    assert parse(f"{words}\n{SAMPLES['paddleseg'].text}").metadata.precision is None
+
+
+def test_a_launcher_s_list_is_a_command() -> None:
+    words = (
+        "training_script_args: ['--config', 'a.yml', '--batch_size', '64', '--fp16', '--x', '1']"
+    )
+    log = parse(f"{words}\n{SAMPLES['paddleseg'].text}")
+    assert log.metadata.command_batch == 64
+    assert log.metadata.command_precision == "amp"
+    assert "the command asks for a batch of 64" in flags(log)
+
+
 def test_half_precision_and_amp_in_a_name_are_no_contradiction() -> None:
     text = SAMPLES["dllogger_mxnet"].text.replace("float32", "float16")
     for name in ("mxnet_gpu2_amp_bs40.txt", "mxnet_gpu2_fp16_bs40.txt"):
@@ -102,7 +160,7 @@ def test_cards_of_a_node_and_the_names_cards_are_both_in_the_report(tmp_path: Pa
     assert view.world_size == 32
     assert view.throughput.value == pytest.approx(32 * BATCH / STEP_S, rel=0.01)
     page = " ".join(as_text.overview(view).split())
-    assert "tells the number of ranks" in page
+    assert "states the number of ranks" in page
     assert "(it states 2 cards of one node)" in page
 
 
@@ -230,6 +288,25 @@ def test_an_evaluation_that_is_recognised_is_no_wait_for_data(tmp_path: Path) ->
     windows = 19  # the first of 20 is warm-up
     assert parts[Phase.OTHER.value] == pytest.approx(4e9 / windows, rel=0.01)
     assert view.step_ns.value == pytest.approx((500 + 4000 / windows) * 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize("factor", [1.13, 1.19, 1.4])
+def test_a_checkpoint_is_found_however_long_it_is(factor: float) -> None:
+    """In an even log a window of a checkpoint stands out though it is little longer."""
+    lines = SAMPLES["mmcv"].text.splitlines()
+    lines[10:10] = ["2024-03-05 06:07:51,000 - mmseg - INFO - Saving checkpoint at 60 iterations"]
+    lines[11] = lines[11].replace("time: 0.500", f"time: {0.5 * factor:.3f}")
+    others = [each.other_s for each in parse("\n".join(lines) + "\n").records if each.other_s]
+    assert others == pytest.approx([0.5 * (factor - 1)], abs=0.002)
+
+
+def test_a_checkpoint_within_the_noise_is_not_told_apart() -> None:
+    lines = SAMPLES["mmcv"].text.splitlines()
+    for place in range(5, len(lines), 2):
+        lines[place] = lines[place].replace("time: 0.500", "time: 0.560")
+    lines[10:10] = ["2024-03-05 06:07:51,000 - mmseg - INFO - Saving checkpoint at 60 iterations"]
+    lines[11] = lines[11].replace("time: 0.500", "time: 0.570").replace("0.560", "0.570")
+    assert not any(each.other_s for each in parse("\n".join(lines) + "\n").records)
 
 
 def test_long_windows_that_come_without_evaluations_as_well_are_none() -> None:

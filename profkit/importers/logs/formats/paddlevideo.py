@@ -56,7 +56,7 @@ def read_epoch_end(line: Line, match: re.Match[str], found: Found) -> None:
     found.epochs.append(EpochMean(line.number, epoch, step_s, data_s, throughput))
     if throughput is not None:
         means = [each.throughput for each in found.epochs if each.throughput is not None]
-        how = f"of one card; arithmetic mean of {len(means)} epochs' means, start-up too"
+        how = f"of one card; mean of {len(means)} epochs' means that the log states, start-up too"
         found.add_result(line.number, "throughput", statistics.fmean(means), "samples/s", how)
 
 

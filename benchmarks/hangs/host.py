@@ -1,0 +1,194 @@
+"""Keep a framework imported and fork the ranks of jobs, because imports outlast a job.
+
+    python benchmarks/hangs/host.py FRAMEWORK WORK AT_ONCE PLANT-VARIANT-RANKS ...
+
+Each job has a supervisor, which stands for `profkit run`: it makes the run's folder and raises the
+alarm. Its ranks are hooked as `profkit run` hooks them. After the verdict all ranks are killed, and
+`profkit why` reads the folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from plants import BY_NAME, HEALTHY, HELD_OUT, Plant
+
+LIMIT_S = 4.0
+PATIENCE_S = 60.0
+AFTER_VERDICT_S = 1.0
+MODULES = {
+    "torch": ("torch", "torch._dynamo", "torch.nn.parallel", "torch.utils.data"),
+    "paddle": ("paddle", "paddle.distributed", "paddle.io"),
+}
+PROFKIT = ("profkit.run.job", "profkit.run.hang_alarm", "profkit.run.session", "profkit.trace")
+STEPS = {False: 30, True: 47}
+
+
+def main() -> None:
+    framework, work, at_once = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    for module in (*MODULES[framework], *PROFKIT):
+        importlib.import_module(module)
+    gc.freeze()
+    running: set[int] = set()
+    for words in sys.argv[4:]:
+        name, variant, ranks = words.rsplit("/", 2)
+        while len(running) >= at_once:
+            running.discard(os.wait()[0])
+        job = functools.partial(supervise, work, framework, name, variant, int(ranks))
+        running.add(in_child(job))
+    while running:
+        running.discard(os.wait()[0])
+
+
+def in_child(act: Callable[[], object]) -> int:
+    """Run a function in a forked child, which never returns; return its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        act()
+        code = 0
+    except BaseException as error:  # noqa: BLE001  # as Python does with what nobody catches
+        sys.last_value = error
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()  # noqa: SLF001  # the handlers of this fork
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def supervise(work: Path, framework: str, name: str, variant: str, ranks: int) -> None:
+    """Run one job until its verdict, end it, and keep what profkit said."""
+    from profkit.hangs.account import read_account
+    from profkit.run.hang_alarm import HangAlarm
+    from profkit.run.session import make_run
+    from profkit.trace import RunManifest
+
+    plant = HEALTHY if name == HEALTHY.name else BY_NAME[name]
+    folder = work / f"{framework}-{ranks}-{variant}-{name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    run = make_run(folder / "runs", "job", RunManifest(name, framework, world_size=ranks))
+    is_held_out = variant == HELD_OUT
+    culprit = ranks // 2 - 1 if is_held_out else ranks - 1
+    words = [name, variant, culprit, STEPS[is_held_out], LIMIT_S, folder]
+    said: list[tuple[float, str]] = []
+    launcher = in_child(lambda: launch(framework, run, ranks, list(map(str, words))))
+    alarm = HangAlarm(run, LIMIT_S, lambda line: said.append((time.time(), line)))
+    alarm.start()
+    started = time.time()
+    said_at = wait_for_verdict(launcher, said, folder, plant)
+    time.sleep(AFTER_VERDICT_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(launcher, signal.SIGKILL)
+    alarm.stop()
+    planted = folder / "planted"
+    planted_at = float(planted.read_text()) if planted.exists() else started
+    result = {
+        "plant": name,
+        "framework": framework,
+        "ranks": ranks,
+        "variant": variant,
+        "culprit": culprit,
+        "said_after_s": None if said_at is None else said_at - planted_at,
+        "alarms": sum("the job stands still" in line for _, line in said),
+        "said": [line for _, line in said],
+        "account": read_account(run).as_json(),
+    }
+    (folder / "result.json").write_text(json.dumps(result, indent=1))
+
+
+def wait_for_verdict(
+    launcher: int, said: list[tuple[float, str]], folder: Path, plant: Plant
+) -> float | None:
+    """Return when profkit said the verdict; `None` if the job ended without one.
+
+    What it said of the job's start does not count.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline and os.waitpid(launcher, os.WNOHANG) == (0, 0):
+        has_come = find_verdict(said, folder, plant) is not None
+        if has_come and not (plant.goes_on or plant.ends):
+            break
+        time.sleep(0.1)
+    return find_verdict(said, folder, plant)
+
+
+def find_verdict(said: list[tuple[float, str]], folder: Path, plant: Plant) -> float | None:
+    planted = folder / "planted"
+    since = 0.0
+    with contextlib.suppress(OSError, ValueError):
+        since = float(planted.read_text())
+    if not since and plant.name not in {"join", HEALTHY.name}:
+        return None
+    return next((at for at, line in said if at > since and "no step for" in line), None)
+
+
+def launch(framework: str, run: Path, ranks: int, words: list[str]) -> None:
+    """Fork the ranks in a group of their own; if one fails, the others are ended."""
+    os.setpgid(0, 0)
+    log = os.open(run.parent.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(ranks + 1)]
+    ports = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
+    running = set()
+    for rank in range(ranks):
+        running.add(in_child(functools.partial(be_a_rank, framework, run, rank, ports, words)))
+    while running:
+        pid, status = os.wait()
+        running.discard(pid)
+        if status:
+            time.sleep(0.1)  # as a launcher that looks ten times a second
+            os.killpg(0, signal.SIGKILL)
+
+
+def be_a_rank(framework: str, run: Path, rank: int, ports: list[int], words: list[str]) -> None:
+    """Be a rank as a launcher under `profkit run` starts one."""
+    count = len(ports) - 1
+    addresses = [f"127.0.0.1:{port}" for port in ports[1:]]
+    os.environ.update(
+        {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(ports[0]),
+            "PADDLE_TRAINER_ID": str(rank),
+            "PADDLE_RANK_IN_NODE": str(rank),
+            "PADDLE_TRAINERS_NUM": str(count),
+            "PADDLE_TRAINER_ENDPOINTS": ",".join(addresses),
+            "PADDLE_CURRENT_ENDPOINT": addresses[rank],
+            "PADDLE_MASTER": f"127.0.0.1:{ports[0]}",
+            "PADDLE_DISTRI_BACKEND": "gloo",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PROFKIT_RUN": str(run.absolute()),
+            "PROFKIT_HANG_AFTER": str(LIMIT_S),
+            "PROFKIT_COLLECT": "none",
+        }
+    )
+    sys.argv = [f"job_{framework}.py", *words]
+    importlib.import_module("profkit.run.attach.arming").arm_job()
+    importlib.import_module(f"job_{framework}").main()
+
+
+if __name__ == "__main__":
+    main()

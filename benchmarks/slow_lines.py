@@ -1,0 +1,296 @@
+"""Plant slow lines in two jobs, and check that the sampled stacks name them with their cost.
+
+Each job (slow_line_jobs) is recorded once per slow line, with --stacks loop. It measures with its
+own clock what the line costs each step. The slow line must come first among the lines of its
+phase in the report, and among the lines that differ from a run without it in `explain`.
+
+    python benchmarks/slow_lines.py run --work FOLDER [--job development] [--only sleep,lock]
+    python benchmarks/slow_lines.py score --work FOLDER [--write]
+
+`run` skips what FOLDER has already. `score --write` writes the table into docs/accuracy.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from profkit.analysis.line_changes import LineChange
+from profkit.analysis.overview import Overview, build_overview
+from profkit.analysis.stacks import LineTime
+from profkit.explain.explained import explain
+from profkit.trace import Trace
+from profkit.trace.reader import find_runs
+
+JOBS = Path(__file__).parent / "slow_line_jobs"
+DOCUMENT = Path(__file__).parents[1] / "docs/accuracy.md"
+DEVELOPMENT, HELD_OUT = VARIANTS = ("development", "held_out")
+PLANTS = (
+    *("sleep", "busy", "lock", "sync", "fsync", "average", "metric", "clip", "recompute"),
+    *("callback", "collate", "import"),
+)
+NONE = "none"
+TOO_FEW = "too few samples"
+STEPS, BASE_STEPS = 450, 5_000
+"""Steps with a slow line, and without one: these are much shorter, and need as many samples."""
+
+PATIENCE_S = 300
+FIRST_GOAL, COST_GOAL = 0.9, 0.15
+BEGIN, END = "<!-- slow lines -->", "<!-- end of slow lines -->"
+"""The marks around the part of docs/accuracy.md that this script writes."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One slow line: what the report and `explain` say of it; times in ns per step."""
+
+    job: str
+    plant: str
+    line: int
+    true_ns: float
+    named: str
+    phase: str
+    named_ns: float | None
+    explained: str
+    is_first: bool
+    is_explained: bool
+
+    @property
+    def error(self) -> float | None:
+        """The relative error of the cost; `None` if the line is not named at all."""
+        return None if self.named_ns is None else self.named_ns / self.true_ns - 1
+
+
+def record(job: str, plant: str, folder: Path) -> None:
+    """Record one job in a folder of its own."""
+    shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run has left
+    folder.mkdir(parents=True)
+    steps = BASE_STEPS if plant == NONE else STEPS
+    words = [sys.executable, str(JOBS / f"{job}.py"), plant, str(steps)]
+    command = [sys.executable, "-m", "profkit", "run", "--stacks", "loop", "--", *words]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    if done.returncode:
+        raise SystemExit(f"{job} {plant}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+
+
+def score(job: str, plant: str, work: Path) -> Score:
+    """Return what profkit says about one slow line."""
+    base, target = (_open(work, job, name) for name in (NONE, plant))
+    view = build_overview(target)
+    line = _line_of(job, plant)
+    costs = json.loads((work / job / plant / "planted.json").read_text())
+    used = [costs[step] for step in view.selection.steps.tolist() if step < len(costs)]
+    found = list(_named(view, f"{job}.py", line))
+    phase, is_first = "", False
+    if found:
+        phase, _, is_first = max(found, key=lambda each: each[1].step_ns.value)
+    first = _first(view, phase)
+    changes = explain(base, target).lines
+    sure = [change for change in changes.lines if change.is_sure] if changes else []
+    grown = [change for change in sure if change.difference.value > 0]
+    skipped = [name for name, _, _ in changes.too_few] if changes else [phase]
+    return Score(
+        job,
+        plant,
+        line,
+        float(np.mean(used)),
+        first.place.words(view.code.folder if view.code else "") if first else "",
+        phase,
+        # The line may be in several phases: all of its time is its cost.
+        sum(each.step_ns.value for _, each, _ in found) if found else None,
+        _shown(grown, was_compared=phase not in skipped),
+        is_first,
+        bool(grown) and _is_at(grown[0], f"{job}.py", line),
+    )
+
+
+def _open(work: Path, job: str, plant: str) -> Trace:
+    return Trace.open(find_runs(work / job / plant / "traces")[-1])
+
+
+def _line_of(job: str, plant: str) -> int:
+    lines = (JOBS / f"{job}.py").read_text().splitlines()
+    marks = [number for number, line in enumerate(lines, 1) if f"# planted: {plant}" in line]
+    if len(marks) != 1:
+        raise SystemExit(f"{job}: {plant} is planted in {len(marks)} lines")
+    return marks[0]
+
+
+def _named(view: Overview, file: str, line: int) -> Iterator[tuple[str, LineTime, bool]]:
+    """Yield the line in each phase, and if it is the first there."""
+    for part in view.code.phases if view.code else ():
+        for place, each in enumerate(part.lines):
+            if each.place.line == line and each.place.file.endswith(file):
+                yield part.phase, each, place == 0
+
+
+def _first(view: Overview, phase: str) -> LineTime | None:
+    """Return the first line of a phase; without one, the longest of all phases."""
+    firsts = {}
+    for part in view.code.phases if view.code else ():
+        if part.lines:
+            firsts[part.phase] = part.lines[0]
+    if phase in firsts:
+        return firsts[phase]
+    return max(firsts.values(), key=lambda line: line.step_ns.value, default=None)
+
+
+def _is_at(change: LineChange, file: str, line: int) -> bool:
+    return change.place.line == line and change.place.file.endswith(file)
+
+
+def _shown(grown: Sequence[LineChange], *, was_compared: bool) -> str:
+    if not grown:
+        return "-" if was_compared else TOO_FEW
+    place = grown[0].place
+    return f"{Path(place.file).name}:{place.line}" if place.line else place.file
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def as_markdown(scores: Sequence[Score], missing: Sequence[str] = ()) -> str:
+    """Return the section of docs/accuracy.md; `missing` are slow lines without a run."""
+    when = time.strftime("%Y-%m-%d", time.gmtime())
+    load = os.getloadavg()[2]
+    about = (
+        "Twelve slow lines are planted in each of two jobs, one at a time, and recorded with "
+        "`--stacks loop` (`benchmarks/slow_lines.py`). The jobs measure with their own clock what "
+        'the line costs. *First in the report*: the line comes first in its phase under "Where in '
+        'the code". *First in explain*: of the lines that differ from a run without it, it grew '
+        "most. The second job was not used while the sampler and its analysis were written."
+    )
+    written = (
+        f"Written {when}, Python {platform.python_version()}, {os.cpu_count()} cores, load average "
+        f"{load:.1f} over the last 15 minutes. Each run with a slow line has {STEPS} steps."
+    )
+    if missing:
+        written += f" Not run yet: {', '.join(missing)}."
+    header = "phase | first in the report | first in explain | true cost, ms | named cost, ms"
+    lines = ["## Slow lines", "", about, "", written, ""]
+    lines += ["|  | goal | development | held-out |", "|---|---|---|---|", *_summary(scores), ""]
+    lines += [
+        f"| slow line | job | line | {header} | error |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for each in scores:
+        named = "-" if each.named_ns is None else f"{each.named_ns / 1e6:.2f}"
+        error = "-" if each.error is None else f"{each.error:+.0%}"
+        first = "yes" if each.is_first else f"no: {_code(each.named)}"
+        explained = "yes" if each.is_explained else f"no: {_code(each.explained)}"
+        lines.append(
+            f"| {each.plant} | {each.job.replace('_', '-')} | {each.line} | {each.phase or '-'} | "
+            f"{first} | {explained} | {each.true_ns / 1e6:.2f} | {named} | {error} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text not in ("", "-") else "none"
+
+
+def _summary(scores: Sequence[Score]) -> Iterator[str]:
+    rows = {"slow lines that come first in the report": (f"{FIRST_GOAL:.0%}", _share_first)}
+    rows["slow lines that come first in explain"] = ("-", _share_explained)
+    rows["error of the line's cost, median"] = ("-", _median_error)
+    rows["lines whose cost is off by more than 15%"] = ("0", _far_off)
+    for title, (goal, figure) in rows.items():
+        cells = []
+        for job in VARIANTS:
+            own = [each for each in scores if each.job == job]
+            cells.append(figure(own) if own else "-")
+        yield f"| {title} | {goal} | {' | '.join(cells)} |"
+
+
+def _share_first(scores: Sequence[Score]) -> str:
+    return f"{sum(each.is_first for each in scores)} of {len(scores)}"
+
+
+def _share_explained(scores: Sequence[Score]) -> str:
+    return f"{sum(each.is_explained for each in scores)} of {len(scores)}"
+
+
+def _errors(scores: Sequence[Score]) -> list[float]:
+    return [abs(each.error) for each in scores if each.error is not None]
+
+
+def _median_error(scores: Sequence[Score]) -> str:
+    errors = _errors(scores)
+    return f"{statistics.median(errors):.0%} of {len(errors)}" if errors else "-"
+
+
+def _far_off(scores: Sequence[Score]) -> str:
+    errors = _errors(scores)
+    return f"{sum(error > COST_GOAL for error in errors)} of {len(errors)}"
+
+
+def replace_section(page: str, section: str) -> str:
+    """Return the page with the section between its marks, at the end if it has none yet."""
+    before, mark, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2] if mark else ""
+    return f"{before.rstrip()}\n\n{BEGIN}\n\n{section}\n{END}\n{after.lstrip()}"
+
+
+def keep_section(page: str, old: str) -> str:
+    """Return a page that was written again, with the section that the old one has."""
+    rest = old.partition(BEGIN)[2]
+    return replace_section(page, rest.partition(END)[0].strip() + "\n") if rest else page
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("run", "score"))
+    parser.add_argument("--work", type=Path, required=True, help="the folder of the recorded runs")
+    parser.add_argument("--job", choices=VARIANTS, action="append", help="default: both")
+    parser.add_argument("--only", default="", help="names of slow lines, separated by commas")
+    parser.add_argument("--write", action="store_true", help="write docs/accuracy.md")
+    args = parser.parse_args()
+    plants = [name for name in PLANTS if not args.only or name in args.only.split(",")]
+    jobs = args.job or VARIANTS
+    if args.what == "run":
+        for job in jobs:
+            for plant in (NONE, *plants):
+                folder = args.work.absolute() / job / plant
+                if not (folder / "planted.json").exists():
+                    record(job, plant, folder)
+        return 0
+    scores: list[Score] = []
+    missing: list[str] = []
+    for job in jobs:
+        for plant in plants:
+            if all((args.work / job / name / "planted.json").exists() for name in (NONE, plant)):
+                scores.append(score(job, plant, args.work))
+            else:
+                missing.append(f"{plant} ({job.replace('_', '-')})")
+    section = as_markdown(scores, missing)
+    print(section)
+    if args.write:
+        DOCUMENT.write_text(replace_section(DOCUMENT.read_text(), section))
+    return 0 if sum(each.is_first for each in scores) >= FIRST_GOAL * len(scores) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Lines of code on which one rank spends another time than the other ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from profkit.analysis.columns import rows_of_rank
+from profkit.analysis.estimate import Estimate, Ints
+from profkit.analysis.line_changes import LineChange, compare_lines, mark_sure
+from profkit.analysis.stack_samples import Place
+from profkit.analysis.stacks import CodeView, LineTime, PhaseLines, view_code, wilson
+from profkit.trace import Trace
+
+MOST_RANKS = 64
+"""The lines of more ranks are not compared: reading each rank's samples takes a moment."""
+
+
+def lines_by_rank(trace: Trace, used: Ints) -> dict[int, tuple[LineChange, ...]]:
+    """Return the lines on which single ranks of a run certainly spend another time, by rank.
+
+    The base is the mean of the other ranks. The largest difference is first.
+    """
+    ranks = np.unique(trace.stacks["rank"].to_numpy()).tolist()
+    if not 2 <= len(ranks) <= MOST_RANKS:
+        return {}
+    views = {}
+    for rank in ranks:
+        tables = (trace.stacks, trace.frames, trace.steps, trace.spans)
+        stacks, frames, steps, spans = (rows_of_rank(table, rank) for table in tables)
+        view = view_code(stacks, frames, steps, spans, used)
+        if view is not None:
+            views[rank] = dataclasses.replace(view, folder="")
+    return compare_ranks(views)
+
+
+def compare_ranks(views: Mapping[int, CodeView]) -> dict[int, tuple[LineChange, ...]]:
+    """Compare the lines of each rank with their mean on the other ranks."""
+    found: dict[int, list[LineChange]] = {}
+    compared = 0
+    if len(views) < 2:
+        return {}
+    for rank, view in views.items():
+        others = [other for number, other in views.items() if number != rank]
+        found[rank] = list(compare_lines(_mean_of(others), view).lines)
+        compared += len(found[rank])
+    sure: dict[int, tuple[LineChange, ...]] = {}
+    for rank, changes in found.items():
+        marked = [change for change in mark_sure(changes, compared) if change.is_sure]
+        if marked:
+            sure[rank] = tuple(marked)
+    return sure
+
+
+def _mean_of(views: Sequence[CodeView]) -> CodeView:
+    """Return the mean over ranks of each line's time, in phases with enough samples of each."""
+    by_phase: dict[str, list[PhaseLines]] = {}
+    for view in views:
+        for part in view.phases:
+            by_phase.setdefault(part.phase, []).append(part)
+    phases = []
+    for name, parts in by_phase.items():
+        samples = sum(part.samples for part in parts)
+        step_ns = float(np.mean([part.step_ns for part in parts]))
+        step_share = float(np.mean([part.step_share for part in parts]))
+        independent = sum(part.independent for part in parts)
+        lines: tuple[LineTime, ...] = ()
+        if all(part.judged for part in parts):
+            lines = _mean_lines(parts, step_ns)
+        else:
+            samples = min(part.samples for part in parts)
+        phases.append(PhaseLines(name, step_ns, step_share, samples, independent, lines))
+    return dataclasses.replace(views[0], phases=tuple(phases))
+
+
+def _mean_lines(parts: Sequence[PhaseLines], step_ns: float) -> tuple[LineTime, ...]:
+    seen: dict[tuple[str, int, str], list[LineTime]] = {}
+    for part in parts:
+        for line in part.lines:
+            key = line.place.file, line.place.line, line.place.function
+            seen.setdefault(key, []).append(line)
+    unseen_ns = []
+    for part in parts:
+        unseen_ns.append(max(0.0, part.step_ns) * (wilson(0.0, part.independent).high or 0.0))
+    found = []
+    for (file, number, function), lines in seen.items():
+        times = [line.step_ns for line in lines]
+        missing = sorted(unseen_ns)[: len(parts) - len(lines)]
+        times += [Estimate(0.0, 0.0, high_ns) for high_ns in missing]
+        mean = _mean_estimate(times)
+        share = Estimate(mean.value / step_ns if step_ns > 0 else 0.0)
+        samples = sum(line.samples for line in lines)
+        found.append(LineTime(Place(file, number, function), share, mean, samples))
+    return tuple(found)
+
+
+def _mean_estimate(times: Sequence[Estimate]) -> Estimate:
+    """Return the mean of independent figures; without the bounds of one there are none."""
+    value = float(np.mean([time.value for time in times]))
+    below = above = 0.0
+    for time in times:
+        if time.low is None or time.high is None:
+            return Estimate(value)
+        below += (time.value - time.low) ** 2
+        above += (time.high - time.value) ** 2
+    return Estimate(value, value - below**0.5 / len(times), value + above**0.5 / len(times))

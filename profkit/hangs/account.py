@@ -1,0 +1,147 @@
+"""The account of a run for `profkit why`: what was seen, or what its files show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profkit.hangs.evidence import Evidence, read_evidence
+from profkit.hangs.incidents import MOVED, SEEN, read_events
+from profkit.hangs.status import IMPORTED, RUNNING
+from profkit.hangs.verdict import HangClass, Level, Verdict, judge
+from profkit.hangs.words import as_json, say_verdict
+from profkit.text import duration, fold, safe_text
+from profkit.trace.manifest import RunManifest
+from profkit.vocab import RunState
+
+HUNG, LONG, FINE, UNKNOWN = "hung", "long part", "did not hang", "inconclusive"
+"""States of an account."""
+
+SHORTEST_S = 5.0
+"""A killed job that had ended no step for this long may have hung; shorter is not mentioned."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """The standstills of a run, as far as they are known."""
+
+    state: str
+    headline: str
+    verdict: dict[str, Any] | None = None
+    past: tuple[dict[str, Any], ...] = ()
+    """Standstills after which the job moved again: their verdicts, and how long they took."""
+    later: tuple[str, ...] = ()
+    """What was seen after the first verdict."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "headline": self.headline,
+            "verdict": self.verdict,
+            "later": list(self.later),
+            "moved_again": list(self.past),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that `profkit why` prints."""
+        yield self.headline
+        if self.verdict is not None:
+            yield fold(str(self.verdict.get("text", "")))
+            for rank, place in dict(self.verdict.get("places") or {}).items():
+                where = f"{place.get('file')}:{place.get('line')} {place.get('function')}"
+                yield f"  rank {safe_text(str(rank))}: {safe_text(where)}"
+            for line in self.verdict.get("missing") or ():
+                yield fold(f"not known: {line}")
+        for words in self.later:
+            yield fold(f"later: {words}")
+        for each in self.past:
+            stood = duration(float(each.get("stood_s") or 0) * 1e9)
+            yield fold(f"moved again after {stood}: {each.get('class')}: {each.get('text')}")
+
+
+def read_account(run: Path) -> Account:
+    """Return the account of a run, from its files alone."""
+    seen: dict[str, list[dict[str, Any]]] = {}
+    past = []
+    for event in read_events(run):
+        verdicts = seen.setdefault(event["source"], [])
+        if event["event"] == SEEN and isinstance(event.get("verdict"), dict):
+            verdicts.append(event["verdict"])
+        elif event["event"] == MOVED and verdicts:
+            alarms = [each for each in verdicts if each.get("level") == Level.ALARM.value]
+            chosen = {**(alarms or verdicts)[-1], "stood_s": event.get("stood_s")}
+            if chosen.get("class") == HangClass.NEVER_ENTERED.value:
+                chosen["class"] = HangClass.ENTERED_LATE.value
+            past.append(chosen)
+            verdicts.clear()
+    unresolved = [verdict for verdicts in seen.values() for verdict in verdicts]
+    if unresolved:
+        return _account_of(unresolved, tuple(past))
+    evidence = read_evidence(run)
+    verdict = judge(evidence) if evidence is not None else None
+    if evidence is None or verdict is None:
+        why = "the run has no status files of its ranks"
+        if evidence is not None and evidence.damaged:
+            why = evidence.damaged[0]
+        return Account(UNKNOWN, f"inconclusive: {why}", past=tuple(past))
+    return _judge_files(run, evidence, verdict, tuple(past))
+
+
+def say_standstill(run: Path) -> str:
+    """Return in one line why a run stands still; empty if its files do not show that it does."""
+    account = read_account(run)
+    if account.state == FINE or account.verdict is None:
+        return ""
+    return safe_text(f"{account.headline}: {account.verdict.get('text')}")
+
+
+def _account_of(verdicts: list[dict[str, Any]], past: tuple[dict[str, Any], ...]) -> Account:
+    """Return the account of a standstill that was seen and has not ended.
+
+    The first alarm counts: what was seen later may be how the job was ended.
+    """
+    alarms = [each for each in verdicts if each.get("level") == Level.ALARM.value]
+    sure = [each for each in alarms if each.get("class") != HangClass.UNCLEAR.value]
+    first = (sure or alarms or verdicts[-1:])[0]
+    kind = safe_text(str(first.get("class")))
+    later = []
+    for each in verdicts[verdicts.index(first) + 1 :]:
+        later.append(f"{each.get('class')}: {each.get('text')}")
+    if not alarms:
+        headline = f"no step ended for long, which may be as it should: {kind}"
+        return Account(LONG, headline, first, past)
+    state = HUNG if sure else UNKNOWN
+    return Account(state, f"the job stood still: {kind}", first, past, tuple(later))
+
+
+def _judge_files(
+    run: Path, evidence: Evidence, verdict: Verdict, past: tuple[dict[str, Any], ...]
+) -> Account:
+    """Return the account of a run in which `profkit run` saw no standstill."""
+    statuses = list(evidence.ranks.values())
+    kind, stood = verdict.kind.value, duration(verdict.stood_s * 1e9)
+    limit_s = max(status.limit_ns for status in statuses) / 1e9
+    has_ended = RunManifest.read(run).state is RunState.ABORTED
+    shown: dict[str, Any] | None = as_json(verdict)
+    if any(status.calls_from == IMPORTED for status in statuses):
+        state, headline = (HUNG if verdict.waits.open else FINE), f"in the imported dumps: {kind}"
+        if not verdict.waits.open:
+            headline, shown = "in the imported dumps, all collectives have ended", None
+    elif verdict.kind is HangClass.RANK_DEAD:
+        state, headline = FINE, f"the job did not stand still; {say_verdict(verdict)}"
+    elif all(status.state != RUNNING for status in statuses) and not verdict.entered:
+        state, headline, shown = FINE, "the job did not hang: all of its ranks have ended", None
+    elif verdict.stood_s >= limit_s and verdict.level is Level.NOTICE:
+        state, headline = LONG, f"no step for {stood}, which may be as it should: {kind}"
+    elif verdict.stood_s >= limit_s:
+        state = UNKNOWN if verdict.kind is HangClass.UNCLEAR else HUNG
+        headline = f"the job stood still, no step for {stood}: {kind}"
+    elif has_ended and (verdict.stood_s >= SHORTEST_S or verdict.entered):
+        state = UNKNOWN
+        headline = f"inconclusive: no step for {stood} when the job was ended; {kind}"
+    else:
+        headline = f"the job did not stand still for {duration(limit_s * 1e9)}"
+        state, shown = FINE, None
+    return Account(state, headline, shown, past)

@@ -1,0 +1,145 @@
+"""Tell from a stack what a thread does: wait for ranks, data or the device, compile.
+
+Frameworks are known by their files and functions. The innermost frame that is known decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from profkit.hangs.status import Frame, Status, own_frame
+from profkit.vocab import OWN_CODE
+
+
+class Doing(str, Enum):
+    """Kinds of activity of a training thread."""
+
+    COLLECTIVE = "collective"
+    MEETING = "meeting"
+    COMPILE = "compile"
+    CHECKPOINT = "checkpoint"
+    DATA = "data"
+    DEVICE = "device"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    FORWARD = "forward"
+    CODE = "code"
+    UNKNOWN = "unknown"
+
+
+WAITS_FOR_RANKS = frozenset({Doing.COLLECTIVE, Doing.MEETING})
+
+
+class _Known(NamedTuple):
+    doing: Doing
+    file: str
+    functions: str = ".*"
+
+
+_MEETINGS = (
+    "init_process_group|_new_process_group_helper|_store_based_barrier|new_group|_new_group.*"
+    "|new_subgroups.*|split_group|init_device_mesh|_setup_world_group_and_device"
+)
+_TABLE = (
+    _Known(Doing.COMPILE, r"torch/_dynamo/convert_frame\.py"),
+    _Known(Doing.COMPILE, r"torch/_inductor/(compile_fx|async_compile|graph|scheduler)\.py"),
+    _Known(Doing.COMPILE, r"torch/_inductor/codegen/"),
+    _Known(Doing.COMPILE, r"torch/_inductor/codecache\.py", "(?!.*call).*(load|compile).*"),
+    _Known(Doing.COMPILE, r"torch/_dynamo/(symbolic_convert|output_graph)\.py"),
+    _Known(Doing.COMPILE, r"torch/utils/cpp_extension\.py"),
+    _Known(Doing.COMPILE, r"triton/(compiler/|backends/.*/compiler)"),
+    _Known(Doing.COMPILE, r"paddle/jit/dy2static/program_translator\.py",
+           ".*(concrete|build|get_).*"),
+    _Known(Doing.COMPILE, r"paddle/jit/sot/(opcode_translator|symbolic)/"),
+    _Known(Doing.COMPILE, r"paddle/utils/cpp_extension/"),
+    _Known(Doing.CHECKPOINT, r"torch/serialization\.py", r"(.*\.)?(save|load|_save|_load).*"),
+    _Known(Doing.CHECKPOINT, r"torch/distributed/checkpoint/"),
+    _Known(Doing.CHECKPOINT, r"paddle/framework/io\.py", r"(save|load|_.*save|_.*load).*"),
+    _Known(Doing.CHECKPOINT, r"paddle/distributed/(checkpoint|flex_checkpoint)/"),
+    _Known(Doing.CHECKPOINT, r"safetensors/"),
+    _Known(Doing.DATA, r"torch/utils/data/"),
+    _Known(Doing.DATA, r"paddle/io/"),
+    _Known(Doing.MEETING, r"torch/distributed/rendezvous\.py"),
+    _Known(Doing.MEETING, r"torch/distributed/distributed_c10d\.py", _MEETINGS),
+    _Known(Doing.MEETING, r"torch/distributed/(device_mesh|elastic/.*)\.py"),
+    _Known(Doing.MEETING, r"paddle/distributed/parallel\.py", "init_parallel_env"),
+    _Known(Doing.MEETING, r"paddle/distributed/(collective|fleet/base/.*)\.py",
+           "new_group|_new_process_group_impl|_init_parallel_env|init_.*|_set_up.*"),
+    _Known(Doing.COLLECTIVE, r"torch/distributed/distributed_c10d\.py"),
+    _Known(Doing.COLLECTIVE, r"torch/distributed/_functional_collectives\.py"),
+    _Known(Doing.COLLECTIVE, r"paddle/distributed/communication/"),
+    _Known(Doing.DEVICE, r"torch/(cuda|xpu|accelerator)/", r"(.*\.)?(synchronize|wait.*)"),
+    _Known(Doing.DEVICE, r"paddle/device/", r"(.*\.)?synchronize"),
+    _Known(Doing.BACKWARD, r"torch/(autograd/(__init__|graph)|_tensor)\.py", ".*backward.*"),
+    _Known(Doing.BACKWARD, r"paddle/(autograd/|base/dygraph/)", ".*backward.*"),
+    _Known(Doing.OPTIMIZER, r"(torch/optim|paddle/optimizer)/"),
+    _Known(Doing.FORWARD, r"torch/nn/modules/module\.py", ".*_call.*|forward"),
+    _Known(Doing.FORWARD, r"paddle/nn/layer/layers\.py", ".*__call__|.*_dygraph_call.*"),
+)  # fmt: skip
+
+_WRAPPERS = frozenset({"wrapper", "_wrapper", "inner", "decorate_context", "collective"})
+_EVALUATIONS = re.compile(
+    r"(?i)(^|[._])(eval|evaluate|evaluation|valid|validate|validation)([._]|$)"
+)
+"""Names of functions, with or without a class, that evaluate."""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """The activity of a rank's training thread, and its place in the job's own code."""
+
+    doing: Doing
+    function: str = ""
+    """The framework's function that decided."""
+    place: Frame | None = None
+    evaluates: bool = False
+
+
+def find_activity(status: Status) -> Activity:
+    """Return what the training thread of a rank does."""
+    stack = status.stack
+    place = own_frame(stack, OWN_CODE)
+    named = any(frame.origin == OWN_CODE and _EVALUATIONS.search(frame.function) for frame in stack)
+    evaluates = status.evaluates or named
+    known = [(_look_up(frame), frame.function) for frame in stack if frame.origin != OWN_CODE]
+    found = [(doing, function) for doing, function in known if doing is not None]
+    compiling = [function for doing, function in found if doing is Doing.COMPILE]
+    if compiling and found[0][0] not in WAITS_FOR_RANKS:
+        return Activity(Doing.COMPILE, compiling[0], place, evaluates)
+    if found:
+        doing, function = found[0]
+        if doing in WAITS_FOR_RANKS:
+            return Activity(doing, _outermost(stack, doing), place, evaluates)
+        return Activity(doing, function.rpartition(".")[2], place, evaluates)
+    port = status.store.rpartition(":")[2]
+    if port and status.reads.endswith(f":{port}"):
+        return Activity(Doing.MEETING, "the store", place, evaluates)
+    if status.region:
+        return Activity(Doing.CHECKPOINT, status.region, place, evaluates)
+    return Activity(Doing.CODE if stack else Doing.UNKNOWN, "", place, evaluates)
+
+
+def _look_up(frame: Frame) -> Doing | None:
+    name = frame.function
+    if name == "<module>":  # it is only imported
+        return None
+    for known in _TABLE:
+        if re.search(known.file, frame.file) and re.fullmatch(known.functions, name):
+            return known.doing
+    return None
+
+
+def _outermost(stack: Sequence[Frame], doing: Doing) -> str:
+    """Return the function that the job called: `all_reduce`, not a helper inside of it."""
+    found = ""
+    for frame in stack:
+        if frame.origin == OWN_CODE and found:
+            break
+        name = frame.function.rpartition(".")[2]
+        if _look_up(frame) is doing and name not in _WRAPPERS and not name.startswith("<"):
+            found = name
+    return found

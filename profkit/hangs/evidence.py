@@ -1,0 +1,241 @@
+"""Collect what the files of a run say about its ranks, without a look at processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from profkit.collectors._origins import Origins
+from profkit.errors import UnreadableError
+from profkit.hangs.processes import ENDED_STATES, GONE, STOPPED
+from profkit.hangs.status import (
+    FAILED,
+    FOLDER,
+    RUNNING,
+    STACK_SUFFIX,
+    SUFFIX,
+    Frame,
+    Status,
+    Worker,
+    plain_host,
+    read_statuses,
+)
+from profkit.text import safe_text
+from profkit.trace.jsonfile import read_json
+from profkit.vocab import OWN_CODE, PYTHON_CODE
+
+HOST_SUFFIX = ".host.json"
+"""Suffix of the file in which `profkit run` writes what it sees of the ranks on its host."""
+
+WORKER_SUFFIX = ".worker.json"
+"""Suffix of the file that a worker of a loader writes while one of its batches takes long."""
+
+SAME_TIME_NS = 60_000_000_000
+"""Statuses of one rank that are this close belong to processes that ran at the same time."""
+
+SILENT_AFTER_S = 6.0
+"""A rank is silent if its status is older than the newest one by this, or by half the limit."""
+
+TOGETHER_NS = 50_000_000
+"""Processes that end this close to each other were ended together."""
+
+MOST_STACK_BYTES = 1_000_000
+_THREAD = re.compile(r"(?m)^(?:Current thread|Thread) 0x")
+_ORIGINS = Origins()
+_PYTHON = re.compile(r"/lib(64)?/python3[^/]*/(?!(site|dist)-packages/)")
+_LINE = re.compile(r'(?m)^  File "(.*)", line (\d+) in (.*)$')
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The ranks of a job that left a status, and what else is known of their processes."""
+
+    ranks: Mapping[int, Status]
+    world_size: int
+    states: Mapping[int, str] = field(default_factory=dict)
+    """States of the ranks' processes, seen from outside: stopped or ended."""
+    silent: frozenset[int] = frozenset()
+    """Ranks that have written nothing while others did."""
+    native: frozenset[int] = frozenset()
+    """Ranks whose stack comes from the fault handler, because no Python code could run."""
+    damaged: tuple[str, ...] = ()
+    """Files that could not be read, and why."""
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The ranks that left no status."""
+        return tuple(rank for rank in range(self.world_size) if rank not in self.ranks)
+
+    def is_stopped(self, rank: int) -> bool:
+        return self.states.get(rank, "?") in STOPPED
+
+    def is_dead(self, rank: int) -> bool:
+        """Return true if a rank's process is gone, and the rank has not reported its end."""
+        status = self.ranks.get(rank)
+        is_gone = self.states.get(rank, "?") in ENDED_STATES
+        return status is not None and status.state == RUNNING and is_gone
+
+
+def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | None:
+    """Return what a run's status files say, or at `now_ns` do not; `None` if it has none."""
+    folder = run / FOLDER
+    statuses: list[Status] = []
+    damaged = []
+    for found in read_statuses(folder, host):
+        if isinstance(found, Status):
+            statuses.append(found)
+        else:
+            damaged.append(str(found))
+    if not statuses:
+        return Evidence({}, 0, damaged=tuple(damaged)) if damaged else None
+    by_rank: dict[int, list[Status]] = {}
+    for status in statuses:
+        by_rank.setdefault(status.rank, []).append(status)
+    chosen = {rank: _choose(found) for rank, found in sorted(by_rank.items())}
+    newest = max([now_ns, *(status.written_ns for status in chosen.values())])
+    silent = set()
+    native = set()
+    for rank, status in chosen.items():
+        late_s = max(SILENT_AFTER_S, status.limit_s / 2)
+        if status.state == RUNNING and newest - status.written_ns > late_s * 1e9:
+            silent.add(rank)
+        stack = _read_fault_stack(folder, status) if status.state == RUNNING else ()
+        if stack:
+            native.add(rank)
+            chosen[rank] = dataclasses.replace(status, stack=stack)
+    workers = tuple(_read_workers(folder))
+    for rank, status in chosen.items():
+        chosen[rank] = dataclasses.replace(status, workers=_join(status, workers))
+    world_size = max([max(chosen) + 1, *(status.world_size for status in statuses)])
+    return Evidence(
+        chosen,
+        min(world_size, 100_000),
+        _read_states(folder, chosen),
+        frozenset(silent),
+        frozenset(native),
+        tuple(damaged),
+    )
+
+
+def _choose(statuses: list[Status]) -> Status:
+    """Return the status of the process that trains as this rank, not of one that it started."""
+    newest = max(status.written_ns for status in statuses)
+    recent = [status for status in statuses if newest - status.written_ns < SAME_TIME_NS]
+    return max(recent, key=lambda status: (status.steps, bool(status.calls), -status.started_ticks))
+
+
+def _read_states(folder: Path, ranks: Mapping[int, Status]) -> dict[int, str]:
+    """Return the last states that `profkit run` or another rank saw of these processes."""
+    places = {(plain_host(status.host), str(status.pid)): rank for rank, status in ranks.items()}
+    seen: dict[int, str] = {}
+    for status in sorted(ranks.values(), key=lambda status: status.written_ns):
+        for pid, state in status.peers.items():
+            rank = places.get((plain_host(status.host), pid))
+            if rank is not None and ranks[rank].written_ns < status.written_ns:
+                seen[rank] = str(state)
+    ends: dict[int, int] = {}
+    for path in sorted(folder.glob(f"*{HOST_SUFFIX}")):
+        content = _read_or_nothing(path)
+        host = path.name.removesuffix(HOST_SUFFIX)
+        for pid, state in _dictionary(content.get("states")).items():
+            rank = places.get((host, pid))
+            if rank is not None:
+                seen[rank] = str(state)
+        for pid, ended_ns in _dictionary(content.get("ended_ns")).items():
+            rank = places.get((host, pid))
+            if rank is not None and isinstance(ended_ns, int):
+                ends[rank] = ended_ns
+                seen[rank] = GONE
+    return _keep_first_ends(seen, ends, ranks)
+
+
+def _keep_first_ends(
+    seen: dict[int, str], ends: Mapping[int, int], ranks: Mapping[int, Status]
+) -> dict[int, str]:
+    """Drop the ends of ranks that ended after another one: their launcher ends them then.
+
+    If all ended together, something outside the job ended it.
+    """
+    ends = {rank: ended_ns for rank, ended_ns in ends.items() if ranks[rank].state == RUNNING}
+    reported = [status.written_ns for status in ranks.values() if status.state == FAILED]
+    if not ends:
+        return seen
+    first = min([*ends.values(), *reported])
+    later = [rank for rank, ended_ns in ends.items() if ended_ns - first > TOGETHER_NS]
+    if not later and len(ends) == len(ranks) > 1:
+        later = list(ends)
+    return {rank: state for rank, state in seen.items() if rank not in later}
+
+
+def _dictionary(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _read_or_nothing(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path)
+    except UnreadableError:
+        return {}
+
+
+def _read_fault_stack(folder: Path, status: Status) -> tuple[Frame, ...]:
+    """Return the stack of the main thread that the fault handler wrote, if it is newer."""
+    path = folder / status.file_name.replace(SUFFIX, STACK_SUFFIX)
+    try:
+        if path.stat().st_mtime_ns < status.written_ns or path.stat().st_size > MOST_STACK_BYTES:
+            return ()
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    last = _THREAD.split(text.rpartition("Timeout (")[2])[-1]
+    frames = []
+    for file, line, function in _LINE.findall(last):
+        frames.append(Frame(file, function, int(line), _origin(file)))
+    return tuple(frame for frame in frames if frame.origin)
+
+
+def _origin(file: str) -> str:
+    """Return whose code a file of any machine is; empty for profkit's own."""
+    if "-packages/profkit/" in file:
+        return ""
+    origin = _ORIGINS.of(file)
+    return PYTHON_CODE if origin == OWN_CODE and _PYTHON.search(file) else origin
+
+
+def _read_workers(folder: Path) -> Iterator[tuple[str, Worker]]:
+    """Yield the loader workers that were in one batch for long, with their hosts."""
+    for path in sorted(folder.glob(f"*{WORKER_SUFFIX}")):
+        try:
+            status = Status.read(path)
+        except UnreadableError:
+            continue
+        worker = Worker("", status.pid, status.thread_state, status.reads, status.stack)
+        yield plain_host(status.host), worker
+
+
+def _join(status: Status, found: tuple[tuple[str, Worker], ...]) -> tuple[Worker, ...]:
+    """Return the rank's processes, with the stacks that they wrote themselves."""
+    stacks = {}
+    for host, worker in found:
+        if host == plain_host(status.host):
+            stacks[worker.pid] = worker
+    joined = []
+    for worker in status.workers:
+        own = stacks.get(worker.pid)
+        if own is not None and worker.state not in ENDED_STATES:
+            worker = dataclasses.replace(  # noqa: PLW2901  # the same worker, completed
+                worker, stack=own.stack, reads=worker.reads or own.reads
+            )
+        joined.append(worker)
+    return tuple(joined)
+
+
+def shown_name(frame: Frame) -> str:
+    """Return a frame as people write it: `train.py:88 decode`."""
+    file = frame.file.rpartition("/")[2] or frame.file
+    function = frame.function.rpartition("<locals>.")[2]
+    return safe_text(f"{file}:{frame.line} {function}")

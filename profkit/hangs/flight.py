@@ -1,0 +1,134 @@
+"""Collectives of one rank, from a dump of PyTorch's flight recorder."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from profkit.hangs.status import Call
+
+DTYPE_BYTES = {
+    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
+    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
+}
+"""Bytes of an element, by the names that the recorder uses."""
+
+_TORCH_NAMES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Byte": "uint8",
+    "Char": "int8",
+    "Bool": "bool",
+}
+
+OP_NAMES = {"allreduce": "all_reduce", "allgather": "all_gather", "ALLREDUCE": "all_reduce"}
+"""Names of the recorder that differ from the functions that a job calls."""
+
+MOST_ENTRIES = 4096
+MOST_NAME_CHARS = 100
+_MOST_TENSORS = 1024
+_MOST_DIMENSIONS = 16
+_LARGEST = 2**62
+_LARGEST_SIZE = 2**40
+MOST_MEMBERS = 20_000
+
+
+def calls_of_dump(dump: Mapping[str, Any], rank: int) -> list[Call]:
+    """Return the last collectives in a dump, in their order.
+
+    Damaged entries are left out. A collective is over if the recorder has retired it: some backends
+    never say when it ended.
+    """
+    entries = dump.get("entries")
+    groups = dump.get("pg_config")
+    if not isinstance(entries, Sequence):
+        return []
+    calls = []
+    members: dict[str, tuple[int, ...]] = {}
+    for entry in entries[-MOST_ENTRIES:]:
+        try:
+            group = group_of(entry)
+            if group not in members:
+                known = groups if isinstance(groups, Mapping) else {}
+                members[group] = members_of(entry, known)
+            calls.append(_read(entry, rank, members[group]))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue
+    return calls
+
+
+def is_over(entry: Mapping[str, Any]) -> bool:
+    """Return true if a collective of a dump has ended on its rank."""
+    return entry.get("retired") is True or entry.get("state") == "completed"
+
+
+def members_of(entry: Mapping[str, Any], groups: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the ranks of an entry's group; empty if the dump does not say."""
+    group = groups.get(group_of(entry))
+    if group is None and len(groups) == 1:  # gloo's dumps name their only group differently
+        group = next(iter(groups.values()))
+    ranks = group.get("ranks") if isinstance(group, Mapping) else None
+    if isinstance(ranks, str):
+        ranks = re.findall(r"\d{1,7}", ranks[:1_000_000])
+    return tuple(map(int, ranks[:MOST_MEMBERS])) if isinstance(ranks, list | tuple) else ()
+
+
+def group_of(entry: Mapping[str, Any]) -> str:
+    group = entry.get("process_group")
+    if isinstance(group, list | tuple) and group:
+        return str(group[0])
+    return str(entry.get("pg_id", ""))
+
+
+def message_of(entry: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the bytes and the type of an entry's inputs."""
+    shapes, dtypes = entry.get("input_sizes"), entry.get("input_dtypes")
+    if not isinstance(shapes, list | tuple) or not isinstance(dtypes, list | tuple) or not dtypes:
+        return 0, ""
+    elements = 0
+    for shape in shapes[:_MOST_TENSORS]:
+        if isinstance(shape, list | tuple):
+            sizes = [min(max(0, int(size)), _LARGEST_SIZE) for size in shape[:_MOST_DIMENSIONS]]
+            elements += math.prod(sizes)
+    dtype = str(dtypes[0])
+    return min(elements * DTYPE_BYTES.get(dtype, 0), _LARGEST), _TORCH_NAMES.get(dtype, dtype)
+
+
+def _read(entry: Any, rank: int, members: tuple[int, ...]) -> Call:
+    is_point = bool(entry.get("is_p2p"))
+    name = str(entry["profiling_name"])
+    op = name.partition(":")[2] or name
+    peer = None
+    if is_point:
+        op, _, ends = op.partition(" ")
+        ranks = [int(number) for number in re.findall(r"\d+", ends)]
+        others = [number for number in ranks if number != rank]
+        peer = others[0] if others else None
+    size, dtype = message_of(entry)
+    return Call(
+        group_of(entry),
+        int(entry["p2p_seq_id" if is_point else "collective_seq_id"]),
+        OP_NAMES.get(op, op.lstrip("_"))[:MOST_NAME_CHARS],
+        size,
+        dtype,
+        members,
+        is_over(entry),
+        int(entry.get("time_created_ns") or 0),
+        peer,
+        started=_is_started(entry, name),
+    )
+
+
+def _is_started(entry: Mapping[str, Any], name: str) -> bool | None:
+    """Return true if the kernel runs; only NCCL's dumps say so."""
+    if not name.startswith("nccl:"):
+        return None
+    return entry.get("state") in {"started", "completed"}

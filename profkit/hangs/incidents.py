@@ -1,0 +1,61 @@
+"""The alarms of a run: each standstill that was seen while the job ran, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from profkit.hangs.status import FOLDER
+
+SUFFIX = ".alarms.jsonl"
+SEEN, MOVED = "seen", "moved"
+"""Events: a standstill is seen, with its verdict; the job moves again."""
+
+ALARM = "alarm"
+"""Level of a verdict that is a hang, unlike that of a part that may take long."""
+
+MOST_BYTES = 16_000_000
+
+
+def append_event(run: Path, host: str, event: Mapping[str, Any]) -> None:
+    """Append one event in one write, so that a reader sees it whole or not at all."""
+    path = run / FOLDER / f"{host}{SUFFIX}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(path, flags, 0o600)
+    try:
+        os.write(file, (json.dumps(event) + "\n").encode())
+    finally:
+        os.close(file)
+
+
+def is_hung(run: Path) -> bool:
+    """Return true if an alarm was raised in the run, and the job has not moved since."""
+    is_open: dict[str, bool] = {}
+    for event in read_events(run):
+        verdict = event.get("verdict")
+        if event["event"] == MOVED:
+            is_open[event["source"]] = False
+        elif isinstance(verdict, dict) and verdict.get("level") == ALARM:
+            is_open[event["source"]] = True
+    return any(is_open.values())
+
+
+def read_events(run: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of all hosts, host by host; lines that are damaged are left out."""
+    for path in sorted((run / FOLDER).glob(f"*{SUFFIX}")):
+        try:
+            if path.stat().st_size > MOST_BYTES:
+                continue
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(event, dict) and event.get("event") in {SEEN, MOVED}:
+                yield {**event, "source": path.name}

@@ -1,0 +1,122 @@
+"""Look at processes through `/proc`: their state, the call that they are in, and its file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
+PROC = Path("/proc")
+GONE = ""
+"""The state of a process that does not exist."""
+
+ZOMBIE, DEAD = "Z", "X"
+STOPPED = frozenset("Tt")
+ENDED_STATES = frozenset({GONE, ZOMBIE, DEAD})
+
+_X86_64 = {
+    0: "read", 1: "write", 7: "poll", 17: "pread64", 19: "readv", 23: "select", 34: "pause",
+    35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg",
+    47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync",
+    202: "futex", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat",
+    262: "newfstatat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait",
+}  # fmt: skip
+_ARM_64 = {
+    22: "epoll_pwait", 25: "fcntl", 32: "flock", 56: "openat", 63: "read", 64: "write",
+    67: "pread64", 72: "pselect6", 73: "ppoll", 82: "fsync", 83: "fdatasync", 95: "waitid",
+    98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 202: "accept", 203: "connect",
+    206: "sendto", 207: "recvfrom", 260: "wait4",
+}  # fmt: skip
+_NAMES = {"x86_64": _X86_64, "aarch64": _ARM_64}.get(platform.machine(), {})
+
+_WITH_DESCRIPTOR = frozenset(
+    {
+        *("read", "write", "pread64", "readv", "fcntl", "flock", "fsync", "fdatasync"),
+        *("connect", "accept", "sendto", "recvfrom", "sendmsg", "recvmsg"),
+    }
+)
+"""Calls whose first argument is a file descriptor."""
+
+_POLLS = frozenset({"poll", "ppoll"})
+"""Calls whose first argument points to descriptors; in the process itself it can be read."""
+
+
+class Look(NamedTuple):
+    """A thread, as the kernel shows it."""
+
+    state: str = GONE
+    cpu_s: float = 0.0
+    started_ticks: int = 0
+    system_call: str = ""
+    reads: str = ""
+    kernel_wait: str = ""
+
+
+def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
+    """Return the state of a process, or of one of its threads."""
+    folder = proc / str(pid)
+    if thread:
+        folder = folder / "task" / str(thread)
+    try:
+        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        look = Look(fields[0], cpu_s, int(fields[19]))
+    except (OSError, IndexError, ValueError):
+        return Look()
+    try:
+        kernel_wait = (folder / "wchan").read_text().strip("0\n")
+    except OSError:
+        kernel_wait = ""
+    try:
+        words = (folder / "syscall").read_text().split()
+    except OSError:  # another user's, or the kernel does not allow it
+        return look._replace(kernel_wait=kernel_wait)
+    name, reads = "", ""
+    if words and words[0].isdigit():
+        name = _NAMES.get(int(words[0]), f"system call {words[0]}")
+        if name in _WITH_DESCRIPTOR and len(words) > 1:
+            reads = _describe_descriptor(pid, int(words[1], 16), proc)
+        elif name in _POLLS and pid == os.getpid() and len(words) > 1:
+            reads = _describe_descriptor(pid, _first_polled(int(words[1], 16)), proc)
+    return look._replace(system_call=name, reads=reads, kernel_wait=kernel_wait)
+
+
+def _first_polled(address: int) -> int:
+    """Return the first descriptor of a `poll` that another thread of this process is in."""
+    try:
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            memory.seek(address)
+            return int.from_bytes(memory.read(4), "little", signed=True)
+    except (OSError, ValueError, OverflowError):
+        return -1
+
+
+def _describe_descriptor(pid: int, descriptor: int, proc: Path) -> str:
+    """Return the path behind a descriptor, or the address at the other end of a socket."""
+    try:
+        target = os.readlink(proc / str(pid) / "fd" / str(descriptor))
+    except OSError:
+        return ""
+    if target.startswith("socket:["):
+        return _find_address(pid, target[len("socket:[") : -1], proc) or "a socket"
+    return "a pipe" if target.startswith("pipe:[") else target
+
+
+def _find_address(pid: int, inode: str, proc: Path) -> str:
+    for table, size in (("tcp", 4), ("tcp6", 16)):
+        try:
+            lines = (proc / str(pid) / "net" / table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if len(fields) > 9 and fields[9] == inode:
+                address, _, port = fields[2].partition(":")
+                packed = bytes.fromhex(address)
+                words = [packed[at : at + 4][::-1] for at in range(0, size, 4)]
+                family = socket.AF_INET if size == 4 else socket.AF_INET6
+                host = socket.inet_ntop(family, b"".join(words)).removeprefix("::ffff:")
+                return f"{host}:{int(port, 16)}"
+    return ""

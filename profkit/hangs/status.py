@@ -1,0 +1,234 @@
+"""The status file that each rank leaves: its last step, its stack, its collectives.
+
+A rank replaces its file every second or two, so it is there after a SIGKILL too. Times are those of
+the rank's own clock of the day. Nothing here needs more than the standard library.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from profkit.errors import UnreadableError
+from profkit.text import safe_text
+from profkit.trace.jsonfile import read_json, replace_json
+
+FOLDER = "status"
+"""The folder of status files inside a run."""
+
+SUFFIX = ".rank.json"
+STACK_SUFFIX = ".stack"
+"""Suffix of the file into which Python's fault handler writes if no Python code can run."""
+
+LIMIT_VARIABLE = "PROFKIT_HANG_AFTER"
+"""The environment variable that says after how many seconds without a step a job stands still."""
+
+DEFAULT_LIMIT_S = 30.0
+USUAL_STEPS = 10
+"""A job stands still if no step ends for this many usual steps, or for the limit if longer."""
+
+IMPORTED = "an imported dump"
+"""Source of the calls of a status that comes from a dump alone."""
+
+MOST_CALLS = 64
+"""Calls in a status; a dump holds thousands."""
+
+RUNNING, ENDED, FAILED = "running", "ended", "failed"
+"""States of a rank. One that was killed stays `running`."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a stack. `origin` is whose code it is, as in the table `frames`."""
+
+    file: str
+    function: str
+    line: int
+    origin: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective that a rank has entered. `done` is true once the rank has its result."""
+
+    group: str
+    sequence: int
+    op: str
+    bytes: int = 0
+    dtype: str = ""
+    members: tuple[int, ...] = ()
+    """The ranks of the group; empty if they are not known."""
+    done: bool = False
+    since_ns: int = 0
+    peer: int | None = None
+    """The other rank of a `send` or `recv`."""
+    bucket: int | None = None
+    started: bool | None = None
+    """True if its kernel runs on the device; null if the backend does not say."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that the rank has started, mostly a worker of its data loader."""
+
+    name: str
+    pid: int
+    state: str
+    """The letter in `/proc`; empty if the process is gone."""
+    reads: str = ""
+    stack: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of one rank at `written_ns`."""
+
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    started_ticks: int = 0
+    """The start of the process in `/proc`, because process ids are used again."""
+    framework: str = ""
+    store: str = ""
+    """The address at which the ranks meet, by the launcher's variables."""
+    written_ns: int = 0
+    moved_ns: int = 0
+    """When the last step ended, or the process began to be followed."""
+    alive_ns: int = 0
+    """When the training thread last used a processor noticeably, or ran another line."""
+    steps: int = 0
+    usual_step_s: float = 0.0
+    limit_s: float = DEFAULT_LIMIT_S
+    state: str = RUNNING
+    error: str = ""
+    evaluates: bool = False
+    region: str = ""
+    """The part outside of training that the loop has reported, such as `checkpoint`."""
+    thread_state: str = ""
+    """The letter of the training thread in `/proc`: R, S, D, T, ..."""
+    system_call: str = ""
+    reads: str = ""
+    """The file or address that the system call is about."""
+    kernel_wait: str = ""
+    cpu_share: float | None = None
+    """Processor time of the training thread per second, at the last look."""
+    stack: tuple[Frame, ...] = ()
+    """The stack of the training thread, the innermost frame first."""
+    other_stacks: tuple[tuple[Frame, ...], ...] = ()
+    """Stacks of other threads that are inside the job's own code."""
+    calls: tuple[Call, ...] = ()
+    """The last collectives that the rank has entered, in their order."""
+    calls_from: str = ""
+    """The source of `calls`; empty if there is none."""
+    workers: tuple[Worker, ...] = ()
+    peers: Mapping[str, str] = field(default_factory=dict)
+    """States of the other ranks' processes on this host, by process id."""
+
+    @property
+    def limit_ns(self) -> int:
+        """Time without a step after which this rank stands still."""
+        return int(max(self.limit_s, USUAL_STEPS * self.usual_step_s) * 1e9)
+
+    @property
+    def stood_ns(self) -> int:
+        return max(0, self.written_ns - self.moved_ns)
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.rank:05d}-{plain_host(self.host)}-{self.pid}{SUFFIX}"
+
+    def as_content(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def write(self, folder: Path) -> None:
+        replace_json(folder / self.file_name, self.as_content())
+
+    @classmethod
+    def read(cls, path: Path) -> Status:
+        """Return the status in a file; a damaged file is an `UnreadableError`."""
+        content = read_json(path)
+        try:
+            return _build(cls, content)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise UnreadableError(
+                f"{safe_text(str(path))}: not a status of a rank; the file is damaged"
+            ) from error
+
+
+_PARTS: Mapping[str, Any] = {
+    "stack": Frame,
+    "calls": Call,
+    "workers": Worker,
+}
+"""The fields that hold a list of other classes."""
+
+
+def _build(kind: type[T], content: Mapping[str, Any]) -> T:
+    """Return a dataclass from its JSON; unknown fields are those of a newer version."""
+    values: dict[str, Any] = {}
+    for known in dataclasses.fields(kind):  # type: ignore[arg-type]  # T is one of ours
+        if known.name not in content:
+            continue
+        value = content[known.name]
+        if known.name in _PARTS:
+            value = tuple(_build(_PARTS[known.name], each) for each in value)
+        elif known.name == "other_stacks":
+            value = tuple(tuple(map(_frame, stack)) for stack in value)
+        elif known.name == "members":
+            value = tuple(map(int, value))
+        elif not isinstance(value, _kinds(str(known.type))):
+            raise TypeError(known.name)
+        values[known.name] = value
+    return kind(**values)
+
+
+def _frame(content: Mapping[str, Any]) -> Frame:
+    return _build(Frame, content)
+
+
+def _kinds(annotation: str) -> tuple[type, ...]:
+    """Return the types that a field of this annotation may have."""
+    found: list[type] = []
+    for name in annotation.split(" | "):
+        found += {
+            "str": [str],
+            "int": [int],
+            "float": [int, float],
+            "bool": [bool],
+            "None": [type(None)],
+        }.get(name, [dict])
+    return tuple(found)
+
+
+def plain_host(host: str) -> str:
+    """Return a host's name as a part of a file's name."""
+    return "".join(letter if letter.isalnum() else "-" for letter in host)[:40] or "host"
+
+
+def read_statuses(folder: Path, host: str = "*") -> Iterator[Status | UnreadableError]:
+    """Yield the status of each process of a host, or of all, or why it cannot be read."""
+    for path in sorted(folder.glob(f"*-{host}-*{SUFFIX}")):
+        try:
+            yield Status.read(path)
+        except UnreadableError as error:
+            yield error
+
+
+def read_limit(environ: Mapping[str, str]) -> float:
+    """Return the limit in the environment in seconds, or the default; 0 raises no alarm."""
+    try:
+        limit = float(environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT_S)
+    except ValueError:
+        return DEFAULT_LIMIT_S
+    return limit if 0 <= limit < float("inf") else DEFAULT_LIMIT_S
+
+
+def own_frame(stack: Sequence[Frame], origin: str) -> Frame | None:
+    """Return the innermost frame of this origin."""
+    return next((frame for frame in stack if frame.origin == origin), None)

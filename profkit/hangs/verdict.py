@@ -1,0 +1,289 @@
+"""Decide why a job stands still: the class, the ranks that hold it up, and who waits.
+
+A verdict is a pure function of the evidence. It says less where the evidence says less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from profkit.hangs import incidents
+from profkit.hangs.activity import WAITS_FOR_RANKS, Activity, Doing, find_activity
+from profkit.hangs.evidence import Evidence
+from profkit.hangs.processes import ENDED_STATES, STOPPED
+from profkit.hangs.status import FAILED, RUNNING, Call, Status
+from profkit.hangs.waits import Waits, find_waits, list_ranks
+
+LONG_FACTOR = 10
+"""A part that is known to take long may show no life for so many limits before it is a hang."""
+
+LONG = frozenset({Doing.COMPILE, Doing.CHECKPOINT})
+
+
+class HangClass(str, Enum):
+    """The reasons for which a job stands still."""
+
+    NEVER_ENTERED = "never entered"
+    ENTERED_LATE = "entered late"
+    MISMATCH = "mismatch"
+    NONE_LEFT = "all entered, none left"
+    RANK_DEAD = "rank dead"
+    RANK_STOPPED = "rank stopped"
+    DEVICE_BUSY = "device busy"
+    COMPILE = "compile on one rank"
+    DATA = "waiting for data"
+    STORE = "waiting for the store or rendezvous"
+    EVALUATION = "only some ranks evaluate"
+    CHECKPOINT = "checkpoint"
+    OWN_CODE = "in the job's own code"
+    UNCLEAR = "inconclusive"
+
+
+class Level(str, Enum):
+    """An alarm is a hang. A notice is a part that may take long."""
+
+    ALARM = incidents.ALARM
+    NOTICE = "notice"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a job stands still, for people and programs alike."""
+
+    kind: HangClass
+    level: Level
+    ranks: tuple[int, ...]
+    """The ranks that hold up the job."""
+    waiting: tuple[int, ...]
+    """The ranks that wait for them."""
+    call: Call | None
+    """The collective in which they wait."""
+    evidence: Evidence
+    activities: Mapping[int, Activity]
+    waits: Waits
+    missing: tuple[str, ...] = ()
+    """What would have to be known for a surer verdict."""
+    stood_s: float = 0.0
+    entered: Mapping[int, Call] = field(default_factory=dict)
+    """For a mismatch, the call of each rank."""
+
+
+def judge(evidence: Evidence, now_ns: int | None = None) -> Verdict | None:
+    """Return the reason for which the ranks stand still; `None` if nothing is known of them.
+
+    Without the time of now, the ranks are judged at the time of their last words.
+    """
+    ranks = evidence.ranks
+    if not ranks:
+        return None
+    activities = {rank: find_activity(status) for rank, status in ranks.items()}
+    waits = find_waits(ranks, activities)
+    kind, culprits = _classify(evidence, activities, waits)
+    waiting = _find_waiting(evidence, activities, waits, culprits)
+    call = _find_call(waits, waiting, culprits)
+    alive = [rank for rank, status in ranks.items() if status.state == RUNNING] or list(ranks)
+    stood_s = max((now_ns or ranks[rank].written_ns) - ranks[rank].moved_ns for rank in alive) / 1e9
+    is_long = _may_take_long(kind, culprits, evidence, activities, waiting)
+    return Verdict(
+        kind,
+        Level.NOTICE if is_long else Level.ALARM,
+        culprits,
+        waiting,
+        call,
+        evidence,
+        activities,
+        waits,
+        tuple(_say_missing(evidence, waits, kind, culprits)),
+        stood_s,
+        waits.differing if kind in {HangClass.MISMATCH, HangClass.EVALUATION} else {},
+    )
+
+
+def _classify(
+    evidence: Evidence, activities: Mapping[int, Activity], waits: Waits
+) -> tuple[HangClass, tuple[int, ...]]:
+    """Return the class, and the ranks that hold up the job; the surest evidence comes first."""
+    ranks = evidence.ranks
+    failed = [rank for rank, status in ranks.items() if status.state == FAILED]
+    dead = tuple(rank for rank in ranks if evidence.is_dead(rank))
+    stopped = tuple(rank for rank in ranks if evidence.is_stopped(rank))
+    meeting = {rank for rank, activity in activities.items() if activity.doing is Doing.MEETING}
+    found: tuple[HangClass, tuple[int, ...]]
+    if waits.differing and (failed or not dead):
+        found = _classify_difference(waits.differing, activities)
+    elif dead:
+        found = HangClass.RANK_DEAD, dead
+    elif failed:
+        first = min(failed, key=lambda rank: ranks[rank].written_ns)
+        found = HangClass.RANK_DEAD, (first,)
+    elif stopped:
+        found = HangClass.RANK_STOPPED, stopped
+    elif meeting and not waits.open:
+        others = [rank for rank in range(evidence.world_size) if rank not in meeting]
+        found = HangClass.STORE, tuple(others or sorted(meeting))
+    elif waits.open:
+        found = _classify_calls(evidence, activities, waits)
+    else:
+        found = _classify_without_calls(evidence, activities)
+    return found
+
+
+def _classify_calls(
+    evidence: Evidence, activities: Mapping[int, Activity], waits: Waits
+) -> tuple[HangClass, tuple[int, ...]]:
+    """Classify a job in which ranks are in a collective."""
+    culprits = tuple(sorted({*waits.waited_for, *evidence.missing}))
+    if culprits and waits.open.keys() >= set(culprits):
+        return HangClass.NONE_LEFT, culprits  # everybody has entered, and these have not left
+    if culprits:
+        return _class_of(culprits, evidence, activities), culprits
+    if any(waits.missing.values()):  # all of them wait for each other
+        return HangClass.MISMATCH, _find_minority(waits.open)
+    blocked = tuple(rank for rank, call in waits.open.items() if call.started is False)
+    if blocked and len(blocked) < len(waits.open):
+        return HangClass.DEVICE_BUSY, blocked
+    return HangClass.NONE_LEFT, tuple(sorted(waits.open))
+
+
+def _classify_without_calls(
+    evidence: Evidence, activities: Mapping[int, Activity]
+) -> tuple[HangClass, tuple[int, ...]]:
+    """Classify a job in which no rank is known to wait for another."""
+    running = [rank for rank, status in evidence.ranks.items() if status.state == RUNNING]
+    silent = evidence.silent.intersection(running).difference(evidence.native)
+    if silent:
+        return HangClass.UNCLEAR, tuple(sorted(silent))
+    backward = [rank for rank in running if activities[rank].doing is Doing.BACKWARD]
+    others = tuple(rank for rank in running if rank not in backward)
+    if backward and others and len(running) > 1:  # the gradient exchange is inside a backward
+        return _class_of(others, evidence, activities), others
+    standing = tuple(running or evidence.ranks)
+    return _class_of(standing, evidence, activities), standing
+
+
+def _classify_difference(
+    differing: Mapping[int, Call], activities: Mapping[int, Activity]
+) -> tuple[HangClass, tuple[int, ...]]:
+    """Return the ranks that evaluate, if only some do, or else those that are in the minority."""
+    evaluating = [rank for rank in differing if activities[rank].evaluates]
+    if evaluating and len(evaluating) < len(differing):
+        return HangClass.EVALUATION, tuple(sorted(evaluating))
+    return HangClass.MISMATCH, _find_minority(differing)
+
+
+def _find_minority(calls: Mapping[int, Call]) -> tuple[int, ...]:
+    """Return the ranks whose call is not that of the most; all of them if no call is."""
+    sides: dict[tuple[object, ...], list[int]] = {}
+    for rank, call in sorted(calls.items()):
+        key = (call.group, call.sequence, call.op, call.bytes, call.dtype, call.peer)
+        sides.setdefault(key, []).append(rank)
+    most = max(sides.values(), key=len)
+    if [len(side) for side in sides.values()].count(len(most)) > 1:
+        return tuple(sorted(calls))
+    return tuple(sorted(set(calls).difference(most)))
+
+
+def _class_of(
+    culprits: Iterable[int], evidence: Evidence, activities: Mapping[int, Activity]
+) -> HangClass:
+    """Return the class of ranks that have not entered a collective, by what they do."""
+    known = [activities[rank] for rank in culprits if rank in activities]
+    if not known:
+        return HangClass.NEVER_ENTERED
+    doing = {activity.doing for activity in known}
+    if doing == {Doing.MEETING}:
+        return HangClass.STORE
+    if doing == {Doing.COMPILE}:
+        return HangClass.COMPILE
+    if all(activity.evaluates for activity in known):
+        return HangClass.EVALUATION
+    for wanted, kind in (
+        (Doing.DATA, HangClass.DATA),
+        (Doing.DEVICE, HangClass.DEVICE_BUSY),
+        (Doing.CHECKPOINT, HangClass.CHECKPOINT),
+    ):
+        if doing == {wanted}:
+            return kind
+    everybody = set(evidence.ranks) == set(culprits)
+    return HangClass.OWN_CODE if everybody else HangClass.NEVER_ENTERED
+
+
+def _find_waiting(
+    evidence: Evidence,
+    activities: Mapping[int, Activity],
+    waits: Waits,
+    culprits: tuple[int, ...],
+) -> tuple[int, ...]:
+    found = []
+    for rank, status in evidence.ranks.items():
+        waits_by_stack = activities[rank].doing in {*WAITS_FOR_RANKS, Doing.BACKWARD}
+        is_waiting = rank in waits.open or waits_by_stack
+        if rank not in culprits and status.state == RUNNING and is_waiting:
+            found.append(rank)
+    return tuple(found)
+
+
+def _find_call(waits: Waits, waiting: tuple[int, ...], culprits: tuple[int, ...]) -> Call | None:
+    """Return the first collective in which ranks wait, for the words of the verdict."""
+    calls = [waits.open[rank] for rank in (*waiting, *culprits) if rank in waits.open]
+    return min(calls, key=lambda call: call.sequence) if calls else None
+
+
+def _may_take_long(
+    kind: HangClass,
+    culprits: tuple[int, ...],
+    evidence: Evidence,
+    activities: Mapping[int, Activity],
+    waiting: tuple[int, ...],
+) -> bool:
+    """Return true if the ranks that hold up the job are in a part that may take long."""
+    if kind in {
+        HangClass.MISMATCH,
+        HangClass.RANK_DEAD,
+        HangClass.RANK_STOPPED,
+        HangClass.NONE_LEFT,
+        HangClass.UNCLEAR,
+    }:
+        return False
+    for rank in culprits:
+        status = evidence.ranks.get(rank)
+        if status is None:
+            continue  # it has not imported its framework yet, or runs on another host
+        activity = activities[rank]
+        is_long = activity.evaluates or activity.doing in LONG or status.steps == 0
+        is_computing = not waiting and _idle_s(status) < status.limit_ns / 1e9
+        if activity.doing in WAITS_FOR_RANKS and status.steps > 0:
+            return False
+        if not is_computing and not is_long:
+            return False
+        if _idle_s(status) > LONG_FACTOR * status.limit_ns / 1e9:
+            return False
+    return True
+
+
+def _idle_s(status: Status) -> float:
+    """Return for how long the training thread has shown no life."""
+    return max(0, status.written_ns - status.alive_ns) / 1e9
+
+
+def _say_missing(
+    evidence: Evidence, waits: Waits, kind: HangClass, culprits: tuple[int, ...]
+) -> Iterable[str]:
+    yield from evidence.damaged
+    if evidence.missing:
+        ranks = list_ranks(evidence.missing)
+        yield f"ranks {ranks}: no status file; collect the folders of all hosts"
+    silent = [rank for rank in sorted(evidence.silent) if rank not in evidence.native]
+    for rank in silent:
+        state = evidence.states.get(rank, "?")
+        if state not in ENDED_STATES and state not in STOPPED:
+            yield f"rank {rank}: nothing since it fell silent; its host was not seen from outside"
+    unknown = [rank for rank, status in evidence.ranks.items() if not status.calls_from]
+    if len(evidence.ranks) > 1 and unknown and kind is not HangClass.STORE and not waits.open:
+        yield f"ranks {list_ranks(unknown)}: no list of collectives"
+    for rank in culprits:
+        status = evidence.ranks.get(rank)
+        if status is not None and status.state == RUNNING and not status.stack:
+            yield f"rank {rank}: no stack"

@@ -1,0 +1,124 @@
+"""Match the collectives of all ranks: who waits for whom, and where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from profkit.hangs.activity import Activity, Doing
+from profkit.hangs.status import RUNNING, Call, Status
+
+SAME_SIZE = frozenset({"all_reduce", "reduce", "broadcast", "reduce_scatter"})
+"""Operations for which every rank sends a message of the same size."""
+
+STACK_GROUP = ""
+"""The group of a call that only the stack shows."""
+
+
+@dataclass(frozen=True)
+class Waits:
+    """The calls that ranks are in, and the ranks that each of them waits for."""
+
+    open: Mapping[int, Call] = field(default_factory=dict)
+    """The first collective that each rank has entered and not left."""
+    missing: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """For each rank in a collective, the ranks that have not entered it."""
+    differing: Mapping[int, Call] = field(default_factory=dict)
+    """The calls of the ranks at the first number at which they differ; empty if none do."""
+    last: Mapping[int, Call] = field(default_factory=dict)
+    """The last call of each rank."""
+
+    @property
+    def waited_for(self) -> frozenset[int]:
+        """The ranks that others wait for and that wait for nobody."""
+        wanted: frozenset[int] = frozenset().union(*self.missing.values())
+        waiting = [rank for rank, missing in self.missing.items() if missing]
+        return wanted.difference(waiting)
+
+
+def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) -> Waits:
+    """Return who waits for whom, by the calls of each rank, or by stacks where there are none."""
+    opened: dict[int, Call] = {}
+    last: dict[int, Call] = {}
+    for rank, status in ranks.items():
+        calls = status.calls
+        if calls:
+            last[rank] = calls[-1]
+        found = next((call for call in calls if not call.done), None)
+        activity = activities[rank]
+        if found is None and activity.doing is Doing.COLLECTIVE and status.state == RUNNING:
+            found = _call_of_stack(activity.function, status)
+        if found is not None and status.state == RUNNING:
+            opened[rank] = found
+    missing = {}
+    for rank, call in opened.items():
+        members = call.members or tuple(ranks)
+        if call.peer is not None:
+            members = (rank, call.peer)
+        others = [other for other in members if other != rank]
+        missing[rank] = frozenset(
+            other for other in others if not _has_entered(other, call, ranks, opened)
+        )
+    return Waits(opened, missing, _find_difference(ranks, opened), last)
+
+
+def _call_of_stack(function: str, status: Status) -> Call | None:
+    """Return the call that a rank is in by its stack, after the last one that is numbered."""
+    collectives = [call for call in status.calls if call.peer is None]
+    if not collectives:
+        return Call(STACK_GROUP, 0, function)
+    before = collectives[-1]
+    return Call(before.group, before.sequence + 1, function, members=before.members)
+
+
+def _has_entered(
+    rank: int, call: Call, ranks: Mapping[int, Status], opened: Mapping[int, Call]
+) -> bool:
+    status = ranks.get(rank)
+    if status is None:
+        return False
+    own = opened.get(rank)
+    if call.peer is not None:
+        return own is not None and own.peer is not None and own.op != call.op
+    if own is not None and own.group == call.group and own.sequence >= call.sequence:
+        return True
+    numbers = [each.sequence for each in status.calls if _same_group(each, call)]
+    return bool(numbers) and max(numbers) >= call.sequence
+
+
+def _same_group(one: Call, other: Call) -> bool:
+    return one.group == other.group and one.peer is None and other.peer is None
+
+
+def _find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) -> dict[int, Call]:
+    """Return the calls at the first number at which two ranks of a group differ.
+
+    Only numbers with an open call, or one after it, count: what is over has matched.
+    """
+    numbered: dict[tuple[str, int], dict[int, Call]] = {}
+    for rank, status in ranks.items():
+        for call in (*status.calls, *([opened[rank]] if rank in opened else [])):
+            if call.peer is None and call.op:
+                numbered.setdefault((call.group, call.sequence), {})[rank] = call
+    for key in sorted(numbered):
+        calls = numbered[key]
+        is_open = any(not call.done for call in calls.values())
+        ops = {call.op for call in calls.values()}
+        measured = [call for call in calls.values() if call.bytes]  # a stack shows no size
+        sizes = {call.bytes for call in measured if call.op in SAME_SIZE}
+        types = {call.dtype for call in measured}
+        if is_open and (len(ops) > 1 or len(sizes) > 1 or len(types) > 1):
+            return calls
+    return {}
+
+
+def list_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks in words: `0-2, 5`."""
+    groups: list[list[int]] = []
+    for rank in sorted(ranks):
+        if groups and rank == groups[-1][-1] + 1:
+            groups[-1].append(rank)
+        else:
+            groups.append([rank])
+    ends = [f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in groups]
+    return ", ".join(ends)

@@ -1,0 +1,215 @@
+"""Say a verdict in sentences, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from profkit.hangs.activity import Activity, Doing
+from profkit.hangs.evidence import shown_name
+from profkit.hangs.processes import ENDED_STATES, STOPPED
+from profkit.hangs.status import FAILED, RUNNING, Call, Status, own_frame
+from profkit.hangs.verdict import HangClass, Level, Verdict
+from profkit.hangs.waits import list_ranks
+from profkit.text import byte_size, duration, safe_text
+from profkit.vocab import OWN_CODE
+
+STATES = {
+    "R": "runs",
+    "S": "sleeps",
+    "D": "waits for a disk or the network",
+    "I": "idles",
+}
+"""The letters of `/proc` for a thread that exists and is not stopped."""
+
+LONG_WORDS = {
+    HangClass.EVALUATION: "evaluates",
+    HangClass.COMPILE: "compiles",
+    HangClass.CHECKPOINT: "reads or writes a checkpoint",
+}
+
+
+def say_ranks(ranks: Iterable[int]) -> str:
+    """Return `rank 3`, `ranks 0-2` or `ranks 0-2, 5`."""
+    listed = list_ranks(ranks)
+    return f"{'rank' if listed.isdigit() else 'ranks'} {listed}"
+
+
+def say_call(call: Call, *, with_size: bool = False) -> str:
+    """Return a collective in words: `all_reduce #56 (bucket 2)`."""
+    words = safe_text(call.op) or "a collective"
+    if call.peer is not None:
+        return f"{words} with rank {call.peer}"
+    words = f"{words} #{call.sequence}"
+    notes = []
+    if call.bucket is not None:
+        notes.append(f"bucket {call.bucket}")
+    if with_size and call.bytes:
+        notes.append(f"{byte_size(call.bytes)} {safe_text(call.dtype)}".strip())
+    return f"{words} ({', '.join(notes)})" if notes else words
+
+
+def say_verdict(verdict: Verdict) -> str:
+    """Return who waits for whom, in one sentence with parts."""
+    parts = []
+    waiting, call = verdict.waiting, verdict.call
+    s = "s" if len(waiting) == 1 else ""
+    if verdict.kind is HangClass.MISMATCH or (verdict.entered and not verdict.waiting):
+        parts += list(_say_difference(verdict))
+    elif verdict.kind is HangClass.NONE_LEFT and verdict.ranks:
+        own = say_call(verdict.waits.open[verdict.ranks[0]])
+        ranks = say_ranks(verdict.ranks)
+        if not waiting:
+            parts.append(f"{ranks} have all entered {own}, and none has left it")
+        else:
+            parts.append(f"all ranks have entered {own}, and {ranks} cannot leave it")
+            parts.append(f"{say_ranks(waiting)} wait{s} in a later one")
+    elif waiting and verdict.kind is HangClass.STORE:
+        where = sorted({verdict.activities[rank].function for rank in waiting})
+        parts.append(f"{say_ranks(waiting)} wait{s} in {', '.join(where)} for the other ranks")
+    elif waiting and call is not None and call.op:
+        parts.append(f"{say_ranks(waiting)} wait{s} in {say_call(call)}")
+    elif waiting:
+        parts.append(f"{say_ranks(waiting)} wait{s} for other ranks")
+    if verdict.kind not in {HangClass.MISMATCH, HangClass.NONE_LEFT}:
+        parts += [_say_rank(verdict, rank) for rank in verdict.ranks[:4]]
+        if len(verdict.ranks) > 4:
+            parts.append(f"so do {say_ranks(verdict.ranks[4:])}")
+    return "; ".join(parts)
+
+
+def _say_difference(verdict: Verdict) -> Iterator[str]:
+    """Say which ranks entered which collective."""
+    calls = verdict.entered or verdict.waits.open
+    sides: dict[str, list[int]] = {}
+    groups = {call.group for call in calls.values()}
+    for rank, call in sorted(calls.items()):
+        words = say_call(call, with_size=True)
+        if len(groups) > 1 and call.peer is None:
+            words += f" of group {safe_text(call.group)}"
+        sides.setdefault(words, []).append(rank)
+    for words, ranks in sides.items():
+        place = ""
+        for rank in ranks:
+            found = verdict.activities[rank].place
+            if found is not None:
+                place = f" at {shown_name(found)}"
+                break
+        yield f"{say_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {words}{place}"
+
+
+def _say_rank(verdict: Verdict, rank: int) -> str:
+    """Say what a rank that holds up the job does, and where."""
+    status = verdict.evidence.ranks.get(rank)
+    who = f"rank {rank}"
+    if status is None:
+        return f"{who} has left no status"
+    where = f" at step {status.steps:,}" if status.steps else " before its first step ended"
+    if status.state == FAILED:
+        return f"{who} ended with {safe_text(status.error)}{_place(verdict, rank, ' at ')}{where}"
+    if verdict.evidence.is_dead(rank):
+        return f"{who} is dead: its process {status.pid} is gone{where}{_last_place(status)}"
+    if status.state != RUNNING:
+        return f"{who} has ended, after {status.steps:,} steps"
+    if verdict.evidence.is_stopped(rank):
+        return f"{who} is stopped (state T, process {status.pid}){where}{_last_place(status)}"
+    activity = verdict.activities[rank]
+    if verdict.kind is HangClass.STORE:
+        verb = "has not joined them" if verdict.waiting else f"waits in {activity.function}"
+    elif activity.evaluates and verdict.kind is HangClass.EVALUATION:
+        verb = "evaluates"
+    elif verdict.kind in LONG_WORDS:
+        verb = LONG_WORDS[verdict.kind]
+    elif verdict.waiting:
+        verb = "has not entered it"
+    else:
+        verb = "stands"
+    details = [_place(verdict, rank, ""), *_say_thread(status, activity)]
+    said = [detail for detail in details if detail]
+    return f"{who} {verb}: {', '.join(said)}{_say_workers(status)}" if said else f"{who} {verb}"
+
+
+def _place(verdict: Verdict, rank: int, before: str) -> str:
+    """Return where a rank is in the job's code, or in a worker of its loader."""
+    status, activity = verdict.evidence.ranks[rank], verdict.activities[rank]
+    if activity.doing is Doing.DATA:
+        for worker in status.workers:
+            inside = own_frame(worker.stack, OWN_CODE)
+            if inside is not None:
+                return f"{before}{shown_name(inside)} in {safe_text(worker.name)}"
+    place = activity.place or (status.stack[0] if status.stack else None)
+    return f"{before}{shown_name(place)}" if place is not None else ""
+
+
+def _last_place(status: Status) -> str:
+    place = own_frame(status.stack, OWN_CODE)
+    return f", last seen at {shown_name(place)}" if place is not None else ""
+
+
+def _say_thread(status: Status, activity: Activity) -> Iterator[str]:
+    if activity.doing is Doing.DATA:
+        yield "waits for data"
+    elif activity.doing is Doing.DEVICE:
+        yield f"waits for the device in {safe_text(activity.function)}"
+    elif activity.doing in {Doing.COLLECTIVE, Doing.MEETING}:
+        yield f"in {safe_text(activity.function)}"
+    elif activity.doing in {Doing.BACKWARD, Doing.OPTIMIZER, Doing.FORWARD}:
+        yield f"in the {activity.doing.value}"
+    if status.thread_state in STATES:
+        yield f"state {status.thread_state} ({STATES[status.thread_state]})"
+    if status.reads and status.system_call:
+        yield f"{status.system_call} on {safe_text(status.reads)}"
+
+
+def _say_workers(status: Status) -> str:
+    """Name the processes of the rank that ended or are stopped."""
+    words = []
+    for number, worker in enumerate(status.workers):
+        if worker.state in ENDED_STATES:
+            words.append(f"its worker {number} ({safe_text(worker.name)}) is dead")
+        elif worker.state in STOPPED:
+            words.append(f"its worker {number} ({safe_text(worker.name)}) is stopped")
+    return "".join(f"; {word}" for word in words)
+
+
+def say_level(verdict: Verdict) -> str:
+    """Return how sure it is that the job stands still."""
+    stood = duration(verdict.stood_s * 1e9)
+    if verdict.level is Level.NOTICE:
+        return f"no step for {stood}, which may be as it should: {verdict.kind.value}"
+    return f"the job stands still, no step for {stood}: {verdict.kind.value}"
+
+
+def as_json(verdict: Verdict) -> dict[str, Any]:
+    """Return the verdict as JSON, with the unit in each key."""
+    places = {}
+    for rank in sorted({*verdict.ranks, *verdict.waiting}):
+        found = verdict.activities[rank].place if rank in verdict.activities else None
+        status = verdict.evidence.ranks.get(rank)
+        if status is not None and verdict.activities[rank].doing is Doing.DATA:
+            for worker in status.workers:
+                found = own_frame(worker.stack, OWN_CODE) or found
+        if found is not None:
+            place = {"file": found.file, "line": found.line, "function": found.function}
+            places[str(rank)] = place
+    call = verdict.call
+    return {
+        "class": verdict.kind.value,
+        "level": verdict.level.value,
+        "ranks": list(verdict.ranks),
+        "waiting": list(verdict.waiting),
+        "stood_s": verdict.stood_s,
+        "text": say_verdict(verdict),
+        "collective": None
+        if call is None
+        else {
+            "communicator": call.group,
+            "sequence": call.sequence,
+            "op": call.op,
+            "bytes": call.bytes,
+            "dtype": call.dtype,
+            "bucket": call.bucket,
+        },
+        "places": places,
+        "missing": list(verdict.missing),
+    }

@@ -1,0 +1,86 @@
+"""Write the stack even if native code holds the interpreter, by Python's fault handler.
+
+The handler has one timer per process, which runs on a thread in C. It is put off again and again
+while Python code can run. So it fires only if nothing else could have written the stack, and then
+no thread changes the frames that it reads.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from profkit.instrument.guard import Patches
+
+
+class FaultStack:
+    """The timer of this process. It gives way if the job uses that timer itself."""
+
+    def __init__(self, path: Path, after_s: float) -> None:
+        self._path = path
+        self._after_s = after_s
+        self._file: TextIO | None = None
+        self._handler: Any = None
+        self._patches = Patches()
+        self._armed = self._gave_way = self._forking = False
+
+    def open(self) -> None:
+        """Open the file, unless other code of the process may have set the timer already."""
+        if "faulthandler" in sys.modules:
+            return
+        import faulthandler
+
+        self._handler = faulthandler
+        self._original = faulthandler.dump_traceback_later
+        self._patches.replace(faulthandler, "dump_traceback_later", self._wrap)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = open(os.open(self._path, flags, 0o600), "w")  # noqa: SIM115  # kept open
+        # A child that was forked while the timer ran would wait forever for it at its exit.
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._after_fork,
+            after_in_child=self._forget,
+        )
+
+    def _before_fork(self) -> None:
+        self._forking = True  # until the fork is over, no other thread may set the timer
+        self.disarm()
+
+    def _after_fork(self) -> None:
+        self._forking = False
+
+    def _forget(self) -> None:
+        self._file = None
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def dump_traceback_later(*args: Any, **kwargs: Any) -> Any:
+            self._armed, self._gave_way = False, True  # the job's timer replaces ours
+            return original(*args, **kwargs)
+
+        return dump_traceback_later
+
+    def put_off(self) -> None:
+        """Have the stack written if nobody calls this again in time."""
+        if self._file is not None and not (self._gave_way or self._forking):
+            self._original(self._after_s, file=self._file)
+            self._armed = True
+
+    def disarm(self) -> None:
+        if self._armed and self._handler is not None:
+            self._armed = False
+            self._handler.cancel_dump_traceback_later()
+
+    def close(self) -> None:
+        """Switch the timer off, and remove the file if nothing was written."""
+        self.disarm()
+        self._patches.undo()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+            if self._path.stat().st_size == 0:
+                self._path.unlink()

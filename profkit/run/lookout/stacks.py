@@ -1,0 +1,94 @@
+"""Read the stacks of this process's threads, and look at its child processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from multiprocessing import process as multiprocessing_process
+from types import FrameType
+
+from profkit.collectors._origins import Origins, cut
+from profkit.hangs.processes import look_at
+from profkit.hangs.status import Frame, Worker
+from profkit.vocab import OWN_CODE
+
+MOST_FRAMES = 60
+MOST_THREADS = 8
+MOST_WORKERS = 64
+
+
+class Stacks:
+    """Turns frames into names and lines at once, and keeps no object of the job."""
+
+    def __init__(self) -> None:
+        self._origins = Origins()
+
+    def read(self, thread: int) -> tuple[tuple[Frame, ...], tuple[tuple[Frame, ...], ...]]:
+        """Return the stack of this thread, and those of others that are in the job's code."""
+        own: tuple[Frame, ...] = ()
+        others = []
+        for ident, innermost in sys._current_frames().items():  # noqa: SLF001  # no public name
+            if ident == thread:
+                own = tuple(self._name(innermost))
+            elif ident != threading.get_ident() and len(others) < MOST_THREADS:
+                stack = tuple(self._name(innermost))
+                if any(frame.origin == OWN_CODE for frame in stack):
+                    others.append(stack)
+        return own, tuple(others)
+
+    def of_error(self, error: BaseException) -> list[Frame]:
+        """Return the places that an exception has passed, the innermost first."""
+        found: list[Frame] = []
+        trace = error.__traceback__
+        while trace is not None and len(found) < MOST_FRAMES:
+            code = trace.tb_frame.f_code
+            origin = self._origins.of(code.co_filename)
+            if origin:
+                path = self._origins.shown(code.co_filename)
+                found.append(Frame(path, cut(code.co_name), trace.tb_lineno, origin))
+            trace = trace.tb_next
+        return found[::-1]
+
+    def shown(self, place: str) -> str:
+        """Return a path or an address as it is stored."""
+        return self._origins.shown(place) if place.startswith("/") else place
+
+    def _name(self, innermost: FrameType) -> Iterator[Frame]:
+        frame: FrameType | None = innermost
+        count = 0
+        while frame is not None and count < MOST_FRAMES:
+            code = frame.f_code
+            origin = self._origins.of(code.co_filename)
+            if origin:  # else it is a frame of profkit
+                function = cut(getattr(code, "co_qualname", code.co_name))
+                path = self._origins.shown(code.co_filename)
+                yield Frame(path, function, frame.f_lineno or 0, origin)
+                count += 1
+            frame = frame.f_back
+
+
+def native_id(ident: int) -> int:
+    """Return the kernel's number of a thread; 0 if Python does not know it.
+
+    After a fork, Python 3.11 keeps the number of the parent's thread for the main one.
+    """
+    if ident == threading.main_thread().ident:
+        return os.getpid()
+    for thread in threading.enumerate():
+        if thread.ident == ident:
+            return thread.native_id or 0
+    return 0
+
+
+def look_at_workers() -> tuple[Worker, ...]:
+    """Return the processes that multiprocessing has started here, without waiting for any."""
+    children = getattr(multiprocessing_process, "_children", ())
+    workers = []
+    for child in list(children)[:MOST_WORKERS]:
+        pid = getattr(child, "_popen", None) and child.pid
+        if pid:
+            look = look_at(pid)
+            workers.append(Worker(cut(str(child.name)), pid, look.state, look.reads))
+    return tuple(sorted(workers, key=lambda worker: worker.pid))

@@ -1,0 +1,75 @@
+"""A thread of each loader worker that notes where a batch hangs.
+
+The rank that waits for the batch sees no stack of another process, so the worker writes its own.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from pathlib import Path
+from typing import Protocol
+
+from profkit.clock import wall_ns
+from profkit.hangs.evidence import WORKER_SUFFIX
+from profkit.hangs.processes import look_at
+from profkit.hangs.status import FOLDER, SUFFIX, Status, read_limit
+from profkit.instrument.guard import guarded
+from profkit.rank import rank_of
+from profkit.run.lookout.stacks import Stacks
+from profkit.trace.jsonfile import replace_json
+
+LOOKS_PER_LIMIT = 6
+USUAL_LIMIT_S = 30.0
+
+
+class Meter(Protocol):
+    """The counters of a worker."""
+
+    tasks: int
+    idle: bool
+
+
+def watch_worker(run: Path, meter: Meter) -> None:
+    """Start the thread in this process, which is a worker of a loader."""
+    threading.Thread(
+        target=guarded("lookout in a worker", _watch, None),
+        args=(run / FOLDER, meter),
+        name="profkit-lookout",
+        daemon=True,
+    ).start()
+
+
+def _watch(folder: Path, meter: Meter) -> None:
+    every_s = (read_limit(os.environ) or USUAL_LIMIT_S) / LOOKS_PER_LIMIT
+    stacks, thread = Stacks(), threading.main_thread()
+    rank = rank_of()
+    tasks, looks, path = -1, 0, None
+    while True:
+        time.sleep(every_s)
+        if meter.tasks != tasks or meter.idle:
+            tasks, looks = meter.tasks, 0
+            if path is not None:
+                path.unlink(missing_ok=True)
+                path = None
+            continue
+        looks += 1
+        if looks < 2:
+            continue
+        look = look_at(os.getpid(), os.getpid())
+        stack, _ = stacks.read(thread.ident or 0)
+        status = Status(
+            rank.number if rank else 0,
+            rank.world_size if rank else 1,
+            platform.node(),
+            os.getpid(),
+            written_ns=wall_ns(),
+            thread_state=look.state,
+            system_call=look.system_call,
+            reads=stacks.shown(look.reads),
+            stack=stack,
+        )
+        path = folder / status.file_name.replace(SUFFIX, WORKER_SUFFIX)
+        replace_json(path, status.as_content())

@@ -1,0 +1,146 @@
+"""Stacks of loader workers and of single ranks in real jobs, also in jobs that are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from profkit.analysis.overview import build_overview
+from profkit.analysis.stacks import FEWEST_SAMPLES
+from profkit.explain.explained import explain
+from profkit.run.collecting import Choice
+from profkit.trace import Trace
+from profkit.trace.reader import find_ranks, find_runs
+from profkit.vocab import LINES_SUFFIX, LOADER_WORKER, WORKER_STACKS
+from tests.instrument.test_run_command import PROFKIT_RUN, TORCHRUN
+
+JOBS = Path(__file__).parent / "jobs"
+WORKERS_JOB, RANKS_JOB = JOBS / "slow_workers.py", JOBS / "late_line.py"
+STEPS = 120
+PATIENCE_S = 300
+SLOW_NS = 2 * 20e6
+"""What a batch of two costs its worker."""
+
+
+def _train(folder: Path, *words: object, stacks: str = "workers") -> str:
+    folder.mkdir(exist_ok=True)
+    command = list(map(str, words))
+    if stacks:
+        command = [*PROFKIT_RUN[:-1], "--stacks", stacks, "--", *command]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def _newest(folder: Path) -> Trace:
+    return Trace.open(find_runs(folder / "traces")[-1])
+
+
+def _line_of(job: Path, words: str) -> int:
+    lines = job.read_text().splitlines()
+    return next(number for number, line in enumerate(lines, start=1) if f"# {words}" in line)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_the_slow_line_of_the_workers_is_named(tmp_path: Path, start: str) -> None:
+    losses = _train(tmp_path, sys.executable, WORKERS_JOB, STEPS, start)
+    trace = _newest(tmp_path)
+    found = build_overview(trace).worker_lines
+    assert found is not None
+    assert found.workers == 2
+    first = found.lines[0]
+    assert first.place.file.endswith("slow_workers.py")
+    assert first.place.line == _line_of(WORKERS_JOB, "slow in a worker")
+    assert first.place.function.endswith("__getitem__")
+    # On a busy machine, samples come late, and are not counted for any line.
+    assert 0.5 * SLOW_NS < first.step_ns.value < 1.3 * SLOW_NS
+    assert found.sampler_share < 0.02
+    assert not trace.worker_stacks.broken
+    files = list((trace.ranks[0].folder / WORKER_STACKS).iterdir())
+    assert len(files) == 2
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
+    if start == "fork":
+        bare = _train(tmp_path / "bare", sys.executable, WORKERS_JOB, STEPS, start, stacks="")
+        assert bare == losses
+
+
+def test_without_the_choice_workers_are_not_sampled(tmp_path: Path) -> None:
+    _train(tmp_path, sys.executable, WORKERS_JOB, 40, "fork", stacks="loop")
+    trace = _newest(tmp_path)
+    assert trace.stacks.num_rows
+    assert not list((tmp_path / "traces").rglob(f"*{LINES_SUFFIX}"))
+    assert build_overview(trace).worker_lines is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_killed_at_any_moment_leaves_stacks_that_can_be_read(
+    tmp_path: Path, seed: int
+) -> None:
+    """All processes of the job are killed at once, some time after the first samples."""
+    command = [*PROFKIT_RUN[:-1], "--stacks", "workers", "--"]
+    command += [sys.executable, str(WORKERS_JOB), "100000", "fork"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as job:
+        deadline = time.monotonic() + PATIENCE_S
+        while not list((tmp_path / "traces").rglob(f"*{LINES_SUFFIX}")):
+            assert time.monotonic() < deadline
+            assert job.poll() is None
+            time.sleep(0.05)
+        time.sleep(4 + 2 * random.Random(seed).random())
+        os.killpg(job.pid, signal.SIGKILL)
+    trace = _newest(tmp_path)
+    samples = trace.worker_stacks
+    assert set(samples.stacks["thread"].to_pylist()) == {f"{LOADER_WORKER}{n}" for n in (0, 1)}
+    assert samples.stacks.num_rows > FEWEST_SAMPLES
+    assert samples.broken <= 2
+    assert trace.stacks.num_rows > FEWEST_SAMPLES
+    view = build_overview(trace)
+    assert view.code is not None
+    assert not view.code.lost
+    assert view.worker_lines is not None
+    assert not view.worker_lines.lost
+
+
+def test_the_line_of_the_late_rank_is_the_evidence(tmp_path: Path) -> None:
+    for name, words in (("base", []), ("late", ["slow"])):
+        _train(tmp_path / name, *TORCHRUN, RANKS_JOB, *words, stacks="loop")
+    base, late = _newest(tmp_path / "base"), _newest(tmp_path / "late")
+    assert len(list(find_ranks(late.path))) == 2
+    line = _line_of(RANKS_JOB, "slow on one rank")
+    changes = build_overview(late).rank_lines[1]
+    assert changes[0].place.line == line
+    assert changes[0].difference.value == pytest.approx(30e6, rel=0.25)
+    causes = {cause.kind: cause for cause in explain(base, late).causes}
+    assert f"late_line.py:{line} augment" in causes["late_rank"].evidence
+
+
+def test_the_choice_of_stacks() -> None:
+    def chosen(stacks: str, collect: str = "") -> Choice:
+        return Choice.parse(collect, "", operators=False, stacks=stacks)
+
+    assert chosen("").collectors is None
+    assert not chosen("").of_workers
+    assert set(chosen("loop").collectors or ()) == {"usual", "stacks"}
+    assert not chosen("loop").of_workers
+    assert chosen("workers").of_workers
+    assert set(chosen("workers", "none").collectors or ()) == {"stacks"}
+    assert set(chosen("loop", "host").collectors or ()) == {"host", "stacks"}
+    assert Choice.read({"PROFKIT_STACKS": "workers"}).of_workers
+    assert Choice.read({"PROFKIT_STACKS": "other"}).collectors == ()

@@ -1,0 +1,152 @@
+"""The alarm of `profkit run`, its events, and the account that is made of them later."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from profkit.analysis.views.runs import HUNG_STATE, read_head
+from profkit.hangs.account import FINE, HUNG, LONG, UNKNOWN, read_account, say_standstill
+from profkit.hangs.evidence import HOST_SUFFIX, read_evidence
+from profkit.hangs.incidents import is_hung
+from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status
+from profkit.run.hang_alarm import HangAlarm
+from profkit.trace.jsonfile import replace_json
+from profkit.trace.manifest import RunManifest
+from profkit.vocab import RunState
+from tests.hangs.test_verdict import IN_CODE, NOW, SECOND, calls, rank
+
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / FOLDER).mkdir()
+    RunManifest("job", state=RunState.RUNNING, world_size=4).write(tmp_path)
+    return tmp_path
+
+
+def write(run: Path, *statuses: Status) -> None:
+    for status in statuses:
+        status.write(run / FOLDER)
+
+
+def late(**changes: object) -> Status:
+    status = rank(3, stack=IN_CODE, calls=calls(55, done=True))
+    return dataclasses.replace(status, **changes)  # type: ignore[arg-type]  # of a test's choice
+
+
+def judge_now(alarm: HangAlarm, run: Path, now_ns: int) -> None:
+    evidence = read_evidence(run, now_ns)
+    assert evidence is not None
+    alarm._judge(evidence, now_ns)
+
+
+def test_a_standstill_is_said_once_and_its_end_too(run: Path) -> None:
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    write(run, rank(0), rank(1), rank(2), late())
+    for _ in range(3):
+        judge_now(alarm, run, NOW)
+    assert len(said) == 2
+    assert said[0].startswith("the job stands still, no step for 40.0 s: never entered")
+    assert "rank 3 has not entered it: train.py:12 resize" in said[1]
+    assert alarm.unresolved == said[1].strip()
+    assert is_hung(run)
+    assert read_head(run).state == HUNG_STATE
+    assert say_standstill(run).startswith("the job stood still: never entered: ranks 0-2 wait")
+    account = read_account(run)
+    assert (account.state, account.past) == (HUNG, ())
+
+    moved = NOW + 5 * SECOND
+    for number in range(4):
+        write(run, rank(number, written_ns=moved, moved_ns=moved, alive_ns=moved))
+    judge_now(alarm, run, moved)
+    assert said[2:] == ["the job moves again, after 45.0 s without a step"]
+    assert alarm.unresolved == ""
+    assert not is_hung(run)
+    (past,) = read_account(run).past
+    assert (past["class"], past["ranks"], past["stood_s"]) == ("entered late", [3], 45.0)
+
+
+def test_nothing_is_said_before_ten_usual_steps(run: Path) -> None:
+    said: list[str] = []
+    slow = [rank(number, usual_step_s=5.0) for number in range(3)]
+    write(run, *slow, late(usual_step_s=5.0))
+    judge_now(HangAlarm(run, LIMIT_S, said.append), run, NOW)
+    assert said == []
+
+
+def test_a_limit_of_zero_raises_no_alarm(run: Path) -> None:
+    said: list[str] = []
+    write(run, rank(0), rank(1), rank(2), late())
+    judge_now(HangAlarm(run, 0.0, said.append), run, NOW)
+    assert said == []
+    assert read_account(run).state == HUNG  # the files show it all the same
+
+
+def test_a_long_part_is_no_hang(run: Path) -> None:
+    said: list[str] = []
+    write(run, rank(0), rank(1), rank(2), late(evaluates=True, alive_ns=NOW))
+    judge_now(HangAlarm(run, LIMIT_S, said.append), run, NOW)
+    assert said[0].endswith("which may be as it should: only some ranks evaluate")
+    assert not is_hung(run)
+    assert read_account(run).state == LONG
+
+
+def test_a_job_that_computes_after_its_last_step_says_nothing(run: Path) -> None:
+    said: list[str] = []
+    for number in range(4):
+        write(run, rank(number, stack=IN_CODE, calls=calls(55, done=True), alive_ns=NOW))
+    judge_now(HangAlarm(run, LIMIT_S, said.append), run, NOW)
+    assert said == []
+
+
+def test_a_run_without_status_files_is_inconclusive(tmp_path: Path) -> None:
+    RunManifest("job").write(tmp_path)
+    assert read_account(tmp_path).state == UNKNOWN
+
+
+def test_a_job_that_ended_did_not_hang(run: Path) -> None:
+    for number in range(4):
+        write(run, rank(number, state=ENDED))
+    assert read_account(run).state == FINE
+
+
+@pytest.mark.parametrize("after_ms", [10, 500])
+def test_ranks_that_a_launcher_ended_are_not_called_dead(run: Path, after_ms: int) -> None:
+    """The first process that ends is the dead one; those that end with it cannot be told apart."""
+    write(run, rank(0), rank(1), rank(2), late())
+    ends = {str(1000 + number): NOW + after_ms * 1_000_000 for number in range(3)}
+    content = {"written_ns": NOW, "states": {}, "ended_ns": {**ends, "1003": NOW}}
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+    evidence = read_evidence(run)
+    assert evidence is not None
+    dead = [number for number in range(4) if evidence.is_dead(number)]
+    assert dead == ([3] if after_ms > 100 else [])
+
+
+def test_the_rank_that_failed_explains_the_ends_of_the_others(run: Path) -> None:
+    failed = late(state=FAILED, error="KeyError: 'cat'", written_ns=NOW)
+    write(run, rank(0), rank(1), rank(2), failed)
+    content = {"states": {}, "ended_ns": {"1000": NOW + SECOND, "1001": NOW + SECOND}}
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+    account = read_account(run)
+    assert account.state == FINE
+    assert "rank 3 ended with KeyError: 'cat' at train.py:12 resize" in account.headline
+
+
+def test_a_process_with_the_number_of_a_rank_is_not_the_rank(run: Path) -> None:
+    """Process ids are used again: process 1 runs, and started at another time."""
+    other = late(pid=1, host=HangAlarm(run, LIMIT_S, print)._host, started_ticks=2**40)
+    write(run, other)
+    alarm = HangAlarm(run, LIMIT_S, lambda line: None)
+    evidence = read_evidence(run)
+    assert evidence is not None
+    alarm._look(evidence, __import__("select").poll())
+    seen = read_evidence(run)
+    assert seen is not None
+    assert seen.ranks[3].state == RUNNING
+    assert seen.is_dead(3)

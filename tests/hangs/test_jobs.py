@@ -1,0 +1,151 @@
+"""Real jobs of two ranks over gloo that hang: what `profkit run` says, and `profkit why` later."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.house.test_packaging import TOP
+
+HANGS = TOP / "benchmarks" / "hangs"
+LIMIT_S = 4
+PATIENCE_S = 240
+AT = 25
+
+
+def start(folder: Path, plant: str, *, framework: str = "torch") -> subprocess.Popen[bytes]:
+    """Start a job whose rank 1 hangs, recorded by `profkit run`, in a group of its own."""
+    command = [HANGS / "launch.py", 2, HANGS / f"job_{framework}.py"]
+    command += [plant, "development", 1, AT, LIMIT_S, folder]
+    profkit = [sys.executable, "-m", "profkit", "run", "--collect", "none", "--hang-after"]
+    profkit += [str(LIMIT_S), "-o", str(folder / "runs"), "--", sys.executable]
+    with open(folder / "err", "w") as err:
+        return subprocess.Popen(
+            [*profkit, *map(str, command)], stdout=err, stderr=err, start_new_session=True
+        )
+
+
+def kill_after_verdict(process: subprocess.Popen[bytes], folder: Path) -> str:
+    """Kill profkit and all ranks once a verdict was printed; return what was printed."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline and process.poll() is None:
+        if "no step for" in (folder / "err").read_text():
+            time.sleep(0.5)
+            break
+        time.sleep(0.2)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return (folder / "err").read_text()
+
+
+def why(folder: Path) -> tuple[int, Any]:
+    run = next((folder / "runs").glob("*/run.json")).parent
+    done = subprocess.run(
+        [sys.executable, "-m", "profkit", "why", "--json", str(run)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("framework", ["torch", "paddle"])
+def test_a_rank_that_never_enters_is_named_with_its_line(tmp_path: Path, framework: str) -> None:
+    if framework == "paddle":
+        pytest.importorskip("paddle")
+    said = kill_after_verdict(start(tmp_path, "sleep", framework=framework), tmp_path)
+    assert "the job stands still" in said
+    code, account = why(tmp_path)
+    assert code == 12
+    verdict = account["verdict"]
+    assert (verdict["class"], verdict["ranks"], verdict["waiting"]) == ("never entered", [1], [0])
+    lines = (HANGS / "sites.py").read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "# site: sleep" in text)
+    place = verdict["places"]["1"]
+    assert (Path(place["file"]).name, place["line"]) == ("sites.py", line)
+    assert place["function"] == "decode_sleeping"
+    assert "rank 1 has not entered it" in said
+
+
+def test_a_call_that_holds_the_interpreter_has_a_line_too(tmp_path: Path) -> None:
+    kill_after_verdict(start(tmp_path, "native"), tmp_path)
+    _, account = why(tmp_path)
+    lines = (HANGS / "sites.py").read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "# site: native" in text)
+    assert account["verdict"]["ranks"] == [1]
+    assert account["verdict"]["places"]["1"]["line"] == line
+
+
+def test_long_parts_of_a_healthy_job_raise_no_alarm(tmp_path: Path) -> None:
+    process = start(tmp_path, "healthy")
+    assert process.wait(PATIENCE_S) == 0
+    said = (tmp_path / "err").read_text()
+    assert "stands still" not in said
+    assert "which may be as it should: only some ranks evaluate" in said
+    code, account = why(tmp_path)
+    assert (code, account["state"]) == (0, "did not hang")
+
+
+FORKING = """
+import os, sys, time
+from pathlib import Path
+from profkit.run.lookout.fault_stack import FaultStack
+
+stack = FaultStack(Path(sys.argv[1]), 0.5)
+stack.open()
+stack.put_off()
+child = os.fork()
+if not child:
+    sys.exit(3)  # runs Python's own end, which would wait for the timer of the parent
+deadline = time.monotonic() + 10
+while time.monotonic() < deadline:
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if ended:
+        break
+    time.sleep(0.02)
+else:
+    os.kill(child, 9)
+    sys.exit("the child hangs")
+stack.put_off()
+"""
+
+
+def test_a_forked_child_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKING, str(tmp_path / "stack")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+GIVING_WAY = """
+import sys, time
+from pathlib import Path
+from profkit.run.lookout.fault_stack import FaultStack
+
+stack = FaultStack(Path(sys.argv[1]), 5.0)
+stack.open()
+stack.put_off()
+import faulthandler
+with open(sys.argv[2], "w") as own:
+    faulthandler.dump_traceback_later(0.1, file=own)
+    stack.put_off()
+    time.sleep(0.5)
+stack.close()
+"""
+
+
+def test_the_timer_of_the_job_wins(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    subprocess.run(
+        [sys.executable, "-c", GIVING_WAY, str(ours), str(theirs)], timeout=60, check=True
+    )
+    assert "Timeout" in theirs.read_text()

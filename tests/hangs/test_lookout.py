@@ -1,0 +1,128 @@
+"""The lookout of a rank: what its status file says while the loop moves, stands, and ends."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status, read_statuses
+from profkit.instrument.collectives import CallLog, Group, Message
+from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.tracking.tracker import Tracker
+from profkit.rank import Rank
+from profkit.run.lookout.lookout import Lookout
+from profkit.run.lookout.stacks import native_id
+
+LIMIT_S = 1.2
+
+
+@pytest.fixture
+def tracker() -> Tracker:
+    return Tracker(Recorder(MemorySink()))
+
+
+@pytest.fixture
+def lookout(tmp_path: Path, tracker: Tracker) -> Iterator[Lookout]:
+    made = Lookout(tmp_path, tracker, LIMIT_S)
+    made.start(Rank(1, 2), lambda: None)
+    yield made
+    made.stop()
+
+
+def read(run: Path) -> Status:
+    (found,) = read_statuses(run / FOLDER)
+    assert isinstance(found, Status)
+    return found
+
+
+def stand_in_read(descriptor: int) -> bytes:
+    return os.read(descriptor, 1)
+
+
+def test_a_loop_that_stands_still_shows_where(
+    tmp_path: Path, tracker: Tracker, lookout: Lookout
+) -> None:
+    recorder = tracker.recorder
+    log = CallLog(recorder, lambda row: None, defaultdict(itertools.count))
+    group = Group("default", 2, "gloo", blocks=True)
+    log.end(log.begin(group, "broadcast", Message(8, "float32")), waited=False)
+    log.begin(group, "all_reduce", Message(400, "float32"))
+    for _ in range(3):
+        recorder.end_step(recorder.clock(), 4)
+    reading, writing = os.pipe()
+    threading.Timer(LIMIT_S, lambda: os.write(writing, b"x")).start()
+    stand_in_read(reading)
+    status = read(tmp_path)
+    assert (status.rank, status.world_size, status.pid) == (1, 2, os.getpid())
+    assert (status.state, status.steps) == (RUNNING, 3)
+    assert status.written_ns - status.moved_ns > LIMIT_S * 0.5e9
+    assert "stand_in_read" in [frame.function for frame in status.stack]
+    assert (status.thread_state, status.system_call, status.reads) == ("S", "read", "a pipe")
+    assert status.calls_from == "profkit's own record"
+    assert [(call.op, call.sequence, call.bytes, call.done) for call in status.calls] == [
+        ("broadcast", 0, 8, True),
+        ("all_reduce", 1, 400, False),
+    ]
+
+
+def test_a_loop_that_moves_shows_its_steps_and_no_stack(
+    tmp_path: Path, tracker: Tracker, lookout: Lookout
+) -> None:
+    recorder = tracker.recorder
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        recorder.end_step(recorder.clock(), 4)
+        time.sleep(0.01)
+    status = read(tmp_path)
+    assert status.steps > 10
+    assert 0.005 < status.usual_step_s < 0.1
+    assert status.stack == ()
+
+
+def test_the_end_is_written(tmp_path: Path, tracker: Tracker, lookout: Lookout) -> None:
+    tracker.recorder.end_step(tracker.recorder.clock(), 4)
+    time.sleep(LIMIT_S / 10)
+    lookout.stop()
+    assert (read(tmp_path).state, read(tmp_path).steps) == (ENDED, 1)
+
+
+def test_an_error_is_written_with_its_line(
+    tmp_path: Path, tracker: Tracker, lookout: Lookout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        stand_in_read(-1)
+    except OSError as error:
+        monkeypatch.setattr(sys, "last_exc", error, raising=False)
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+    time.sleep(LIMIT_S / 10)
+    lookout.stop()
+    status = read(tmp_path)
+    assert status.state == FAILED
+    assert "Bad file descriptor" in status.error
+    assert status.stack[0].function == "stand_in_read"
+
+
+def test_a_place_that_is_known_later_leaves_one_file(tmp_path: Path, tracker: Tracker) -> None:
+    lookout = Lookout(tmp_path, tracker, LIMIT_S)
+    lookout.start(Rank(0, 1), lambda: None)
+    time.sleep(LIMIT_S / 10)
+    lookout.start(Rank(3, 4), lambda: None)
+    time.sleep(LIMIT_S / 3)
+    lookout.stop()
+    assert (read(tmp_path).rank, read(tmp_path).world_size) == (3, 4)
+
+
+def test_a_forked_rank_looks_at_its_own_thread() -> None:
+    """Python 3.11 keeps the parent's number of the main thread in a child."""
+    child = os.fork()
+    if not child:
+        os._exit(0 if native_id(threading.get_ident()) == os.getpid() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

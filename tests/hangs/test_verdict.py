@@ -1,0 +1,269 @@
+"""Verdicts of hand-written statuses, one for each class and for missing evidence."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.hangs.evidence import Evidence, read_evidence
+from profkit.hangs.status import FAILED, FOLDER, Call, Frame, Status, Worker
+from profkit.hangs.verdict import HangClass, Level, Verdict, judge
+from profkit.hangs.words import as_json, say_verdict
+
+SECOND = 1_000_000_000
+NOW = 1_800_000_000 * SECOND
+TORCH = "/opt/lib/python3.11/site-packages/torch/"
+ALL_REDUCE = (
+    Frame(f"{TORCH}distributed/distributed_c10d.py", "all_reduce", 3000, "package"),
+    Frame(f"{TORCH}distributed/c10d_logger.py", "wrapper", 81, "package"),
+    Frame("/home/me/train.py", "main", 40, "job"),
+)
+IN_LOADER = (
+    Frame("/home/me/train.py", "decode", 88, "job"),
+    Frame(f"{TORCH}utils/data/dataloader.py", "_next_data", 700, "package"),
+    Frame("/home/me/train.py", "main", 30, "job"),
+)
+IN_CODE = (Frame("/home/me/train.py", "resize", 12, "job"),)
+JOINING = (
+    Frame(f"{TORCH}distributed/rendezvous.py", "_create_c10d_store", 189, "package"),
+    Frame(f"{TORCH}distributed/distributed_c10d.py", "init_process_group", 1700, "package"),
+    Frame("/home/me/train.py", "main", 20, "job"),
+)
+
+
+def calls(last: int, *, done: bool, **changes: Any) -> tuple[Call, ...]:
+    """Return the calls of a rank whose last collective has this number."""
+    before = Call("0", last - 1, "all_reduce", 4096, "float32", (0, 1, 2, 3), done=True)
+    return before, dataclasses.replace(before, sequence=last, done=done, **changes)
+
+
+def rank(number: int, *, stood_s: float = 40.0, idle_s: float = 40.0, **changes: Any) -> Status:
+    status = Status(
+        number,
+        4,
+        "gpu01",
+        1000 + number,
+        written_ns=NOW,
+        moved_ns=NOW - int(stood_s * SECOND),
+        alive_ns=NOW - int(idle_s * SECOND),
+        steps=55,
+        usual_step_s=0.2,
+        thread_state="S",
+        stack=ALL_REDUCE,
+        calls=calls(56, done=False),
+        calls_from="the flight recorder",
+    )
+    return dataclasses.replace(status, **changes)
+
+
+def verdict_of(*statuses: Status, **known: Any) -> Verdict:
+    found = judge(Evidence({status.rank: status for status in statuses}, 4, **known))
+    assert found is not None
+    return found
+
+
+def waiting(*numbers: int) -> list[Status]:
+    return [rank(number) for number in numbers]
+
+
+def test_one_rank_has_not_entered() -> None:
+    dead = Worker("Process-1", 7, "S"), Worker("Process-2", 8, "Z")
+    late = rank(
+        3,
+        stack=IN_LOADER,
+        calls=calls(55, done=True),
+        thread_state="D",
+        system_call="read",
+        reads="/data/train.rec",
+        workers=dead,
+    )
+    bucket = [rank(number, calls=calls(56, done=False, bucket=2)) for number in range(3)]
+    verdict = verdict_of(*bucket, late)
+    assert (verdict.kind, verdict.level) == (HangClass.DATA, Level.ALARM)
+    assert say_verdict(verdict) == (
+        "ranks 0-2 wait in all_reduce #56 (bucket 2); rank 3 has not entered it: "
+        "train.py:88 decode, waits for data, state D (waits for a disk or the network), "
+        "read on /data/train.rec; its worker 1 (Process-2) is dead"
+    )
+    assert as_json(verdict)["places"]["3"] == {
+        "file": "/home/me/train.py",
+        "line": 88,
+        "function": "decode",
+    }
+
+
+@pytest.mark.parametrize("state", ["S", "R"])
+def test_code_of_the_job_is_no_long_part(state: str) -> None:
+    own = rank(3, stack=IN_CODE, calls=calls(55, done=True), idle_s=0.0, thread_state=state)
+    verdict = verdict_of(*waiting(0, 1, 2), own)
+    assert (verdict.kind, verdict.ranks) == (HangClass.NEVER_ENTERED, (3,))
+    assert verdict.level is Level.ALARM
+
+
+def test_a_part_that_may_take_long_is_said_and_raises_no_alarm() -> None:
+    evaluating = rank(0, stack=IN_CODE, calls=calls(55, done=True), evaluates=True, idle_s=0.0)
+    verdict = verdict_of(evaluating, *waiting(1, 2, 3))
+    assert (verdict.kind, verdict.level) == (HangClass.EVALUATION, Level.NOTICE)
+    assert "rank 0 evaluates: train.py:12 resize" in say_verdict(verdict)
+    lifeless = dataclasses.replace(evaluating, alive_ns=NOW - 400 * SECOND)
+    assert verdict_of(lifeless, *waiting(1, 2, 3)).level is Level.ALARM
+
+
+def test_the_first_difference_is_a_mismatch() -> None:
+    other = rank(2, calls=calls(56, done=False, op="broadcast"))
+    verdict = verdict_of(*waiting(0, 1, 3), other)
+    assert (verdict.kind, verdict.ranks) == (HangClass.MISMATCH, (2,))
+    assert "ranks 0-1, 3 are in all_reduce #56" in say_verdict(verdict)
+    assert "rank 2 is in broadcast #56" in say_verdict(verdict)
+
+
+@pytest.mark.parametrize("changes", [{"bytes": 8192}, {"dtype": "float64"}])
+def test_another_size_or_type_is_a_mismatch(changes: dict[str, Any]) -> None:
+    other = rank(2, calls=calls(56, done=False, **changes))
+    verdict = verdict_of(*waiting(0, 1, 3), other)
+    assert (verdict.kind, verdict.ranks) == (HangClass.MISMATCH, (2,))
+
+
+def test_finished_collectives_of_other_sizes_are_no_mismatch() -> None:
+    """A gather may send messages of different sizes, and what has ended has matched."""
+    ended = [
+        dataclasses.replace(
+            status,
+            calls=(
+                Call("0", 55, "all_reduce", 10 + status.rank, "f", done=True),
+                calls(56, done=False)[1],
+            ),
+        )
+        for status in waiting(0, 1, 2)
+    ]
+    late = rank(3, stack=IN_CODE, calls=calls(55, done=True))
+    assert verdict_of(*ended, late).kind is HangClass.NEVER_ENTERED
+
+
+def test_all_entered_and_none_left() -> None:
+    verdict = verdict_of(*waiting(0, 1, 2, 3))
+    assert (verdict.kind, verdict.ranks) == (HangClass.NONE_LEFT, (0, 1, 2, 3))
+    assert say_verdict(verdict) == (
+        "ranks 0-3 have all entered all_reduce #56, and none has left it"
+    )
+
+
+def test_a_rank_that_cannot_leave_a_collective_that_all_have_entered() -> None:
+    """Rank 0 has sent its part of a broadcast and gone on; the others never received it."""
+    ahead = rank(0, calls=calls(57, done=False))
+    verdict = verdict_of(ahead, *waiting(1, 2, 3))
+    assert (verdict.kind, verdict.ranks) == (HangClass.NONE_LEFT, (1, 2, 3))
+    assert say_verdict(verdict) == (
+        "all ranks have entered all_reduce #56, and ranks 1-3 cannot leave it; "
+        "rank 0 waits in a later one"
+    )
+
+
+def test_a_kernel_that_has_not_started_names_the_busy_device() -> None:
+    started = [rank(number, calls=calls(56, done=False, started=True)) for number in (0, 1, 3)]
+    blocked = rank(2, calls=calls(56, done=False, started=False))
+    verdict = verdict_of(*started, blocked)
+    assert (verdict.kind, verdict.ranks) == (HangClass.DEVICE_BUSY, (2,))
+
+
+def test_a_stopped_rank_and_a_dead_one() -> None:
+    stopped = verdict_of(*waiting(0, 1, 2), rank(3, calls=calls(55, done=True)), states={3: "T"})
+    assert (stopped.kind, stopped.ranks) == (HangClass.RANK_STOPPED, (3,))
+    dead = verdict_of(*waiting(0, 1, 2), rank(3, calls=calls(55, done=True)), states={3: ""})
+    assert (dead.kind, dead.ranks) == (HangClass.RANK_DEAD, (3,))
+    assert "rank 3 is dead: its process 1003 is gone at step 55" in say_verdict(dead)
+
+
+def test_the_rank_that_failed_first() -> None:
+    first = rank(1, state=FAILED, error="ValueError: no label", written_ns=NOW - SECOND)
+    then = rank(0, state=FAILED, error="RuntimeError: connection closed")
+    verdict = verdict_of(first, then, calls_of(2), calls_of(3))
+    assert (verdict.kind, verdict.ranks) == (HangClass.RANK_DEAD, (1,))
+    assert "rank 1 ended with ValueError: no label" in say_verdict(verdict)
+
+
+def calls_of(number: int) -> Status:
+    return rank(number, calls=calls(55, done=True))
+
+
+def test_a_rank_that_has_not_joined() -> None:
+    joining = [rank(number, steps=0, stack=JOINING, calls=()) for number in (0, 1, 2)]
+    late = rank(3, steps=0, stack=IN_CODE, calls=())
+    verdict = verdict_of(*joining, late)
+    assert (verdict.kind, verdict.ranks) == (HangClass.STORE, (3,))
+    assert verdict.level is Level.NOTICE  # starting may take long
+    assert "rank 3 has not joined them: train.py:12 resize" in say_verdict(verdict)
+
+
+def test_a_rank_without_a_file_is_named_and_said_to_be_missing() -> None:
+    verdict = verdict_of(*waiting(0, 1, 2))
+    assert (verdict.kind, verdict.ranks) == (HangClass.NEVER_ENTERED, (3,))
+    assert verdict.missing == ("ranks 3: no status file; collect the folders of all hosts",)
+
+
+def test_ranks_that_wait_for_each_other_in_two_groups() -> None:
+    first = rank(0, calls=(Call("a", 1, "all_reduce", members=(0, 1)),))
+    second = rank(1, calls=(Call("b", 1, "all_reduce", members=(0, 1)),))
+    found = judge(Evidence({0: first, 1: second}, 2))
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangClass.MISMATCH, (0, 1))
+    assert "rank 0 is in all_reduce #1 of group a at train.py:40 main" in say_verdict(found)
+    assert "rank 1 is in all_reduce #1 of group b at train.py:40 main" in say_verdict(found)
+
+
+def test_a_silent_rank_is_not_called_dead() -> None:
+    """Nobody has looked at its process, so only its silence is known."""
+    alone = [rank(number, stack=(), calls=(), calls_from="") for number in range(4)]
+    verdict = verdict_of(*alone, silent=frozenset({2}))
+    assert verdict.kind is HangClass.UNCLEAR
+    assert any(line.startswith("rank 2: nothing since") for line in verdict.missing)
+
+
+def test_the_files_of_two_hosts_in_one_folder(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    for status in (*waiting(0, 1), rank(2, host="gpu02", pid=1000)):
+        status.write(folder)
+    rank(3, host="gpu02", stack=IN_CODE, calls=calls(55, done=True)).write(folder)
+    evidence = read_evidence(tmp_path)
+    assert evidence is not None
+    found = judge(evidence)
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangClass.NEVER_ENTERED, (3,))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"rank": "x"}', '{"stack": 3}', '{"calls": [{"group": 1}]}', "{" * 2000]
+)
+def test_a_damaged_file_is_named_and_harms_nothing(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    (folder / "00000-host-1.rank.json").write_text(text)
+    rank(1).write(folder)
+    evidence = read_evidence(tmp_path)
+    assert evidence is not None
+    assert sorted(evidence.ranks) == [1]
+    assert "00000-host-1.rank.json" in evidence.damaged[0]
+
+
+def test_the_stack_of_the_fault_handler_stands_in_for_a_held_interpreter(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    status = rank(0, stack=(), calls=())
+    status = dataclasses.replace(status, written_ns=1)
+    status.write(folder)
+    (folder / status.file_name.replace(".rank.json", ".stack")).write_text(
+        "Timeout (0:00:15)!\n"
+        "Thread 0x00007f01 (most recent call first):\n"
+        '  File "/usr/lib/python3.11/threading.py", line 331 in wait\n\n'
+        "Thread 0x00007f02 (most recent call first):\n"
+        '  File "/home/me/native.py", line 9 in warp\n'
+        '  File "/home/me/train.py", line 30 in <module>\n'
+    )
+    evidence = read_evidence(tmp_path, NOW)
+    assert evidence is not None
+    assert evidence.native == {0}
+    assert [frame.line for frame in evidence.ranks[0].stack] == [9, 30]
