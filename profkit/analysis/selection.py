@@ -98,10 +98,12 @@ def select_steps(steps: pa.Table, *, warm_up: int, windows: Ints = NO_STEPS) -> 
 
 def _once_on_each_rank(rank: Ints, position: Ints, count: int) -> npt.NDArray[np.bool_]:
     """Return which steps have one row of every rank; a damaged trace may have two of one."""
+    rows = np.bincount(position, minlength=count)
+    if len(rank) and rank.min() == rank.max():
+        return np.asarray(rows == 1)
     ranks, which = np.unique(rank, return_inverse=True)
     pairs = np.unique(position * len(ranks) + which)
     distinct = np.bincount(pairs // max(1, len(ranks)), minlength=count)
-    rows = np.bincount(position, minlength=count)
     return np.asarray((distinct == len(ranks)) & (rows == len(ranks)))
 
 
