@@ -164,7 +164,11 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
                 seen = _read(python, listed, folder)
                 if turn:  # the first one compiles, and fills the cache of files
                     _keep(times[python], *seen)
-        return {"case": name, "groups": len(groups), **_ratios(*times.values(), groups)}
+        return {
+            "case": name,
+            "groups": len(groups),
+            **_ratios(times[options.against], times[Path(sys.executable)], groups),
+        }
 
 
 def _read(python: Path, listed: Path, folder: Path) -> tuple[list[dict[str, Any]], float]:
