@@ -78,7 +78,7 @@ def read_account(run: Path) -> Account:
             verdicts.clear()
     unresolved = [verdict for verdicts in seen.values() for verdict in verdicts]
     if unresolved:
-        return _account_of(unresolved, tuple(past))
+        return account_of_events(unresolved, tuple(past))
     evidence = read_evidence(run)
     verdict = judge(evidence) if evidence is not None else None
     if evidence is None or verdict is None:
@@ -86,7 +86,7 @@ def read_account(run: Path) -> Account:
         if evidence is not None and evidence.damaged:
             why = evidence.damaged[0]
         return Account(UNKNOWN, f"inconclusive: {why}", past=tuple(past))
-    return _judge_files(run, evidence, verdict, tuple(past))
+    return account_of_files(run, evidence, verdict, tuple(past))
 
 
 def say_standstill(run: Path) -> str:
@@ -97,7 +97,7 @@ def say_standstill(run: Path) -> str:
     return safe_text(f"{account.headline}: {account.verdict.get('text')}")
 
 
-def _account_of(verdicts: list[dict[str, Any]], past: tuple[dict[str, Any], ...]) -> Account:
+def account_of_events(verdicts: list[dict[str, Any]], past: tuple[dict[str, Any], ...]) -> Account:
     """Return the account of a standstill that was seen and has not ended.
 
     The first alarm counts: what was seen later may be how the job was ended.
@@ -116,7 +116,7 @@ def _account_of(verdicts: list[dict[str, Any]], past: tuple[dict[str, Any], ...]
     return Account(state, f"the job stood still: {kind}", first, past, tuple(later))
 
 
-def _judge_files(
+def account_of_files(
     run: Path, evidence: Evidence, verdict: Verdict, past: tuple[dict[str, Any], ...]
 ) -> Account:
     """Return the account of a run in which `profkit run` saw no standstill."""

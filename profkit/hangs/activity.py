@@ -105,7 +105,8 @@ def find_activity(status: Status) -> Activity:
     place = own_frame(stack, OWN_CODE)
     named = any(frame.origin == OWN_CODE and _EVALUATIONS.search(frame.function) for frame in stack)
     evaluates = status.evaluates or named
-    known = [(_look_up(frame), frame.function) for frame in stack if frame.origin != OWN_CODE]
+    framework = [frame for frame in stack if frame.origin != OWN_CODE]
+    known = [(_look_up(frame, status.steps), frame.function) for frame in framework]
     found = [(doing, function) for doing, function in known if doing is not None]
     compiling = [function for doing, function in found if doing is Doing.COMPILE]
     if compiling and found[0][0] not in WAITS_FOR_RANKS:
@@ -113,7 +114,7 @@ def find_activity(status: Status) -> Activity:
     if found:
         doing, function = found[0]
         if doing in WAITS_FOR_RANKS:
-            return Activity(doing, _outermost(stack, doing), place, evaluates)
+            return Activity(doing, outermost_function(stack, doing), place, evaluates)
         return Activity(doing, function.rpartition(".")[2], place, evaluates)
     port = status.store.rpartition(":")[2]
     if port and status.reads.endswith(f":{port}"):
@@ -123,17 +124,18 @@ def find_activity(status: Status) -> Activity:
     return Activity(Doing.CODE if stack else Doing.UNKNOWN, "", place, evaluates)
 
 
-def _look_up(frame: Frame) -> Doing | None:
+def _look_up(frame: Frame, steps: int = 0) -> Doing | None:
     name = frame.function
-    if name == "<module>":  # it is only imported
-        return None
     for known in _TABLE:
+        # Before the first step, frameworks import their compilers and compile nothing.
+        if name == "<module>" and (known.doing is not Doing.COMPILE or not steps):
+            continue
         if re.search(known.file, frame.file) and re.fullmatch(known.functions, name):
             return known.doing
     return None
 
 
-def _outermost(stack: Sequence[Frame], doing: Doing) -> str:
+def outermost_function(stack: Sequence[Frame], doing: Doing) -> str:
     """Return the function that the job called: `all_reduce`, not a helper inside of it."""
     found = ""
     for frame in stack:

@@ -95,7 +95,7 @@ def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | 
     by_rank: dict[int, list[Status]] = {}
     for status in statuses:
         by_rank.setdefault(status.rank, []).append(status)
-    chosen = {rank: _choose(found) for rank, found in sorted(by_rank.items())}
+    chosen = {rank: choose_status(found) for rank, found in sorted(by_rank.items())}
     newest = max([now_ns, *(status.written_ns for status in chosen.values())])
     silent = set()
     native = set()
@@ -103,32 +103,32 @@ def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | 
         late_s = max(SILENT_AFTER_S, status.limit_s / 2)
         if status.state == RUNNING and newest - status.written_ns > late_s * 1e9:
             silent.add(rank)
-        stack = _read_fault_stack(folder, status) if status.state == RUNNING else ()
+        stack = read_fault_stack(folder, status) if status.state == RUNNING else ()
         if stack:
             native.add(rank)
             chosen[rank] = dataclasses.replace(status, stack=stack)
-    workers = tuple(_read_workers(folder))
+    workers = tuple(read_workers(folder))
     for rank, status in chosen.items():
-        chosen[rank] = dataclasses.replace(status, workers=_join(status, workers))
+        chosen[rank] = dataclasses.replace(status, workers=join_workers(status, workers))
     world_size = max([max(chosen) + 1, *(status.world_size for status in statuses)])
     return Evidence(
         chosen,
         min(world_size, 100_000),
-        _read_states(folder, chosen),
+        read_states(folder, chosen),
         frozenset(silent),
         frozenset(native),
         tuple(damaged),
     )
 
 
-def _choose(statuses: list[Status]) -> Status:
+def choose_status(statuses: list[Status]) -> Status:
     """Return the status of the process that trains as this rank, not of one that it started."""
     newest = max(status.written_ns for status in statuses)
     recent = [status for status in statuses if newest - status.written_ns < SAME_TIME_NS]
     return max(recent, key=lambda status: (status.steps, bool(status.calls), -status.started_ticks))
 
 
-def _read_states(folder: Path, ranks: Mapping[int, Status]) -> dict[int, str]:
+def read_states(folder: Path, ranks: Mapping[int, Status]) -> dict[int, str]:
     """Return the last states that `profkit run` or another rank saw of these processes."""
     places = {(plain_host(status.host), str(status.pid)): rank for rank, status in ranks.items()}
     seen: dict[int, str] = {}
@@ -139,7 +139,7 @@ def _read_states(folder: Path, ranks: Mapping[int, Status]) -> dict[int, str]:
                 seen[rank] = str(state)
     ends: dict[int, int] = {}
     for path in sorted(folder.glob(f"*{HOST_SUFFIX}")):
-        content = _read_or_nothing(path)
+        content = read_or_nothing(path)
         host = path.name.removesuffix(HOST_SUFFIX)
         for pid, state in _dictionary(content.get("states")).items():
             rank = places.get((host, pid))
@@ -150,10 +150,10 @@ def _read_states(folder: Path, ranks: Mapping[int, Status]) -> dict[int, str]:
             if rank is not None and isinstance(ended_ns, int):
                 ends[rank] = ended_ns
                 seen[rank] = GONE
-    return _keep_first_ends(seen, ends, ranks)
+    return keep_first_ends(seen, ends, ranks)
 
 
-def _keep_first_ends(
+def keep_first_ends(
     seen: dict[int, str], ends: Mapping[int, int], ranks: Mapping[int, Status]
 ) -> dict[int, str]:
     """Drop the ends of ranks that ended after another one: their launcher ends them then.
@@ -175,14 +175,14 @@ def _dictionary(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _read_or_nothing(path: Path) -> dict[str, Any]:
+def read_or_nothing(path: Path) -> dict[str, Any]:
     try:
         return read_json(path)
     except UnreadableError:
         return {}
 
 
-def _read_fault_stack(folder: Path, status: Status) -> tuple[Frame, ...]:
+def read_fault_stack(folder: Path, status: Status) -> tuple[Frame, ...]:
     """Return the stack of the main thread that the fault handler wrote, if it is newer."""
     path = folder / status.file_name.replace(SUFFIX, STACK_SUFFIX)
     try:
@@ -194,11 +194,11 @@ def _read_fault_stack(folder: Path, status: Status) -> tuple[Frame, ...]:
     last = _THREAD.split(text.rpartition("Timeout (")[2])[-1]
     frames = []
     for file, line, function in _LINE.findall(last):
-        frames.append(Frame(file, function, int(line), _origin(file)))
+        frames.append(Frame(file, function, int(line), origin_of(file)))
     return tuple(frame for frame in frames if frame.origin)
 
 
-def _origin(file: str) -> str:
+def origin_of(file: str) -> str:
     """Return whose code a file of any machine is; empty for profkit's own."""
     if "-packages/profkit/" in file:
         return ""
@@ -206,7 +206,7 @@ def _origin(file: str) -> str:
     return PYTHON_CODE if origin == OWN_CODE and _PYTHON.search(file) else origin
 
 
-def _read_workers(folder: Path) -> Iterator[tuple[str, Worker]]:
+def read_workers(folder: Path) -> Iterator[tuple[str, Worker]]:
     """Yield the loader workers that were in one batch for long, with their hosts."""
     for path in sorted(folder.glob(f"*{WORKER_SUFFIX}")):
         try:
@@ -217,7 +217,7 @@ def _read_workers(folder: Path) -> Iterator[tuple[str, Worker]]:
         yield plain_host(status.host), worker
 
 
-def _join(status: Status, found: tuple[tuple[str, Worker], ...]) -> tuple[Worker, ...]:
+def join_workers(status: Status, found: tuple[tuple[str, Worker], ...]) -> tuple[Worker, ...]:
     """Return the rank's processes, with the stacks that they wrote themselves."""
     stacks = {}
     for host, worker in found:

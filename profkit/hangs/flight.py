@@ -123,11 +123,11 @@ def _read(entry: Any, rank: int, members: tuple[int, ...]) -> Call:
         is_over(entry),
         int(entry.get("time_created_ns") or 0),
         peer,
-        started=_is_started(entry, name),
+        started=is_started(entry, name),
     )
 
 
-def _is_started(entry: Mapping[str, Any], name: str) -> bool | None:
+def is_started(entry: Mapping[str, Any], name: str) -> bool | None:
     """Return true if the kernel runs; only NCCL's dumps say so."""
     if not name.startswith("nccl:"):
         return None

@@ -77,13 +77,13 @@ def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
     if words and words[0].isdigit():
         name = _NAMES.get(int(words[0]), f"system call {words[0]}")
         if name in _WITH_DESCRIPTOR and len(words) > 1:
-            reads = _describe_descriptor(pid, int(words[1], 16), proc)
+            reads = describe_descriptor(pid, int(words[1], 16), proc)
         elif name in _POLLS and pid == os.getpid() and len(words) > 1:
-            reads = _describe_descriptor(pid, _first_polled(int(words[1], 16)), proc)
+            reads = describe_descriptor(pid, first_polled(int(words[1], 16)), proc)
     return look._replace(system_call=name, reads=reads, kernel_wait=kernel_wait)
 
 
-def _first_polled(address: int) -> int:
+def first_polled(address: int) -> int:
     """Return the first descriptor of a `poll` that another thread of this process is in."""
     try:
         with open("/proc/self/mem", "rb", buffering=0) as memory:
@@ -93,18 +93,18 @@ def _first_polled(address: int) -> int:
         return -1
 
 
-def _describe_descriptor(pid: int, descriptor: int, proc: Path) -> str:
+def describe_descriptor(pid: int, descriptor: int, proc: Path) -> str:
     """Return the path behind a descriptor, or the address at the other end of a socket."""
     try:
         target = os.readlink(proc / str(pid) / "fd" / str(descriptor))
     except OSError:
         return ""
     if target.startswith("socket:["):
-        return _find_address(pid, target[len("socket:[") : -1], proc) or "a socket"
+        return find_address(pid, target[len("socket:[") : -1], proc) or "a socket"
     return "a pipe" if target.startswith("pipe:[") else target
 
 
-def _find_address(pid: int, inode: str, proc: Path) -> str:
+def find_address(pid: int, inode: str, proc: Path) -> str:
     for table, size in (("tcp", 4), ("tcp6", 16)):
         try:
             lines = (proc / str(pid) / "net" / table).read_text().splitlines()[1:]

@@ -192,17 +192,20 @@ def _frame(content: Mapping[str, Any]) -> Frame:
     return _build(Frame, content)
 
 
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "None": (type(None),),
+}
+
+
 def _kinds(annotation: str) -> tuple[type, ...]:
     """Return the types that a field of this annotation may have."""
     found: list[type] = []
     for name in annotation.split(" | "):
-        found += {
-            "str": [str],
-            "int": [int],
-            "float": [int, float],
-            "bool": [bool],
-            "None": [type(None)],
-        }.get(name, [dict])
+        found += _KINDS.get(name, (dict,))
     return tuple(found)
 
 

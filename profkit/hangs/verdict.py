@@ -80,12 +80,12 @@ def judge(evidence: Evidence, now_ns: int | None = None) -> Verdict | None:
         return None
     activities = {rank: find_activity(status) for rank, status in ranks.items()}
     waits = find_waits(ranks, activities)
-    kind, culprits = _classify(evidence, activities, waits)
-    waiting = _find_waiting(evidence, activities, waits, culprits)
-    call = _find_call(waits, waiting, culprits)
+    kind, culprits = classify(evidence, activities, waits)
+    waiting = find_waiting(evidence, activities, waits, culprits)
+    call = find_call(waits, waiting, culprits)
     alive = [rank for rank, status in ranks.items() if status.state == RUNNING] or list(ranks)
     stood_s = max((now_ns or ranks[rank].written_ns) - ranks[rank].moved_ns for rank in alive) / 1e9
-    is_long = _may_take_long(kind, culprits, evidence, activities, waiting)
+    is_long = may_take_long(kind, culprits, evidence, activities, waiting)
     return Verdict(
         kind,
         Level.NOTICE if is_long else Level.ALARM,
@@ -95,13 +95,13 @@ def judge(evidence: Evidence, now_ns: int | None = None) -> Verdict | None:
         evidence,
         activities,
         waits,
-        tuple(_say_missing(evidence, waits, kind, culprits)),
+        tuple(say_missing(evidence, waits, kind, culprits)),
         stood_s,
         waits.differing if kind in {HangClass.MISMATCH, HangClass.EVALUATION} else {},
     )
 
 
-def _classify(
+def classify(
     evidence: Evidence, activities: Mapping[int, Activity], waits: Waits
 ) -> tuple[HangClass, tuple[int, ...]]:
     """Return the class, and the ranks that hold up the job; the surest evidence comes first."""
@@ -112,7 +112,7 @@ def _classify(
     meeting = {rank for rank, activity in activities.items() if activity.doing is Doing.MEETING}
     found: tuple[HangClass, tuple[int, ...]]
     if waits.differing and (failed or not dead):
-        found = _classify_difference(waits.differing, activities)
+        found = classify_difference(waits.differing, activities)
     elif dead:
         found = HangClass.RANK_DEAD, dead
     elif failed:
@@ -124,13 +124,13 @@ def _classify(
         others = [rank for rank in range(evidence.world_size) if rank not in meeting]
         found = HangClass.STORE, tuple(others or sorted(meeting))
     elif waits.open:
-        found = _classify_calls(evidence, activities, waits)
+        found = classify_calls(evidence, activities, waits)
     else:
-        found = _classify_without_calls(evidence, activities)
+        found = classify_without_calls(evidence, activities)
     return found
 
 
-def _classify_calls(
+def classify_calls(
     evidence: Evidence, activities: Mapping[int, Activity], waits: Waits
 ) -> tuple[HangClass, tuple[int, ...]]:
     """Classify a job in which ranks are in a collective."""
@@ -138,16 +138,16 @@ def _classify_calls(
     if culprits and waits.open.keys() >= set(culprits):
         return HangClass.NONE_LEFT, culprits  # everybody has entered, and these have not left
     if culprits:
-        return _class_of(culprits, evidence, activities), culprits
+        return class_of(culprits, evidence, activities), culprits
     if any(waits.missing.values()):  # all of them wait for each other
-        return HangClass.MISMATCH, _find_minority(waits.open)
+        return HangClass.MISMATCH, find_minority(waits.open)
     blocked = tuple(rank for rank, call in waits.open.items() if call.started is False)
     if blocked and len(blocked) < len(waits.open):
         return HangClass.DEVICE_BUSY, blocked
     return HangClass.NONE_LEFT, tuple(sorted(waits.open))
 
 
-def _classify_without_calls(
+def classify_without_calls(
     evidence: Evidence, activities: Mapping[int, Activity]
 ) -> tuple[HangClass, tuple[int, ...]]:
     """Classify a job in which no rank is known to wait for another."""
@@ -158,22 +158,22 @@ def _classify_without_calls(
     backward = [rank for rank in running if activities[rank].doing is Doing.BACKWARD]
     others = tuple(rank for rank in running if rank not in backward)
     if backward and others and len(running) > 1:  # the gradient exchange is inside a backward
-        return _class_of(others, evidence, activities), others
+        return class_of(others, evidence, activities), others
     standing = tuple(running or evidence.ranks)
-    return _class_of(standing, evidence, activities), standing
+    return class_of(standing, evidence, activities), standing
 
 
-def _classify_difference(
+def classify_difference(
     differing: Mapping[int, Call], activities: Mapping[int, Activity]
 ) -> tuple[HangClass, tuple[int, ...]]:
     """Return the ranks that evaluate, if only some do, or else those that are in the minority."""
     evaluating = [rank for rank in differing if activities[rank].evaluates]
     if evaluating and len(evaluating) < len(differing):
         return HangClass.EVALUATION, tuple(sorted(evaluating))
-    return HangClass.MISMATCH, _find_minority(differing)
+    return HangClass.MISMATCH, find_minority(differing)
 
 
-def _find_minority(calls: Mapping[int, Call]) -> tuple[int, ...]:
+def find_minority(calls: Mapping[int, Call]) -> tuple[int, ...]:
     """Return the ranks whose call is not that of the most; all of them if no call is."""
     sides: dict[tuple[object, ...], list[int]] = {}
     for rank, call in sorted(calls.items()):
@@ -185,7 +185,7 @@ def _find_minority(calls: Mapping[int, Call]) -> tuple[int, ...]:
     return tuple(sorted(set(calls).difference(most)))
 
 
-def _class_of(
+def class_of(
     culprits: Iterable[int], evidence: Evidence, activities: Mapping[int, Activity]
 ) -> HangClass:
     """Return the class of ranks that have not entered a collective, by what they do."""
@@ -210,7 +210,7 @@ def _class_of(
     return HangClass.OWN_CODE if everybody else HangClass.NEVER_ENTERED
 
 
-def _find_waiting(
+def find_waiting(
     evidence: Evidence,
     activities: Mapping[int, Activity],
     waits: Waits,
@@ -225,13 +225,13 @@ def _find_waiting(
     return tuple(found)
 
 
-def _find_call(waits: Waits, waiting: tuple[int, ...], culprits: tuple[int, ...]) -> Call | None:
+def find_call(waits: Waits, waiting: tuple[int, ...], culprits: tuple[int, ...]) -> Call | None:
     """Return the first collective in which ranks wait, for the words of the verdict."""
     calls = [waits.open[rank] for rank in (*waiting, *culprits) if rank in waits.open]
     return min(calls, key=lambda call: call.sequence) if calls else None
 
 
-def _may_take_long(
+def may_take_long(
     kind: HangClass,
     culprits: tuple[int, ...],
     evidence: Evidence,
@@ -252,7 +252,8 @@ def _may_take_long(
         if status is None:
             continue  # it has not imported its framework yet, or runs on another host
         activity = activities[rank]
-        is_long = activity.evaluates or activity.doing in LONG or status.steps == 0
+        imports = any(frame.file.startswith("<frozen importlib") for frame in status.stack)
+        is_long = activity.evaluates or activity.doing in LONG or status.steps == 0 or imports
         is_computing = not waiting and _idle_s(status) < status.limit_ns / 1e9
         if activity.doing in WAITS_FOR_RANKS and status.steps > 0:
             return False
@@ -268,7 +269,7 @@ def _idle_s(status: Status) -> float:
     return max(0, status.written_ns - status.alive_ns) / 1e9
 
 
-def _say_missing(
+def say_missing(
     evidence: Evidence, waits: Waits, kind: HangClass, culprits: tuple[int, ...]
 ) -> Iterable[str]:
     yield from evidence.damaged

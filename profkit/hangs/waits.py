@@ -47,7 +47,7 @@ def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) 
         found = next((call for call in calls if not call.done), None)
         activity = activities[rank]
         if found is None and activity.doing is Doing.COLLECTIVE and status.state == RUNNING:
-            found = _call_of_stack(activity.function, status)
+            found = call_of_stack(activity.function, status)
         if found is not None and status.state == RUNNING:
             opened[rank] = found
     missing = {}
@@ -57,12 +57,12 @@ def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) 
             members = (rank, call.peer)
         others = [other for other in members if other != rank]
         missing[rank] = frozenset(
-            other for other in others if not _has_entered(other, call, ranks, opened)
+            other for other in others if not has_entered(other, call, ranks, opened)
         )
-    return Waits(opened, missing, _find_difference(ranks, opened), last)
+    return Waits(opened, missing, find_difference(ranks, opened), last)
 
 
-def _call_of_stack(function: str, status: Status) -> Call | None:
+def call_of_stack(function: str, status: Status) -> Call | None:
     """Return the call that a rank is in by its stack, after the last one that is numbered."""
     collectives = [call for call in status.calls if call.peer is None]
     if not collectives:
@@ -71,7 +71,7 @@ def _call_of_stack(function: str, status: Status) -> Call | None:
     return Call(before.group, before.sequence + 1, function, members=before.members)
 
 
-def _has_entered(
+def has_entered(
     rank: int, call: Call, ranks: Mapping[int, Status], opened: Mapping[int, Call]
 ) -> bool:
     status = ranks.get(rank)
@@ -90,7 +90,7 @@ def _same_group(one: Call, other: Call) -> bool:
     return one.group == other.group and one.peer is None and other.peer is None
 
 
-def _find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) -> dict[int, Call]:
+def find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) -> dict[int, Call]:
     """Return the calls at the first number at which two ranks of a group differ.
 
     Only numbers with an open call, or one after it, count: what is over has matched.

@@ -55,7 +55,7 @@ def say_verdict(verdict: Verdict) -> str:
     waiting, call = verdict.waiting, verdict.call
     s = "s" if len(waiting) == 1 else ""
     if verdict.kind is HangClass.MISMATCH or (verdict.entered and not verdict.waiting):
-        parts += list(_say_difference(verdict))
+        parts += list(say_difference(verdict))
     elif verdict.kind is HangClass.NONE_LEFT and verdict.ranks:
         own = say_call(verdict.waits.open[verdict.ranks[0]])
         ranks = say_ranks(verdict.ranks)
@@ -72,13 +72,13 @@ def say_verdict(verdict: Verdict) -> str:
     elif waiting:
         parts.append(f"{say_ranks(waiting)} wait{s} for other ranks")
     if verdict.kind not in {HangClass.MISMATCH, HangClass.NONE_LEFT}:
-        parts += [_say_rank(verdict, rank) for rank in verdict.ranks[:4]]
+        parts += [say_rank(verdict, rank) for rank in verdict.ranks[:4]]
         if len(verdict.ranks) > 4:
             parts.append(f"so do {say_ranks(verdict.ranks[4:])}")
     return "; ".join(parts)
 
 
-def _say_difference(verdict: Verdict) -> Iterator[str]:
+def say_difference(verdict: Verdict) -> Iterator[str]:
     """Say which ranks entered which collective."""
     calls = verdict.entered or verdict.waits.open
     sides: dict[str, list[int]] = {}
@@ -98,7 +98,7 @@ def _say_difference(verdict: Verdict) -> Iterator[str]:
         yield f"{say_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {words}{place}"
 
 
-def _say_rank(verdict: Verdict, rank: int) -> str:
+def say_rank(verdict: Verdict, rank: int) -> str:
     """Say what a rank that holds up the job does, and where."""
     status = verdict.evidence.ranks.get(rank)
     who = f"rank {rank}"
@@ -108,11 +108,11 @@ def _say_rank(verdict: Verdict, rank: int) -> str:
     if status.state == FAILED:
         return f"{who} ended with {safe_text(status.error)}{_place(verdict, rank, ' at ')}{where}"
     if verdict.evidence.is_dead(rank):
-        return f"{who} is dead: its process {status.pid} is gone{where}{_last_place(status)}"
+        return f"{who} is dead: its process {status.pid} is gone{where}{say_last_place(status)}"
     if status.state != RUNNING:
         return f"{who} has ended, after {status.steps:,} steps"
     if verdict.evidence.is_stopped(rank):
-        return f"{who} is stopped (state T, process {status.pid}){where}{_last_place(status)}"
+        return f"{who} is stopped (state T, process {status.pid}){where}{say_last_place(status)}"
     activity = verdict.activities[rank]
     if verdict.kind is HangClass.STORE:
         verb = "has not joined them" if verdict.waiting else f"waits in {activity.function}"
@@ -124,9 +124,9 @@ def _say_rank(verdict: Verdict, rank: int) -> str:
         verb = "has not entered it"
     else:
         verb = "stands"
-    details = [_place(verdict, rank, ""), *_say_thread(status, activity)]
+    details = [_place(verdict, rank, ""), *say_thread(status, activity)]
     said = [detail for detail in details if detail]
-    return f"{who} {verb}: {', '.join(said)}{_say_workers(status)}" if said else f"{who} {verb}"
+    return f"{who} {verb}: {', '.join(said)}{say_workers(status)}" if said else f"{who} {verb}"
 
 
 def _place(verdict: Verdict, rank: int, before: str) -> str:
@@ -141,12 +141,12 @@ def _place(verdict: Verdict, rank: int, before: str) -> str:
     return f"{before}{shown_name(place)}" if place is not None else ""
 
 
-def _last_place(status: Status) -> str:
+def say_last_place(status: Status) -> str:
     place = own_frame(status.stack, OWN_CODE)
     return f", last seen at {shown_name(place)}" if place is not None else ""
 
 
-def _say_thread(status: Status, activity: Activity) -> Iterator[str]:
+def say_thread(status: Status, activity: Activity) -> Iterator[str]:
     if activity.doing is Doing.DATA:
         yield "waits for data"
     elif activity.doing is Doing.DEVICE:
@@ -161,7 +161,7 @@ def _say_thread(status: Status, activity: Activity) -> Iterator[str]:
         yield f"{status.system_call} on {safe_text(status.reads)}"
 
 
-def _say_workers(status: Status) -> str:
+def say_workers(status: Status) -> str:
     """Name the processes of the rank that ended or are stopped."""
     words = []
     for number, worker in enumerate(status.workers):

@@ -23,7 +23,7 @@ AT = 25
 
 def start(folder: Path, plant: str, *, framework: str = "torch") -> subprocess.Popen[bytes]:
     """Start a job whose rank 1 hangs, recorded by `profkit run`, in a group of its own."""
-    command = [HANGS / "launch.py", 2, HANGS / f"job_{framework}.py"]
+    command = [HANGS / "hang_launch.py", 2, HANGS / f"hang_job_{framework}.py"]
     command += [plant, "development", 1, AT, LIMIT_S, folder]
     profkit = [sys.executable, "-m", "profkit", "run", "--collect", "none", "--hang-after"]
     profkit += [str(LIMIT_S), "-o", str(folder / "runs"), "--", sys.executable]
@@ -69,10 +69,10 @@ def test_a_rank_that_never_enters_is_named_with_its_line(tmp_path: Path, framewo
     assert code == 12
     verdict = account["verdict"]
     assert (verdict["class"], verdict["ranks"], verdict["waiting"]) == ("never entered", [1], [0])
-    lines = (HANGS / "sites.py").read_text().splitlines()
+    lines = (HANGS / "hang_sites.py").read_text().splitlines()
     line = next(number for number, text in enumerate(lines, 1) if "# site: sleep" in text)
     place = verdict["places"]["1"]
-    assert (Path(place["file"]).name, place["line"]) == ("sites.py", line)
+    assert (Path(place["file"]).name, place["line"]) == ("hang_sites.py", line)
     assert place["function"] == "decode_sleeping"
     assert "rank 1 has not entered it" in said
 
@@ -80,7 +80,7 @@ def test_a_rank_that_never_enters_is_named_with_its_line(tmp_path: Path, framewo
 def test_a_call_that_holds_the_interpreter_has_a_line_too(tmp_path: Path) -> None:
     kill_after_verdict(start(tmp_path, "native"), tmp_path)
     _, account = why(tmp_path)
-    lines = (HANGS / "sites.py").read_text().splitlines()
+    lines = (HANGS / "hang_sites.py").read_text().splitlines()
     line = next(number for number, text in enumerate(lines, 1) if "# site: native" in text)
     assert account["verdict"]["ranks"] == [1]
     assert account["verdict"]["places"]["1"]["line"] == line

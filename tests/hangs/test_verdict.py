@@ -112,6 +112,17 @@ def test_a_part_that_may_take_long_is_said_and_raises_no_alarm() -> None:
     assert verdict_of(lifeless, *waiting(1, 2, 3)).level is Level.ALARM
 
 
+def test_the_import_of_a_compiler_is_a_part_of_the_compilation() -> None:
+    importing = (
+        Frame("<frozen importlib._bootstrap>", "_find_and_load", 1176, "python"),
+        Frame(f"{TORCH}_dynamo/convert_frame.py", "<module>", 30, "package"),
+        *IN_CODE,
+    )
+    own = rank(0, stack=importing, calls=calls(55, done=True), idle_s=0.0)
+    verdict = verdict_of(own, *waiting(1, 2, 3))
+    assert (verdict.kind, verdict.level) == (HangClass.COMPILE, Level.NOTICE)
+
+
 def test_the_first_difference_is_a_mismatch() -> None:
     other = rank(2, calls=calls(56, done=False, op="broadcast"))
     verdict = verdict_of(*waiting(0, 1, 3), other)

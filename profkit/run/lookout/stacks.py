@@ -28,7 +28,7 @@ class Stacks:
     def read(self, thread: int) -> tuple[tuple[Frame, ...], tuple[tuple[Frame, ...], ...]]:
         """Return the stack of this thread, and those of others that are in the job's code."""
         own: tuple[Frame, ...] = ()
-        others = []
+        others: list[tuple[Frame, ...]] = []
         for ident, innermost in sys._current_frames().items():  # noqa: SLF001  # no public name
             if ident == thread:
                 own = tuple(self._name(innermost))

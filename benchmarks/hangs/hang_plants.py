@@ -75,7 +75,10 @@ BY_NAME = {plant.name: plant for plant in PLANTS}
 def lines_of(site: str, variant: str, framework: str) -> set[tuple[str, int]]:
     """Return the files and lines that are marked with a site; a loop has two."""
     found = set()
-    names = ["other_sites.py" if variant == HELD_OUT else "sites.py", f"job_{framework}.py"]
+    names = [
+        "hang_other_sites.py" if variant == HELD_OUT else "hang_sites.py",
+        f"hang_job_{framework}.py",
+    ]
     for name in names:
         for number, line in enumerate((HERE / name).read_text().splitlines(), 1):
             mark = re.search(r"# site: ([\w, ]+)", line)

@@ -1,6 +1,6 @@
 """Start the ranks of a job like torchrun, which takes longer to start than the jobs here run.
 
-    python launch.py COUNT SCRIPT [ARGUMENT ...]
+    python hang_launch.py COUNT SCRIPT [ARGUMENT ...]
 
 If a rank fails, the others are ended.
 """

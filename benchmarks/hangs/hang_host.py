@@ -1,6 +1,6 @@
 """Keep a framework imported and fork the ranks of jobs, because imports outlast a job.
 
-    python benchmarks/hangs/host.py FRAMEWORK WORK AT_ONCE PLANT-VARIANT-RANKS ...
+    python benchmarks/hangs/hang_host.py FRAMEWORK WORK AT_ONCE PLANT-VARIANT-RANKS ...
 
 Each job has a supervisor, which stands for `profkit run`: it makes the run's folder and raises the
 alarm. Its ranks are hooked as `profkit run` hooks them. After the verdict all ranks are killed, and
@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from plants import BY_NAME, HEALTHY, HELD_OUT, Plant
+from hang_plants import BY_NAME, HEALTHY, HELD_OUT, Plant
 
 LIMIT_S = 4.0
 PATIENCE_S = 60.0
@@ -95,9 +95,9 @@ def supervise(work: Path, framework: str, name: str, variant: str, ranks: int) -
     started = time.time()
     said_at = wait_for_verdict(launcher, said, folder, plant)
     time.sleep(AFTER_VERDICT_S)
+    alarm.stop()  # whoever kills the ranks kills `profkit run` as well
     with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher, signal.SIGKILL)
-    alarm.stop()
     planted = folder / "planted"
     planted_at = float(planted.read_text()) if planted.exists() else started
     result = {
@@ -185,9 +185,9 @@ def be_a_rank(framework: str, run: Path, rank: int, ports: list[int], words: lis
             "PROFKIT_COLLECT": "none",
         }
     )
-    sys.argv = [f"job_{framework}.py", *words]
+    sys.argv = [f"hang_job_{framework}.py", *words]
     importlib.import_module("profkit.run.attach.arming").arm_job()
-    importlib.import_module(f"job_{framework}").main()
+    importlib.import_module(f"hang_job_{framework}").main()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A job of some ranks over gloo that hangs as it is told to.
 
-    job_torch.py PLANT VARIANT RANK STEP LIMIT FOLDER
+    hang_job_torch.py PLANT VARIANT RANK STEP LIMIT FOLDER
 
 It writes the time at which it begins to hang to FOLDER/planted.
 """
@@ -27,7 +27,7 @@ IS_CULPRIT = int(RANK) == ME
 AT = int(STEP)
 LIMIT_S = float(LIMIT)
 HELD_OUT = VARIANT == "held-out"
-SITES: Any = importlib.import_module("other_sites" if HELD_OUT else "sites")
+SITES: Any = importlib.import_module("hang_other_sites" if HELD_OUT else "hang_sites")
 STEPS = 10_000
 EVALUATED_S = 2.5
 

@@ -1,8 +1,8 @@
 """Plant hangs into small jobs, and count how often profkit names rank, class and line.
 
-python benchmarks/hangs run              run the missing ones into --work; may be interrupted
-python benchmarks/hangs score            show the verdicts as a table
-python benchmarks/hangs score --write    also write docs/hangs-accuracy.md
+python benchmarks/hangs/hangs.py run              run the missing ones into --work; may be interrupted
+python benchmarks/hangs/hangs.py score            show the verdicts as a table
+python benchmarks/hangs/hangs.py score --write    also write docs/hangs-accuracy.md
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from plants import BOTH, DEVELOPMENT, HEALTHY, HELD_OUT, HERE, PLANTS
+from hang_plants import BOTH, DEVELOPMENT, HEALTHY, HELD_OUT, HERE, PLANTS
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     args = parser.parse_intermixed_args()
     if args.what == "score":
-        from scoring import score
+        from hang_scoring import score
 
         score(args.work, write=args.write)
         return
@@ -45,7 +45,14 @@ def main() -> None:
                     if is_wanted and framework in plant.frameworks and not is_done:
                         jobs.append(f"{plant.name}/{variant}/{ranks}")
         if jobs:
-            host = [sys.executable, HERE / "host.py", framework, args.work, args.at_once, *jobs]
+            host = [
+                sys.executable,
+                HERE / "hang_host.py",
+                framework,
+                args.work,
+                args.at_once,
+                *jobs,
+            ]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             subprocess.run(list(map(str, host)), env=environment, check=True)
 

@@ -1,6 +1,6 @@
-"""The same as `job_torch.py` for Paddle.
+"""The same as `hang_job_torch.py` for Paddle.
 
-job_paddle.py PLANT VARIANT RANK STEP LIMIT FOLDER
+hang_job_paddle.py PLANT VARIANT RANK STEP LIMIT FOLDER
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IS_CULPRIT = int(RANK) == ME
 AT = int(STEP)
 LIMIT_S = float(LIMIT)
 HELD_OUT = VARIANT == "held-out"
-SITES: Any = importlib.import_module("other_sites" if HELD_OUT else "sites")
+SITES: Any = importlib.import_module("hang_other_sites" if HELD_OUT else "hang_sites")
 STEPS = 10_000
 EVALUATED_S = 2.5
 
