@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from profkit.analysis.estimate import Z_95, Estimate
+from profkit.analysis.estimate import Z_95, Estimate, scale
 from profkit.analysis.stack_samples import Place
 from profkit.analysis.stacks import LEAST_SHARE, CodeView, PhaseLines, wilson
 
@@ -126,19 +126,13 @@ def _named(part: PhaseLines) -> dict[Key, Place]:
 
 
 def _times(part: PhaseLines, factor: float) -> Mapping[Key, Estimate]:
-    return {_key(line.place): _scaled(line.step_ns, factor) for line in part.lines}
+    return {_key(line.place): scale(line.step_ns, factor) for line in part.lines}
 
 
 def _unseen(part: PhaseLines, factor: float) -> Estimate:
     """Return the time of a line without a hit: zero, or a little more."""
     most = wilson(0.0, part.independent).high or 0.0
     return Estimate(0.0, 0.0, most * max(0.0, part.step_ns) * factor)
-
-
-def _scaled(found: Estimate, factor: float) -> Estimate:
-    if found.low is None or found.high is None:
-        return Estimate(found.value * factor)
-    return Estimate(found.value * factor, found.low * factor, found.high * factor)
 
 
 def _subtract(target: Estimate, base: Estimate) -> Estimate:

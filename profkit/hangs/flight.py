@@ -109,9 +109,11 @@ def _read(entry: Any, rank: int, members: tuple[int, ...]) -> Call:
     peer = None
     if is_point:
         op, _, ends = op.partition(" ")
-        ranks = [int(number) for number in re.findall(r"\d+", ends)]
-        others = [number for number in ranks if number != rank]
+        others = [number for number in map(int, re.findall(r"\d+", ends)) if number != rank]
         peer = others[0] if others else None
+    started = None
+    if name.startswith("nccl:"):  # only NCCL's dumps say if the kernel runs
+        started = entry.get("state") in {"started", "completed"}
     size, dtype = message_of(entry)
     return Call(
         group_of(entry),
@@ -123,12 +125,5 @@ def _read(entry: Any, rank: int, members: tuple[int, ...]) -> Call:
         is_over(entry),
         int(entry.get("time_created_ns") or 0),
         peer,
-        started=_is_started(entry, name),
+        started=started,
     )
-
-
-def _is_started(entry: Mapping[str, Any], name: str) -> bool | None:
-    """Return true if the kernel runs; only NCCL's dumps say so."""
-    if not name.startswith("nccl:"):
-        return None
-    return entry.get("state") in {"started", "completed"}

@@ -82,7 +82,8 @@ def judge(evidence: Evidence, now_ns: int | None = None) -> Verdict | None:
     waits = find_waits(ranks, activities)
     kind, culprits = _classify(evidence, activities, waits)
     waiting = _find_waiting(evidence, activities, waits, culprits)
-    call = _find_call(waits, waiting, culprits)
+    calls = [waits.open[rank] for rank in (*waiting, *culprits) if rank in waits.open]
+    call = min(calls, key=lambda each: each.sequence, default=None)
     alive = [rank for rank, status in ranks.items() if status.state == RUNNING] or list(ranks)
     stood_s = max((now_ns or ranks[rank].written_ns) - ranks[rank].moved_ns for rank in alive) / 1e9
     is_long = _may_take_long(kind, culprits, evidence, activities, waiting)
@@ -223,12 +224,6 @@ def _find_waiting(
         if rank not in culprits and status.state == RUNNING and is_waiting:
             found.append(rank)
     return tuple(found)
-
-
-def _find_call(waits: Waits, waiting: tuple[int, ...], culprits: tuple[int, ...]) -> Call | None:
-    """Return the first collective in which ranks wait, for the words of the verdict."""
-    calls = [waits.open[rank] for rank in (*waiting, *culprits) if rank in waits.open]
-    return min(calls, key=lambda call: call.sequence) if calls else None
 
 
 def _may_take_long(

@@ -82,12 +82,10 @@ def _has_entered(
         return own is not None and own.peer is not None and own.op != call.op
     if own is not None and own.group == call.group and own.sequence >= call.sequence:
         return True
-    numbers = [each.sequence for each in status.calls if _same_group(each, call)]
-    return bool(numbers) and max(numbers) >= call.sequence
-
-
-def _same_group(one: Call, other: Call) -> bool:
-    return one.group == other.group and one.peer is None and other.peer is None
+    for each in status.calls:
+        if each.group == call.group and each.peer is None and each.sequence >= call.sequence:
+            return True
+    return False
 
 
 def _find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) -> dict[int, Call]:

@@ -100,7 +100,7 @@ def _read_row(
             continue
         figure = float(number[1].replace(",", ""))
         shape = list(find_statements([TextLine(line.number, title)], file))
-        framework = _framework(title)
+        framework = next((name for name in _FRAMEWORKS if name in title.lower()), "")
         what = _what(title)
         if what is None and (shape or framework) and not _other_words(title, shape):
             what = What.THROUGHPUT
@@ -131,8 +131,3 @@ def _other_words(title: str, shape: Sequence[Value]) -> str:
     for each in shape:
         rest = rest.replace(each.words.lower(), " ")
     return _LETTERS.sub("", _NAMES.sub(" ", rest))
-
-
-def _framework(title: str) -> str:
-    small = title.lower()
-    return next((name for name in _FRAMEWORKS if name in small), "")
