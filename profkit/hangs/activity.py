@@ -105,8 +105,11 @@ def find_activity(status: Status) -> Activity:
     place = own_frame(stack, OWN_CODE)
     named = any(frame.origin == OWN_CODE and _EVALUATIONS.search(frame.function) for frame in stack)
     evaluates = status.evaluates or named
-    known = [(_look_up(frame), frame.function) for frame in stack if frame.origin != OWN_CODE]
-    found = [(doing, function) for doing, function in known if doing is not None]
+    found = []
+    for frame in stack:
+        doing = None if frame.origin == OWN_CODE else _look_up(frame)
+        if doing is not None:
+            found.append((doing, frame.function))
     compiling = [function for doing, function in found if doing is Doing.COMPILE]
     if compiling and found[0][0] not in WAITS_FOR_RANKS:
         return Activity(Doing.COMPILE, compiling[0], place, evaluates)

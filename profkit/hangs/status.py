@@ -7,6 +7,7 @@ the rank's own clock of the day. Nothing here needs more than the standard libra
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,17 +180,14 @@ def _build(kind: type[T], content: Mapping[str, Any]) -> T:
         if known.name in _PARTS:
             value = tuple(_build(_PARTS[known.name], each) for each in value)
         elif known.name == "other_stacks":
-            value = tuple(tuple(map(_frame, stack)) for stack in value)
+            build = functools.partial(_build, Frame)
+            value = tuple(tuple(map(build, stack)) for stack in value)
         elif known.name == "members":
             value = tuple(map(int, value))
         elif not isinstance(value, _kinds(str(known.type))):
             raise TypeError(known.name)
         values[known.name] = value
     return kind(**values)
-
-
-def _frame(content: Mapping[str, Any]) -> Frame:
-    return _build(Frame, content)
 
 
 def _kinds(annotation: str) -> tuple[type, ...]:

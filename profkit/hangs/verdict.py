@@ -156,9 +156,8 @@ def _classify_without_calls(
     silent = evidence.silent.intersection(running).difference(evidence.native)
     if silent:
         return HangClass.UNCLEAR, tuple(sorted(silent))
-    backward = [rank for rank in running if activities[rank].doing is Doing.BACKWARD]
-    others = tuple(rank for rank in running if rank not in backward)
-    if backward and others and len(running) > 1:  # the gradient exchange is inside a backward
+    others = tuple(rank for rank in running if activities[rank].doing is not Doing.BACKWARD)
+    if 0 < len(others) < len(running):  # the gradient exchange is inside a backward
         return _class_of(others, evidence, activities), others
     standing = tuple(running or evidence.ranks)
     return _class_of(standing, evidence, activities), standing

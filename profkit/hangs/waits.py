@@ -55,10 +55,11 @@ def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) 
         members = call.members or tuple(ranks)
         if call.peer is not None:
             members = (rank, call.peer)
-        others = [other for other in members if other != rank]
-        missing[rank] = frozenset(
-            other for other in others if not _has_entered(other, call, ranks, opened)
-        )
+        late = set()
+        for other in members:
+            if other != rank and not _has_entered(other, call, ranks, opened):
+                late.add(other)
+        missing[rank] = frozenset(late)
     return Waits(opened, missing, _find_difference(ranks, opened), last)
 
 
@@ -100,11 +101,15 @@ def _find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) ->
                 numbered.setdefault((call.group, call.sequence), {})[rank] = call
     for key in sorted(numbered):
         calls = numbered[key]
-        is_open = any(not call.done for call in calls.values())
-        ops = {call.op for call in calls.values()}
-        measured = [call for call in calls.values() if call.bytes]  # a stack shows no size
-        sizes = {call.bytes for call in measured if call.op in SAME_SIZE}
-        types = {call.dtype for call in measured}
+        is_open = False
+        ops, sizes, types = set(), set(), set()
+        for call in calls.values():
+            is_open = is_open or not call.done
+            ops.add(call.op)
+            if call.bytes:  # a stack shows no size
+                types.add(call.dtype)
+                if call.op in SAME_SIZE:
+                    sizes.add(call.bytes)
         if is_open and (len(ops) > 1 or len(sizes) > 1 or len(types) > 1):
             return calls
     return {}

@@ -56,8 +56,11 @@ def part_evaluations(
         is_wait = wait_s - usual_wait_s > _NOTICEABLE_WAIT * usual_step_s
         is_wait = is_wait and wait_s > _LONGER_WAIT * usual_wait_s
         longer[record.line] = is_wait or step_s > longest_s
-    after = [longer[line] for line, is_after in follows.items() if is_after]
-    others = [longer[line] for line, is_after in follows.items() if not is_after][1:]
+    after: list[bool] = []
+    others: list[bool] = []
+    for line, is_after in follows.items():
+        (after if is_after else others).append(longer[line])
+    others = others[1:]  # the first line follows no other
     if not any(after) or sum(after) * len(others) < _MORE_OFTEN * sum(others) * len(after):
         return list(records)
     parted = []

@@ -118,8 +118,13 @@ def _lines_with_epoch_start(log: ParsedLog) -> set[int]:
 
 def _by_epoch(records: Sequence[Record], begins: set[int]) -> set[int]:
     """Return the lines in which an epoch begins, if these take longer than the others."""
-    inside = [_step_s(each) for each in records if each.line in begins]
-    outside = [_step_s(each) for each in records if each.line not in begins]
+    inside, outside, lines = [], [], set()
+    for each in records:
+        if each.line in begins:
+            inside.append(_step_s(each))
+            lines.add(each.line)
+        else:
+            outside.append(_step_s(each))
     if min(len(inside), len(outside)) < _FEWEST_IN_GROUP:
         return set()
     error = math.hypot(
@@ -128,11 +133,11 @@ def _by_epoch(records: Sequence[Record], begins: set[int]) -> set[int]:
     )
     if statistics.fmean(inside) - statistics.fmean(outside) <= _STANDARD_ERRORS * error:
         return set()
-    return {each.line for each in records if each.line in begins}
+    return lines
 
 
 def _far_above_median(records: Sequence[Record]) -> set[int]:
-    times = [_step_s(each) for each in records]
+    times = list(map(_step_s, records))
     usual = statistics.median(times)
     spread = MAD_TO_DEVIATION * statistics.median(abs(each - usual) for each in times)
     limit = usual + max(_SPREADS * spread, _LONGER * usual)

@@ -101,7 +101,7 @@ def _read_row(
         figure = float(number[1].replace(",", ""))
         shape = list(find_statements([TextLine(line.number, title)], file))
         framework = next((name for name in _FRAMEWORKS if name in title.lower()), "")
-        what = _what(title)
+        what = next((kind for kind, pattern in _HEADERS if pattern.search(title)), None)
         if what is None and (shape or framework) and not _other_words(title, shape):
             what = What.THROUGHPUT
         if what in (What.CARDS, What.BATCH):
@@ -116,13 +116,6 @@ def _read_row(
         stated = {each.what for each in setting}
         setting += [each for each in context if each.what not in stated]
         yield Figure(value, tuple(setting), framework)
-
-
-def _what(title: str) -> What | None:
-    for what, pattern in _HEADERS:
-        if pattern.search(title):
-            return what
-    return None
 
 
 def _other_words(title: str, shape: Sequence[Value]) -> str:
