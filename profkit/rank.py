@@ -61,15 +61,12 @@ def local_rank_of(environ: Mapping[str, str] = os.environ) -> int | None:
         local = environ.get(launcher.local_rank, "")
         if not local.isdigit():
             continue
-        if launcher is SLURM and not _has_slurm_neighbours(environ):
-            return None
+        if launcher is SLURM:
+            tasks = read_number(environ, SLURM.world_size, 1)
+            if tasks <= read_number(environ, "SLURM_NNODES", 1):  # one on each machine
+                return None
         return int(local)
     return None
-
-
-def _has_slurm_neighbours(environ: Mapping[str, str]) -> bool:
-    """Return true if Slurm started several tasks on each machine."""
-    return read_number(environ, SLURM.world_size, 1) > read_number(environ, "SLURM_NNODES", 1)
 
 
 def read_number(environ: Mapping[str, str], name: str, otherwise: int) -> int:

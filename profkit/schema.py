@@ -208,13 +208,12 @@ _FIELDS = {
 }
 
 
-def _schema(table: str) -> pa.Schema:
-    version = ".".join(map(str, SCHEMA_VERSION))
-    metadata = {b"profkit.table": table.encode(), b"profkit.schema": version.encode()}
-    return pa.schema(_FIELDS[table], metadata=metadata)
+_VERSION: Final = {b"profkit.schema": ".".join(map(str, SCHEMA_VERSION)).encode()}
 
-
-SCHEMAS: Final[Mapping[str, pa.Schema]] = {table: _schema(table) for table in _FIELDS}
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    table: pa.schema(fields, metadata={b"profkit.table": table.encode(), **_VERSION})
+    for table, fields in _FIELDS.items()
+}
 
 
 def is_name(field: pa.Field) -> bool:

@@ -77,7 +77,10 @@ def _head(results: list[dict[str, Any]]) -> Iterator[str]:
         "jobs. The held-out jobs have another model, another rank, and other code on other lines."
     )
     yield ""
-    yield "A size or type that differs makes gloo abort a rank, so that such a job ends and does not hang."
+    yield (
+        "A size or type that differs makes gloo abort a rank, so that such a job ends and does "
+        "not hang."
+    )
     yield ""
     yield (
         "Three held-out jobs with two ranks were wrong when they were run first, and were not run "

@@ -1,8 +1,8 @@
 """Plant hangs into small jobs, and count how often profkit names rank, class and line.
 
-python benchmarks/hangs/hangs.py run              run the missing ones into --work; may be interrupted
-python benchmarks/hangs/hangs.py score            show the verdicts as a table
-python benchmarks/hangs/hangs.py score --write    also write docs/hangs-accuracy.md
+python benchmarks/hangs/hangs.py run            run the missing ones into --work, and go on there
+python benchmarks/hangs/hangs.py score          show the verdicts as a table
+python benchmarks/hangs/hangs.py score --write  also write docs/hangs-accuracy.md
 """
 
 from __future__ import annotations

@@ -143,7 +143,8 @@ class Steps:
         if not self.stepped or state.mode is not _INFERRED or not self.stepped >= self.known:
             return
         if state.batch_seen:
-            if not self._is_abandoned():
+            # A loop that has abandoned its loaders takes no more batches of them.
+            if self._rounds <= MOST_ROUNDS and (self.loaders or not self._had_loaders):
                 return
             self._repeated = deque(self._pending.trained)
         self.end_step(end)
@@ -159,12 +160,6 @@ class Steps:
             self.known &= self.stepped
         if not self._state.batch_seen:
             self.end_round()
-
-    def _is_abandoned(self) -> bool:
-        """Return true if the loop takes no more batches of the loaders that it has used."""
-        if self._rounds > MOST_ROUNDS:
-            return True
-        return self._had_loaders and not self.loaders
 
     def follow_loader(self, iterator: object) -> None:
         """Note that the loop may take batches from an iterator, as long as that exists."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from profkit.analysis.estimate import Z_95, Estimate
+from profkit.analysis.estimate import Z_95, Estimate, scale, subtract
 from profkit.analysis.stack_samples import Place
 from profkit.analysis.stacks import LEAST_SHARE, CodeView, PhaseLines, wilson
 
@@ -109,7 +109,7 @@ def _compare_phase(before: PhaseLines, after: PhaseLines, factor: float) -> list
     found = []
     for key in ours.keys() | theirs.keys():
         base, target = ours.get(key, unseen[0]), theirs.get(key, unseen[1])
-        difference = _subtract(target, base)
+        difference = subtract(target, base)
         found.append(LineChange(before.phase, names[key], base, target, difference))
     return found
 
@@ -126,26 +126,10 @@ def _named(part: PhaseLines) -> dict[Key, Place]:
 
 
 def _times(part: PhaseLines, factor: float) -> Mapping[Key, Estimate]:
-    return {_key(line.place): _scaled(line.step_ns, factor) for line in part.lines}
+    return {_key(line.place): scale(line.step_ns, factor) for line in part.lines}
 
 
 def _unseen(part: PhaseLines, factor: float) -> Estimate:
     """Return the time of a line without a hit: zero, or a little more."""
     most = wilson(0.0, part.independent).high or 0.0
     return Estimate(0.0, 0.0, most * max(0.0, part.step_ns) * factor)
-
-
-def _scaled(found: Estimate, factor: float) -> Estimate:
-    if found.low is None or found.high is None:
-        return Estimate(found.value * factor)
-    return Estimate(found.value * factor, found.low * factor, found.high * factor)
-
-
-def _subtract(target: Estimate, base: Estimate) -> Estimate:
-    """Return the difference, with the bounds that Newcombe's method gives for two intervals."""
-    value = target.value - base.value
-    if target.low is None or target.high is None or base.low is None or base.high is None:
-        return Estimate(value)
-    below = ((target.value - target.low) ** 2 + (base.high - base.value) ** 2) ** 0.5
-    above = ((target.high - target.value) ** 2 + (base.value - base.low) ** 2) ** 0.5
-    return Estimate(value, value - below, value + above)

@@ -48,13 +48,15 @@ class PublishedFigure:
         config = run.config
         is_mixed = str(config.get("precision", "fp32")) not in FULL_PRECISIONS
         own_model = f"{run.workload} {config.get('model', '')}"
+        # The tool of a log that does not name its model is the workload's name.
+        is_title = run.workload == config.get("log_of")
         return (
             self.gpus == run.world_size
             and self.batch_per_gpu == config.get("batch_size")
             and (self.precision.lower() not in FULL_PRECISIONS) is is_mixed
             and self._is_for_device(run)
             and _alike(self.framework, run.framework)
-            and (_is_title(run) or _alike(self.model, own_model))
+            and (is_title or _alike(self.model, own_model))
         )
 
     def _is_for_device(self, run: RunManifest) -> bool:
@@ -94,11 +96,6 @@ def known_figures(workload: str) -> tuple[PublishedFigure, ...]:
                 )
             )
     return tuple(figures)
-
-
-def _is_title(run: RunManifest) -> bool:
-    """Return true if a log does not name its model: then its tool is the workload's name."""
-    return run.workload == run.config.get("log_of")
 
 
 def _alike(published: str, own: str) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profkit.analysis.estimate import Z_95, Estimate, Floats, Ints
+from profkit.analysis.estimate import Z_95, Estimate, Floats, Ints, scale
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.stack_samples import (
     FORCED,
@@ -132,7 +132,9 @@ def time_lines(found: Samples, rows: Ints, step_ns: float) -> tuple[tuple[LineTi
         if found.callees[below] and number != HELD_PLACE:
             at = Place(at.file, at.line, at.function, found.callees[below])
         seen = int(np.count_nonzero(hits))
-        lines.append(LineTime(at, share, _times(share, step_ns), seen))
+        # A negative phase, as `unknown` may be, has no bounds.
+        bounded = share if step_ns > 0 else Estimate(share.value)
+        lines.append(LineTime(at, share, scale(bounded, step_ns), seen))
     lines.sort(key=lambda line: -line.share.value)
     return tuple(lines), fewest
 
@@ -153,13 +155,6 @@ def share_out(found: Samples, rows: Ints) -> tuple[Ints, Floats, Ints]:
         return rows, weight, place
     weight[forced] *= 1 + weight[unsure].sum() / weight[forced].sum()
     return rows[~unsure], weight[~unsure], place[~unsure]
-
-
-def _times(share: Estimate, step_ns: float) -> Estimate:
-    """Return the time of a share; a negative phase, as `unknown` may be, has no bounds."""
-    if share.low is None or share.high is None or step_ns <= 0:
-        return Estimate(share.value * step_ns)
-    return Estimate(share.value * step_ns, share.low * step_ns, share.high * step_ns)
 
 
 def estimate_share(

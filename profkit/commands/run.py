@@ -92,7 +92,11 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.hang_after is not None:
         os.environ[LIMIT_VARIABLE] = str(args.hang_after)
-    samples, against = args.samples_per_step, _split(args.against)
+    samples = args.samples_per_step
+    try:
+        against = shlex.split(args.against)
+    except ValueError as error:
+        raise UsageError(f"--against: {error}; quote it as a shell needs it") from None
     if args.run_repeats is None and not against:
         return end_like(run_job(command, args.output, name=args.name, samples_per_step=samples))
     from profkit.run.repeating import DEFAULT_REPEATS, run_repeats
@@ -106,11 +110,3 @@ def run(args: argparse.Namespace) -> int:
         samples_per_step=samples,
     )
     return end_like(code)
-
-
-def _split(command: str) -> list[str]:
-    """Return the words of the other command, as a shell splits them."""
-    try:
-        return shlex.split(command)
-    except ValueError as error:
-        raise UsageError(f"--against: {error}; quote it as a shell needs it") from None

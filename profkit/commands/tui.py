@@ -103,7 +103,13 @@ def run(args: argparse.Namespace) -> int:
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not has_terminal or os.environ.get("TERM") == "dumb":
         return _print_text(args.path, is_run=is_run)
-    return _show(args)
+    if os.environ.get("SSH_CONNECTION"):
+        os.environ.setdefault("TEXTUAL_FPS", SLOW_LINE_FPS)
+        os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+    app = _app(args)
+    gc.freeze()  # imports stay: collecting through them takes longer than a key press may
+    app.run()
+    return int(app.return_code or ExitCode.DONE)
 
 
 def _check_path(path: Path) -> bool:
@@ -155,16 +161,6 @@ def _print_text(path: Path, *, is_run: bool) -> int:
 
         print(runs_text.runs(read_runs(path), path))
     return ExitCode.DONE
-
-
-def _show(args: argparse.Namespace) -> int:
-    if os.environ.get("SSH_CONNECTION"):
-        os.environ.setdefault("TEXTUAL_FPS", SLOW_LINE_FPS)
-        os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
-    app = _app(args)
-    gc.freeze()  # imports stay: collecting through them takes longer than a key press may
-    app.run()
-    return int(app.return_code or ExitCode.DONE)
 
 
 def _app(args: argparse.Namespace) -> ProfkitApp:

@@ -51,11 +51,15 @@ def cover(case: Case, causes: Sequence[Cause]) -> Coverage | None:
     share = math.fsum(cause.share_of_gap or 0.0 for cause in counted)
     named = [name for cause in counted for name in cause.rows]
     is_bound = len(set(named)) < len(named)
+    wait = case.ledger.find(INPUT)
     for cause in counted:
         is_alone = len(counted) == 1 or bool(cause.rows)
-        # A setting is only possible, and nothing divides the rest of a log.
+        # A setting is only possible, nothing divides the rest of a log, and a wait in one may pass
+        # while the device works.
         is_possible = cause.kind == SETTING_CHANGED or REST in cause.rows
-        is_bound = is_bound or not is_alone or is_possible or _may_be_hidden(case, cause)
+        may_be_hidden = INPUT in cause.rows and wait is not None and is_doubtful_wait(case, wait)
+        is_bound = is_bound or not is_alone or is_possible or may_be_hidden
+
     if len(case.ledger.rows) == 1 and not counted:
         return Coverage(share, is_bound, settings=tuple(_settings(case, case.ledger.rows[0].name)))
     if len(case.ledger.rows) == 1 or not all(cause.rows for cause in counted):
@@ -84,12 +88,6 @@ def _left_ns(row: Row, counted: Sequence[Cause], factor: float) -> float:
             if len(cause.rows) > 1:
                 left_ns = 0.0
     return left_ns
-
-
-def _may_be_hidden(case: Case, cause: Cause) -> bool:
-    """Return true for a wait in a log that may pass while the device works."""
-    row = case.ledger.find(INPUT)
-    return INPUT in cause.rows and row is not None and is_doubtful_wait(case, row)
 
 
 def _settings(case: Case, row: str) -> Iterator[str]:

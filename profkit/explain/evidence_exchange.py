@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,13 +56,8 @@ def _count_statistics(rows: pa.Table, spans: pa.Table) -> int:
     for rank in pc.unique(rows["rank"]).to_pylist():
         own = spans.filter(pc.equal(spans["rank"], rank)).sort_by("start_ns")
         begun = rows.filter(pc.equal(rows["rank"], rank))["start_ns"].to_numpy()
-        count += _count_within(begun, own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+        starts, ends = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
+        if len(starts):  # the forwards and backwards of a rank do not overlap
+            place = np.searchsorted(starts, begun, side="right") - 1
+            count += int(((place >= 0) & (begun < ends[place])).sum())
     return count
-
-
-def _count_within(times: Any, starts: Any, ends: Any) -> int:
-    """Return how many of the times are in one of the intervals, which do not overlap."""
-    if not len(starts):
-        return 0
-    place = np.searchsorted(starts, times, side="right") - 1
-    return int(((place >= 0) & (times < ends[place])).sum())

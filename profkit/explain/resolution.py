@@ -27,20 +27,14 @@ def at_one_resolution(base: RunCosts, target: RunCosts) -> tuple[RunCosts, RunCo
     kept = []
     if INPUT in base.parts and INPUT in target.parts:
         kept.append(INPUT)
-    if _both_time_exchange(base, target):
-        kept.append(Phase.ALLREDUCE.value)
+    exchange = Phase.ALLREDUCE.value
+    is_timed = base.exchange_timed and target.exchange_timed
+    is_launch = PhaseClock.LAUNCH in (base.clock, target.clock)
+    if exchange in base.parts and exchange in target.parts and is_timed and not is_launch:
+        kept.append(exchange)
     if not kept:
         return base.of_wall_alone(), target.of_wall_alone()
     return base.without_phases(kept), target.without_phases(kept)
-
-
-def _both_time_exchange(base: RunCosts, target: RunCosts) -> bool:
-    """Return true if the exchange is a row of both sides, and no launch time."""
-    for costs in (base, target):
-        is_row = Phase.ALLREDUCE.value in costs.parts and costs.exchange_timed
-        if not is_row or costs.clock is PhaseClock.LAUNCH:
-            return False
-    return True
 
 
 def unlike_clocks(base: RunCosts, target: RunCosts) -> str:

@@ -65,7 +65,9 @@ def scaling_table(
     rows = []
     for place, (name, gpus, costs) in enumerate(runs):
         exchange_timed = costs.exchange_timed and base.exchange_timed
-        before, after = (base, costs) if exchange_timed else _without_exchange(base, costs)
+        before, after = base, costs
+        if not exchange_timed:
+            before, after = base.without_exchange(), costs.without_exchange()
         base_stages, base_growth = _estimate_stages(before)
         stages, growth = _estimate_stages(after)
         clocks = _why_no_factors(base, costs) if place else ""
@@ -95,10 +97,6 @@ def scaling_table(
         )
         rows.append(row)
     return tuple(rows)
-
-
-def _without_exchange(base: RunCosts, target: RunCosts) -> tuple[RunCosts, RunCosts]:
-    return base.without_exchange(), target.without_exchange()
 
 
 def _why_no_factors(base: RunCosts, target: RunCosts) -> str:

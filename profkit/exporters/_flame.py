@@ -45,7 +45,11 @@ def flame_page(threads: dict[str, Counter[tuple[str, ...]]], name: str) -> str:
     root = Box("all ranks")
     for thread, stacks in threads.items():
         for stack, every_ns in stacks.items():
-            _add(root, (thread, *stack), every_ns)
+            box = root
+            box.total_ns += every_ns
+            for function in (thread, *stack):
+                box = box.inside.setdefault(function, Box(function))
+                box.total_ns += every_ns
     rects = list(_draw(root))
     depth = max(level for level, _ in rects) + 1
     head = HEAD.format(name=escaped(name), total=duration(float(root.total_ns)))
@@ -57,13 +61,6 @@ def flame_page(threads: dict[str, Counter[tuple[str, ...]]], name: str) -> str:
 def escaped(name: str) -> str:
     """Return a name that neither steers a viewer nor ends an element."""
     return html.escape(safe_text(name))
-
-
-def _add(box: Box, stack: tuple[str, ...], every_ns: int) -> None:
-    box.total_ns += every_ns
-    for name in stack:
-        box = box.inside.setdefault(name, Box(name))
-        box.total_ns += every_ns
 
 
 def _draw(root: Box) -> Iterator[tuple[int, str]]:

@@ -88,16 +88,11 @@ def _count(samples: pa.Table, tree: FrameTree) -> Counter[Stack]:
     sums = np.bincount(np.ravel(back), weights=every, minlength=pairs.shape[1])
     found: Counter[Stack] = Counter()
     for (leaf, unsure), total in zip(pairs.T.tolist(), sums.tolist(), strict=True):
-        words = _words(tree, leaf)
+        places = map(tree.place, reversed(list(tree.walk(leaf))))
+        words = tuple(f"{each.function} ({each.file}:{each.line})" for each in places)
+        words = words or (NOT_STORED,)
         found[(*words, LATE) if unsure else words] += int(total)
     return found
-
-
-def _words(tree: FrameTree, leaf: int) -> Stack:
-    places = [tree.place(frame) for frame in tree.walk(leaf)]
-    if not places:
-        return (NOT_STORED,)
-    return tuple(f"{each.function} ({each.file}:{each.line})" for each in reversed(places))
 
 
 def collapsed(threads: dict[str, Counter[Stack]]) -> list[str]:

@@ -14,7 +14,7 @@ import re
 import shutil
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -127,7 +127,10 @@ class RunDraft:
         for rank in self._ranks:
             rank.close()
             rows.update(rank.rows)
-        flags = _flags_of(self._sources, [*manifest.flags, *self.flags])
+        said = [*manifest.flags, *self.flags]
+        for path in self._sources:  # their folders name users
+            said = [flag.replace(safe_text(str(path)), path.name) for flag in said]
+        flags = tuple(dict.fromkeys(map(safe_text, said)))
         config = {
             "imported_from": self._importer,
             "sources": [safe_text(path.name) for path in self._sources],
@@ -148,13 +151,6 @@ class RunDraft:
         self._finished = True
         counts = len(self._ranks), dict(rows), dict(self.dropped)
         return Imported(self.run, self._importer, self._sources, *counts, flags, whole.world_size)
-
-
-def _flags_of(sources: Sequence[Path], flags: Iterable[str]) -> tuple[str, ...]:
-    """Return each flag once, without the sources' folders, which name users."""
-    for path in sources:
-        flags = [flag.replace(safe_text(str(path)), path.name) for flag in flags]
-    return tuple(dict.fromkeys(map(safe_text, flags)))
 
 
 @contextlib.contextmanager

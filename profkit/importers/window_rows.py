@@ -77,14 +77,6 @@ def _operator_columns(events: Events, steps: Steps, phases: PhaseLookup) -> dict
     return made
 
 
-def _convert(name: str, value: Any, offset: int) -> Any:
-    if value is None:
-        return None
-    if name in _TIMES:
-        return value + offset
-    return clean_name(plain_name(value))
-
-
 def _build_rows(made: dict[str, Any], offset: int) -> list[Row]:
     """Return columns as rows of `kernels` without a rank, on the host's monotonic clock."""
     count = len(made["start_ns"])
@@ -95,7 +87,9 @@ def _build_rows(made: dict[str, Any], offset: int) -> list[Row]:
             values = values.to_pylist()
         elif isinstance(values, np.ndarray):
             values = values.tolist()
-        if name in _TIMES or name in _NAMES:
-            values = [_convert(name, each, offset) for each in values]
+        if name in _TIMES:
+            values = [each if each is None else each + offset for each in values]
+        elif name in _NAMES:
+            values = [each if each is None else clean_name(plain_name(each)) for each in values]
         columns.append(values)
     return list(zip(*columns, strict=True))

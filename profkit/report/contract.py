@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
 from profkit.report.as_json import dumps
@@ -74,15 +72,16 @@ def as_text() -> str:
 def as_json() -> str:
     tables = {}
     for name, schema in SCHEMAS.items():
-        tables[name] = list(map(_column, schema))
+        columns = []
+        for field in schema:
+            columns.append(
+                {
+                    "column": field.name,
+                    "type": str(field.type),
+                    "nullable": field.nullable,
+                    "unit": unit_of(field),
+                    "meaning": meaning_of(field),
+                }
+            )
+        tables[name] = columns
     return dumps({"schema_version": _VERSION, "tables": tables})
-
-
-def _column(field: pa.Field) -> dict[str, Any]:
-    return {
-        "column": field.name,
-        "type": str(field.type),
-        "nullable": field.nullable,
-        "unit": unit_of(field),
-        "meaning": meaning_of(field),
-    }

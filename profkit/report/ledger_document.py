@@ -144,7 +144,12 @@ def rows_that_add_up(view: Explained) -> Section:
     header = ("", BASE, TARGET, "difference", level_words(ledger.total.delta.level), "verdict")
     grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}), total=True)
     notes = tuple(_notes_on_rows(view))
-    return Section("Where the time goes", notes, tuple(_waterfall(ledger, factor)), grid)
+    charts: list[tuple[str, Chart]] = []
+    base, target = ledger.total.base.value, ledger.total.target.value
+    if base > 0 and target > 0:
+        falls = tuple((row.name, scale(row.delta, factor)) for row in ledger.rows)
+        charts.append(("", Waterfall((BASE, base * factor), falls, (TARGET, target * factor))))
+    return Section("Where the time goes", notes, tuple(charts), grid)
 
 
 def _notes_on_rows(view: Explained) -> Iterator[str]:
@@ -171,13 +176,6 @@ def _notes_on_rows(view: Explained) -> Iterator[str]:
     if words := ledger_words.switched_words(ledger):
         yield f"{words}."
     yield from ledger_words.clock_notes(ledger)
-
-
-def _waterfall(ledger: Ledger, factor: float) -> Iterator[tuple[str, Chart]]:
-    base, target = ledger.total.base.value, ledger.total.target.value
-    if base > 0 and target > 0:
-        rows = tuple((row.name, scale(row.delta, factor)) for row in ledger.rows)
-        yield "", Waterfall((BASE, base * factor), rows, (TARGET, target * factor))
 
 
 # -- kernels ---------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from profkit.importers.texts.check import TextCheck
-from profkit.importers.texts.values import Finding, Outcome, Value
+from profkit.importers.texts.values import Outcome, Value
 from profkit.report.document import Section
 from profkit.text import plural, safe_text
 
@@ -32,7 +32,9 @@ def checked(found: TextCheck) -> Iterator[Section]:
         compared = "compared with its commands; no log of it was found (give one with --log)"
     yield Section(f"{safe_text(found.page.path.name)}: {', '.join(counts)}", (compared,))
     for outcome, title in _TITLES.items():
-        words = [_words(each) for each in found.of(outcome)]
+        words = []
+        for each in found.of(outcome):
+            words.append(safe_text(f"{each.stated.what.value}: {each.words}"))
         if words:
             yield Section(title, tuple(words))
 
@@ -54,10 +56,6 @@ def as_json(found: TextCheck) -> dict[str, Any]:
         "logs": [safe_text(log.name) for log in found.logs],
         "findings": findings,
     }
-
-
-def _words(each: Finding) -> str:
-    return safe_text(f"{each.stated.what.value}: {each.words}")
 
 
 def _value(value: Value) -> dict[str, Any]:

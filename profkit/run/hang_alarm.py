@@ -16,7 +16,7 @@ from profkit.clock import wall_ns
 from profkit.hangs.evidence import HOST_SUFFIX, Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, append_event
 from profkit.hangs.processes import ENDED_STATES, look_at
-from profkit.hangs.status import FOLDER, RUNNING, Status, plain_host
+from profkit.hangs.status import FOLDER, RUNNING, plain_host
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
 from profkit.hangs.words import as_json, say_level, say_verdict
 from profkit.text import duration
@@ -119,7 +119,10 @@ class HangAlarm:
     def _judge(self, evidence: Evidence, now: int) -> None:
         """Say why the job stands still, if it does; say that it moves again, if it does."""
         running = [status for status in evidence.ranks.values() if status.state == RUNNING]
-        standing = [status for status in running if self._stands(status, now)]
+        standing = []
+        for status in running:
+            if now - status.moved_ns >= max(status.limit_ns, int(self._limit_s * 1e9)):
+                standing.append(status)
         if self._since_ns is not None and not standing:
             if running:
                 self._note_move(evidence, now)
@@ -128,7 +131,10 @@ class HangAlarm:
             return
         of_all_hosts = read_evidence(self._run, now)
         verdict = judge(of_all_hosts or evidence, now)
-        if verdict is None or self._is_usual(verdict):
+        if verdict is None:
+            return
+        # Nobody waits, and the job computes or has not begun: nothing to say.
+        if verdict.kind is HangClass.OWN_CODE and verdict.level is Level.NOTICE:
             return
         if self._since_ns is None:
             self._since_ns = min(status.moved_ns for status in standing)
@@ -165,13 +171,6 @@ class HangAlarm:
             path = self._run / FOLDER / f"{self._host}.ncclras.txt"
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(asked.stdout[:MOST_NCCLRAS_BYTES])
-
-    def _is_usual(self, verdict: Verdict) -> bool:
-        """Return true if nobody waits, and the job computes or has not begun: nothing to say."""
-        return verdict.kind is HangClass.OWN_CODE and verdict.level is Level.NOTICE
-
-    def _stands(self, status: Status, now: int) -> bool:
-        return now - status.moved_ns >= max(status.limit_ns, int(self._limit_s * 1e9))
 
     def _note_move(self, evidence: Evidence, now: int) -> None:
         since_ns, self._since_ns = self._since_ns or now, None

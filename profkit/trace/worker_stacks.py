@@ -71,6 +71,7 @@ class _Rows:
         thread = f"{LOADER_WORKER}?"
         elapsed_ns = used_ns = 0
         for kind, row in self._lines(path):
+            known = len(self.frames) - first
             if kind == "worker" and _fits(row, _PAIR):
                 thread = f"{LOADER_WORKER}{row[0]}"
             elif kind == "cost" and _fits(row, _PAIR):
@@ -80,7 +81,7 @@ class _Rows:
                 above = None if parent is None else first + min(parent, number)
                 names = safe_text(file), safe_text(function), line, safe_text(origin)
                 self.frames.append((first + number, above, *names))
-            elif kind == "sample" and _fits(row, _SAMPLE) and self._is_known(row[-1], first):
+            elif kind == "sample" and _fits(row, _SAMPLE) and (row[-1] is None or row[-1] < known):
                 *times, stack = row
                 self.samples.append((*times, thread, None if stack is None else first + stack))
             else:
@@ -92,9 +93,6 @@ class _Rows:
         """Return true for the frame whose id follows, if its line has a place in the column."""
         number, line = int(frame[0]), int(frame[4])
         return number == len(self.frames) - first and max(line, len(self.frames)) <= LARGEST_ID
-
-    def _is_known(self, stack: int | None, first: int) -> bool:
-        return stack is None or stack < len(self.frames) - first
 
     def _lines(self, path: Path) -> Iterator[tuple[Any, tuple[Any, ...]]]:
         try:

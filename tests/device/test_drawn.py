@@ -16,7 +16,7 @@ import pytest
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exposed import INPUT_PIECES
-from profkit.report.words import interval_range, share_range
+from profkit.report.words import EQUAL_SHARES, interval_range, share_range
 from profkit.text import duration, percent, signed, significant
 from profkit.tui.headless import twin
 from profkit.tui.themes import PHASE_LETTERS
@@ -51,6 +51,8 @@ NOT_EVERY_STEP = {"evaluation": "other", "checkpoint": "other", "scaler_skips": 
 INSIDE_INPUT = (*INPUT_PIECES, "waiting otherwise")
 TRAINS = ("forward", "backward", "optimizer")
 HEAD = ("part", "per step")
+MOST_BY_MACHINE = 0.04
+"""Runs on one device may differ by this share; see `profkit.explain.between`."""
 NOTHING = 0.005
 """A loss below this share of a step need not be named."""
 
@@ -300,6 +302,9 @@ def test_the_ledger_and_its_causes(look: Callable[[str], Seen], name: str) -> No
     verdict = "neutral"
     if abs(change) > TOLERANCE / 2:
         verdict = "regression" if change > 0 else "improvement"
+    if abs(change) < MOST_BY_MACHINE and verdict != "neutral":
+        assert found["between_runs"]["doubt"]
+        verdict = "inconclusive"
     assert re.search(rf"^ {verdict}: ", text, re.MULTILINE)
     for share in (text, seen.pages[1].text):
         assert f"takes {percent(abs(found['change_share']['value']))} " in share
@@ -353,8 +358,9 @@ def test_no_figure_is_cut_and_each_is_in_json(look: Callable[[str], Seen], name:
         assert not cut_figures(text), screen
         assert "cannot be shown" not in text
     known = [twin(seen.run, "overview"), seen.report, seen.run.name]
-    assert not unknown_figures(_without_strip(seen.drawn.texts["overview"]), known)
-    assert not unknown_figures(_without_strip(seen.pages[0].text), known)
+    for text in (seen.drawn.texts["overview"], seen.pages[0].text):
+        shown = _without_strip(text).replace(EQUAL_SHARES, "")
+        assert not unknown_figures(shown, known)
 
 
 def _without_strip(text: str) -> str:

@@ -155,18 +155,13 @@ def waterfall_columns(
     )
     table.text("95 % interval", lambda row: row.interval)
     room = width - least_width(table.columns, range(len(rows))) - GAP
-    table.columns.insert(
-        BAR_PLACE, _falls(drops, min(WIDEST_BAR, max(SLIMMEST_BAR, room)), plain=plain)
-    )
-    return table.columns
-
-
-def _falls(drops: Sequence[Drop], width: int, *, plain: bool) -> Column:
-    """Return the bars from each row to the next as a column of this width."""
+    room = min(WIDEST_BAR, max(SLIMMEST_BAR, room))
     scale = _scale(drops)
-    falls = [_fall(drop, scale, width, plain=plain) for drop in drops]
+    falls = [_fall(drop, scale, room, plain=plain) for drop in drops]
     bars, roles = zip(*falls, strict=True)
-    return Column("", bars, roles=roles, searched=False, widest=width)
+    bar_column = Column("", bars, roles=roles, searched=False, widest=room)
+    table.columns.insert(BAR_PLACE, bar_column)
+    return table.columns
 
 
 def kernel_columns(rows: Sequence[KernelRow]) -> list[Column]:

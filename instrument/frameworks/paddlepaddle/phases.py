@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import paddle
@@ -27,7 +27,7 @@ def hook_layers(patches: Patches, seams: Seams) -> None:
     models = TrainedModels(
         "paddle",
         lambda layer: layer.sublayers(include_self=True),
-        _trainable,
+        lambda layer: (each for each in layer.parameters() if not each.stop_gradient),
         lambda tensor: tensor.inplace_version,
     )
     seams.tracker.models.append(models)
@@ -50,10 +50,6 @@ def hook_layers(patches: Patches, seams: Seams) -> None:
             nesting.inside = False
 
     patches.replace(paddle.nn.Layer, "__call__", lambda _: call)
-
-
-def _trainable(layer: Any) -> Iterator[Any]:
-    return (parameter for parameter in layer.parameters() if not parameter.stop_gradient)
 
 
 def _autocasts() -> bool:

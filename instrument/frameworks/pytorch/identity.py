@@ -41,7 +41,8 @@ def autocast_dtype() -> str:
     """Return the data type of the mixed precision that is on now."""
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):
-            return _precision(torch.get_autocast_dtype(device))
+            name = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+            return PRECISIONS.get(name, name)
     return ""
 
 
@@ -65,11 +66,6 @@ _FLAGS = {
     "cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
     "matmul_precision": torch.get_float32_matmul_precision,
 }
-
-
-def _precision(dtype: torch.dtype) -> str:
-    name = str(dtype).removeprefix("torch.")
-    return PRECISIONS.get(name, name)
 
 
 def _describe_models(models: list[Any]) -> Facts:

@@ -120,7 +120,9 @@ def device_times(
     rank = kernels["rank"].to_numpy().astype(np.int64)
     _, lane = np.unique(device_lanes(kernels), return_inverse=True)
     if in_windows:
-        window = _windows_of(kernels["step"].to_numpy())
+        # Successive steps are of one window.
+        numbers, place = np.unique(kernels["step"].to_numpy(), return_inverse=True)
+        window = np.cumsum(np.diff(numbers, prepend=numbers[:1]) > 1)[place]
         lane = lane * (int(window.max()) + 1) + window
     gaps = find_gaps(kernels, lane)
     reasons = idle_reasons(kernels, gaps, samples)
@@ -155,12 +157,6 @@ def _covered_by(waits: Waits, rank: Ints, gaps: Gaps) -> Ints:
         mine = rank == each
         covered[mine] = covered_each(begin, until, gaps.start[mine], gaps.end[mine])
     return covered
-
-
-def _windows_of(step: Ints) -> Ints:
-    """Return which run of successive steps each step is in."""
-    numbers, place = np.unique(step, return_inverse=True)
-    return np.asarray(np.cumsum(np.diff(numbers, prepend=numbers[:1]) > 1)[place])
 
 
 def _sum_up(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import rows_of_rank
@@ -60,14 +59,10 @@ def build_device_view(trace: Trace) -> DeviceView | None:
     for rank in ranks:
         kernels, _ = rank.select("kernels", COLUMNS)
         devices += device_times(kernels, samples, waits, in_windows=in_windows)
-        steps[rank.rank] = max(1, _count_steps(trace, rank.rank, kernels, in_windows=in_windows))
+        about = rows_of_rank(trace.steps, rank.rank).num_rows
+        if in_windows:
+            about = len(pc.unique(kernels["step"].drop_null()))
+        steps[rank.rank] = max(1, about)
     if not devices:
         return None
     return DeviceView(tuple(devices), steps, in_windows, max(len(trace.ranks), len(ranks)))
-
-
-def _count_steps(trace: Trace, rank: int, kernels: pa.Table, *, in_windows: bool) -> int:
-    """Return the steps that the device time of a rank is about."""
-    if in_windows:
-        return len(pc.unique(kernels["step"].drop_null()))
-    return int(rows_of_rank(trace.steps, rank).num_rows)

@@ -94,7 +94,9 @@ def _lacks_cores(case: Case, row: Row) -> bool:
 
 def _find_in_log(case: Case) -> Cause | None:
     ledger, row = case.ledger, case.ledger.find(REST)
-    if row is None or ledger.turned or not _has_more_ranks(case):
+    ranks_known = RANKS_KNOWN in case.base.config and RANKS_KNOWN in case.target.config
+    has_more_ranks = ranks_known and case.target.world_size > case.base.world_size
+    if row is None or ledger.turned or not has_more_ranks:
         return None
     if not (grew(row, ledger) and grew(ledger.total, ledger)):
         return None
@@ -124,12 +126,6 @@ def _find_in_log(case: Case) -> Cause | None:
     remedy = "trace the job itself (profkit run) on all ranks: then the exchange is measured"
     share = price.value / gap.value
     return Cause("exposed_communication", price, share, evidence, remedy, rows=(REST,))
-
-
-def _has_more_ranks(case: Case) -> bool:
-    """Return true if the target has more ranks, and both logs say how many they have."""
-    known = all(RANKS_KNOWN in run.config for run in (case.base, case.target))
-    return known and case.target.world_size > case.base.world_size
 
 
 def _added_input_ns(case: Case) -> float | None:

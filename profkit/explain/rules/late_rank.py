@@ -86,6 +86,9 @@ def find(case: Case) -> Cause | None:
         unsure = Cause("late_rank", added, share, f"{evidence}{untold}", _TELL)
         return unsure if grew(case.ledger.total, case.ledger) else None
     evidence += _describe_waiting(case, late, trade) + describe_line(case.after, late)
+    # The others' waiting is part of the exchange, the rank's own time is part of its phase.
+    own_ns = added.value / case.after.costs.ranks
+    takes = dict.fromkeys(KINDS_BY_ROW.get(row, ()), own_ns)
     return Cause(
         "late_rank",
         added,
@@ -93,7 +96,7 @@ def find(case: Case) -> Cause | None:
         evidence,
         f"compare rank {late.rank}'s host, cores, disk and clock with the others'",
         detail=row,
-        takes=_explained(added.value, case.after.costs.ranks, row),
+        takes={WAITING_KIND: added.value - own_ns, **takes},
         rows=(row, Phase.FORWARD.value if trade is not None else Phase.ALLREDUCE.value),
     )
 
@@ -159,15 +162,6 @@ def _stands_out(excess: Estimate, case: Case) -> bool:
     step_ns = case.ledger.total.base.value * case.ledger.samples_per_step
     is_clear = excess.low is not None and excess.low > 0
     return is_clear and excess.value >= MIN_LATE_SHARE * step_ns
-
-
-def _explained(added_ns: float, ranks: int, row: str) -> dict[str, float]:
-    """Return what the late rank takes of other kinds' cost, each on average over all ranks.
-
-    The others' waiting is part of the exchange, the rank's own time is part of its phase.
-    """
-    own = added_ns / ranks
-    return {WAITING_KIND: added_ns - own, **dict.fromkeys(KINDS_BY_ROW.get(row, ()), own)}
 
 
 def find_trade(work: RankWork, late: Lateness) -> float | None:

@@ -7,7 +7,6 @@ import re
 from profkit.analysis.notices import is_log
 from profkit.explain.rules.base import Case, Cause
 from profkit.text import plural
-from profkit.trace import Trace
 from profkit.vocab import HINTS
 
 _REMEDY = (
@@ -38,11 +37,7 @@ def find(case: Case) -> Cause | None:
     remedy = _REMEDY
     if is_log(case.before.trace) and is_log(case.after.trace):
         remedy = _REMEDY_OF_LOG
-        if any(_names_lines(evidence.trace) for evidence in (case.before, case.after)):
+        every = [*case.before.trace.manifest.flags, *case.after.trace.manifest.flags]
+        if re.search(r"\(lines? \d", "\n".join(every)):  # a flag says which lines it is about
             remedy += _LINES_OF_LOG
     return Cause("log_integrity", None, None, "; ".join(said), remedy)
-
-
-def _names_lines(trace: Trace) -> bool:
-    """Return true if a flag of a log says which lines it is about."""
-    return any(re.search(r"\(lines? \d", flag) for flag in trace.manifest.flags)

@@ -63,7 +63,8 @@ def _describe_sign(case: Case, change: float) -> str:
         return words if now >= MIN_CALLS_RATIO * known else ""
     if differs(case, "optimizer"):
         return ""  # another optimizer does other work
-    if _states_variants(case):
+    variants = set(_VARIANTS)
+    if variants & set(case.base.config) and variants & set(case.target.config):
         return _describe_variant(case)
     if 1 / MAX_NETWORK_CHANGE <= change <= MAX_NETWORK_CHANGE:
         return "no kernels were captured (--kernels) that would show its calls"
@@ -78,10 +79,6 @@ def _count_calls(case: Case) -> tuple[float, float] | None:
     known = before.calls_by_phase.get(Phase.OPTIMIZER.value)
     calls = after.calls_by_phase.get(Phase.OPTIMIZER.value)
     return (known, calls) if known and calls else None
-
-
-def _states_variants(case: Case) -> bool:
-    return all(set(_VARIANTS) & set(run.config) for run in (case.base, case.target))
 
 
 def _describe_variant(case: Case) -> str:

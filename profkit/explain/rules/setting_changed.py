@@ -36,8 +36,9 @@ def find(case: Case) -> Cause | None:
         return None
     knobs = _knobs(case, top)
     is_batch = not knobs
-    if is_batch:
-        knobs = _batch_sizes(case)
+    if is_batch and case.base.world_size == case.target.world_size and ledger.per_sample:
+        # What a step takes whatever its batch is less per sample in a larger one.
+        knobs = [each for each in ledger.differences if each.name == "batch_size"]
     if not knobs:
         return None
     names, base_ns, on_host = [], ledger.total.base.value, trains_on_host(case)
@@ -58,16 +59,6 @@ def find(case: Case) -> Cause | None:
     )
     remedy = f"run the target again with the base's {knobs[0].name}"
     return Cause.from_row("setting_changed", row, ledger, evidence, remedy)
-
-
-def _batch_sizes(case: Case) -> Sequence[Difference]:
-    """Return the sizes of a rank's batch, if they differ and the ranks are as many.
-
-    What a step takes whatever its batch is less per sample in a larger one.
-    """
-    if case.base.world_size != case.target.world_size or not case.ledger.per_sample:
-        return []
-    return [each for each in case.ledger.differences if each.name == "batch_size"]
 
 
 def _knobs(case: Case, row: Row) -> Sequence[Difference]:

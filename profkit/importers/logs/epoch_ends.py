@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from profkit.importers.logs.parsed import Mean, ParsedLog, Record
+from profkit.importers.logs.parsed import Mean, ParsedLog
 
 _FEWEST_ENDS, _FEWEST_OTHERS = 3, 8
 _STANDARD_ERRORS = 4.0
@@ -29,7 +29,8 @@ def find_fast_ends(log: ParsedLog) -> dict[str, float] | None:
     others: list[float] = []
     for (before, record), (_, after) in itertools.pairwise(itertools.pairwise(records)):
         if before.epoch == record.epoch:  # workers start in the first line of an epoch
-            (ends if after.epoch != record.epoch else others).append(_working_s(record))
+            working_s = (record.step_s or 0.0) - (record.data_s or 0.0) - (record.other_s or 0.0)
+            (ends if after.epoch != record.epoch else others).append(working_s)
     if len(ends) < _FEWEST_ENDS or len(others) < _FEWEST_OTHERS:
         return None
     gained_s = statistics.fmean(others) - statistics.fmean(ends)
@@ -42,10 +43,6 @@ def find_fast_ends(log: ParsedLog) -> dict[str, float] | None:
         "step_ns": 1e9 * statistics.fmean(ends),
         "others_ns": 1e9 * statistics.fmean(others),
     }
-
-
-def _working_s(record: Record) -> float:
-    return (record.step_s or 0.0) - (record.data_s or 0.0) - (record.other_s or 0.0)
 
 
 def _error(values: Sequence[float]) -> float:

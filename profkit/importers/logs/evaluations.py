@@ -42,7 +42,10 @@ def part_evaluations(
     if times is Mean.STEP or not evaluation_lines or not steps:
         return list(records)
     usual_wait_s, usual_step_s = statistics.median(waits or [0.0]), statistics.median(steps)
-    longest_s = _longest_usual_s(steps, usual_step_s)
+    # One limit for all logs would find the same checkpoint in one of two runs and not in the other.
+    spread_s = MAD_TO_DEVIATION * statistics.median(abs(each - usual_step_s) for each in steps)
+    longest_s = max(_LEAST_LONGER * usual_step_s, usual_step_s + _SPREADS * spread_s)
+    longest_s = min(_LONGER_STEP * usual_step_s, longest_s)
     lines = sorted(evaluation_lines)
     follows, longer = {records[0].line: False}, {}
     for before, record in itertools.pairwise(records):
@@ -53,8 +56,11 @@ def part_evaluations(
         is_wait = wait_s - usual_wait_s > _NOTICEABLE_WAIT * usual_step_s
         is_wait = is_wait and wait_s > _LONGER_WAIT * usual_wait_s
         longer[record.line] = is_wait or step_s > longest_s
-    after = [longer[line] for line, is_after in follows.items() if is_after]
-    others = [longer[line] for line, is_after in follows.items() if not is_after][1:]
+    after: list[bool] = []
+    others: list[bool] = []
+    for line, is_after in follows.items():
+        (after if is_after else others).append(longer[line])
+    others = others[1:]  # the first line follows no other
     if not any(after) or sum(after) * len(others) < _MORE_OFTEN * sum(others) * len(after):
         return list(records)
     parted = []
@@ -62,15 +68,6 @@ def part_evaluations(
         contains_one = follows[record.line] and longer[record.line] and record.step_s is not None
         parted.append(_part(record, usual_wait_s, usual_step_s) if contains_one else record)
     return parted
-
-
-def _longest_usual_s(steps: Sequence[float], usual_s: float) -> float:
-    """Return how long a step can be without anything special in it.
-
-    One limit for all logs would find the same checkpoint in one of two runs and not in the other.
-    """
-    spread_s = MAD_TO_DEVIATION * statistics.median(abs(each - usual_s) for each in steps)
-    return min(_LONGER_STEP * usual_s, max(_LEAST_LONGER * usual_s, usual_s + _SPREADS * spread_s))
 
 
 def _part(record: Record, usual_wait_s: float, usual_step_s: float) -> Record:

@@ -68,8 +68,13 @@ def find_slow_lines(log: ParsedLog) -> SlowLines | None:
     excess_s = _excess_s(records, found)
     if not found or excess_s < _LEAST_EXCESS * _mean(records):
         return None
-    slow = [each for each in records if each.line in found]
-    others = [each for each in records if each.line not in found]
+    slow, others, last = [], [], 0
+    for place, each in enumerate(records, 1):
+        if each.line in found:
+            slow.append(each)
+            last = place
+        else:
+            others.append(each)
     waits, others_waits = _mean_wait(slow), _mean_wait(others)
     counts = [each.steps for each in records]
     data_s = None
@@ -88,7 +93,7 @@ def find_slow_lines(log: ParsedLog) -> SlowLines | None:
         excess_data_ns=_in_ns(data_s),
         epoch_starts=len(found & begins) if begins else None,
         every_steps=_distance(slow),
-        among_first=_beginning(records, found),
+        among_first=last if 2 * last < len(records) else None,
     )
 
 
@@ -113,8 +118,13 @@ def _lines_with_epoch_start(log: ParsedLog) -> set[int]:
 
 def _by_epoch(records: Sequence[Record], begins: set[int]) -> set[int]:
     """Return the lines in which an epoch begins, if these take longer than the others."""
-    inside = [_step_s(each) for each in records if each.line in begins]
-    outside = [_step_s(each) for each in records if each.line not in begins]
+    inside, outside, lines = [], [], set()
+    for each in records:
+        if each.line in begins:
+            inside.append(_step_s(each))
+            lines.add(each.line)
+        else:
+            outside.append(_step_s(each))
     if min(len(inside), len(outside)) < _FEWEST_IN_GROUP:
         return set()
     error = math.hypot(
@@ -123,11 +133,11 @@ def _by_epoch(records: Sequence[Record], begins: set[int]) -> set[int]:
     )
     if statistics.fmean(inside) - statistics.fmean(outside) <= _STANDARD_ERRORS * error:
         return set()
-    return {each.line for each in records if each.line in begins}
+    return lines
 
 
 def _far_above_median(records: Sequence[Record]) -> set[int]:
-    times = [_step_s(each) for each in records]
+    times = list(map(_step_s, records))
     usual = statistics.median(times)
     spread = MAD_TO_DEVIATION * statistics.median(abs(each - usual) for each in times)
     limit = usual + max(_SPREADS * spread, _LONGER * usual)
@@ -174,11 +184,6 @@ def _distance(slow: Sequence[Record]) -> float | None:
     return (
         mean if max(abs(each - mean) for each in gaps) <= max(window, _IRREGULAR * mean) else None
     )
-
-
-def _beginning(records: Sequence[Record], slow: set[int]) -> int | None:
-    last = max(place for place, each in enumerate(records, 1) if each.line in slow)
-    return last if 2 * last < len(records) else None
 
 
 def _in_ns(seconds: float | None) -> float | None:

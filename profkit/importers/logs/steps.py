@@ -66,7 +66,10 @@ def clear_impossible(records: Sequence[Record]) -> tuple[list[Record], list[Flag
     for record in records:
         data_is_negative = record.data_s is not None and record.data_s < 0
         values = (record.step_s, record.throughput, record.samples)
-        step_s, throughput, samples = map(_null_if_impossible, values)
+        possible = []
+        for value in values:
+            possible.append(value if value is not None and _LEAST <= value <= _MOST else None)
+        step_s, throughput, samples = possible
         if (step_s, throughput, samples) == values and not data_is_negative:
             cleared.append(record)
             continue
@@ -80,10 +83,6 @@ def clear_impossible(records: Sequence[Record]) -> tuple[list[Record], list[Flag
             )
         )
     return cleared, flag_lines("an impossible time, throughput or batch size", wrong)
-
-
-def _null_if_impossible(value: float | None) -> float | None:
-    return value if value is not None and _LEAST <= value <= _MOST else None
 
 
 def unwrap_years(records: Sequence[Record]) -> list[Record]:

@@ -57,9 +57,18 @@ def check_text(path: Path, logs: Sequence[Path] = ()) -> TextCheck:
     """Check a Markdown file against its commands, the logs that it links to, and those given."""
     page = read_page(path)
     file = safe_text(path.name)
-    by_path = _read_logs([*logs, *_linked(page)])
+    given = list(logs)
+    for link in page.links:
+        target = _target(page, link)
+        if target is not None and target.is_file() and target.suffix.lower() != ".md":
+            given.append(target)
+    by_path = _read_logs(given)
     if not any(by_path.values()):
-        by_path = _read_logs(_beside(page))
+        beside = []
+        for each in sorted(page.path.parent.iterdir()):
+            if each.is_file() and each.suffix.lower() in _LOG_SUFFIXES:
+                beside.append(each)
+        by_path = _read_logs(beside)
     runs = [run for found in by_path.values() for run in found]
     figures = list(find_figures(page.blocks, file))
     findings = [
@@ -70,8 +79,9 @@ def check_text(path: Path, logs: Sequence[Path] = ()) -> TextCheck:
         *_check_whole(page.blocks, file, runs),
     ]
     once: dict[tuple[Value, tuple[str, ...]], Finding] = {}
-    for each in findings:
-        once.setdefault((each.stated, tuple(value.place for value in each.found)), each)
+    for finding in findings:
+        places = tuple(value.place for value in finding.found)
+        once.setdefault((finding.stated, places), finding)
     used = tuple(log for log, found in by_path.items() if found)
     return TextCheck(page, used, tuple(once.values()))
 
@@ -84,23 +94,6 @@ def _read_logs(paths: Iterable[Path]) -> dict[Path, list[LogRun]]:
         with contextlib.suppress(ProfkitError, OSError):
             by_path[log] = read_log_runs(log)
     return by_path
-
-
-def _beside(page: TextPage) -> list[Path]:
-    """Return the files in the text's folder that can be logs."""
-    found = []
-    for path in sorted(page.path.parent.iterdir()):
-        if path.is_file() and path.suffix.lower() in _LOG_SUFFIXES:
-            found.append(path)
-    return found
-
-
-def _linked(page: TextPage) -> Iterator[Path]:
-    """Yield the files near the text that it links to."""
-    for link in page.links:
-        target = _target(page, link)
-        if target is not None and target.is_file() and target.suffix.lower() != ".md":
-            yield target
 
 
 def _target(page: TextPage, link: Link) -> Path | None:

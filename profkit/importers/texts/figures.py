@@ -20,13 +20,14 @@ _LOSS_RANGE = 0.05
 def check_figures(figures: Sequence[Figure], runs: Sequence[LogRun]) -> Iterator[Finding]:
     """Compare each figure with the only log of its setting."""
     for figure in figures:
-        fitting = [run for run in runs if _fits(figure, run)]
-        found = [run.of(figure.value.what) for run in fitting]
-        known = [values for values in found if values]
+        known = []
+        for run in runs:
+            if _fits(figure, run) and (values := run.of(figure.value.what)):
+                known.append((values, run.cards))
         if len(known) == 1:
-            yield judge_figure(figure.value, known[0], fitting[found.index(known[0])].cards)
+            yield judge_figure(figure.value, *known[0])
         elif known:
-            names = ", ".join(dict.fromkeys(values[0].file for values in known))
+            names = ", ".join(dict.fromkeys(values[0].file for values, _ in known))
             why = f"{len(known)} runs have this setting, so it is not clear whose it is: {names}"
             yield Finding(Outcome.INCONCLUSIVE, figure.value, (), why)
 

@@ -85,7 +85,10 @@ def _values(log: ParsedLog, file: str) -> Iterator[Value]:
     for each in log.stated:
         words = f"{each.what}{f', {each.how}' if each.how else ''}"
         if each.what in _RESULTS:
-            yield Value(_RESULTS[each.what], _share(each.what, each.value), file, each.line, words)
+            result = each.value
+            if each.what == "eval_accuracy" and result > 1:  # some tools print it in percent
+                result /= 100
+            yield Value(_RESULTS[each.what], result, file, each.line, words)
         elif each.what.startswith(("throughput", "avg_ips")) and each.value > 0:
             value = each.value
             if _ONE_CARD in each.how and log.metadata.world_size:
@@ -129,10 +132,3 @@ def _losses(records: Sequence[Record], file: str) -> Iterator[Value]:
     for words, choose in (("its highest loss", max), ("its lowest loss", min)):
         record = choose(known, key=lambda each: each.loss or 0.0)
         yield Value(What.LOSS, record.loss or 0.0, file, record.line, words)
-
-
-def _share(what: str, value: float) -> float:
-    """Return an accuracy as a share; tools print it as one, or in percent."""
-    if what == "eval_accuracy" and value > 1:
-        return value / 100
-    return value

@@ -120,7 +120,9 @@ def _split(lines: Sequence[TextLine]) -> Iterator[Block]:
             else:
                 held.append(line)
             continue
-        kind = _kind_of(line)
+        kind = Kind.ROW if line.text.strip().startswith("|") else Kind.WORDS
+        if _HEADING.match(line.text):
+            kind = Kind.HEADING
         if mark or kind is not Kind.WORDS or not line.text.strip() or _ITEM.match(line.text):
             yield from _block(Kind.WORDS, held)
         if mark:
@@ -130,12 +132,6 @@ def _split(lines: Sequence[TextLine]) -> Iterator[Block]:
         elif line.text.strip():
             held.append(line)
     yield from _block(Kind.CODE if fence else Kind.WORDS, held)
-
-
-def _kind_of(line: TextLine) -> Kind:
-    if _HEADING.match(line.text):
-        return Kind.HEADING
-    return Kind.ROW if line.text.strip().startswith("|") else Kind.WORDS
 
 
 def _block(kind: Kind, held: list[TextLine]) -> Iterable[Block]:

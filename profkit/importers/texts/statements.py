@@ -62,7 +62,11 @@ def find_statements(lines: Iterable[TextLine], file: str) -> Iterator[Value]:
     for line in lines:
         whole = without_links(line.text)
         text = _PATHS.sub(" ", whole)
-        yield from _find_cards(text, file, line.number)
+        for pattern in _CARDS:
+            for found in pattern.finditer(text):
+                yield Value(What.CARDS, int(found[1]), file, line.number, found[0].strip())
+        for found in _ONE_CARD.finditer(text):
+            yield Value(What.CARDS, 1, file, line.number, found[0])
         for found in _BATCH.finditer(text):
             of = Of.UNSAID
             if found["all"] or found[0].lower().startswith(("global", "total")):
@@ -77,14 +81,6 @@ def find_statements(lines: Iterable[TextLine], file: str) -> Iterator[Value]:
                 value = MIXED
             yield Value(What.PRECISION, value, file, line.number, found[0])
         yield from _find_figures(whole, file, line.number)
-
-
-def _find_cards(text: str, file: str, line: int) -> Iterator[Value]:
-    for pattern in _CARDS:
-        for found in pattern.finditer(text):
-            yield Value(What.CARDS, int(found[1]), file, line, found[0].strip())
-    for found in _ONE_CARD.finditer(text):
-        yield Value(What.CARDS, 1, file, line, found[0])
 
 
 def _find_figures(text: str, file: str, line: int) -> Iterator[Value]:

@@ -100,8 +100,8 @@ def _read_row(
             continue
         figure = float(number[1].replace(",", ""))
         shape = list(find_statements([TextLine(line.number, title)], file))
-        framework = _framework(title)
-        what = _what(title)
+        framework = next((name for name in _FRAMEWORKS if name in title.lower()), "")
+        what = next((kind for kind, pattern in _HEADERS if pattern.search(title)), None)
         if what is None and (shape or framework) and not _other_words(title, shape):
             what = What.THROUGHPUT
         if what in (What.CARDS, What.BATCH):
@@ -118,21 +118,9 @@ def _read_row(
         yield Figure(value, tuple(setting), framework)
 
 
-def _what(title: str) -> What | None:
-    for what, pattern in _HEADERS:
-        if pattern.search(title):
-            return what
-    return None
-
-
 def _other_words(title: str, shape: Sequence[Value]) -> str:
     """Return what a column's title says besides a setting, such as `speed-up`."""
     rest = without_links(title).lower()
     for each in shape:
         rest = rest.replace(each.words.lower(), " ")
     return _LETTERS.sub("", _NAMES.sub(" ", rest))
-
-
-def _framework(title: str) -> str:
-    small = title.lower()
-    return next((name for name in _FRAMEWORKS if name in small), "")

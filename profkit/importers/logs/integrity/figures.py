@@ -73,14 +73,10 @@ def check_slow_steps(log: ParsedLog, evidence: Evidence) -> list[Flag]:
 
 def _usual_step(log: ParsedLog) -> float:
     """Return the median step time, or zero if there are too few."""
-    times = _step_times(log)
+    times = [each.step_s for each in log.records if each.step_s is not None]
     if len(times) < MIN_VALUES:
         return 0.0
     return statistics.median(times)
-
-
-def _step_times(log: ParsedLog) -> list[float]:
-    return [each.step_s for each in log.records if each.step_s is not None]
 
 
 def check_batches(log: ParsedLog, evidence: Evidence) -> list[Flag]:
