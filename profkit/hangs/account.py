@@ -78,6 +78,8 @@ def read_account(run: Path) -> Account:
             past.append(chosen)
             verdicts.clear()
     unresolved = list(itertools.chain(*seen.values()))
+    if unresolved and RunManifest.read(run).state is RunState.COMPLETE:
+        return account_of_end(unresolved, tuple(past))
     if unresolved:
         return account_of_events(unresolved, tuple(past))
     evidence = read_evidence(run)
@@ -96,6 +98,16 @@ def say_standstill(run: Path) -> str:
     if account.state == FINE or account.verdict is None:
         return ""
     return safe_text(f"{account.headline}: {account.verdict.get('text')}")
+
+
+def account_of_end(verdicts: list[dict[str, Any]], past: tuple[dict[str, Any], ...]) -> Account:
+    """Return the account of a job that ended well, too soon after a standstill to report a step."""
+    alarms = [each for each in verdicts if each.get("level") == Level.ALARM.value]
+    if not alarms:
+        return Account(FINE, "the job did not hang: it ended with exit code 0", past=past)
+    kind = safe_text(str(alarms[0].get("class")))
+    headline = f"the job stood still and then ended with exit code 0: {kind}"
+    return Account(FINE, headline, alarms[0], past)
 
 
 def account_of_events(verdicts: list[dict[str, Any]], past: tuple[dict[str, Any], ...]) -> Account:
