@@ -156,6 +156,7 @@ def _record(folder: Path, *options: str, width: int) -> tuple[str, Trace]:
     bare = subprocess.run(job, capture_output=True, text=True, check=True, cwd=folder)
     done = subprocess.run(command + job, capture_output=True, text=True, check=True, cwd=folder)
     assert done.stdout == bare.stdout
+    assert "1 rank recorded" in done.stderr
     (run,) = find_runs(folder / "traces")
     return run.name, Trace.open(run)
 
