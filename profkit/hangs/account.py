@@ -101,7 +101,7 @@ def say_standstill(run: Path) -> str:
 
 
 def account_of_end(verdicts: list[dict[str, Any]], past: tuple[dict[str, Any], ...]) -> Account:
-    """Return the account of a job that ended well, too soon after a standstill to report a step."""
+    """Return the account of a job that ended well soon after it had stood still."""
     alarms = [each for each in verdicts if each.get("level") == Level.ALARM.value]
     if not alarms:
         return Account(FINE, "the job did not hang: it ended with exit code 0", past=past)

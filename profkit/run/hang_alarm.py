@@ -16,7 +16,7 @@ from profkit.clock import wall_ns
 from profkit.hangs.evidence import HOST_SUFFIX, Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, append_event
 from profkit.hangs.processes import ENDED_STATES, look_at
-from profkit.hangs.status import FOLDER, RUNNING, plain_host
+from profkit.hangs.status import FOLDER, RUNNING, Status, plain_host
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
 from profkit.hangs.words import as_json, say_level, say_verdict
 from profkit.text import duration
@@ -26,6 +26,10 @@ LONGEST_TICK_S = 1.0
 TICKS_PER_LIMIT = 30
 NCCLRAS_TIMEOUT_S = 5.0
 MOST_NCCLRAS_BYTES = 1_000_000
+SETTLE_PART = 0.25
+LONGEST_SETTLE_S = 10.0
+"""An alarm is raised when its reason has been seen for a part of the limit, or for so long."""
+NEVER_NS = 1 << 62
 MOST_SAID = 3
 """Verdicts about one standstill that are printed; later ones are only in the files."""
 
@@ -48,6 +52,9 @@ class HangAlarm:
         self._states: dict[str, str] = {}
         self._since_ns: int | None = None
         """When the step before the standstill ended, while the job stands still."""
+        self._settle_ns = int(min(LONGEST_SETTLE_S, limit_s * SETTLE_PART) * 1e9)
+        self._settling: tuple[str, int] | None = None
+        """What kind of standstill was seen, and since when it has not changed."""
         self._said: list[tuple[HangClass, Level, tuple[int, ...]]] = []
         self._latest: Verdict | None = None
         self.unresolved = ""
@@ -119,30 +126,53 @@ class HangAlarm:
     def _judge(self, evidence: Evidence, now: int) -> None:
         """Say why the job stands still, if it does; say that it moves again, if it does."""
         running = [status for status in evidence.ranks.values() if status.state == RUNNING]
-        standing = []
-        for status in running:
-            if now - status.moved_ns >= max(status.limit_ns, int(self._limit_s * 1e9)):
-                standing.append(status)
-        if self._since_ns is not None and not standing:
+        left_ns = min((self._left_ns(status, now) for status in running), default=NEVER_NS)
+        if self._since_ns is not None and left_ns > 0:
             if running:
                 self._note_move(evidence, now)
             return
-        if not standing or not self._limit_s or len(self._ends) == len(evidence.ranks):
+        early_ns = self._settle_ns + int(2 * self._tick_s * 1e9)
+        if left_ns > early_ns or not self._limit_s or len(self._ends) == len(evidence.ranks):
+            self._settling = None
             return
         of_all_hosts = read_evidence(self._run, now)
         verdict = judge(of_all_hosts or evidence, now)
         if verdict is None:
             return
+        is_settled = self._has_settled(verdict, now)
         # Nobody waits, and the job computes or has not begun: nothing to say.
-        if verdict.kind is HangClass.OWN_CODE and verdict.level is Level.NOTICE:
+        is_idle = verdict.kind is HangClass.OWN_CODE and verdict.level is Level.NOTICE
+        if left_ns > 0 or is_idle or not is_settled:
             return
         if self._since_ns is None:
-            self._since_ns = min(status.moved_ns for status in standing)
+            self._since_ns = min(s.moved_ns for s in running if self._left_ns(s, now) <= 0)
             self._said.clear()
         key = (verdict.kind, verdict.level, verdict.ranks)
         if key not in self._said:
             self._said.append(key)
             self._report(verdict, now)
+
+    def _left_ns(self, status: Status, now: int) -> int:
+        """Return how long until the rank counts as standing still; 0 or less if it does."""
+        limit_ns = max(status.limit_ns, int(self._limit_s * 1e9))
+        return limit_ns - (now - status.moved_ns)
+
+    def _has_settled(self, verdict: Verdict, now: int) -> bool:
+        """Return false for an alarm that may be over at the next look.
+
+        When an evaluation on one rank ends, all ranks are in a barrier for a moment. At that
+        moment the job has stood for long, and nobody is in a part that may take long.
+        """
+        if verdict.level is Level.NOTICE:
+            kind = Level.NOTICE.value if verdict.kind is not HangClass.OWN_CODE else ""
+        elif verdict.kind in {HangClass.NONE_LEFT, HangClass.MISMATCH}:
+            kind = verdict.kind.value
+        else:
+            kind = ""  # what a slow rank does may change from look to look
+        if self._settling is None or kind != self._settling[0]:
+            self._settling = (kind, now)
+        is_notice = verdict.level is Level.NOTICE
+        return is_notice or now - self._settling[1] >= self._settle_ns
 
     def _report(self, verdict: Verdict, now: int) -> None:
         """Write the verdict down, and print it unless there were several already."""

@@ -39,6 +39,12 @@ def late(**changes: object) -> Status:
 
 
 def judge_now(alarm: HangAlarm, run: Path, now_ns: int) -> None:
+    """Look at the ranks as they are each second, until now."""
+    for before_s in reversed(range(9)):
+        look_at_ranks(alarm, run, now_ns - before_s * SECOND)
+
+
+def look_at_ranks(alarm: HangAlarm, run: Path, now_ns: int) -> None:
     evidence = read_evidence(run, now_ns)
     assert evidence is not None
     alarm._judge(evidence, now_ns)
@@ -94,6 +100,44 @@ def test_a_long_part_is_no_hang(run: Path) -> None:
     assert said[0].endswith("which may be as it should: only some ranks evaluate")
     assert not is_hung(run)
     assert read_account(run).state == LONG
+
+
+@pytest.mark.parametrize("barrier_s", [1, 9])
+def test_the_barrier_after_a_long_part_is_a_hang_only_if_it_lasts(
+    run: Path, barrier_s: int
+) -> None:
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    write(run, rank(0), rank(1), rank(2), late(evaluates=True, alive_ns=NOW))
+    judge_now(alarm, run, NOW)
+    write(run, rank(3))
+    for second in range(barrier_s):
+        look_at_ranks(alarm, run, NOW + second * SECOND)
+    has_alarm = any("stands still" in line and "none left" in line for line in said)
+    assert has_alarm == (barrier_s == 9)
+
+
+def test_a_barrier_entered_just_before_the_limit_is_no_hang_yet(run: Path) -> None:
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    limit_ns = NOW - 10 * SECOND
+    write(run, rank(0), rank(1), rank(2), late())
+    for before_s in range(9, 1, -1):
+        look_at_ranks(alarm, run, limit_ns - before_s * SECOND)
+    write(run, rank(3))
+    look_at_ranks(alarm, run, limit_ns)
+    assert said == []
+
+
+def test_an_alarm_is_raised_when_the_limit_is_over(run: Path) -> None:
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    write(run, rank(0), rank(1), rank(2), late())
+    limit_ns = NOW - 10 * SECOND
+    for before_s in range(20, -1, -1):
+        assert said == []
+        look_at_ranks(alarm, run, limit_ns - before_s * SECOND)
+    assert said
 
 
 def test_a_job_that_computes_after_its_last_step_says_nothing(run: Path) -> None:

@@ -1,5 +1,7 @@
 """The loop of PaddleSeg: dictionaries that begin with an empty list."""
 
+import time
+
 import generated
 import numpy as np
 import paddle
@@ -63,6 +65,7 @@ def main():
             if iteration % 25 == 0:
                 print(f"[TRAIN] iter: {iteration}/50, loss: {float(loss):.4f}")
                 evaluate(model, data)
+    time.sleep(0.5)  # as PaddleSeg does: the loader's thread ends, or the process aborts
 
 
 if __name__ == "__main__":
