@@ -30,6 +30,7 @@ from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.rows import COLUMNS
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank, rank_of
+from profkit.run.awaiting import await_thread
 from profkit.run.collecting import Choice, Collecting
 from profkit.run.late_sink import LateSink
 from profkit.run.own_run import make_own_run
@@ -49,8 +50,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("profkit")
 
-OPENING_TIMEOUT_S = 5.0
-"""The end of a job waits this long for its files to be opened."""
+OPENING_IDLE_S = 5.0
+LONGEST_OPENING_S = 60.0
+"""The end of a job waits for its files to be opened while the thread that opens them gets on."""
 
 DESCRIBED_AFTER = 3
 """The job is described once so many steps have ended, when it has all its parts."""
@@ -124,8 +126,8 @@ class Job:
         if self._lookout is not None:
             self._lookout.stop()
         self._ended.set()
-        if self._opener is not None:
-            self._opener.join(OPENING_TIMEOUT_S)
+        if self._opener is not None and not self._await_opener(self._opener):
+            return
         if self._collecting is not None:
             self._collecting.stop()
         note_failures(self.sink.appender("samples"))
@@ -133,6 +135,14 @@ class Job:
         is_written = self._opener is not None and not self.sink.failure
         if self._owns_run and self._rank.number == 0 and is_written:
             guarded("the end of the run", self._conclude_run, None)()
+
+    def _await_opener(self, opener: threading.Thread) -> bool:
+        """Return true once the files are open; say that nothing is recorded if they never are."""
+        if await_thread(opener, OPENING_IDLE_S, LONGEST_OPENING_S):
+            return True
+        self.sink.give_up(f"{self.run}: its files could not be opened in time")
+        log.warning("profkit: this process is not recorded: %s", self.sink.failure)
+        return False
 
     def _conclude_run(self) -> None:
         from profkit.run.session import finish_run, record_own_cost
