@@ -16,13 +16,14 @@ from profkit.analysis.overview import build_overview
 from profkit.analysis.stacks import FEWEST_SAMPLES
 from profkit.explain.explained import explain
 from profkit.run.collecting import Choice
-from profkit.trace import Trace
+from profkit.trace import Trace, verify
 from profkit.trace.reader import find_ranks, find_runs
 from profkit.vocab import LINES_SUFFIX, LOADER_WORKER, WORKER_STACKS
 from tests.instrument.test_run_command import PROFKIT_RUN, TORCHRUN
 
 JOBS = Path(__file__).parent / "jobs"
 WORKERS_JOB, RANKS_JOB = JOBS / "slow_workers.py", JOBS / "late_line.py"
+PADDLE_JOB = JOBS / "slow_workers_paddle.py"
 STEPS = 120
 PATIENCE_S = 300
 SLOW_NS = 2 * 20e6
@@ -72,12 +73,25 @@ def test_the_slow_line_of_the_workers_is_named(tmp_path: Path, start: str) -> No
     assert 0.5 * SLOW_NS < first.step_ns.value < 1.3 * SLOW_NS
     assert found.sampler_share < 0.02
     assert not trace.worker_stacks.broken
+    assert not [reason for reason in verify(trace.path).reasons if WORKER_STACKS in reason]
     files = list((trace.ranks[0].folder / WORKER_STACKS).iterdir())
     assert len(files) == 2
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
     if start == "fork":
         bare = _train(tmp_path / "bare", sys.executable, WORKERS_JOB, STEPS, start, stacks="")
         assert bare == losses
+
+
+@pytest.mark.parametrize("kind", ["plain", "shared", "stream"])
+def test_the_slow_line_of_paddles_workers_is_named(tmp_path: Path, kind: str) -> None:
+    _train(tmp_path, sys.executable, PADDLE_JOB, STEPS, kind)
+    found = build_overview(_newest(tmp_path)).worker_lines
+    assert found is not None
+    assert found.workers == 2
+    first = found.lines[0]
+    assert first.place.file.endswith(PADDLE_JOB.name)
+    assert first.place.line == _line_of(PADDLE_JOB, "slow in a worker")
+    assert 0.5 * SLOW_NS < first.step_ns.value < 1.3 * SLOW_NS
 
 
 def test_without_the_choice_workers_are_not_sampled(tmp_path: Path) -> None:
