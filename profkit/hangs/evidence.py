@@ -202,7 +202,7 @@ def read_fault_stack(folder: Path, status: Status) -> tuple[Frame, ...]:
 def origin_of(file: str) -> str:
     """Return whose code a file of any machine is; empty for profkit's own."""
     if "-packages/profkit/" in file:
-        return ""
+        return OWN_CODE if "-packages/profkit/workloads/" in file else ""
     origin = _ORIGINS.of(file)
     return PYTHON_CODE if origin == OWN_CODE and _PYTHON.search(file) else origin
 

@@ -1,4 +1,4 @@
-"""Watches from `profkit run` if the job stands still, and says why while it does."""
+"""Watches from `profkit run` and `profkit trace` if the job stands still, and says why while it does."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import platform
 import select
 import shutil
 import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from profkit.clock import wall_ns
 from profkit.hangs.evidence import HOST_SUFFIX, Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, append_event
 from profkit.hangs.processes import ENDED_STATES, look_at
-from profkit.hangs.status import FOLDER, RUNNING, Status, plain_host
+from profkit.hangs.status import FOLDER, RUNNING, Status, plain_host, read_limit
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
 from profkit.hangs.words import as_json, say_level, say_verdict
+from profkit.progress import CLEAR_LINE
 from profkit.text import duration
 from profkit.trace.jsonfile import replace_json
 
@@ -32,6 +34,22 @@ LONGEST_SETTLE_S = 10.0
 NEVER_NS = 1 << 62
 MOST_SAID = 3
 """Verdicts about one standstill that are printed; later ones are only in the files."""
+
+
+@contextlib.contextmanager
+def raise_alarms(run: Path) -> Iterator[HangAlarm]:
+    """Watch the run while the block runs, and print verdicts to stderr, over a progress bar."""
+
+    def say(line: str) -> None:
+        start = CLEAR_LINE if sys.stderr.isatty() else ""
+        print(f"{start}profkit: {line}", file=sys.stderr, flush=True)
+
+    alarm = HangAlarm(run, read_limit(os.environ), say)
+    alarm.start()
+    try:
+        yield alarm
+    finally:
+        alarm.stop()
 
 
 class HangAlarm:

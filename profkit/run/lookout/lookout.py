@@ -14,9 +14,9 @@ import platform
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from profkit.clock import now_ns, wall_ns
 from profkit.hangs.flight import calls_of_dump
@@ -44,7 +44,7 @@ from profkit.vocab import Phase
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
-    from profkit.instrument.tracking.tracker import Tracker
+    from profkit.instrument.recorder import Recorder
 
 LONGEST_TICK_S = 1.0
 TICKS_PER_LIMIT = 30
@@ -61,10 +61,26 @@ LIVE_SHARE = 0.02
 MOST_ERROR_CHARS = 200
 
 
+class Loop(Protocol):
+    """The loop that is followed. A `Tracker` follows that of a job."""
+
+    @property
+    def recorder(self) -> Recorder: ...
+
+    @property
+    def thread(self) -> int | None: ...
+
+    @property
+    def models(self) -> Iterable[Any]: ...
+
+    @property
+    def standing(self) -> tuple[str, str]: ...
+
+
 class Lookout:
     """The thread, and the file that it keeps up to date."""
 
-    def __init__(self, run: Path, tracker: Tracker, limit_s: float | None = None) -> None:
+    def __init__(self, run: Path, tracker: Loop, limit_s: float | None = None) -> None:
         self._folder = run / FOLDER
         self._tracker = tracker
         self._limit_s = read_limit(os.environ) if limit_s is None else limit_s
@@ -104,15 +120,21 @@ class Lookout:
         elif before != self._status.file_name:
             (self._folder / before).unlink(missing_ok=True)
 
-    def stop(self) -> None:
-        """Write how the rank ended. What was seen while it stood still stays in the file."""
+    def stop(self, error: BaseException | None = None) -> None:
+        """Write how the rank ended. What was seen while it stood still stays in the file.
+
+        The error is the one that ended it, if the caller knows it. An interrupt is no error of the
+        rank: as after a SIGKILL, the file keeps what was seen before.
+        """
         self._ended.set()
         if self._thread is None:
             return
         self._thread.join(self._tick_s)
         if self._fault is not None:
             guarded("fault handler", self._fault.close, None)()
-        guarded("lookout", self._write_end, None)()
+        error = error or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        if error is None or isinstance(error, Exception):
+            guarded("lookout", self._write_end, None)(error)
 
     def give_up(self) -> None:
         """Leave no status: another process is this rank."""
@@ -253,8 +275,7 @@ class Lookout:
                 states[str(other.pid)] = state
         return states
 
-    def _write_end(self) -> None:
-        error: Any = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    def _write_end(self, error: Exception | None) -> None:
         with self._lock:
             said = ""
             if error is not None:
