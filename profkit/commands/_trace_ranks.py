@@ -47,7 +47,8 @@ def train_team(request: TraceRequest, team: Team) -> int:
     extra = {} if request.ranks is None else {"CUDA_VISIBLE_DEVICES": ""}
     try:
         with contextlib.nullcontext() if run is None else raise_alarms(run) as alarm:
-            code, why = run_ranks(team, request.words, run, extra=extra)
+            told = alarm.note_told if alarm is not None else lambda: None
+            code, why = run_ranks(team, request.words, run, extra=extra, told=told)
     except BaseException as error:
         _conclude(run, f"{type(error).__name__}: {error}")
         raise
@@ -107,9 +108,7 @@ def train_as_rank(request: TraceRequest, rank: Rank) -> int:
     return ExitCode.DONE
 
 
-def _record_as_rank(
-    request: TraceRequest, job: ReadyJob, rank: Rank, loop: OwnLoop | None
-) -> None:
+def _record_as_rank(request: TraceRequest, job: ReadyJob, rank: Rank, loop: OwnLoop | None) -> None:
     from profkit.instrument.loop_recorder import NullRecorder
     from profkit.run.session import open_rank
 

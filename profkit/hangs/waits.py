@@ -122,3 +122,9 @@ def list_ranks(ranks: Iterable[int]) -> str:
             groups.append([rank])
     ends = [f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in groups]
     return ", ".join(ends)
+
+
+def say_ranks(ranks: Iterable[int]) -> str:
+    """Return `rank 3`, `ranks 0-2` or `ranks 0-2, 5`."""
+    listed = list_ranks(ranks)
+    return f"{'rank' if listed.isdigit() else 'ranks'} {listed}"

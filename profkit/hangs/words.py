@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from profkit.hangs.activity import Activity, Doing
@@ -10,7 +10,7 @@ from profkit.hangs.evidence import shown_name
 from profkit.hangs.processes import ENDED_STATES, STOPPED
 from profkit.hangs.status import FAILED, RUNNING, Call, Status, own_frame
 from profkit.hangs.verdict import HangClass, Level, Verdict
-from profkit.hangs.waits import list_ranks
+from profkit.hangs.waits import say_ranks
 from profkit.text import byte_size, duration, safe_text
 from profkit.vocab import OWN_CODE
 
@@ -27,12 +27,6 @@ LONG_WORDS = {
     HangClass.COMPILE: "compiles",
     HangClass.CHECKPOINT: "reads or writes a checkpoint",
 }
-
-
-def say_ranks(ranks: Iterable[int]) -> str:
-    """Return `rank 3`, `ranks 0-2` or `ranks 0-2, 5`."""
-    listed = list_ranks(ranks)
-    return f"{'rank' if listed.isdigit() else 'ranks'} {listed}"
 
 
 def say_call(call: Call, *, with_size: bool = False) -> str:
@@ -76,7 +70,7 @@ def say_verdict(verdict: Verdict) -> str:
             parts.append(say_rank(verdict, rank))
         if len(verdict.ranks) > 4:
             parts.append(f"so do {say_ranks(verdict.ranks[4:])}")
-    return "; ".join(parts)
+    return safe_text("; ".join(parts))
 
 
 def say_difference(verdict: Verdict) -> Iterator[str]:

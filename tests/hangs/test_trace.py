@@ -18,7 +18,7 @@ from tests.hangs.test_jobs import PATIENCE_S, why
 
 LIMIT_S = 3
 AT = 12
-STANDING = f'''
+STANDING = f"""
 import os, time
 if os.environ.get("RANK") == "1":
     from profkit.workloads.training.loop import Training
@@ -28,7 +28,7 @@ if os.environ.get("RANK") == "1":
             time.sleep(600)  # stands
         steps(self, batch, epoch)
     Training._step = stand_still
-'''
+"""
 SYSTEM = ("trace", "resnet50", "--data", "synthetic", "--image-size", "32", "--batch-size", "2")
 
 
