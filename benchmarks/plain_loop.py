@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-STEPS = 240
+STEPS = 250
+LENGTH = 1024
 
 
 class Waves(Dataset[tuple[torch.Tensor, int]]):
@@ -18,11 +19,11 @@ class Waves(Dataset[tuple[torch.Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         label = index % 4
         generator = torch.Generator().manual_seed(index)
-        wave = torch.zeros(2048)
-        for _ in range(12 * (label + 1)):
+        wave = torch.zeros(LENGTH)
+        for _ in range(30 * (label + 1)):
             frequency = torch.rand(1, generator=generator) * 40
-            wave += torch.sin(frequency * torch.linspace(0, 6.28, 2048))
-        return wave.reshape(1, 2048), label
+            wave += torch.sin(frequency * torch.linspace(0, 6.28, LENGTH))
+        return wave, label
 
 
 def count_right(scores: torch.Tensor, labels: torch.Tensor) -> int:
@@ -40,9 +41,9 @@ def average(mean: nn.Module, model: nn.Module, decay: float = 0.99) -> None:
 
 def make_model() -> nn.Module:
     layers: list[nn.Module] = []
-    for channels in ((1, 32), (32, 64), (64, 64)):
-        layers += [nn.Conv1d(*channels, 9, stride=2, padding=4), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(64, 4))
+    for _ in range(3):
+        layers += [nn.Linear(LENGTH, LENGTH), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(LENGTH, 4))
 
 
 def main() -> None:

@@ -23,6 +23,8 @@ log = logging.getLogger("profkit")
 FLUSH_NS = 500_000_000
 """Samples are in the file this long after they were taken, as the rows of the training process."""
 
+NOT_STORED = "the stacks of a loader worker are not stored"
+
 MOST_WAITING = 4_000
 """Lines kept until the folder is known: a process that never trains stores nothing."""
 
@@ -61,7 +63,7 @@ class WorkerSampler:
         try:
             self._sample()
         except Exception as error:  # noqa: BLE001  # the worker goes on, whatever is wrong here
-            log.warning("profkit: the stacks of a loader worker are not stored: %s", error)
+            log.warning("profkit: %s: %s", NOT_STORED, error)
 
     def _sample(self) -> None:
         began_ns = written_ns = now_ns()
@@ -90,8 +92,11 @@ class WorkerSampler:
         """Append the waiting lines in one write; return false if there is no use in going on."""
         if self._file < 0:
             folder = self._folder()
+            if not folder and folder is not None and len(self._lines) >= MOST_WAITING:
+                log.warning("profkit: %s: its rank did not train", NOT_STORED)
+                return False
             if not folder:
-                return folder is not None and len(self._lines) < MOST_WAITING
+                return folder is not None
             os.makedirs(folder, mode=0o700, exist_ok=True)
             path = os.path.join(folder, f"{self._worker}-{os.getpid()}{LINES_SUFFIX}")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

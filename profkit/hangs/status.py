@@ -28,6 +28,11 @@ LIMIT_VARIABLE = "PROFKIT_HANG_AFTER"
 """The environment variable that says after how many seconds without a step a job stands still."""
 
 DEFAULT_LIMIT_S = 30.0
+LONGEST_TICK_S = 1.0
+TICKS_PER_LIMIT = 30
+TICKS_PER_WRITE = 5
+"""Ranks look once in a tick. While steps end, they write their status once in so many ticks."""
+
 USUAL_STEPS = 10
 """A job stands still if no step ends for this many usual steps, or for the limit if longer."""
 

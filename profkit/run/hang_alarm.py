@@ -18,7 +18,16 @@ from profkit.clock import now_ns, wall_ns
 from profkit.hangs.evidence import HOST_SUFFIX, Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, append_event
 from profkit.hangs.processes import ENDED_STATES, GONE, is_visible, look_at
-from profkit.hangs.status import FOLDER, RUNNING, Status, plain_host, read_limit
+from profkit.hangs.status import (
+    FOLDER,
+    LONGEST_TICK_S,
+    RUNNING,
+    TICKS_PER_LIMIT,
+    TICKS_PER_WRITE,
+    Status,
+    plain_host,
+    read_limit,
+)
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
 from profkit.hangs.words import as_json, say_level, say_verdict
 from profkit.instrument.guard import guarded
@@ -26,14 +35,14 @@ from profkit.progress import CLEAR_LINE
 from profkit.text import duration
 from profkit.trace.jsonfile import replace_json
 
-LONGEST_TICK_S = 1.0
-TICKS_PER_LIMIT = 30
 NCCLRAS_TIMEOUT_S = 5.0
 MOST_NCCLRAS_BYTES = 1_000_000
 SETTLE_PART = 0.25
 LONGEST_SETTLE_S = 10.0
 """An alarm is raised when its reason has been seen for a part of the limit, or for so long."""
 NEVER_NS = 1 << 62
+JUMP_NS = 500_000_000
+"""A clock that is set by more than this has jumped: a status from before shows wrong intervals."""
 MOST_SAID = 3
 """Verdicts about one standstill that are printed; later ones are only in the files."""
 
@@ -72,6 +81,9 @@ class HangAlarm:
         self._known: set[str] = set()
         self._ends: dict[str, int] = {}
         self._states: dict[str, str] = {}
+        self._offset_ns = wall_ns() - now_ns()
+        self._quiet_until_ns = 0
+        """After a jump of the clock, when all statuses are written again."""
         self._since_ns: int | None = None
         """When the step before the standstill ended, while the job stands still; monotonic."""
         self._settle_ns = int(min(LONGEST_SETTLE_S, limit_s * SETTLE_PART) * 1e9)
@@ -83,7 +95,7 @@ class HangAlarm:
         """The last verdict of an alarm after which the job has not moved."""
 
     def start(self) -> None:
-        with contextlib.suppress(OSError):  # without the folder, the run has no hangs to tell of
+        with contextlib.suppress(OSError):  # the ranks make the folder, too
             (self._run / FOLDER).mkdir(mode=0o700, exist_ok=True)
         watch = guarded("hang alarm", self._watch, None)
         self._thread = threading.Thread(target=watch, name="profkit-hangs", daemon=True)
@@ -118,11 +130,15 @@ class HangAlarm:
             os.close(descriptor)
 
     def _look_once(self, poll: select.poll) -> None:
-        wall = wall_ns()
+        wall, now = wall_ns(), now_ns()
         evidence = read_evidence(self._run, wall, host=self._host)
+        if abs(wall - now - self._offset_ns) > JUMP_NS:
+            self._offset_ns = wall - now
+            self._quiet_until_ns = now + int((TICKS_PER_WRITE + 1) * self._tick_s * 1e9)
         if evidence is not None:
             self._look(evidence, poll)
-            self._judge(evidence, wall, now_ns())
+            if now >= self._quiet_until_ns:
+                self._judge(evidence, wall, now)
 
     def _note_end(self, descriptor: int, poll: select.poll) -> None:
         self._ends[self._descriptors.pop(descriptor)] = wall_ns()

@@ -14,7 +14,10 @@ import pytest
 
 from profkit.analysis.overview import build_overview
 from profkit.analysis.stacks import FEWEST_SAMPLES
+from profkit.collectors import _worker_stacks
 from profkit.explain.explained import explain
+from profkit.instrument.loading.ring import FOLDER_BYTES, Ring
+from profkit.instrument.loading.watching import WorkerWatch
 from profkit.run.collecting import Choice
 from profkit.trace import Trace, verify
 from profkit.trace.reader import find_ranks, find_runs
@@ -158,3 +161,25 @@ def test_the_choice_of_stacks() -> None:
     assert set(chosen("loop", "host").collectors or ()) == {"host", "stacks"}
     assert Choice.read({"PROFKIT_STACKS": "workers"}).of_workers
     assert Choice.read({"PROFKIT_STACKS": "other"}).collectors == ()
+
+
+def test_a_worker_whose_rank_never_trains_says_once_that_nothing_is_stored(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_worker_stacks, "MOST_WAITING", 2)
+    finish = _worker_stacks.sample_worker(lambda: "", 0, _train.__code__)
+    time.sleep(1.5)
+    finish()
+    (record,) = caplog.records
+    assert "the stacks of a loader worker are not stored: its rank did not train" in record.message
+
+
+def test_a_folder_that_workers_cannot_be_told_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    watch = WorkerWatch(lambda folder, worker, loop: lambda: None)
+    ring = Ring.create(1, 1)
+    watch.follow(ring)
+    watch.publish("/run")
+    assert (caplog.records, ring.stacks_folder()) == ([], "/run")
+    watch.publish("/" + "x" * FOLDER_BYTES)
+    assert "the path is too long" in caplog.records[0].message
+    assert ring.stacks_folder() is None

@@ -214,6 +214,27 @@ def test_a_clock_that_jumps_raises_no_alarm(run: Path) -> None:
     assert said == []
 
 
+def test_a_long_part_is_not_said_to_be_longer_after_a_jump(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notice needs no time to settle. The ranks write again some seconds after the jump."""
+    clock = {"wall": NOW, "now": 10 * SECOND}
+    monkeypatch.setattr("profkit.run.hang_alarm.wall_ns", lambda: clock["wall"])
+    monkeypatch.setattr("profkit.run.hang_alarm.now_ns", lambda: clock["now"])
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    for second in range(15):
+        jump_ns = 3600 * SECOND if second >= 3 else 0
+        clock |= {"wall": NOW + second * SECOND + jump_ns, "now": (10 + second) * SECOND}
+        if second % 5 == 2:
+            began = clock["wall"] - second * SECOND
+            for number in range(4):
+                times = {"written_ns": clock["wall"], "moved_ns": began, "alive_ns": clock["wall"]}
+                write(run, rank(number, host=alarm._host, evaluates=number == 0, **times))
+        alarm._look_once(select.poll())
+    assert said == []
+
+
 def test_the_length_of_a_standstill_does_not_follow_the_clock(run: Path) -> None:
     said: list[str] = []
     alarm = HangAlarm(run, LIMIT_S, said.append)

@@ -25,9 +25,12 @@ from profkit.hangs.status import (
     ENDED,
     FAILED,
     FOLDER,
+    LONGEST_TICK_S,
     MOST_CALLS,
     STACK_SUFFIX,
     SUFFIX,
+    TICKS_PER_LIMIT,
+    TICKS_PER_WRITE,
     Call,
     Status,
     read_limit,
@@ -44,11 +47,6 @@ from profkit.vocab import Phase
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
     from profkit.instrument.recorder import Recorder
-
-LONGEST_TICK_S = 1.0
-TICKS_PER_LIMIT = 30
-TICKS_PER_WRITE = 5
-"""While steps end, the file is replaced once in so many ticks."""
 
 STANDS_AFTER = 1 / 6
 """The thread looks closely after this part of the limit without a step."""
