@@ -20,7 +20,7 @@ PLAN, ME, FOLDER = own_plan("paddle", sys.argv[1:])
 BATCH = 8
 
 
-class Samples(Dataset):  # type: ignore[misc]  # Paddle has no types
+class Samples(Dataset):  # type: ignore[type-arg]  # Paddle 2.6 has no generic one
     """Vectors, some of which are slow to read."""
 
     def __len__(self) -> int:

@@ -22,6 +22,9 @@ STATES = {
 }
 """The letters of `/proc` for a thread that exists and is not stopped."""
 
+MOST_RANKS = 4
+"""So many of the ranks that hold up the job are described; the others may do something else."""
+
 LONG_WORDS = {
     HangClass.EVALUATION: "evaluates",
     HangClass.COMPILE: "compiles",
@@ -66,10 +69,11 @@ def say_verdict(verdict: Verdict) -> str:
     elif waiting:
         parts.append(f"{say_ranks(waiting)} wait{s} for other ranks")
     if verdict.kind not in {HangClass.MISMATCH, HangClass.NONE_LEFT}:
-        for rank in verdict.ranks[:4]:
+        for rank in verdict.ranks[:MOST_RANKS]:
             parts.append(say_rank(verdict, rank))
-        if len(verdict.ranks) > 4:
-            parts.append(f"so do {say_ranks(verdict.ranks[4:])}")
+        if len(verdict.ranks) > MOST_RANKS:
+            s = "s" if len(verdict.ranks) == MOST_RANKS + 1 else ""
+            parts.append(f"{say_ranks(verdict.ranks[MOST_RANKS:])} hold{s} up the job, too")
     return safe_text("; ".join(parts))
 
 
@@ -115,7 +119,7 @@ def say_rank(verdict: Verdict, rank: int) -> str:
         verb = "evaluates"
     elif verdict.kind in LONG_WORDS:
         verb = LONG_WORDS[verdict.kind]
-    elif verdict.waiting:
+    elif verdict.waiting and verdict.call is not None:
         verb = "has not entered it"
     else:
         verb = "stands"

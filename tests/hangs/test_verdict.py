@@ -319,3 +319,47 @@ def test_a_hostile_name_steers_no_terminal() -> None:
     late = rank(3, stack=IN_CODE, calls=calls(55, done=True), thread_state="S")
     late = dataclasses.replace(late, system_call="\x1b[2J", reads="\x1b]0;x\x07")
     assert say_verdict(verdict_of(*waiting(0, 1, 2), late)).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("function", "is_one"),
+    [
+        ("evaluate", True),
+        ("Trainer.evaluate", True),
+        ("Training._evaluate", True),
+        ("run_eval", True),
+        ("valid_one_epoch", True),
+        ("Judge.validate", True),
+        ("Evaluation.run", True),
+        ("train_and_evaluate", False),
+        ("train_and_evaluate.<locals>.step", False),
+        ("fit_and_validate", False),
+        ("is_valid", False),
+        ("validate_sample", False),
+        ("main", False),
+        ("retrieval", False),
+    ],
+)
+def test_the_name_of_a_function_that_evaluates(function: str, is_one: bool) -> None:
+    """A rank that stands in a loop that also evaluates is no rank that evaluates."""
+    frame = Frame("/home/me/train.py", function, 12, "job")
+    late = rank(3, stack=(*IN_CODE, frame), calls=calls(55, done=True))
+    expected = HangClass.EVALUATION if is_one else HangClass.NEVER_ENTERED
+    assert verdict_of(*waiting(0, 1, 2), late).kind is expected
+
+
+def test_ranks_that_are_not_described_are_not_said_to_do_the_same() -> None:
+    late = [rank(number, stack=IN_CODE, calls=calls(55, done=True)) for number in range(1, 7)]
+    words = say_verdict(verdict_of(rank(0), *late))
+    assert words.endswith("ranks 5-6 hold up the job, too")
+
+
+def test_ranks_that_wait_in_no_known_collective_say_nothing_of_it() -> None:
+    backward = (
+        Frame(f"{TORCH}autograd/graph.py", "_engine_run_backward", 800, "package"),
+        *IN_CODE,
+    )
+    first = rank(0, stack=backward, calls=(), calls_from="")
+    late = rank(1, stack=IN_CODE, calls=(), calls_from="")
+    words = say_verdict(verdict_of(first, late))
+    assert words.startswith("rank 0 waits for other ranks; rank 1 stands: train.py:12 resize")

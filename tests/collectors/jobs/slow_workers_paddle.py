@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import paddle
@@ -13,21 +14,21 @@ from paddle.io import DataLoader, Dataset, IterableDataset
 SLOW_S = 0.02
 
 
-def make(index: int) -> np.ndarray:
+def make(index: int) -> Any:
     time.sleep(SLOW_S)  # slow in a worker
     return np.full((4,), float(index % 7), dtype="float32")
 
 
-class Items(Dataset):
+class Items(Dataset[Any]):
     def __len__(self) -> int:
         return 100_000
 
-    def __getitem__(self, index: int) -> np.ndarray:
+    def __getitem__(self, index: int) -> Any:
         return make(index)
 
 
-class Stream(IterableDataset):
-    def __iter__(self) -> Iterator[np.ndarray]:
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
         yield from map(make, range(100_000))
 
 
@@ -36,7 +37,7 @@ def main(steps: int, kind: str) -> None:
     paddle.set_device("cpu")
     model = paddle.nn.Linear(4, 4)
     optimizer = paddle.optimizer.SGD(0.001, parameters=model.parameters())
-    items = Stream() if kind == "stream" else Items()
+    items: Any = Stream() if kind == "stream" else Items()
     loader = DataLoader(items, batch_size=2, num_workers=2, use_shared_memory=kind == "shared")
     for step, batch in enumerate(loader):
         loss = model(batch).square().mean()
