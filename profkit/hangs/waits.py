@@ -67,7 +67,7 @@ def call_of_stack(function: str, status: Status) -> Call | None:
     collectives = [call for call in status.calls if call.peer is None]
     if not collectives:
         return Call(STACK_GROUP, 0, function)
-    before = collectives[-1]
+    before = max(reversed(collectives), key=lambda each: each.since_ns)
     return Call(before.group, before.sequence + 1, function, members=before.members)
 
 

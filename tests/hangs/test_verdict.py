@@ -363,3 +363,15 @@ def test_ranks_that_wait_in_no_known_collective_say_nothing_of_it() -> None:
     late = rank(1, stack=IN_CODE, calls=(), calls_from="")
     words = say_verdict(verdict_of(first, late))
     assert words.startswith("rank 0 waits for other ranks; rank 1 stands: train.py:12 resize")
+
+
+def test_a_call_that_only_the_stack_shows_follows_the_latest_one() -> None:
+    """profkit's own record lists the calls group by group."""
+    first = calls(55, done=True, group="0", since_ns=NOW)
+    second = calls(7, done=True, group="1", since_ns=NOW - SECOND)
+    everybody = [rank(number, calls=(*first, *second)) for number in range(4)]
+    found = verdict_of(*everybody)
+    assert found.kind is HangClass.NONE_LEFT
+    assert say_verdict(found) == (
+        "ranks 0-3 have all entered all_reduce #56, and none has left it"
+    )
