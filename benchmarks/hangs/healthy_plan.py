@@ -1,4 +1,4 @@
-"""The plan of a healthy job, drawn from a number: no two jobs are alike, and all ranks agree."""
+"""The plan of a healthy job, drawn from a number: no two jobs are alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train in Paddle with two workers whose batches have a slow line; with or without a mapping."""
+"""Train in Paddle with two workers whose batches have a slow line."""
 
 from __future__ import annotations
 
