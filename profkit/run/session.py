@@ -128,10 +128,8 @@ def open_rank(
     samples, choice, ranges = writer.appender("samples"), Choice.read(), nvtx_ranges()
     note_span_cost(samples, ranges, repeats=SPAN_COST_REPEATS)
     recorder = make_recorder(writer, choice, ranges, timer)
-    in_worker = functools.partial(watch_worker, path)
-    recorder.in_worker = guarded("lookout in a worker", in_worker, None)
-    stacks = path.absolute() / rank_folder(manifest.rank) / WORKER_STACKS
-    patches = _hook_inside(known, recorder, writer, _watch_workers(choice, stacks))
+    watch = _watch_workers(recorder, choice, path, manifest.rank)
+    patches = _hook_inside(known, recorder, writer, watch)
     collecting = Collecting(
         choice, recorder, known, writer.appender("kernels"), samples, device=device, rows=rows
     )
@@ -154,10 +152,13 @@ def open_rank(
             on_failure(writer.failure)
 
 
-def _watch_workers(choice: Choice, folder: Path) -> WorkerWatch | None:
+def _watch_workers(recorder: Recorder, choice: Choice, path: Path, rank: int) -> WorkerWatch | None:
+    """Have loader workers look out, and return what has their stacks sampled, if asked for."""
+    in_worker = functools.partial(watch_worker, path)
+    recorder.in_worker = guarded("lookout in a worker", in_worker, None)
     watch = guarded("stacks of loader workers", choice.watch_workers, None)()
     if watch is not None:
-        watch.publish(str(folder))
+        watch.publish(str(path.absolute() / rank_folder(rank) / WORKER_STACKS))
     return watch
 
 

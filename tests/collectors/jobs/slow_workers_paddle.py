@@ -34,7 +34,7 @@ class Stream(IterableDataset[Any]):
 
 def main(steps: int, kind: str) -> None:
     paddle.seed(0)
-    paddle.set_device("cpu")
+    paddle.device.set_device("cpu")
     model = paddle.nn.Linear(4, 4)
     optimizer = paddle.optimizer.SGD(0.001, parameters=model.parameters())
     items: Any = Stream() if kind == "stream" else Items()
