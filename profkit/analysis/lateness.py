@@ -6,6 +6,7 @@ for each other is no work of theirs and does not count.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,12 +25,16 @@ class Lateness:
     """One rank's own work minus the mean of the others', in ns per step."""
 
     rank: int
-    phase: str
-    """The phase in which it takes longer."""
+    phases: tuple[str, ...]
+    """The phases that are compared; in the first it takes longest beyond the others."""
     excess: Estimate
-    """The difference in that phase."""
+    """The difference in these phases together."""
     whole_ns: float
     """The difference in all its work."""
+
+    @property
+    def phase(self) -> str:
+        return self.phases[0]
 
 
 @dataclass(frozen=True)
@@ -40,14 +45,21 @@ class RankWork:
     phases: tuple[str, ...]
     ns: Floats
 
-    def lateness(self, rank: int, phase: str) -> Lateness | None:
-        """Return how late this rank is in this phase; `None` without it or another rank."""
+    def lateness(self, rank: int, *phases: str) -> Lateness | None:
+        """Return how late this rank is in these phases; `None` without it or another rank."""
         if rank not in self.ranks or not self._comparable:
             return None
         over = self._over_others(self.ranks.index(rank))
-        series = over[self.phases.index(phase)][None, :]
+        series = over[[self.phases.index(phase) for phase in phases]].sum(axis=0)[None, :]
         (excess,) = estimate_ratios(series, np.ones_like(series))
-        return Lateness(rank, phase, excess, float(over.sum(axis=0).mean()))
+        return Lateness(rank, phases, excess, float(over.sum(axis=0).mean()))
+
+    def by_phase(self, rank: int) -> Mapping[str, Estimate]:
+        """Return how late this rank is in each phase; empty without it or another rank."""
+        if rank not in self.ranks or not self._comparable:
+            return {}
+        over = self._over_others(self.ranks.index(rank))
+        return dict(zip(self.phases, estimate_ratios(over, np.ones_like(over)), strict=True))
 
     def latest(self) -> Lateness | None:
         """Return the rank with the most work, and the phase that makes it so."""
@@ -57,6 +69,16 @@ class RankWork:
         mine = int(np.argmax(whole))
         phase = int(np.argmax(self._over_others(mine).mean(axis=1)))
         return self.lateness(self.ranks[mine], self.phases[phase])
+
+    def turns_ns(self) -> float:
+        """Return how much longer steps take because it is not always the same rank that is late.
+
+        A step is as long as the work of its latest rank.
+        """
+        if not self._comparable:
+            return 0.0
+        whole = self.ns.sum(axis=1)
+        return float(whole.max(axis=0).mean() - whole.mean(axis=1).max())
 
     @property
     def _comparable(self) -> bool:

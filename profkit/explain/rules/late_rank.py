@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,16 @@ from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.rank_lines import lines_by_rank
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._input import is_slow_on_all_ranks
-from profkit.explain.rules.base import Case, Cause, grew, here, share_of
+from profkit.explain.rules.base import (
+    Case,
+    Cause,
+    grew,
+    here,
+    is_material,
+    other_side,
+    share_of,
+    shift,
+)
 from profkit.text import duration, percent
 from profkit.vocab import Phase
 
@@ -27,6 +37,9 @@ MIN_WHOLE_SHARE = 0.5
 
 MIN_LATE_SHARE = 0.05
 """Ranks of a healthy run differ by a few percent of a step; a late one by at least this share."""
+
+MIN_PHASE_SHARE = 0.1
+"""Phases of a late rank that differ by less than this share of its latest phase are noise."""
 
 KINDS_BY_ROW = {
     INPUT: ("input_bound", "input_stalls"),
@@ -54,6 +67,19 @@ WAITING_KIND = "exposed_communication"
 """The kind whose cost includes the time that the other ranks wait."""
 
 
+class _Growth(NamedTuple):
+    """What a rank is late by, less what it was late by in the base, in ns per step."""
+
+    late: Lateness
+    """In the phases in which its lateness changed."""
+    cost_ns: Estimate
+    """Per step of the base's batch."""
+    known_ns: float
+    """What it was late by in the same phases of the base; zero if it was not."""
+    changes: Mapping[str, Estimate]
+    """The change of each of these phases, the largest first; of some, it catches up."""
+
+
 def find(case: Case) -> Cause | None:
     """Compare the rank that works longest with the mean of the others, in both runs.
 
@@ -63,7 +89,7 @@ def find(case: Case) -> Cause | None:
     if case.after.exchanges is None or not _knows_own_work(case):
         return None
     late = case.after.work.latest()
-    if late is None or (late.phase == Phase.DATA.value and is_slow_on_all_ranks(case, late.rank)):
+    if late is None:
         return None
     trade = find_trade(case.after.work, late)
     untold = ""
@@ -71,42 +97,112 @@ def find(case: Case) -> Cause | None:
         confirmed = _told_by_broadcasts(case.after, late) or _find_before_forward(case.after, late)
         untold = "" if confirmed else _describe_trade(late, trade)
         late = confirmed or late
-    before = case.before.work.lateness(late.rank, late.phase)
-    known = before.excess if before and before.excess.value > 0 else None
+    growth = _find_growth(case, late, has_trade=trade is not None, is_told=not untold)
+    if growth is None:
+        return None
+    late, added = growth.late, growth.cost_ns
     factor = case.ledger.batch_factor(case.after.step_samples)
-    added = scale(minus(late.excess, known), factor)
     if not _stands_out(added, case) or not _stands_out(scale(late.excess, factor), case):
         return None
     if trade is None and late.whole_ns < MIN_WHOLE_SHARE * late.excess.value:
         return None
-    row = INPUT if late.phase == Phase.DATA.value else late.phase
-    evidence = _describe_lateness(case, late, row)
     share = share_of(added.value, case.ledger)
+    evidence = _describe_lateness(case, growth)
+    # The others' waiting is part of the exchange, the rank's own time is part of its phases.
+    ranks = case.after.costs.ranks
+    takes = {WAITING_KIND: added.value * (ranks - 1) / ranks}
     if untold:
-        unsure = Cause("late_rank", added, share, f"{evidence}{untold}", _TELL)
+        unsure = Cause("late_rank", added, share, f"{evidence}{untold}", _TELL, takes=takes)
         return unsure if grew(case.ledger.total, case.ledger) else None
     evidence += _describe_waiting(case, late, trade) + describe_line(case.after, late)
-    # The others' waiting is part of the exchange, the rank's own time is part of its phase.
-    own_ns = added.value / case.after.costs.ranks
-    takes = dict.fromkeys(KINDS_BY_ROW.get(row, ()), own_ns)
+    rows = []
+    for phase, change in growth.changes.items():
+        if change.value > 0:
+            rows.append(_row_of(phase))
+            for kind in KINDS_BY_ROW.get(rows[-1], ()):
+                takes[kind] = takes.get(kind, 0.0) + change.value / ranks
+    waits_in = Phase.FORWARD.value if trade is not None else Phase.ALLREDUCE.value
     return Cause(
         "late_rank",
         added,
         share,
         evidence,
         f"compare rank {late.rank}'s host, cores, disk and clock with the others'",
-        detail=row,
-        takes={WAITING_KIND: added.value - own_ns, **takes},
-        rows=(row, Phase.FORWARD.value if trade is not None else Phase.ALLREDUCE.value),
+        detail=rows[0],
+        takes=takes,
+        rows=(*rows, *({waits_in} - set(rows))),
     )
 
 
-def _describe_lateness(case: Case, late: Lateness, row: str) -> str:
-    where = "time outside all phases" if late.phase == UNKNOWN else row
-    return (
-        f"{here(case.ledger)}rank {late.rank}'s {where} takes {duration(late.excess.value)} "
-        "per step longer than the others'"
+def _find_growth(case: Case, late: Lateness, *, has_trade: bool, is_told: bool) -> _Growth | None:
+    """Return by how much more a rank is late than in the base, in which phases.
+
+    Small changes are noise. If it is not told who waits in forward, one phase counts alone.
+    """
+    after, before = case.after.work, case.before.work
+    factor = case.ledger.batch_factor(case.after.step_samples)
+    known_factor = case.ledger.batch_factor(case.before.step_samples)
+    left_out = set()
+    if has_trade and is_told:
+        left_out.add(Phase.FORWARD.value)
+    if is_slow_on_all_ranks(case, late.rank):
+        left_out.add(Phase.DATA.value)
+    known = before.by_phase(late.rank)
+    changes = {}
+    for phase, excess in after.by_phase(late.rank).items():
+        was = known.get(phase)
+        if was is not None and was.value * excess.value <= 0:
+            was = None  # what another rank was late by
+        change = minus(scale(excess, factor), scale(was, known_factor) if was else None)
+        if phase in left_out or not (is_told or phase == late.phase):
+            continue
+        is_clear = change.low is not None and change.high is not None
+        if is_clear and (change.low > 0 or change.high < 0):
+            changes[phase] = change
+    most_ns = max((change.value for change in changes.values()), default=0.0)
+    least_ns = MIN_PHASE_SHARE * most_ns
+    for phase, change in list(changes.items()):
+        if abs(change.value) < least_ns or not is_material(abs(change.value), case.ledger):
+            del changes[phase]
+    if most_ns <= 0 or not changes:
+        return None
+    names = sorted(changes, key=lambda phase: -changes[phase].value)
+    found, base = after.lateness(late.rank, *names), before.lateness(late.rank, *names)
+    if found is None:
+        return None
+    known_ns = base.excess if base is not None and base.excess.value > 0 else None
+    cost_ns = minus(
+        scale(found.excess, factor), scale(known_ns, known_factor) if known_ns else None
     )
+    if not has_trade:  # a rank that is late in all steps ends that ranks are late in turns
+        in_turns_ns = before.turns_ns() * known_factor - after.turns_ns() * factor
+        cost_ns = shift(cost_ns, -max(0.0, in_turns_ns))
+    ordered = {name: changes[name] for name in names}
+    return _Growth(found, cost_ns, known_ns.value if known_ns else 0.0, ordered)
+
+
+def _row_of(phase: str) -> str:
+    return INPUT if phase == Phase.DATA.value else phase
+
+
+def _describe_lateness(case: Case, growth: _Growth) -> str:
+    """Return in which phases the rank takes longer, and what it takes less for."""
+    late = growth.late
+    excess = case.after.work.by_phase(late.rank)
+    longer, less = [], []
+    for phase, change in growth.changes.items():
+        where = "time outside all phases" if phase == UNKNOWN else _row_of(phase)
+        if change.value <= 0:
+            less.append(f"; its {where} takes {duration(-excess[phase].value)} less")
+        elif longer:
+            longer.append(f"its {where} {duration(excess[phase].value)}")
+        else:
+            longer.append(f"rank {late.rank}'s {where} takes {duration(excess[phase].value)}")
+    joined = " and ".join(filter(None, [", ".join(longer[:-1]), longer[-1]]))
+    words = f"{here(case.ledger)}{joined} per step longer than the others'"
+    if is_material(growth.known_ns, case.ledger):
+        words += f", against {duration(growth.known_ns)} in the {other_side(case.ledger)}"
+    return words + "".join(less)
 
 
 def _describe_waiting(case: Case, late: Lateness, traded_ns: float | None) -> str:
@@ -173,11 +269,13 @@ def find_trade(work: RankWork, late: Lateness) -> float | None:
     least_ns = MIN_TRADED_SHARE * late.excess.value
     if late.phase in _AFTER_FORWARD:
         return None
+    excess = work.by_phase(late.rank)
+    traded_ns = -excess[Phase.FORWARD.value].value
     if late.phase == Phase.FORWARD.value:
-        traded_ns = late.excess.value - late.whole_ns
-    else:
-        forward = work.lateness(late.rank, Phase.FORWARD.value)
-        traded_ns = -forward.excess.value if forward is not None else 0.0
+        traded_ns = 0.0
+        for phase, each in excess.items():
+            if phase not in (Phase.FORWARD.value, *_AFTER_FORWARD):
+                traded_ns -= each.value
     return traded_ns if traded_ns >= least_ns > 0 else None
 
 
