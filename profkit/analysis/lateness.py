@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from profkit.analysis.columns import step_places
-from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios, subtract
+from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.vocab import PHASES, Phase
 
@@ -22,7 +22,10 @@ WORK = tuple(name for name in (*PHASES, UNKNOWN) if name != Phase.ALLREDUCE.valu
 
 @dataclass(frozen=True)
 class Lateness:
-    """One rank's own work minus the mean of the others', in ns per step."""
+    """One rank's own work minus the median of the others', in ns per step.
+
+    The median, because a second late rank does not make the first one less late.
+    """
 
     rank: int
     phases: tuple[str, ...]
@@ -85,7 +88,7 @@ class RankWork:
         return len(self.ranks) > 1 and self.ns.shape[2] > 0
 
     def _over_others(self, mine: int) -> Floats:
-        others = np.delete(self.ns, mine, axis=0).mean(axis=0)
+        others = np.median(np.delete(self.ns, mine, axis=0), axis=0)
         return np.asarray(self.ns[mine] - others)
 
 
@@ -110,8 +113,3 @@ def _number_by_rank(rows: pa.Table, ranks: Ints, used: Ints) -> pa.Table:
     number = np.searchsorted(ranks, rows["rank"].to_numpy()) * len(used) + place
     column = rows.schema.get_field_index("step")
     return rows.set_column(column, "step", pa.array(number, mask=place < 0))
-
-
-def minus(one: Estimate, other: Estimate | None) -> Estimate:
-    """Return the difference of two independent figures; a missing one counts as zero."""
-    return one if other is None else subtract(one, other)

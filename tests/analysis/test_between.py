@@ -317,3 +317,45 @@ def test_a_total_can_be_sure_if_none_of_its_rows_is(tmp_path: Path) -> None:
     for row in (ledger.find("forward"), ledger.find("backward")):
         assert row is not None
         assert ledger.verdict_of(row) is not Verdict.REGRESSION
+
+
+@pytest.mark.parametrize("others", [0.0, BUSY])
+def test_rows_are_inconclusive_that_the_machine_may_change(
+    tmp_path: Path, others: float | None
+) -> None:
+    """In sum nothing has changed, so no doubt is said of the whole."""
+    moved = {"forward": round(MEAN_PHASE_NS["forward"] * 0.95)}
+    grown = {"h2d": MEAN_PHASE_NS["h2d"] + MEAN_PHASE_NS["forward"] - moved["forward"]}
+    base = _run(tmp_path, "base", _slowed(1.0))
+    target = _run(tmp_path, "target", _slowed(1.0, **moved, **grown), others=others)
+    for ledger, is_turned in (
+        (explain(base, target).ledger, False),
+        (explain(target, base).ledger, True),
+    ):
+        assert ledger.verdict is Verdict.NEUTRAL
+        rows = {row.name: ledger.verdict_of(row) for row in ledger.rows}
+        assert rows["forward"] is Verdict.CANNOT_JUDGE
+        found = Verdict.IMPROVEMENT if is_turned else Verdict.REGRESSION
+        # Twice the copies are no usual noise, and less than a busy machine may make of them.
+        assert rows["h2d"] is found
+        assert ledger.verdict_of(ledger.total) is Verdict.NEUTRAL
+
+
+def test_a_gate_on_such_a_row_is_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = {"backward": round(MEAN_PHASE_NS["backward"] * 1.05)}
+    moved["forward"] = MEAN_PHASE_NS["forward"] + MEAN_PHASE_NS["backward"] - moved["backward"]
+    base = _run(tmp_path, "base", _slowed(1.0))
+    target = _run(tmp_path, "target", _slowed(1.0, **moved))
+    sides = ["explain", str(base.path), str(target.path)]
+    assert main([*sides, "--gate", "backward=0.5ms"]) == ExitCode.NOT_JUDGED
+    assert "from run to run" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_long_command_is_not_said_to_be_one_of_both(tmp_path: Path) -> None:
+    words = [f"--option{number}" for number in range(40)]
+    base = _at(_run(tmp_path, "base", _slowed(1.0)), 0, command=["train.py", *words])
+    target = _run(tmp_path, "target", _slowed(1.07))
+    target = _at(target, 9, command=["train.py", *words, "--fast"])
+    assert _doubt(explain(base, target)).endswith('--against "BASE COMMAND" -- TARGET COMMAND')

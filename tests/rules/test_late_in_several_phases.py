@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
@@ -23,6 +23,9 @@ Added: TypeAlias = Mapping[int, Mapping[str, int]]
 Compare: TypeAlias = Callable[["Plant"], Explained]
 
 
+NOTHING: Mapping[Any, Any] = {}
+
+
 class Plant(NamedTuple):
     """Phases that take longer, and what the lateness costs per step by the ranks' own work.
 
@@ -32,9 +35,9 @@ class Plant(NamedTuple):
     late: Added
     cost_ms: float
     phases: tuple[str, ...]
-    base: Added = {}
+    base: Added = NOTHING
     ranks: int = 2
-    others: Mapping[str, float] = {}
+    others: Mapping[str, float] = NOTHING
     """Costs of other causes."""
 
 
@@ -56,6 +59,13 @@ PLANTS = {
     ),
     "slow forward for all": Plant(
         {0: {"forward": 8}, 1: {"forward": 14, "data": 5}}, 11, ("forward", "input")
+    ),
+    "two late ranks of four": Plant(
+        {1: {"forward": 10}, 2: {"backward": 6}}, 10, ("forward",), ranks=4
+    ),
+    "half of the ranks": Plant({2: {"forward": 10}, 3: {"forward": 10}}, 10, ("forward",), ranks=4),
+    "another is late elsewhere": Plant(
+        {0: {"forward": 10}, 1: {"data": 5}}, 5, ("forward",), others={"input_bound": 2.5}
     ),
     "late in one phase": Plant({1: {"forward": 12}}, 12, ("forward",)),
 }
