@@ -7,7 +7,7 @@ for each other is no work of theirs and does not count.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,8 @@ class RankWork:
     ranks: tuple[int, ...]
     phases: tuple[str, ...]
     ns: Floats
+    _known: dict[int, Mapping[str, Estimate]] = field(default_factory=dict, compare=False)
+    """The lateness of ranks by phase: it takes long to estimate, and is asked for again."""
 
     def lateness(self, rank: int, *phases: str) -> Lateness | None:
         """Return how late this rank is in these phases; `None` without it or another rank."""
@@ -61,8 +63,11 @@ class RankWork:
         """Return how late this rank is in each phase; empty without it or another rank."""
         if rank not in self.ranks or not self._comparable:
             return {}
-        over = self._over_others(self.ranks.index(rank))
-        return dict(zip(self.phases, estimate_ratios(over, np.ones_like(over)), strict=True))
+        if rank not in self._known:
+            over = self._over_others(self.ranks.index(rank))
+            estimates = estimate_ratios(over, np.ones_like(over))
+            self._known[rank] = dict(zip(self.phases, estimates, strict=True))
+        return self._known[rank]
 
     def latest(self) -> Lateness | None:
         """Return the rank with the most work, and the phase that makes it so."""

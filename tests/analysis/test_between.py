@@ -359,3 +359,16 @@ def test_a_long_command_is_not_said_to_be_one_of_both(tmp_path: Path) -> None:
     target = _run(tmp_path, "target", _slowed(1.07))
     target = _at(target, 9, command=["train.py", *words, "--fast"])
     assert _doubt(explain(base, target)).endswith('--against "BASE COMMAND" -- TARGET COMMAND')
+
+
+@pytest.mark.parametrize(("others", "kinds"), [(0.0, ["input_bound"]), (BUSY, [])])
+def test_a_wait_that_a_busy_machine_makes_is_no_cause_of_its_own(
+    tmp_path: Path, others: float, kinds: list[str]
+) -> None:
+    longer = MEAN_PHASE_NS["data"]
+    moved = {"data": 2 * longer, "forward": MEAN_PHASE_NS["forward"] - longer}
+    base = _run(tmp_path, "base", _slowed(1.0))
+    target = _run(tmp_path, "target", _slowed(1.0, **moved), others=others)
+    view = explain(base, target)
+    assert view.ledger.verdict is Verdict.NEUTRAL
+    assert [each.kind for each in view.causes if not each.is_gain] == kinds
