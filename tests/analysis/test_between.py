@@ -19,7 +19,7 @@ from profkit.explain.ledger import Verdict
 from profkit.explain.rules.base import Cause
 from profkit.explain.verdict import Basis
 from profkit.plugins import RULES
-from profkit.report import ledger_words
+from profkit.report import ledger_json, ledger_words
 from profkit.testing import synthetic_trace
 from profkit.testing.synthetic import BEGIN_REALTIME_NS, MEAN_PHASE_NS
 from profkit.testing.synthetic_tables import CORES
@@ -339,6 +339,9 @@ def test_rows_are_inconclusive_that_the_machine_may_change(
         # Twice the copies are no usual noise, and less than a busy machine may make of them.
         assert rows["h2d"] is found
         assert ledger.verdict_of(ledger.total) is Verdict.NEUTRAL
+    found = ledger_json.explained(explain(base, target))["rows_of_machine"]
+    assert "forward" in found
+    assert "h2d" not in found
 
 
 def test_a_gate_on_such_a_row_is_not_judged(
