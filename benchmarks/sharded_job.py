@@ -255,8 +255,10 @@ def main() -> None:
     }
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / f"{rank}.json").write_text(json.dumps(result), encoding="utf-8")
+    dist.barrier()  # a rank that leaves while another still speaks to it ends that one
     if not options.leave_open:
         dist.destroy_process_group()
+    time.sleep(0.2)
 
 
 if __name__ == "__main__":

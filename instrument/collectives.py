@@ -217,9 +217,6 @@ class Dialect:
     is_traced: Callable[[], bool]
     """Return true if a compiler runs the call instead of the job."""
 
-    times_waits: bool = False
-    """True if waiting for the handle of a call that did not wait is hooked, too."""
-
 
 def hook_calls(patches: Patches, dialect: Dialect, log: CallLog, *owners: Any) -> None:
     """Make a row of every call of those of the dialect's functions that the modules have.
@@ -289,7 +286,5 @@ def _finish(dialect: Dialect, log: CallLog, sent: Sent, waits: bool, work: Any) 
     if waits:
         log.end(sent, waited=True)
     elif work is not None:
-        if dialect.times_waits and sent.group.blocks:
-            log.sent[work] = sent
         end = guarded("collective done", lambda: log.end(sent, waited=False), None)
         dialect.when_done(work, end)

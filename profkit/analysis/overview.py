@@ -33,6 +33,7 @@ from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
 from profkit.trace import Trace
+from profkit.trace.sharing import OWN_SAMPLES, Sharing
 from profkit.vocab import BAD_TIMES, Phase, RunState
 
 _NO_STEPS = (
@@ -103,6 +104,8 @@ class Overview:
     clock: PhaseClock = PhaseClock.HOST
     costs: RunCosts | None = None
     """With device times, the ledger's costs: the phases are their parts."""
+    sharing: Sharing = OWN_SAMPLES
+    """The ranks that train on the same samples."""
     device_times: DeviceTimes | None = None
     """The device times that were recorded; `None` if the run is not profkit's, or on no device."""
 
@@ -181,6 +184,7 @@ def build_overview(
         clock=basis.clock,
         costs=basis.costs,
         device_times=find_device_times(trace),
+        sharing=trace.sharing,
     )
 
 

@@ -21,6 +21,7 @@ from profkit.instrument.frameworks.pytorch.functional import hook_functional
 from profkit.instrument.frameworks.pytorch.group_hooks import hook_each_group
 from profkit.instrument.frameworks.pytorch.group_methods import hook_methods
 from profkit.instrument.frameworks.pytorch.identity import describe_loader
+from profkit.instrument.frameworks.pytorch.layout import hook_meshes
 from profkit.instrument.frameworks.pytorch.optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks.pytorch.phases import hook_backward, hook_modules
 from profkit.instrument.frameworks.pytorch.waits import (
@@ -65,6 +66,7 @@ def _hook_exchange(patches: Patches, books: Books) -> Exchanges:
         else:
             hook_methods(patches, calls)
         hook_functional(patches, calls)
+        hook_meshes(patches)
         hook_coalescing(patches, calls)
         hook_waits(patches, log)
         hook_buffers(patches, log)
