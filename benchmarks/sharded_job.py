@@ -1,4 +1,4 @@
-"""Small sharded training jobs, for torchrun: FSDP2, FSDP1, HSDP, tensor and pipeline parallelism.
+"""Small sharded training jobs for torchrun: FSDP, HSDP, tensors and pipelines.
 
 A job knows no profiler. Each rank writes its losses, and the collectives that a step must have by
 the closed form, into `--out`. With `--probe`, torch's own profiler counts the collectives of the
@@ -231,6 +231,7 @@ def main() -> None:
     sampler = DistributedSampler(
         data, num_replicas=job.data_parallel, rank=job.data_rank, shuffle=False
     )
+    expected = {op: list(numbers) for op, numbers in job.expected.items()}
     losses, starts, probe = [], [time.monotonic_ns()], None
     for number, (x, y) in enumerate(DataLoader(data, BATCH, sampler=sampler)):
         if options.probe and number == options.steps - options.probe:
@@ -238,7 +239,7 @@ def main() -> None:
             probe.start()
         if options.late_ms and rank == dist.get_world_size() - 1:
             time.sleep(options.late_ms / 1e3)
-        losses.append(job.step(x, y))
+        losses.append(job.step(x, y).hex())
         starts.append(time.monotonic_ns())
     counted: Counter[str] = Counter()
     if probe is not None:
@@ -247,9 +248,9 @@ def main() -> None:
             if event.name.startswith("c10d::"):
                 counted[PROBED.get(event.name[6:], event.name)] += 1
     result = {
-        "losses": [value.hex() for value in losses],
+        "losses": losses,
         "step_ns": [end - start for start, end in itertools.pairwise(starts)],
-        "expected": job.expected,
+        "expected": expected,
         "samples_per_step": BATCH * job.data_parallel,
         "probe": dict(counted),
     }

@@ -41,6 +41,8 @@ class Group(NamedTuple):
     """Its ranks in the job; empty if they are not known."""
     peer: int | None = None
     """The other rank, if the group is the two ranks of a message."""
+    dimension: str | None = None
+    """The dimension of the job's device mesh that the group connects, if it is known."""
 
 
 class Message(NamedTuple):
@@ -87,6 +89,8 @@ class Sent:
     """True if the end is known only by the wait for it."""
     address: int = 0
     """Where its result will be, if the job may wait for that instead of a handle."""
+    module: str | None = None
+    microbatch: int | None = None
 
 
 class Quiet(threading.local):
@@ -173,6 +177,9 @@ class CallLog:
             end_ns=now,
             backend=group.backend,
             step=sent.step,
+            dimension=group.dimension,
+            module=sent.module,
+            microbatch=sent.microbatch,
         )
         device = recorder.device
         if group.blocks:

@@ -177,8 +177,6 @@ def build_overview(
         links=link_use(trace.collectives, used, ceilings),
         flags=manifest.flags,
         **_lines_of_code(trace, steps, used),
-        # A log says how long its parts took, and not where in the step they were.
-        unknown_places=() if is_log(trace) else unknown_places(steps, trace.spans, used),
         changed=trace.changed,
         silent_ranks=silent_ranks(trace),
         clock=basis.clock,
@@ -193,6 +191,8 @@ def _lines_of_code(trace: Trace, steps: pa.Table, used: Ints) -> dict[str, Any]:
         "code": view_code(trace.stacks, trace.frames, steps, trace.spans, used),
         "rank_lines": lines_by_rank(trace, used),
         "worker_lines": view_workers(trace.worker_stacks, steps, used),
+        # A log says how long its parts took, and not where in the step they were.
+        "unknown_places": () if is_log(trace) else unknown_places(steps, trace.spans, used),
     }
 
 

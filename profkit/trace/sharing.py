@@ -1,4 +1,4 @@
-"""Count each sample once: ranks of a tensor-parallel or pipeline group report the same ones."""
+"""Count samples once, although ranks of a tensor-parallel group report the same ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def find_sharing(manifests: Sequence[RankManifest]) -> Sharing:
 
 
 def share_samples(steps: pa.Table, sharing: Sharing) -> pa.Table:
-    """Return the steps with each sample on one rank, or on none if nobody knows who shares them.
+    """Return the steps with each sample on one rank, or on none if the sharing is unknown.
 
     Of the ranks that share samples, the first one that reports the most of a step keeps them: a
     pipeline's later stages may load none.

@@ -30,6 +30,9 @@ COLUMNS = (
     "backend",
     "step",
     "bucket",
+    "dimension",
+    "module",
+    "microbatch",
 )
 
 
@@ -50,7 +53,7 @@ class Hooked:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return [dict(zip(COLUMNS, row, strict=True)) for row in self.sink.rows["collectives"]]
+        return [dict(itertools.zip_longest(COLUMNS, row)) for row in self.sink.rows["collectives"]]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,4 @@
-"""Real sharded jobs of two ranks: every collective has one row, and the job is what it was."""
+"""Real sharded jobs of two ranks: each collective has one row, and losses are the same."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from profkit.trace import Trace
+from profkit.trace.sharing import say_world
 from tests.scripts import BENCHMARKS
 
 pytest.importorskip("torch")
@@ -23,7 +24,7 @@ PROBED_STEPS = 2
 
 
 class Launched(NamedTuple):
-    """What each rank of a job wrote itself, and the run if one was recorded."""
+    """The results that the ranks wrote, and the run if one was recorded."""
 
     results: list[dict[str, Any]]
     trace: Trace | None
@@ -122,3 +123,44 @@ def test_waiting_for_a_late_rank_is_exchange_and_not_forward(tmp_path: Path) -> 
         spent[row["phase"]] += row["end_ns"] - row["start_ns"]
     steps = len({row["step"] for row in spans})
     assert spent["allreduce"] >= 0.8 * steps * 30e6
+
+
+@pytest.mark.parametrize(("kind", "world"), [("fsdp2", "fsdp 2"), ("tp", "tp 2"), ("pp", "pp 2")])
+def test_samples_count_once_per_data_parallel_rank(recorded: Any, kind: str, world: str) -> None:
+    made: Launched = recorded(kind)
+    trace = made.trace
+    assert trace is not None
+    assert not trace.sharing.why
+    summed = trace.steps.group_by("step").aggregate([("sample_count", "sum")])
+    true = made.results[0]["samples_per_step"]
+    assert set(summed["sample_count_sum"].to_pylist()) == {true}
+    assert say_world(trace.manifest.world_size, trace.manifest.config) == f"2 ranks ({world})"
+
+
+@pytest.mark.parametrize(("kind", "dimension"), [("fsdp2", "fsdp"), ("tp", "tp"), ("pp", "pp")])
+def test_collectives_have_the_dimension_of_their_mesh(
+    recorded: Any, kind: str, dimension: str
+) -> None:
+    made: Launched = recorded(kind)
+    assert made.trace is not None
+    rows = rows_by_step(made.trace, 0)
+    assert {row["dimension"] for step in sorted(rows)[2:] for row in rows[step]} == {dimension}
+
+
+def test_collectives_of_fsdp_have_their_module(recorded: Any) -> None:
+    made: Launched = recorded("fsdp2")
+    assert made.trace is not None
+    rows = rows_by_step(made.trace, 1)[5]
+    gathered = Counter(row["module"] for row in rows if row["op"] == "all_gather")
+    reduced = Counter(row["module"] for row in rows if row["op"] == "reduce_scatter")
+    assert gathered == {"(root)": 1, "blocks.0": 2, "blocks.1": 2, "blocks.2": 2}
+    assert reduced == {"(root)": 1, "blocks.0": 1, "blocks.1": 1, "blocks.2": 1}
+
+
+def test_messages_of_a_pipeline_have_their_microbatch(recorded: Any) -> None:
+    made: Launched = recorded("pp")
+    assert made.trace is not None
+    for rank in range(2):
+        rows = rows_by_step(made.trace, rank)[5]
+        for op in ("send", "recv"):
+            assert sorted(row["microbatch"] for row in rows if row["op"] == op) == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""Samples of ranks that share them count once, and not at all if nobody knows who shares them."""
+"""Shared samples count once, and not at all if nobody knows who shares them."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from profkit.instrument.frameworks.pytorch.identity import describe_loader
 from profkit.instrument.frameworks.pytorch.layout import hook_meshes
 from profkit.instrument.frameworks.pytorch.optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks.pytorch.phases import hook_backward, hook_modules
+from profkit.instrument.frameworks.pytorch.units import hook_units
 from profkit.instrument.frameworks.pytorch.waits import (
     hook_buffers,
     hook_coalescing,
@@ -61,12 +62,15 @@ def _hook_exchange(patches: Patches, books: Books) -> Exchanges:
         clock = books.recorder.clock
         log = CallLog(books.recorder, books.collectives, sequences, clock=clock)
         calls = GroupCalls(log)
-        if hasattr(torch.distributed.ProcessGroup, "register_pre_hook"):  # torch 2.15 and later
+        has_hooks = hasattr(torch.distributed.ProcessGroup, "register_pre_hook")
+        calls.looks.append(hook_functional(patches, calls, starts=not has_hooks))
+        calls.looks.append(hook_units(patches, calls))
+        if has_hooks:  # torch 2.15 and later
             hook_each_group(patches, calls)
         else:
             hook_methods(patches, calls)
-        hook_functional(patches, calls)
-        hook_meshes(patches)
+        hook_meshes(patches, calls.look)
+        calls.look()
         hook_coalescing(patches, calls)
         hook_waits(patches, log)
         hook_buffers(patches, log)

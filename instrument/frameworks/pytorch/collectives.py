@@ -7,6 +7,7 @@ class `ProcessGroup` are the lowest place that Python sees.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from profkit.instrument.collectives import CallLog, Group, Message, Sent
+from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.observed_group import size_of
 from profkit.instrument.guard import guarded
 
@@ -79,15 +81,20 @@ class Watched:
         self.open: dict[int, Sent] = {}
         """The operations between their two hooks."""
         self._groups: dict[tuple[str, str, int], Group] = {}
+        self._layout = LAYOUT.version
 
     def group(self, device: str, op: str, root: int) -> Group:
         """Return the ranks that take part in an operation on tensors of this kind of device."""
+        if self._layout != LAYOUT.version:  # a mesh was made, and may name the dimension
+            self._layout = LAYOUT.version
+            self._groups.clear()
         is_message = op in ("send", "recv")
         key = device, op if is_message else "", root if is_message else -1
         found = self._groups.get(key)
         if found is None:
             group, backend = self._group, self._backends.get(device, self._group.backend)
             group = group._replace(backend=backend, blocks=backend in BLOCKING)
+            group = group._replace(dimension=LAYOUT.dimensions.get(group.name) or None)
             if is_message:
                 group = self._pair(group, op, root)
             found = self._groups[key] = group
@@ -100,8 +107,8 @@ class Watched:
         """
         own = self._rank
         peer = other if other >= 0 else own  # a receiver may take a message of any rank
-        ends = (own, str(other)) if op == "send" else (str(other) if other >= 0 else "?", own)
-        name = f"{group.name}:{ends[0]}>{ends[1]}"
+        named = str(other) if other >= 0 else "?"
+        name = f"{group.name}:{own}>{named}" if op == "send" else f"{group.name}:{named}>{own}"
         return group._replace(
             name=name, size=2, peer=group.members[peer] if group.members else peer
         )
@@ -119,6 +126,15 @@ class Unfinished(threading.local):
 UNFINISHED = Unfinished()
 
 
+class Context(threading.local):
+    """The module of FSDP whose weights or gradients this thread sends now."""
+
+    module: str | None = None
+
+
+CONTEXT = Context()
+
+
 class GroupCalls:
     """Makes rows of what process groups do, from the hooks before and after each operation."""
 
@@ -127,10 +143,21 @@ class GroupCalls:
         self._dtypes: dict[Any, str] = {}
         self.in_flight: dict[int, Sent] = {}
         """Operations without a handle in Python, by the address of their first result."""
+        self.microbatches: dict[int, int] = {}
+        """The microbatches of messages that a pipeline is about to send or receive, by address."""
         self._silent: set[tuple[str, str]] = set()
         """The backends and operations whose handles do not report the end."""
-        self.before_async: Callable[[], None] | None = None
-        """Called when an operation begins that does not wait, until it has found what it seeks."""
+        self.looks: list[Callable[[], None]] = []
+        """Called when the job has imported something since the last operation."""
+        self._modules = 0
+
+    def look(self) -> None:
+        """Hook what the job has imported since."""
+        count = len(sys.modules)
+        if count != self._modules:
+            self._modules = count
+            for look in self.looks:
+                look()
 
     def begin(
         self,
@@ -141,6 +168,7 @@ class GroupCalls:
         root: int,
     ) -> Sent:
         """Note that an operation begins."""
+        self.look()
         tensors = outputs if operation.in_outputs else inputs
         device = tensors[0].device.type if tensors else ""
         group = watched.group(device, operation.op, root)
@@ -149,7 +177,11 @@ class GroupCalls:
             size += size_of(tensor) if tensor.is_sparse else tensor.nbytes
         if operation.is_part:
             size *= group.size
-        return self.log.begin(group, operation.op, Message(size, self._name_type(tensors)))
+        sent = self.log.begin(group, operation.op, Message(size, self._name_type(tensors)))
+        sent.module = CONTEXT.module
+        if self.microbatches and operation.op in ("send", "recv"):
+            sent.microbatch = self.microbatches.pop(tensors[0].data_ptr(), None)
+        return sent
 
     def end(self, sent: Sent, work: Any, *, is_async: bool) -> None:
         """Note that an operation was handed over; its end is known when somebody has waited."""
@@ -158,8 +190,6 @@ class GroupCalls:
         elif work is None:
             self.log.end(sent, waited=True)
         elif is_async:
-            if self.before_async is not None:
-                self.before_async()
             if sent.address and sent.group.blocks:
                 self.in_flight[sent.address] = sent
             self.follow(sent, work)

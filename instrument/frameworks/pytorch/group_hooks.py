@@ -19,7 +19,7 @@ from profkit.instrument.frameworks.pytorch.collectives import (
     Watched,
     describe_group,
 )
-from profkit.instrument.frameworks.pytorch.compiler import outside_compiler
+from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
 from profkit.instrument.guard import Patches, guarded
 
 
@@ -105,13 +105,10 @@ class GroupHooks:
         self._watched: list[Watched | None] = []
         names: Any = torch._C._distributed_c10d.HookOpName  # noqa: SLF001  # no public name
         self._operations = {getattr(names, each): found for each, found in OPERATIONS.items()}
-        self.before = outside_compiler(guarded("collective begun", self._before, None))
-        self.after = outside_compiler(guarded("collective handed over", self._after, None))
+        self.before = _unless_quiet(guarded("collective begun", self._before, None))
+        self.after = _unless_quiet(guarded("collective handed over", self._after, None))
 
     def _before(self, args: Any) -> None:
-        if QUIET.inside:
-            QUIET.sent_ns = QUIET.sent_ns or now_ns()
-            return
         operation = self._operations.get(args.name)
         watched = self._describe()
         if operation is None or watched is None:
@@ -126,7 +123,7 @@ class GroupHooks:
         watched.open[args.op_id] = sent
 
     def _after(self, args: Any) -> None:
-        watched = None if QUIET.inside else self._describe()
+        watched = self._describe()
         if watched is not None:
             sent = watched.open.pop(args.op_id, None)
             if sent is not None:
@@ -139,3 +136,20 @@ class GroupHooks:
             real = c10d._resolve_process_group(self._name)  # noqa: SLF001  # no public name
             self._watched.append(describe_group(real))
         return self._watched[0]
+
+
+def _unless_quiet(function: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a hook that only notes the time inside a call that makes rows of its own.
+
+    The gradient buckets of DDP pass here, so nothing else is called for them.
+    """
+    call = outside_compiler(function)
+
+    def hook(args: Any) -> None:
+        if not QUIET.inside:
+            call(args)
+        elif not QUIET.sent_ns:
+            QUIET.sent_ns = now_ns()
+
+    skip_code(hook.__code__)
+    return hook

@@ -22,9 +22,9 @@ from profkit.instrument.guard import Patches, guarded
 
 
 class Method(NamedTuple):
-    """A method of a process group: its operation, and the places of tensors and of the other rank.
+    """A method of a process group: its operation, and which arguments are its message.
 
-    A place is the number of an argument.
+    `root` is the number of the argument that holds the other rank.
     """
 
     operation: str

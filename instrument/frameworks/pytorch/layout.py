@@ -1,4 +1,4 @@
-"""The dimensions along which a job is parallel, and the ranks that train on different samples.
+"""The dimensions in which a job is parallel, and the ranks that share their samples.
 
 Ranks of a tensor-parallel or pipeline group train on the same samples, and each of them reports
 them. A reader can count them once only if the job says which ranks these are.
@@ -16,16 +16,12 @@ import torch
 
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.identity import Facts
+from profkit.vocab import MODEL_DIMENSIONS
 
 DATA_WORDS: Final = frozenset(
     ["dp", "ddp", "fsdp", "hsdp", "data", "batch", "replicate", "replica", "shard", "zero"]
 )
 """Words in the name of a dimension whose ranks train on different samples."""
-
-MODEL_WORDS: Final = frozenset(
-    ["tp", "tensor", "pp", "pipe", "pipeline", "stage", "cp", "context", "sp", "sequence", "seq"]
-)
-"""Words in the name of a dimension whose ranks share their samples."""
 
 PLAIN_WORDS: Final = frozenset(["parallel", "dim", "mesh", "group"])
 
@@ -65,8 +61,8 @@ class Layout:
         self.samplers: set[tuple[int, int]] = set()
         self.dimensions: dict[str, str] = {}
         """The name of the dimension that each group connects, by the name of the group."""
-        self.changed: list[Callable[[], object]] = []
-        """Called when a mesh was made."""
+        self.version = 0
+        """The number of meshes that were made."""
 
     def note_mesh(self, mesh: Any) -> None:
         """Remember the dimensions of a mesh, if it has names and this rank is in it."""
@@ -79,8 +75,7 @@ class Layout:
             for name, group in zip(names, _group_names(mesh), strict=False):
                 if self.dimensions.setdefault(group, name) != name:
                     self.dimensions[group] = ""  # two dimensions have the same ranks
-        for act in self.changed:
-            act()
+        self.version += 1
 
     def note_loader(self, loader: Any) -> None:
         """Remember how the samplers of a loader divide the samples among ranks."""
@@ -121,16 +116,15 @@ class Layout:
         found = meshes.pop() if meshes else None
         # Ranks of a context-parallel group share their samples, and yet FSDP splits its weights
         # among them.
-        shares = any(words_of(name) & MODEL_WORDS and size > 1 for name, size in self._sizes())
+        shares = any(words_of(name) & MODEL_DIMENSIONS and size > 1 for name, size in self._sizes())
         if found is None and not shares:
             found = _of_models(models)
-        agreed = [pair for pair in self.samplers if found is None or pair[0] == found.size]
-        if self.samplers and not agreed and found is not None:
-            sizes = ", ".join(str(size) for size in sorted({pair[0] for pair in self.samplers}))
-            parts = f"the {found.by} says {found.size} and the sampler {sizes}"
+        sizes = {size for size, _ in self.samplers}
+        if found is not None and sizes and found.size not in sizes:
+            parts = f"the {found.by} says {found.size} and the sampler {max(sizes)}"
             return None, f"the numbers of data-parallel ranks differ: {parts}"
-        if found is None and len({pair[0] for pair in agreed}) == 1:
-            found = DataRank(*agreed[0], "sampler")
+        if found is None and len(self.samplers) == 1:
+            found = DataRank(*next(iter(self.samplers)), "sampler")
         if found is None:
             return None, "no device mesh, wrapper or sampler that shows which ranks share samples"
         return found, ""
@@ -161,7 +155,7 @@ def _of_mesh(mesh: Mesh, world: int) -> DataRank | None:
         words = words_of(name)
         if words and words <= DATA_WORDS:
             rank, size = rank * length + place, size * length
-        elif length > 1 and not (words and words <= MODEL_WORDS):
+        elif length > 1 and not (words and words <= MODEL_DIMENSIONS):
             return None
     return DataRank(size, rank, "device mesh")
 
@@ -211,14 +205,16 @@ def _group_names(mesh: Any) -> list[str]:
     return [str(info[-1]) for info in getattr(mesh, "_dim_group_infos", ())]  # until torch 2.8
 
 
-def hook_meshes(patches: Patches) -> None:
-    """Remember the device meshes that the job makes."""
+def hook_meshes(patches: Patches, look: Callable[[], None]) -> None:
+    """Remember the device meshes that the job makes, and call `look` before each of them."""
     mesh_type: Any = torch.distributed.device_mesh.DeviceMesh
     note = guarded("device mesh", LAYOUT.note_mesh, None)
+    look = guarded("device mesh", look, None)
 
     def wrap(original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def make(self: Any, *args: Any, **kwargs: Any) -> None:
+            look()
             original(self, *args, **kwargs)
             note(self)
 

@@ -91,39 +91,46 @@ def hook_waits(patches: Patches, log: CallLog) -> None:
     patches.replace(work_type, "wait", lambda _: wait)
 
 
-def hook_buffers(patches: Patches, log: CallLog) -> None:
-    """Record the broadcast of a model's buffers, with which DDP begins a forward, as one row.
+class BufferCalls:
+    """Makes rows of the broadcasts of a model's buffers."""
 
-    C++ calls the process group of the model for it, for each part of the buffers.
-    """
-    known: dict[tuple[int, ...], Message] = {}
-    groups: weakref.WeakKeyDictionary[Any, Watched | None] = weakref.WeakKeyDictionary()
+    def __init__(self, log: CallLog) -> None:
+        self._log = log
+        self._sizes: dict[tuple[int, ...], Message] = {}
+        self._groups: weakref.WeakKeyDictionary[Any, Watched | None] = weakref.WeakKeyDictionary()
 
-    def begin_unguarded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sent | None:
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sent | None:
         real = args[0] if args else kwargs["process_group"]
         tensors = args[1] if len(args) > 1 else kwargs["tensors"]
-        if real not in groups:
-            groups[real] = describe_group(real)
-        watched = groups[real]
+        if real not in self._groups:
+            self._groups[real] = describe_group(real)
+        watched = self._groups[real]
         if watched is None or not tensors:
             return None
         # A large model has hundreds of buffers, so their sizes are added up once.
         first, last = tensors[0], tensors[-1]
         key = id(first), len(tensors), first.numel(), last.numel()
-        message = known.get(key)
+        message = self._sizes.get(key)
         if message is None:
             size = sum(tensor.nbytes for tensor in tensors)
             message = Message(size, str(first.dtype).removeprefix("torch."))
-            if len(known) < MOST_MODELS:
-                known[key] = message
+            if len(self._sizes) < MOST_MODELS:
+                self._sizes[key] = message
         group = watched.group(first.device.type, "broadcast", 0)
-        return log.begin(group, "broadcast", message)
+        return self._log.begin(group, "broadcast", message)
 
-    def end_unguarded(sent: Sent) -> None:
-        log.end(sent, waited=True)
+    def end(self, sent: Sent) -> None:
+        self._log.end(sent, waited=True)
 
-    begin = outside_compiler(guarded("buffers broadcast", begin_unguarded, None))
-    end = outside_compiler(guarded("buffers received", end_unguarded, None))
+
+def hook_buffers(patches: Patches, log: CallLog) -> None:
+    """Record the broadcast of a model's buffers, with which DDP begins a forward, as one row.
+
+    C++ calls the process group of the model for it, for each part of the buffers.
+    """
+    calls = BufferCalls(log)
+    begin = outside_compiler(guarded("buffers broadcast", calls.begin, None))
+    end = outside_compiler(guarded("buffers received", calls.end, None))
     distributed: Any = torch.distributed
     original: Callable[..., Any] = distributed._broadcast_coalesced  # noqa: SLF001  # DDP's
 
