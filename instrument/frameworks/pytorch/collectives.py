@@ -7,6 +7,7 @@ class `ProcessGroup` are the lowest place that Python sees.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -63,8 +64,8 @@ NOT_RECORDED: Final[Mapping[str, str]] = {
 }
 """The other operations, with the reason."""
 
-HOOK_ID: Final = 7_700
-"""Our hooks run after those of torch's own flight recorder, whose ids are small."""
+HOOK_ID: Final = 0x70726F66
+"""The number of our hooks among those of a group; one that another tool has would replace them."""
 
 MOST_OPEN: Final = 4_096
 """Operations that have begun and neither returned nor been waited for; more of them have failed."""
@@ -252,7 +253,8 @@ def describe_group(real: Any) -> Watched | None:
         return None
     backends = {}
     for device in real._device_types:  # noqa: SLF001  # torch has no public name for it
-        backends[device.type] = real._get_backend(device).name().lower()  # noqa: SLF001  # as above
+        with contextlib.suppress(RuntimeError):  # a device that this machine lacks
+            backends[device.type] = real._get_backend(device).name().lower()  # noqa: SLF001
     try:
         members = tuple(torch.distributed.get_process_group_ranks(real))
     except (KeyError, RuntimeError, ValueError):

@@ -132,9 +132,10 @@ class GroupHooks:
     def _describe(self) -> Watched | None:
         """Return the group; torch notes its ranks only after it was registered."""
         if not self._watched:
+            self._watched.append(None)  # if this fails, it would fail each time
             c10d: Any = torch.distributed.distributed_c10d
             real = c10d._resolve_process_group(self._name)  # noqa: SLF001  # no public name
-            self._watched.append(describe_group(real))
+            self._watched[0] = describe_group(real)
         return self._watched[0]
 
 

@@ -31,6 +31,7 @@ MOST_SAMPLERS: Final = 16
 SAMPLER_FIELDS: Final = (
     ("num_replicas", "rank"),
     ("num_processes", "process_index"),
+    ("data_parallel_size", "data_parallel_rank"),
     ("world_size", "rank"),
 )
 """Attributes by which samplers say how many parts the samples have, and which is this rank's."""
