@@ -165,6 +165,17 @@ def test_a_broadcast_names_nobody_among_three_ranks() -> None:
     assert found.late_rank == 2  # by the bucket alone
 
 
+def test_a_message_names_no_late_rank() -> None:
+    """A receive that is posted early waits for nobody, though it is open for long."""
+    rows = [(0, 0, 90, 100), (1, 0, 0, 100)]
+    rows += [(rank, 1, 100, 110) for rank in range(2)]
+    exposed = _exposed([(rank, 0, 110) for rank in range(2)])
+    collectives = _with_calls(_collectives(rows, ranks=2), "send", [0])
+    found = split_exchange(collectives, exposed, np.array([0]))
+    assert found is not None
+    assert found.late_rank is None
+
+
 def test_a_call_of_one_rank_does_not_hide_what_the_buckets_say() -> None:
     rows = [(0, 0, 0, 60), (0, 1, 100, 120), (1, 1, 110, 120)]
     collectives = _with_calls(_collectives(rows, ranks=2), "all_reduce", [0])
