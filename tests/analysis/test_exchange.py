@@ -72,6 +72,9 @@ def _collectives(
     table = pa.Table.from_batches([blank])
     for name in ("communicator", "op", "dtype", "backend"):
         table = table.set_column(table.schema.get_field_index(name), name, names)
+    for name in ("dimension", "module"):
+        unknown = pa.nulls(count, names.type)
+        table = table.set_column(table.schema.get_field_index(name), name, unknown)
     return table.cast(open_schema("collectives"))
 
 
