@@ -134,11 +134,11 @@ def _wrap_wait(calls: GroupCalls, original: Callable[..., Any]) -> Callable[...,
     is_compiling = torch.compiler.is_compiling
 
     @functools.wraps(original)
-    def wait(waited: Any) -> Any:
+    def wait(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or not in_flight:
-            return original(waited)
-        sent, start = find(waited), log.clock()
-        result = original(waited)
+            return original(*args, **kwargs)
+        sent, start = find(*args, *kwargs.values()), log.clock()
+        result = original(*args, **kwargs)
         if sent is not None:
             end(sent, start)
         return result

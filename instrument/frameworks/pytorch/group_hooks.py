@@ -61,9 +61,9 @@ def hook_each_group(patches: Patches, calls: GroupCalls) -> None:
 
     def wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def register(name: str, group: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(name, group, *args, **kwargs)
-            groups.add(name, group)
+        def register(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            groups.add(*args, *kwargs.values())
             return result
 
         return register
@@ -72,9 +72,9 @@ def hook_each_group(patches: Patches, calls: GroupCalls) -> None:
         remove = guarded("process group", groups.remove, None)
 
         @functools.wraps(original)
-        def unregister(name: str) -> Any:
-            remove(name)
-            return original(name)
+        def unregister(*args: Any, **kwargs: Any) -> Any:
+            remove(*args, *kwargs.values())
+            return original(*args, **kwargs)
 
         return unregister
 

@@ -73,13 +73,11 @@ def _name_module(original: Callable[..., Any]) -> Callable[..., Any]:
     return send
 
 
-def _wrap_operations(
-    note: Callable[[Any, int], None], original: Callable[..., Any]
-) -> Callable[..., Any]:
+def _wrap_operations(note: Callable[..., None], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def list_operations(self: Any, chunk: int, *args: Any, **kwargs: Any) -> Any:
-        operations = original(self, chunk, *args, **kwargs)
-        note(operations, chunk)
+    def list_operations(self: Any, *args: Any, **kwargs: Any) -> Any:
+        operations = original(self, *args, **kwargs)
+        note(operations, *args, *kwargs.values())
         return operations
 
     return list_operations
