@@ -20,6 +20,7 @@ from profkit.instrument.frameworks.pytorch.collectives import (
     describe_group,
 )
 from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
+from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.guard import Patches, guarded
 
 
@@ -82,6 +83,7 @@ def hook_each_group(patches: Patches, calls: GroupCalls) -> None:
         @functools.wraps(original)
         def unregister_all() -> Any:
             groups.remove_all()
+            LAYOUT.forget_meshes()
             return original()
 
         return unregister_all

@@ -78,6 +78,12 @@ class Layout:
                     self.dimensions[group] = ""  # two dimensions have the same ranks
         self.version += 1
 
+    def forget_meshes(self) -> None:
+        """Forget all meshes: torch has forgotten the groups, and uses their names again."""
+        self.meshes.clear()
+        self.dimensions.clear()
+        self.version += 1
+
     def note_loader(self, loader: Any) -> None:
         """Remember how the samplers of a loader divide the samples among ranks."""
         batches = getattr(loader, "batch_sampler", None)
