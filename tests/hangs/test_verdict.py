@@ -372,6 +372,4 @@ def test_a_call_that_only_the_stack_shows_follows_the_latest_one() -> None:
     everybody = [rank(number, calls=(*first, *second)) for number in range(4)]
     found = verdict_of(*everybody)
     assert found.kind is HangClass.NONE_LEFT
-    assert say_verdict(found) == (
-        "ranks 0-3 have all entered all_reduce #56, and none has left it"
-    )
+    assert say_verdict(found) == ("ranks 0-3 have all entered all_reduce #56, and none has left it")
