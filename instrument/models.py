@@ -63,15 +63,19 @@ class TrainedModels:
         return False
 
     def are_updated(self) -> bool:
-        """Return true if gradients were used up, or parameters written, since the last call."""
-        updated = False
+        """Return true if gradients were used up, or parameters written, since the last call.
+
+        A model that no gradients have reached has none of them either, so all must have none.
+        """
+        is_written, has_gradients = False, []
         for model in self.alive:
             parameter = next(iter(self.parameters(model)), None)
             if parameter is not None:
                 version = self.version(parameter)
                 before, self._versions[id(model)] = self._versions.get(id(model)), version
-                updated |= parameter.grad is None or version != before
-        return updated
+                is_written |= version != before
+                has_gradients.append(parameter.grad is not None)
+        return is_written or (bool(has_gradients) and not any(has_gradients))
 
 
 def leave_models(trained: Iterable[TrainedModels], optimizers: Iterable[Any]) -> bool:
