@@ -213,7 +213,7 @@ def count_unmatched(trace: Trace) -> int:
 
 def compare_clocks(trace: Trace, results: Sequence[Mapping[str, Any]]) -> float:
     """Return the largest difference of a rank's mean step from what its own clock measured."""
-    found = []
+    found: list[float] = []
     for rank, result in enumerate(results):
         own_ns = statistics.mean(result["step_ns"][SETTLED:])
         steps = [row for row in trace.steps.to_pylist() if row["rank"] == rank]
