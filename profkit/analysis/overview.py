@@ -144,8 +144,7 @@ def build_overview(
     """
     steps, manifest = _steps_of(trace), trace.manifest
     selection, windows = steady_steps(trace), window_steps(trace.samples)
-    used = selection.steps
-    basis = phase_basis(trace, used=used)
+    basis, used = phase_basis(trace, used=selection.steps), selection.steps
     exchange, kernels, by_kernel, devices = basis.exchange(), None, None, None
     if with_kernels:
         kernels, by_kernel, devices = _kernel_views(trace, ceilings, used)

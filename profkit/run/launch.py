@@ -17,7 +17,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from profkit.attached import NOTES_FILE, RUN_VARIABLE, SAMPLES_VARIABLE, disabled
+from profkit.attached import (
+    NOTES_FILE,
+    RUN_VARIABLE,
+    SAMPLES_VARIABLE,
+    TRAINED,
+    disabled,
+    read_notes,
+)
 from profkit.clock import wall_ns
 from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError
@@ -83,10 +90,10 @@ def run_job(
         path = os.pathsep.join([path, inherited])
     environment = {**os.environ, "PYTHONPATH": path, RUN_VARIABLE: str(run.absolute())}
     probes = [probe_machine()]
-    with _started(program, command, environment) as process:
+    alarm = HangAlarm(run, read_limit(os.environ), _say)
+    with _started(program, command, environment, alarm.note_told) as process:
         witness = Witness(run, process.pid, ATTACH_FOLDER)
         witness.start()
-        alarm = HangAlarm(run, read_limit(os.environ), _say)
         alarm.start()
         code = process.wait()
         alarm.stop()
@@ -134,10 +141,13 @@ def _new_run(
 
 @contextlib.contextmanager
 def _started(
-    program: str, command: Sequence[str], environment: dict[str, str]
+    program: str,
+    command: Sequence[str],
+    environment: dict[str, str],
+    told: Callable[[], object] = lambda: None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the job, and pass signals on to it within the block."""
-    with forwarding() as start:
+    with forwarding(told) as start:
         try:
             process = start(command, executable=program, env=environment)
         except PermissionError as error:
@@ -150,10 +160,13 @@ def _started(
 
 
 @contextlib.contextmanager
-def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def forwarding(
+    told: Callable[[], object] = lambda: None,
+) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Yield a function that starts processes, which get the signals that are sent to profkit.
 
-    A signal that comes while a process is being started is passed on then. Ctrl-C is handled by
+    A signal that comes while a process is being started is passed on then. `told` is called at
+    each signal by which processes are told to end. Ctrl-C is handled by
     doing nothing: if we ignored it, the processes that we start would, too. What `nohup` has us
     ignore stays ignored.
     """
@@ -161,6 +174,8 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     passed: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
+        if number not in {signal.SIGUSR1, signal.SIGUSR2}:
+            told()
         passed.append(number)
         for process in processes:
             process.send_signal(number)
@@ -175,7 +190,7 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     handlers = {}
     for number in (*FORWARDED, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            ours = forward if number in FORWARDED else (lambda number, frame: None)
+            ours = forward if number in FORWARDED else (lambda number, frame: told())
             handlers[number] = signal.signal(number, ours)
     try:
         yield start
@@ -206,6 +221,7 @@ def _conclude(
             environment={**trace.manifest.environment, **first_libraries(run)},
             world_size=max((manifest.world_size for manifest in manifests), default=1),
             framework=manifests[0].framework if manifests else "",
+            flags=(*trace.manifest.flags, *_flag_unrecorded(run, len(manifests))),
             config={
                 **(manifests[0].config if manifests else {}),
                 **trace.manifest.config,
@@ -225,6 +241,20 @@ def _conclude(
         for line in explain_nothing(run, unhooked):
             _say(line)
     (run / NOTES_FILE).unlink(missing_ok=True)
+
+
+def _flag_unrecorded(run: Path, recorded: int) -> Iterator[str]:
+    """Yield a flag if more processes have trained than are recorded.
+
+    They were no ranks of one group: each trained as the same rank, side by side or in turns.
+    """
+    trained = {process for event, process, _ in read_notes(str(run)) if event == TRAINED}
+    if 0 < recorded < len(trained):
+        yield (
+            f"{len(trained):,} processes of the job trained, and {recorded:,} of them "
+            f"{'is' if recorded == 1 else 'are'} recorded: steps, samples and throughput are "
+            "without the others'"
+        )
 
 
 def describe_end(code: int) -> str:
