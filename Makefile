@@ -4,7 +4,7 @@ RUN := uv run --group test
 SHOT := $(RUN) profkit tui --size 96x28 --screenshot docs/screens
 ALONE := traces/recorded-resnet50-workers-0
 
-.PHONY: screenshots check test systems converge gpu bench trust accuracy programs slow-lines docs
+.PHONY: screenshots check test systems converge gpu bench trust accuracy programs slow-lines sharded docs
 
 check:  ## lint, format, types, import contracts
 	$(RUN) ruff check .
@@ -40,6 +40,10 @@ accuracy:  ## faults of known cost planted in real jobs, and how often their cau
 programs:  ## real programs of many packages, bare and recorded, against an independent probe; half an hour on two cores
 	$(RUN) python benchmarks/programs/table.py run
 	$(RUN) python benchmarks/programs/table.py write
+
+sharded:  ## sharded jobs: every collective against an independent probe; a few minutes
+	$(RUN) python benchmarks/sharded.py run --work build/sharded
+	$(RUN) python benchmarks/sharded.py score --work build/sharded --write
 
 slow-lines:  ## slow lines planted in two jobs, and how often sampled stacks name them; a quarter of an hour
 	$(RUN) python benchmarks/slow_lines.py run --work build/slow-lines

@@ -17,7 +17,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from profkit.attached import NOTES_FILE, RUN_VARIABLE, SAMPLES_VARIABLE, disabled
+from profkit.attached import (
+    NOTES_FILE,
+    RUN_VARIABLE,
+    SAMPLES_VARIABLE,
+    TRAINED,
+    disabled,
+    read_notes,
+)
 from profkit.clock import wall_ns
 from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError
@@ -214,6 +221,7 @@ def _conclude(
             environment={**trace.manifest.environment, **first_libraries(run)},
             world_size=max((manifest.world_size for manifest in manifests), default=1),
             framework=manifests[0].framework if manifests else "",
+            flags=(*trace.manifest.flags, *_flag_unrecorded(run, len(manifests))),
             config={
                 **(manifests[0].config if manifests else {}),
                 **trace.manifest.config,
@@ -233,6 +241,20 @@ def _conclude(
         for line in explain_nothing(run, unhooked):
             _say(line)
     (run / NOTES_FILE).unlink(missing_ok=True)
+
+
+def _flag_unrecorded(run: Path, recorded: int) -> Iterator[str]:
+    """Yield a flag if more processes have trained than are recorded.
+
+    They were no ranks of one group: each trained as the same rank, side by side or in turns.
+    """
+    trained = {process for event, process, _ in read_notes(str(run)) if event == TRAINED}
+    if 0 < recorded < len(trained):
+        yield (
+            f"{len(trained):,} processes of the job trained, and {recorded:,} of them "
+            f"{'is' if recorded == 1 else 'are'} recorded: steps, samples and throughput are "
+            "without the others'"
+        )
 
 
 def describe_end(code: int) -> str:
