@@ -75,7 +75,7 @@ def late_words(late: LateRank) -> str:
     longer = {late.phase: late.excess_ns, **late.also_ns}
     if sum(longer.values()) < MIN_EXCESS * late.waited_ns:
         return ""
-    phases = []
+    phases: list[str] = []
     for phase, ns in longer.items():
         where = "time outside all phases" if phase == UNKNOWN else phase
         phases.append(f"its {where}{'' if phases else ' takes'} {duration(ns)}")

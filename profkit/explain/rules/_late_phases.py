@@ -107,7 +107,8 @@ def describe_lateness(case: Case, growth: Growth) -> str:
     """Return in which phases the rank takes longer, and where it catches up."""
     late = growth.late
     excess = case.after.work.by_phase(late.rank)
-    longer, less = [], []
+    longer: list[str] = []
+    less: list[str] = []
     whose = f"rank {late.rank}'s"
     for phase, change in growth.changes.items():
         where = "time outside all phases" if phase == UNKNOWN else row_of(phase)
