@@ -78,6 +78,9 @@ HOST_BACKENDS = ("gloo", "mpi")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 """Operations in which not every rank waits for every other one."""
 
+MESSAGES = ("send", "recv")
+"""Operations between two ranks: one that was begun early waits for nobody."""
+
 LATE_SHARE = 0.6
 """A rank is named if more than this share of the waiting is for it; else ranks take turns."""
 
@@ -179,6 +182,7 @@ def match_all(rows: pa.Table) -> Matched:
     # With more than two ranks, one that has nobody to wait for may be quick and not late.
     rooted = pc.is_in(rows["op"].cast(pa.string()), pa.array(ROOTED)).to_numpy()
     late[rooted[quickest] & (rows["group_size"].to_numpy()[quickest] > 2)] = -1
+    late[pc.is_in(rows["op"].cast(pa.string()), pa.array(MESSAGES)).to_numpy()[quickest]] = -1
     return Matched(
         rank=rank,
         step=rows["step"].fill_null(-1).to_numpy(),

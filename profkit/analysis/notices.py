@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.device_times import find_device_times
 from profkit.errors import UnreadableError
-from profkit.text import duration, plural
+from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace
 from profkit.vocab import (
     BAD_SAMPLE,
@@ -33,6 +33,9 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
     missing = len(trace.missing_ranks)
     if missing and not is_log(trace):
         notices.append(f"no files of {missing} of {trace.manifest.world_size} ranks")
+    if trace.sharing.why:
+        why = safe_text(trace.sharing.why)
+        notices.append(f"samples are not counted, because ranks may share them: {why}")
     notices += _failures(trace)
     device_times = find_device_times(trace)
     if device_times is not None:

@@ -184,6 +184,25 @@ def pass_on_collect(args: argparse.Namespace) -> None:
     os.environ[collecting.OPERATORS] = str(int(args.ops))
 
 
+def add_hang_after(parser: Any) -> None:
+    """Declare when a job counts as standing still; `pass_on_hang_after` passes it on."""
+    parser.add_argument(
+        "--hang-after",
+        type=seconds_or_never,
+        metavar="TIME",
+        help="say why the job stands still after this time without a step, such as 90 or 5m, but "
+        "never before 10 usual steps; 0 for never (default: 30)",
+    )
+
+
+def pass_on_hang_after(args: argparse.Namespace) -> None:
+    """Set the environment variable in which ranks and jobs find the time."""
+    from profkit.hangs.status import LIMIT_VARIABLE
+
+    if args.hang_after is not None:
+        os.environ[LIMIT_VARIABLE] = str(args.hang_after)
+
+
 # -- converters ------------------------------------------------------------------------------------
 
 
@@ -220,6 +239,11 @@ def duration_s(word: str) -> float:
     if scale is None:
         return positive(word)
     return positive(word[:-1]) * scale
+
+
+def seconds_or_never(word: str) -> float:
+    """Convert a length of time to seconds; 0 stands for never."""
+    return 0.0 if word == "0" else duration_s(word)
 
 
 def count_not_ids(word: str) -> int:

@@ -17,18 +17,17 @@ that the command could not be started, was not executable, or was not found.
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 
 from profkit.commands._options import (
     add_collect,
+    add_hang_after,
     add_output,
-    duration_s,
     pass_on_collect,
+    pass_on_hang_after,
     whole,
 )
 from profkit.errors import UsageError
-from profkit.hangs.status import LIMIT_VARIABLE
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,13 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="samples that each rank trains on in a step, for a loop without a loader "
         "(default: counted from its loader)",
     )
-    parser.add_argument(
-        "--hang-after",
-        type=seconds_or_never,
-        metavar="TIME",
-        help="say why the job stands still after this time without a step, such as 90 or 5m, but "
-        "never before 10 usual steps; 0 for never (default: 30)",
-    )
+    add_hang_after(parser)
     parser.add_argument(
         "--repeats",
         dest="run_repeats",  # the variable PROFKIT_REPEATS is the one of 'profkit bench'
@@ -74,11 +67,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def seconds_or_never(word: str) -> float:
-    """Convert a length of time to seconds; 0 stands for never."""
-    return 0.0 if word == "0" else duration_s(word)
-
-
 def run(args: argparse.Namespace) -> int:
     from profkit.run.launch import end_like, run_job
 
@@ -90,8 +78,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "no command was given; write it behind '--', as in: profkit run -- python train.py"
         )
-    if args.hang_after is not None:
-        os.environ[LIMIT_VARIABLE] = str(args.hang_after)
+    pass_on_hang_after(args)
     samples = args.samples_per_step
     try:
         against = shlex.split(args.against)

@@ -90,10 +90,10 @@ def run_job(
         path = os.pathsep.join([path, inherited])
     environment = {**os.environ, "PYTHONPATH": path, RUN_VARIABLE: str(run.absolute())}
     probes = [probe_machine()]
-    with _started(program, command, environment) as process:
+    alarm = HangAlarm(run, read_limit(os.environ), _say)
+    with _started(program, command, environment, alarm.note_told) as process:
         witness = Witness(run, process.pid, ATTACH_FOLDER)
         witness.start()
-        alarm = HangAlarm(run, read_limit(os.environ), _say)
         alarm.start()
         code = process.wait()
         alarm.stop()
@@ -141,10 +141,13 @@ def _new_run(
 
 @contextlib.contextmanager
 def _started(
-    program: str, command: Sequence[str], environment: dict[str, str]
+    program: str,
+    command: Sequence[str],
+    environment: dict[str, str],
+    told: Callable[[], object] = lambda: None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the job, and pass signals on to it within the block."""
-    with forwarding() as start:
+    with forwarding(told) as start:
         try:
             process = start(command, executable=program, env=environment)
         except PermissionError as error:
@@ -157,10 +160,13 @@ def _started(
 
 
 @contextlib.contextmanager
-def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def forwarding(
+    told: Callable[[], object] = lambda: None,
+) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Yield a function that starts processes, which get the signals that are sent to profkit.
 
-    A signal that comes while a process is being started is passed on then. Ctrl-C is handled by
+    A signal that comes while a process is being started is passed on then. `told` is called at
+    each signal by which processes are told to end. Ctrl-C is handled by
     doing nothing: if we ignored it, the processes that we start would, too. What `nohup` has us
     ignore stays ignored.
     """
@@ -168,6 +174,8 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     passed: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
+        if number not in {signal.SIGUSR1, signal.SIGUSR2}:
+            told()
         passed.append(number)
         for process in processes:
             process.send_signal(number)
@@ -182,7 +190,7 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     handlers = {}
     for number in (*FORWARDED, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            ours = forward if number in FORWARDED else (lambda number, frame: None)
+            ours = forward if number in FORWARDED else (lambda number, frame: told())
             handlers[number] = signal.signal(number, ours)
     try:
         yield start

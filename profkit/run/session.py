@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import COLUMNS, Row
 from profkit.rank import Rank
 from profkit.run.collecting import Choice, Collecting
+from profkit.run.lookout.own_loop import OwnLoop, look_out
+from profkit.run.lookout.workers import watch_worker
 from profkit.run.wiring import (
     complete_manifest,
     describe_rank,
@@ -105,14 +108,15 @@ def open_rank(
     *,
     rank: Rank | None = None,
     on_failure: Callable[[str], None] = lambda why: None,
+    loop: OwnLoop | None = None,
 ) -> Iterator[Recorder]:
     """Record the block as one rank of the run in `path`.
 
-    If the disk fails meanwhile, `on_failure` is called when the block has ended.
+    If the disk fails meanwhile, `on_failure` is called when the block has ended. The lookout
+    follows the block, unless it follows a `loop` already.
     """
-    known = None
-    if framework:
-        known = guarded("the framework's hooks", load_framework, None)(framework)
+    load = guarded("the framework's hooks", load_framework, None)
+    known = load(framework) if framework else None
     rows = no_rows()
     timer = _open_timer(known, device, rows)
     complete = guarded("device times", timer.collect, None) if timer else None
@@ -121,14 +125,10 @@ def open_rank(
         writer = RankWriter(path, manifest, rows=rows, columns=COLUMNS, complete=complete)
     except OSError as error:
         raise _not_writable(path, error) from error
-    samples = writer.appender("samples")
-    ranges = nvtx_ranges()
+    samples, choice, ranges = writer.appender("samples"), Choice.read(), nvtx_ranges()
     note_span_cost(samples, ranges, repeats=SPAN_COST_REPEATS)
-    choice = Choice.read()
     recorder = make_recorder(writer, choice, ranges, timer)
-    watch = guarded("stacks of loader workers", choice.watch_workers, None)()
-    if watch is not None:
-        watch.publish(str(path.absolute() / rank_folder(manifest.rank) / WORKER_STACKS))
+    watch = _watch_workers(recorder, choice, path, manifest.rank)
     patches = _hook_inside(known, recorder, writer, watch)
     collecting = Collecting(
         choice, recorder, known, writer.appender("kernels"), samples, device=device, rows=rows
@@ -136,7 +136,9 @@ def open_rank(
     guarded("collectors", collecting.start, None)()
     state = "complete"
     try:
-        yield recorder
+        with contextlib.nullcontext(loop) if loop else look_out(path, rank or Rank()) as followed:
+            followed.recorder, followed.framework = recorder, known
+            yield recorder
     except BaseException as error:
         state = f"aborted: {reason(error)}"
         raise
@@ -148,6 +150,16 @@ def open_rank(
         writer.close(state)
         if writer.failure:
             on_failure(writer.failure)
+
+
+def _watch_workers(recorder: Recorder, choice: Choice, path: Path, rank: int) -> WorkerWatch | None:
+    """Have loader workers look out, and return what has their stacks sampled, if asked for."""
+    in_worker = functools.partial(watch_worker, path)
+    recorder.in_worker = guarded("lookout in a worker", in_worker, None)
+    watch = guarded("stacks of loader workers", choice.watch_workers, None)()
+    if watch is not None:
+        watch.publish(str(path.absolute() / rank_folder(rank) / WORKER_STACKS))
+    return watch
 
 
 def _open_timer(

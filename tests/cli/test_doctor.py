@@ -131,6 +131,16 @@ def test_a_framework_on_a_gpu_names_its_libraries(monkeypatch: pytest.MonkeyPatc
     assert torch.why == "on H100; CUDA 13.2, cuDNN 91002"
 
 
+@pytest.mark.parametrize(
+    ("known", "state"),
+    [({}, doctor.WORKS), ({"group_hooks": True}, doctor.WORKS), ({"group_hooks": False}, "partly")],
+)
+def test_an_older_torch_shows_not_all_collectives(known: dict[str, bool], state: str) -> None:
+    finding = doctor.collectives({"torch": {**H100, **known}})
+    assert finding.state == state
+    assert bool(finding.help) == (state == doctor.PARTLY)
+
+
 def test_the_text_fits_the_screen_and_steers_no_terminal() -> None:
     findings = [
         doctor.Finding(
