@@ -19,7 +19,7 @@ MIN_PHASE_SHARE = 0.1
 
 
 class Growth(NamedTuple):
-    """What a rank is late by, less what it was late by in the base, in ns per step."""
+    """The lateness of a rank, less its lateness in the base, in ns per step."""
 
     late: Lateness
     """In the phases in which its lateness changed."""
