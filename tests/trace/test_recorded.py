@@ -117,4 +117,5 @@ def test_one_has_the_lines_of_a_loop_and_of_its_workers() -> None:
     view = build_code_view(trace, None)
     files = {row.line.place.file.rpartition("/")[2] for row in view.rows}
     assert "plain_loop.py" in files
+    assert any(flame.boxes for flame in view.flames)
     assert not trace.worker_stacks.broken
