@@ -62,7 +62,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--against",
-        default="",
         metavar="COMMAND",
         help="also run this command N times, in turn; the groups' names end in -base and -target",
     )
@@ -79,6 +78,17 @@ def seconds_or_never(word: str) -> float:
     return 0.0 if word == "0" else duration_s(word)
 
 
+def split_command(words: str) -> list[str]:
+    """Split the command of --against as a shell does."""
+    try:
+        command = shlex.split(words)
+    except ValueError as error:
+        raise UsageError(f"--against: {error}; quote it as a shell needs it") from None
+    if not command:
+        raise UsageError("--against: the command is empty")
+    return command
+
+
 def run(args: argparse.Namespace) -> int:
     from profkit.run.launch import end_like, run_job
 
@@ -93,19 +103,16 @@ def run(args: argparse.Namespace) -> int:
     if args.hang_after is not None:
         os.environ[LIMIT_VARIABLE] = str(args.hang_after)
     samples = args.samples_per_step
-    try:
-        against = shlex.split(args.against)
-    except ValueError as error:
-        raise UsageError(f"--against: {error}; quote it as a shell needs it") from None
-    if args.run_repeats is None and not against:
-        return end_like(run_job(command, args.output, name=args.name, samples_per_step=samples))
+    if args.run_repeats is None and args.against is None:
+        ended = run_job(command, args.output, name=args.name, samples_per_step=samples)
+        return end_like(ended.code)
     from profkit.run.repeating import DEFAULT_REPEATS, run_repeats
 
     code = run_repeats(
         command,
         args.output,
         repeats=args.run_repeats or DEFAULT_REPEATS,
-        against=against,
+        against=() if args.against is None else split_command(args.against),
         name=args.name,
         samples_per_step=samples,
     )

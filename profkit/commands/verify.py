@@ -67,7 +67,8 @@ def _check_text(args: argparse.Namespace) -> int:
         raise UsageError("--text checks a text; give its logs with --log, and no run")
     for log in args.log:
         if not log.is_file():
-            raise UsageError(f"--log {safe_text(str(log))}: there is no such file")
+            why = "not a file" if log.exists() else "there is no such file"
+            raise UsageError(f"--log {safe_text(str(log))}: {why}")
     found = check_text(args.text, args.log)
     if args.json:
         print(as_json.dumps(text_sections.as_json(found)))

@@ -26,11 +26,17 @@ def checked(found: TextCheck) -> Iterator[Section]:
         (Outcome.AGREES, "agreeing statement"),
     ):
         counts.append(plural(len(found.of(outcome)), noun))
-    logs = ", ".join(safe_text(log.name) for log in found.logs)
-    compared = f"compared with its commands and {plural(len(found.logs), 'log')}: {logs}"
-    if not logs:
+    compared = "compared with its commands only"
+    if found.logs:
+        logs = ", ".join(safe_text(log.name) for log in found.logs)
+        compared = f"compared with its commands and {plural(len(found.logs), 'log')}: {logs}"
+    elif not found.unread:
         compared = "compared with its commands; no log of it was found (give one with --log)"
-    yield Section(f"{safe_text(found.page.path.name)}: {', '.join(counts)}", (compared,))
+    lines = [compared]
+    if found.unread:
+        unread = ", ".join(safe_text(log.name) for log in found.unread)
+        lines.append(f"no training log that profkit knows: {unread}")
+    yield Section(f"{safe_text(found.page.path.name)}: {', '.join(counts)}", tuple(lines))
     for outcome, title in _TITLES.items():
         words = []
         for each in found.of(outcome):
@@ -54,6 +60,7 @@ def as_json(found: TextCheck) -> dict[str, Any]:
     return {
         "text": safe_text(found.page.path.name),
         "logs": [safe_text(log.name) for log in found.logs],
+        "unread_logs": [safe_text(log.name) for log in found.unread],
         "findings": findings,
     }
 

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -22,10 +21,11 @@ from profkit.clock import wall_ns
 from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError
 from profkit.hangs.status import read_limit
+from profkit.instrument.guard import guarded
 from profkit.run.hang_alarm import HangAlarm
 from profkit.run.naming import clean, name_job, name_run
 from profkit.run.probe import probe_machine
-from profkit.run.session import first_libraries, make_run, record_own_cost
+from profkit.run.session import finish_run, first_libraries, make_run, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RunManifest
@@ -38,16 +38,16 @@ ATTACH_FOLDER = Path(__file__).parent / "attach"
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that reach profkit alone. The terminal itself sends Ctrl-C to the job's processes."""
 
+ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+"""Signals that ask a job to end; it may do so with exit code 0, after a last checkpoint."""
 
-@dataclass(frozen=True)
+
 class CannotStartError(ProfkitError):
     """The command itself could not be started."""
 
-    message: str
-    exit_code: ExitCode = ExitCode.CANNOT_START
-
-    def __str__(self) -> str:
-        return self.message
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.CANNOT_START) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class Repeat(NamedTuple):
@@ -58,6 +58,15 @@ class Repeat(NamedTuple):
     of: int
 
 
+class Ended(NamedTuple):
+    """The end of a job: its exit code, negative for a signal, and the run that it left."""
+
+    code: int
+    recorded: bool = False
+    stopped_by: int = 0
+    """The signal that asked profkit and the job to end; 0 without one."""
+
+
 def run_job(
     command: Sequence[str],
     output: Path,
@@ -65,8 +74,8 @@ def run_job(
     name: str = "",
     samples_per_step: int | None = None,
     repeat: Repeat | None = None,
-) -> int:
-    """Run and record `command`; return its exit code, negative for a signal.
+) -> Ended:
+    """Run and record `command`, and return how it ended.
 
     The job may be given a name, and the number of samples that a rank trains on in each step.
     """
@@ -74,27 +83,38 @@ def run_job(
     if samples_per_step is not None:
         os.environ[SAMPLES_VARIABLE] = str(samples_per_step)
     run = None if disabled() else _new_run(command, output, name, samples_per_step, repeat)
+    received: list[int] = []
     if run is None:
-        with _started(program, command, dict(os.environ)) as process:
-            return process.wait()
+        with _started(program, command, dict(os.environ), received) as process:
+            return Ended(process.wait(), stopped_by=_ending(received))
     path = str(ATTACH_FOLDER)  # the hooks come first on Python's path
     inherited = os.environ.get("PYTHONPATH")
     if inherited:
         path = os.pathsep.join([path, inherited])
     environment = {**os.environ, "PYTHONPATH": path, RUN_VARIABLE: str(run.absolute())}
     probes = [probe_machine()]
-    with _started(program, command, environment) as process:
-        witness = Witness(run, process.pid, ATTACH_FOLDER)
-        witness.start()
-        alarm = HangAlarm(run, read_limit(os.environ), _say)
-        alarm.start()
-        code = process.wait()
-        alarm.stop()
-        witness.stop()
+    try:
+        with _started(program, command, environment, received) as process:
+            witness = Witness(run, process.pid, ATTACH_FOLDER)
+            witness.start()
+            alarm = HangAlarm(run, read_limit(os.environ), _say)
+            alarm.start()
+            code = process.wait()
+            alarm.stop()
+            witness.stop()
+    except CannotStartError as error:
+        finish_run(run, str(error))
+        raise
     probes.append(probe_machine())
     found = [probe._asdict() for probe in probes if probe is not None]
-    _conclude(run, code, witness, found, alarm.unresolved)
-    return code
+    # The caller gets the job's exit code, even if the files of the run cannot be read.
+    conclude = guarded("the end of the run", _conclude, False)
+    return Ended(code, conclude(run, code, witness, found, alarm.unresolved), _ending(received))
+
+
+def _ending(received: Sequence[int]) -> int:
+    """Return the first signal that asked the job to end, or 0."""
+    return next((number for number in received if number in ENDING), 0)
 
 
 def find_program(name: str) -> str:
@@ -134,10 +154,10 @@ def _new_run(
 
 @contextlib.contextmanager
 def _started(
-    program: str, command: Sequence[str], environment: dict[str, str]
+    program: str, command: Sequence[str], environment: dict[str, str], received: list[int]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the job, and pass signals on to it within the block."""
-    with forwarding() as start:
+    """Start the job, and pass signals on to it within the block; `received` gets them all."""
+    with forwarding(received) as start:
         try:
             process = start(command, executable=program, env=environment)
         except PermissionError as error:
@@ -150,33 +170,36 @@ def _started(
 
 
 @contextlib.contextmanager
-def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def forwarding(
+    received: list[int] | None = None,
+) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Yield a function that starts processes, which get the signals that are sent to profkit.
 
-    A signal that comes while a process is being started is passed on then. Ctrl-C is handled by
-    doing nothing: if we ignored it, the processes that we start would, too. What `nohup` has us
-    ignore stays ignored.
+    A signal that comes while a process is being started is passed on then. Ctrl-C is handled and
+    not passed on: if we ignored it, the processes that we start would, too. What `nohup` has us
+    ignore stays ignored. `received` gets the numbers of all signals that are handled.
     """
     processes: list[subprocess.Popen[bytes]] = []
-    passed: list[int] = []
+    received = [] if received is None else received
 
     def forward(number: int, frame: FrameType | None) -> None:
-        passed.append(number)
-        for process in processes:
-            process.send_signal(number)
+        received.append(number)
+        if number in FORWARDED:
+            for process in processes:
+                process.send_signal(number)
 
     def start(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(command, **how)
         processes.append(process)
-        for number in passed:
-            process.send_signal(number)
+        for number in received:
+            if number in FORWARDED:
+                process.send_signal(number)
         return process
 
     handlers = {}
     for number in (*FORWARDED, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            ours = forward if number in FORWARDED else (lambda number, frame: None)
-            handlers[number] = signal.signal(number, ours)
+            handlers[number] = signal.signal(number, forward)
     try:
         yield start
     finally:
@@ -186,8 +209,8 @@ def forwarding() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 def _conclude(
     run: Path, code: int, witness: Witness, probes: Sequence[Mapping[str, int]], hang: str
-) -> None:
-    """Write into the run how the job ended, and say where the run is."""
+) -> bool:
+    """Write into the run how the job ended, and say where it is; return true if it has ranks."""
     manifests = []
     try:
         trace = Trace.open(run)
@@ -214,7 +237,7 @@ def _conclude(
         ).write(run)
     except (ProfkitError, OSError) as error:
         _say(f"the run cannot be marked as ended: {error}")
-        return
+        return False
     if trace.ranks:
         record_own_cost(run)
         shown = safe_text(os.path.relpath(run))
@@ -225,6 +248,7 @@ def _conclude(
         for line in explain_nothing(run, unhooked):
             _say(line)
     (run / NOTES_FILE).unlink(missing_ok=True)
+    return bool(trace.ranks)
 
 
 def describe_end(code: int) -> str:
