@@ -143,3 +143,5 @@ def test_explain_takes_groups_by_their_name(
         assert figures["between_runs"]["known_from"] == "repeats"
         assert all("repeats" not in each["name"] for each in figures["differences"])
     assert main(["explain", "before", "nothing"]) == ExitCode.UNREADABLE
+    assert main(["report", "traces/before"]) == ExitCode.UNREADABLE
+    assert "before: a group of 3 runs and no run; name one, such as" in capsys.readouterr().err
