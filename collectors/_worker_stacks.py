@@ -54,7 +54,7 @@ class WorkerSampler:
     def _run(self) -> None:
         try:
             self._sample()
-        except Exception as error:  # noqa: BLE001  # the worker goes on, whatever is wrong here
+        except Exception as error:  # noqa: BLE001  # our errors must not stop the worker
             log.warning("profkit: the stacks of a loader worker are not stored: %s", error)
 
     def _sample(self) -> None:

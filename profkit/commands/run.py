@@ -50,8 +50,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--hang-after",
         type=seconds_or_never,
         metavar="TIME",
-        help="say why the job stands still after this time without a step, such as 90 or 5m, but "
-        "never before 10 usual steps; 0 for never (default: 30)",
+        help="explain a hang after this time without a step, such as 90 or 5m, and at least 10 times "
+        "the usual length of a step; 0 for never (default: 30)",
     )
     parser.add_argument(
         "--repeats",

@@ -1,4 +1,4 @@
-"""Say why a job stands or stood still: who waits for whom, and where in its code.
+"""Explain why a job hangs or hung: which rank the others wait for, and at which line.
 
 The verdict comes from the run's files alone, also after every rank was killed. Folders of several
 hosts may be copied into one. Exit code 0: the job did not hang. 12: it did. 11: inconclusive.
