@@ -86,7 +86,7 @@ _FACTS = re.compile(
 """Facts that a run leaves out if they cannot be read in time: a missing one is no difference."""
 
 _CAVEATS = {
-    "batch_size": "batch a rank",
+    "batch_size": "batch per rank",
     "world_size": "ranks",
     "framework": "framework",
     "precision": "precision",

@@ -76,16 +76,17 @@ def no_difference_words(recorded: Recorded) -> str:
     """Return what was recorded on both sides and is the same."""
     if all(recorded):
         return (
-            "Nothing else differs of what both runs recorded: every knob, version and variable is "
-            "the same. The job's code and data are not compared."
+            "Nothing else that both runs recorded differs: all settings, versions and variables "
+            "are the same. The job's code and data are not compared."
         )
-    kinds = recorded._asdict()
+    kinds = {"settings": recorded.knobs, "versions": recorded.versions}
+    kinds["variables"] = recorded.variables
     missing = " and ".join(name for name, known in kinds.items() if not known)
-    names = " and ".join(name.removesuffix("s") for name, known in kinds.items() if known)
+    names = " and ".join(name for name, known in kinds.items() if known)
     if not names:
         return "It is not known what else differs: the runs did not both record settings."
     return (
-        f"Nothing else differs of what both runs recorded: every {names} is the same; {missing} "
+        f"Nothing else that both runs recorded differs: all {names} are the same; {missing} "
         "were not recorded on both sides. The job's code and data are not compared."
     )
 
