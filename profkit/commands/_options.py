@@ -130,8 +130,8 @@ def add_collect(parser: Any) -> None:
         "--collect",
         default="",
         metavar="NAMES",
-        help="collectors, such as host,nvml,kernels; 'none' for none; usual,stacks also samples "
-        "the lines that run (default: all that work here but stacks; see 'profkit doctor')",
+        help="collectors, such as host,nvml,kernels, or 'none'; 'usual' means those that run by "
+        "default: all that work here except stacks (see 'profkit doctor')",
     )
     parser.add_argument(
         "--stacks",

@@ -4,7 +4,7 @@
   profkit run -- torchrun --nproc-per-node 2 train.py
   profkit run -- python -m paddle.distributed.launch --devices 0,1 train.py
 
-Two runs of one job differ, too. To learn by how much, run both jobs several times, in turn:
+Even two runs of the same job differ. To compare two commands anyway, run both several times in turn:
 
   profkit run --repeats 3 --against 'python old.py' -- python new.py
   profkit explain traces/new-base traces/new-target

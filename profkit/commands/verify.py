@@ -7,8 +7,7 @@ not.
 'profkit verify --text REPORT.md' checks a report or README instead: the cards, batches, precisions,
 losses and throughputs that its words and tables state, against the commands in it and against the
 logs that it links to, those next to it, or those given with --log. Exit code 10 means that a
-statement contradicts a command or a log. A statement that can be meant in several ways is
-inconclusive.
+statement contradicts a command or a log. An ambiguous statement is inconclusive.
 """
 
 from __future__ import annotations

@@ -29,10 +29,9 @@ def documented() -> Iterator[tuple[str, str]]:
         lines += (load_command(verb).__doc__ or "").splitlines()
     for line in lines:
         for quote, verb, words in COMMAND.findall(line):
-            if quote == "'":
-                words = words.partition("'")[0]
-            if "--help" not in words:
-                yield verb, REMARK.split(words)[0].strip()
+            said = words.partition("'")[0] if quote == "'" else words
+            if "--help" not in said:
+                yield verb, REMARK.split(said)[0].strip()
 
 
 COMMANDS = sorted(set(documented()))
