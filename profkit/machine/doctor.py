@@ -165,9 +165,7 @@ def kernels(frameworks: Mapping[str, Found], holders: Sequence[str]) -> Finding:
         return finding(PARTLY, f"no GPU: operators of {' and '.join(able)} replace kernels")
     if holders:
         why = f"{', '.join(holders)} runs here and may hold CUPTI"
-        return finding(
-            PARTLY, why, "pause it: dcgmi profile --pause, and --resume afterwards"
-        )
+        return finding(PARTLY, why, "pause it: dcgmi profile --pause, and --resume afterwards")
     return finding(WORKS, f"through the profilers of {' and '.join(able)}")
 
 

@@ -38,7 +38,7 @@ def doubted_causes(ledger: Ledger) -> str:
     """Return a warning about causes if the machine may have made the change."""
     if not ledger.doubt:
         return ""
-    return "The machine may be behind any of these: they differ between the runs compared here."
+    return "The machine, not the job, may be the reason for any of these."
 
 
 def coverage_words(coverage: Coverage | None, *, is_gain: bool) -> str:
@@ -50,7 +50,7 @@ def coverage_words(coverage: Coverage | None, *, is_gain: bool) -> str:
     if coverage.share >= 1:
         words.append(f"The causes explain the whole {gap}")
         if coverage.is_bound:
-            words = ["The causes can overlap: their shares must not be added up"]
+            words = ["The causes can overlap, so do not add up their shares"]
     elif coverage.share:
         at_most = "at most " if coverage.is_bound else ""
         words.append(f"The causes explain {at_most}{percent(coverage.share, 0)} of the {gap}")

@@ -309,7 +309,12 @@ def test_a_cost_beyond_the_gap_says_why(make: Make) -> None:
     [
         ({}, {}, "It is not known what else differs", False),
         ({}, {"batch_size": 8}, "differs: all settings are the same; versions and variables", True),
-        ({"packages": {"torch": "2"}}, {}, "all versions are the same; settings and variables", True),
+        (
+            {"packages": {"torch": "2"}},
+            {},
+            "all versions are the same; settings and variables",
+            True,
+        ),
         (
             {"packages": {"torch": "2"}, "variables": {}},
             {"batch_size": 8},

@@ -162,7 +162,7 @@ def _compare(
     names = " and ".join(each.shown for each in said)
     why = f"the text states {names} here, so it is not clear which is meant"
     if len(said) == 1:
-        why = "the other side says several values, so it is not clear which is meant"
+        why = "the command or log states several values, so it is not clear which is meant"
     yield Finding(Outcome.INCONCLUSIVE, said[0], tuple(others), why)
 
 
