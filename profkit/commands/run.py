@@ -30,6 +30,9 @@ from profkit.commands._options import (
 from profkit.errors import UsageError
 from profkit.hangs.status import LIMIT_VARIABLE
 
+LEAST_HANG_S, MOST_HANG_S = 1, 1000 * 3600
+"""The limits of --hang-after in seconds."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
@@ -74,8 +77,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds_or_never(word: str) -> float:
-    """Convert a length of time to seconds; 0 stands for never."""
-    return 0.0 if word == "0" else duration_s(word)
+    """Convert a length of time to seconds; 0 means never.
+
+    The job's ranks look at themselves several times in this time: a tiny one would slow them down.
+    """
+    if word == "0":
+        return 0.0
+    seconds = duration_s(word)
+    if not LEAST_HANG_S <= seconds <= MOST_HANG_S:
+        raise argparse.ArgumentTypeError(f"{word} is out of range: 1 to 1000h, or 0 for never")
+    return seconds
 
 
 def split_command(words: str) -> list[str]:

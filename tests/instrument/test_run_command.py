@@ -17,6 +17,7 @@ import pytest
 
 from profkit.analysis.exchange import split_exchange
 from profkit.analysis.selection import select_steps
+from profkit.cli import main
 from profkit.run import launch
 from profkit.run.launch import forwarding
 from profkit.trace import Trace, verify
@@ -236,6 +237,12 @@ def test_the_exit_code_is_the_jobs_own_even_if_the_run_cannot_be_read(
     monkeypatch.setattr(launch, "describe_end", fail)
     monkeypatch.chdir(tmp_path)
     assert launch.run_job(["false"], Path("traces")) == launch.Ended(1)
+
+
+@pytest.mark.parametrize("limit", ["1e-9", "0.5", "1e300", "-1", "nan", "soon"])
+def test_a_limit_that_would_disturb_the_job_is_wrong_usage(limit: str, tmp_path: Path) -> None:
+    assert main(["run", "-o", str(tmp_path), "--hang-after", limit, "--", "true"]) == 2
+    assert not find_runs(tmp_path)
 
 
 def test_no_command_is_wrong_usage(tmp_path: Path) -> None:
