@@ -31,12 +31,11 @@ The median error of
   a cause's cost is {cost} (second job: {cost_held_out}). \
 `explain` reports no cause in {quiet}
   healthy pairs (second job: {quiet_held_out}).
-- **Faults by an author who had not read the rules.** The true cause was first in \
-{blind_first} when these
-  ran for the first time, and a wrong cause was reported in {blind_false_first} healthy pairs. \
-After
-  we added rules, the cause is first in {blind}, with a wrong cause in
-  {blind_false}.
+- **Faults by an author who had not read the rules.** When they ran for the first time, the true cause was
+  first in {blind_first}, and {blind_false_first} healthy pairs had a wrong cause. \
+We then
+  added rules: now it is first in {blind}, and {blind_false} healthy pairs have a
+  wrong cause.
 - **Reliability.** We ran {run} of {checks} checks, and {broken} failed. \
 {whole} of them ran at full length,
   the others at {least} to {most} of it ([details](docs/reliability.md)).
