@@ -35,7 +35,7 @@ The median error of
   first in {blind_first}, and {blind_false_first} healthy pairs had a wrong cause. \
 We then
   added rules: now it is first in {blind}, and {blind_false} healthy pairs have a
-  wrong cause.
+  wrong cause. The verdict was right in {verdict_first}, and is so in {verdict} now.
 - **Reliability.** We ran {run} of {checks} checks, and {broken} failed. \
 {whole} of them ran at full length,
   the others at {least} to {most} of it ([details](docs/reliability.md)).
@@ -57,7 +57,9 @@ Ranges in parentheses are 95 % confidence intervals.
 健康的对照中
   没有误报的有 {quiet}（另一个任务为 {quiet_held_out}）。
 - **由没有读过规则的人编写的故障**：首次运行时，真正的原因排在第一位的有 {blind_first}，健康的对照中误报的有
-  {blind_false_first}；我们补充规则之后分别为 {blind} 和 {blind_false}。
+  {blind_false_first}；我们补充规则之后分别为 {blind} 和 {blind_false}。\
+结论正确的有
+  {verdict_first}，现在为 {verdict}。
 - **可靠性**：{checks} 项检查中已运行 {run} 项，其中 {broken} 项未通过；{whole} 项按完整规模运行，其余运行了 {least} 到 {most}
   （[详情](docs/reliability.md)）。
 - **性能**：记录使 {long_bare} ms 的一步增加 {long} ms（{long_interval}），使 {short_bare} ms 的一步增加 {short} ms
@@ -81,6 +83,7 @@ ROWS = {
 BLIND_ROWS = {
     "blind": "right cause first",
     "blind_false": "healthy pairs with a wrong cause",
+    "verdict": "right verdict",
 }
 """The rows of its second suite that are quoted: now, and when its faults first ran."""
 
