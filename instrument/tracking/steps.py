@@ -122,7 +122,8 @@ class Steps:
             self.fire(LoopEvent.BATCH_IN_STEP, end)
         else:
             self.fire(_BATCH, end)
-        state.batch_seen = True
+        if not starts_epoch:  # a rank may create an iterator, and have its batches sent to it
+            state.batch_seen = True
         state.model_called = False
         if self._repeated:
             self._repeated.clear()

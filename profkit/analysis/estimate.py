@@ -82,7 +82,10 @@ def estimate_ratios(
     # What each quantity adds to its ratio's error, per step: this autocorrelation matters.
     errors = (above - values[:, None] * below) / below.mean(axis=1, keepdims=True)
     block = max(map(block_length, errors))
-    sums = _resampled_sums(stacked, block, seed)
+    places: dict[bytes, int] = {}
+    of_row = [places.setdefault(row.tobytes(), len(places)) for row in stacked]
+    _, distinct = np.unique(of_row, return_index=True)  # many ratios share their denominator
+    sums = _resampled_sums(stacked[distinct], block, seed)[:, of_row]
     ratios = sums[:, : len(values)] / sums[:, len(values) :]
     widening = _widening(errors, ratios.std(axis=0), block)
     low = values + (np.quantile(ratios, 0.025, axis=0) - values) * widening

@@ -140,8 +140,9 @@ def build_overview(
     Without kernels, that table, which may be far larger than all others, is not read.
     """
     steps, manifest = _steps_of(trace), trace.manifest
-    selection, basis = steady_steps(trace), phase_basis(trace)
-    used, windows = selection.steps, window_steps(trace.samples)
+    selection, windows = steady_steps(trace), window_steps(trace.samples)
+    used = selection.steps
+    basis = phase_basis(trace, used=used)
     exchange, kernels, by_kernel, devices = basis.exchange(), None, None, None
     if with_kernels:
         kernels, by_kernel, devices = _kernel_views(trace, ceilings, used)

@@ -65,12 +65,15 @@ class PhaseBasis:
         return find_late_rank(exchange, self.steps, self.spans, self.used)
 
 
-def phase_basis(trace: Trace, costs: RunCosts | None = None) -> PhaseBasis:
+def phase_basis(
+    trace: Trace, costs: RunCosts | None = None, *, used: Ints | None = None
+) -> PhaseBasis:
     """Return the rows of a run that its phases are computed from.
 
-    `costs` are the run's, if they are known already.
+    `costs` and the steps to be `used` are the run's, if they are known already.
     """
-    used = steady_steps(trace).steps
+    if used is None:
+        used = steady_steps(trace).steps
     steps, spans, collectives = trace.steps, trace.spans, trace.collectives
     ranks = ranks_on_device(spans, used)
     if len(ranks):

@@ -75,7 +75,11 @@ def select_steps(steps: pa.Table, *, warm_up: int, windows: Ints = NO_STEPS) -> 
     everywhere = _once_on_each_rank(steps["rank"].to_numpy(), position, len(numbers))
     off = ~steps["instrumented"].to_numpy(zero_copy_only=False)
     epochs = np.full(len(numbers), -1, dtype=np.int64)
-    np.maximum.at(epochs, position, steps["epoch"].fill_null(-1).to_numpy())
+    known = steps["epoch"].fill_null(-1).to_numpy()
+    if len(numbers) == len(position):  # one rank, for which the next line takes long
+        epochs[position] = np.maximum(known, -1)
+    else:
+        np.maximum.at(epochs, position, known)
     reasons = {
         WARM_UP: numbers < numbers[:1] + warm_up,
         NOT_ON_ALL_RANKS: ~everywhere,

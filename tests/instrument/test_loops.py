@@ -222,6 +222,20 @@ def test_a_batch_may_be_trained_on_more_than_once_in_a_step(kit: Kit, follow: Fo
     assert followed.samples == SAMPLES
 
 
+def test_batches_may_come_from_another_rank(kit: Kit, follow: Follow) -> None:
+    """Each epoch creates the loader's iterator, as all ranks do, and takes no batch of it."""
+    followed = follow()
+    model = kit.model()
+    optimizer = kit.optimizer(model)
+    batches = [[_tensor(kit, Numbers(BATCH).values), 0.0]] * STEPS
+    for _ in range(3):
+        iterator = iter(kit.loader())
+        kit.train(model, optimizer, batches)
+        del iterator
+    followed.finish()
+    assert len(followed.steps) == 3 * STEPS
+
+
 @pytest.mark.parametrize("loads", [False, True])
 @pytest.mark.parametrize("clears", [False, True])
 def test_parameters_may_be_updated_by_hand(
