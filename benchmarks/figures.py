@@ -31,7 +31,8 @@ The median error of
   a cause's cost is {cost} (second job: {cost_held_out}). \
 `explain` reports no cause in {quiet}
   healthy pairs (second job: {quiet_held_out}).
-- **Faults by an author who had not read the rules.** When they ran for the first time, the true cause was
+- **Faults by an author who had not read the rules.** When they ran for the first time, \
+the true cause was
   first in {blind_first}, and {blind_false_first} healthy pairs had a wrong cause. \
 We then
   added rules: now it is first in {blind}, and {blind_false} healthy pairs have a

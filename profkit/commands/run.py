@@ -4,7 +4,7 @@
   profkit run -- torchrun --nproc-per-node 2 train.py
   profkit run -- python -m paddle.distributed.launch --devices 0,1 train.py
 
-Even two runs of the same job differ. To compare two commands anyway, run both several times in turn:
+Even two runs of the same job differ. To compare two commands, run both several times in turn:
 
   profkit run --repeats 3 --against 'python old.py' -- python new.py
   profkit explain traces/new-base traces/new-target
@@ -53,8 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--hang-after",
         type=seconds_or_never,
         metavar="TIME",
-        help="explain a hang after this time without a step, such as 90 or 5m, and at least 10 times "
-        "the usual length of a step; 0 for never (default: 30)",
+        help="explain a hang after this time without a step, such as 90 or 5m, and at least 10 "
+        "times the usual length of a step; 0 for never (default: 30)",
     )
     parser.add_argument(
         "--repeats",

@@ -1,4 +1,4 @@
-"""Handlers of every exception: each raises again or says why, and none breaks the one it handles."""
+"""Handlers of every exception: each raises it again or says why not."""
 
 from __future__ import annotations
 
