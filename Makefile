@@ -4,7 +4,7 @@ RUN := uv run --group test
 SHOT := $(RUN) profkit tui --size 96x28 --screenshot docs/screens
 ALONE := traces/recorded-resnet50-workers-0
 
-.PHONY: screenshots check test systems converge gpu bench trust accuracy programs slow-lines docs
+.PHONY: screenshots check test systems converge gpu bench trust accuracy programs slow-lines sharded docs
 
 check:  ## lint, format, types, import contracts
 	$(RUN) ruff check .
@@ -41,6 +41,10 @@ programs:  ## real programs of many packages, bare and recorded, against an inde
 	$(RUN) python benchmarks/programs/table.py run
 	$(RUN) python benchmarks/programs/table.py write
 
+sharded:  ## sharded jobs: every collective against an independent probe; a few minutes
+	$(RUN) python benchmarks/sharded.py run --work build/sharded
+	$(RUN) python benchmarks/sharded.py score --work build/sharded --write
+
 slow-lines:  ## slow lines planted in two jobs, and how often sampled stacks name them; a quarter of an hour
 	$(RUN) python benchmarks/slow_lines.py run --work build/slow-lines
 	$(RUN) python benchmarks/slow_lines.py score --work build/slow-lines --write
@@ -51,6 +55,7 @@ docs:  ## what is generated from the code
 screenshots:  ## the pictures of docs/tui.md, from the recorded runs
 	$(SHOT)/runs.svg traces
 	for screen in overview timeline kernels loader devices live; do $(SHOT)/$$screen.svg --screen $$screen $(ALONE) || exit 1; done
+	$(SHOT)/code.svg --screen code traces/recorded-plain-loop
 	$(SHOT)/ranks.svg --screen ranks traces/recorded-resnet50-2-ranks
 	$(SHOT)/explain.svg --screen explain --base $(ALONE) traces/recorded-resnet50-workers-2
 	$(SHOT)/scaling.svg --size 120x46 --screen explain --base $(ALONE) --base traces/recorded-resnet50-workers-2 traces/recorded-resnet50-2-ranks

@@ -155,9 +155,12 @@ class Exchange:
 
     def take(self) -> list[tuple[Any, ...]]:
         """Return the buckets since the last call, without calls that are not DDP's."""
-        rows = [row for row in self.sink.rows["collectives"] if row[-1] is not None]
+        from profkit.instrument.rows import CollectiveRow
+
+        rows = [CollectiveRow(*row) for row in self.sink.rows["collectives"]]
+        rows = [row for row in rows if row.bucket is not None]
         self.sink.rows["collectives"].clear()
-        return rows
+        return [tuple(row) for row in rows]
 
 
 def measure_job(exchange: Exchange, step: Callable[[], None], steps: int) -> Transfers:

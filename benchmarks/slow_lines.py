@@ -245,17 +245,17 @@ def _far_off(scores: Sequence[Score]) -> str:
     return f"{sum(error > COST_GOAL for error in errors)} of {len(errors)}"
 
 
-def replace_section(page: str, section: str) -> str:
+def replace_section(page: str, section: str, begin: str = BEGIN, end: str = END) -> str:
     """Return the page with the section between its marks, at the end if it has none yet."""
-    before, mark, rest = page.partition(BEGIN)
-    after = rest.partition(END)[2] if mark else ""
-    return f"{before.rstrip()}\n\n{BEGIN}\n\n{section}\n{END}\n{after.lstrip()}"
+    before, mark, rest = page.partition(begin)
+    after = rest.partition(end)[2] if mark else ""
+    return f"{before.rstrip()}\n\n{begin}\n\n{section}\n{end}\n{after.lstrip()}"
 
 
-def keep_section(page: str, old: str) -> str:
+def keep_section(page: str, old: str, begin: str = BEGIN, end: str = END) -> str:
     """Return a page that was written again, with the section that the old one has."""
-    rest = old.partition(BEGIN)[2]
-    return replace_section(page, rest.partition(END)[0].strip() + "\n") if rest else page
+    section = old.partition(begin)[2].partition(end)[0].strip()
+    return replace_section(page, section + "\n", begin, end) if section else page
 
 
 def main() -> int:

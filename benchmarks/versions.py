@@ -29,7 +29,7 @@ LIMIT = 1.10
 BENCHMARKS: Mapping[str, tuple[str, ...]] = {
     "startup": ("--repeats", "10"),
     "tui": ("--runs", "30", "--ranks", "8", "--kernels", "200000", "--keys", "20"),
-    "overhead": ("--turns", "15", "--processes", "2", "--keep-heap"),
+    "overhead": ("--turns", "10"),
 }
 """What each is run with: short, as the turns are repeated."""
 

@@ -9,6 +9,7 @@ import random
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
@@ -22,15 +23,22 @@ log = logging.getLogger("profkit")
 FLUSH_NS = 500_000_000
 """Samples are in the file this long after they were taken, as the rows of the training process."""
 
+NOT_STORED = "the stacks of a loader worker are not stored"
+
 MOST_WAITING = 4_000
 """Lines kept until the folder is known: a process that never trains stores nothing."""
+
+
+BEGINNING = b'["check", 0]\n'
+"""The first line: it says that a checksum follows the lines of each write."""
 
 
 class WorkerSampler:
     """Takes samples of one thread and appends them, as lines of JSON, to a file of its own.
 
     It needs neither Arrow nor a lock that a fork could have copied while it was held. A line is
-    whole, or the file ends in it: a killed worker loses what it took in the last half second.
+    whole, or the file ends in it: a killed worker loses what it took in the last half second. The
+    last line of each write is a checksum of the lines before it, back to the last checksum.
     """
 
     def __init__(self, folder: Callable[[], str | None], worker: int, loop: CodeType) -> None:
@@ -55,7 +63,7 @@ class WorkerSampler:
         try:
             self._sample()
         except Exception as error:  # noqa: BLE001  # our errors must not stop the worker
-            log.warning("profkit: the stacks of a loader worker are not stored: %s", error)
+            log.warning("profkit: %s: %s", NOT_STORED, error)
 
     def _sample(self) -> None:
         began_ns = written_ns = now_ns()
@@ -84,16 +92,21 @@ class WorkerSampler:
         """Append the waiting lines in one write; return false if there is no use in going on."""
         if self._file < 0:
             folder = self._folder()
+            if not folder and folder is not None and len(self._lines) >= MOST_WAITING:
+                log.warning("profkit: %s: its rank did not train", NOT_STORED)
+                return False
             if not folder:
-                return folder is not None and len(self._lines) < MOST_WAITING
+                return folder is not None
             os.makedirs(folder, mode=0o700, exist_ok=True)
             path = os.path.join(folder, f"{self._worker}-{os.getpid()}{LINES_SUFFIX}")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._file = os.open(path, flags | os.O_APPEND, 0o600)
+            os.write(self._file, BEGINNING)
         lines = self._lines[:]
         del self._lines[: len(lines)]
-        text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        return os.write(self._file, text.encode("ascii")) == len(text)
+        text = "".join(f"{json.dumps(line)}\n" for line in lines).encode("ascii")
+        text += f"{json.dumps(('check', zlib.crc32(text)))}\n".encode("ascii")
+        return os.write(self._file, text) == len(text)
 
 
 def sample_worker(

@@ -68,12 +68,14 @@ class BucketLog:
         sequence: Iterator[int] | None = None,
         clock: Clock = now_ns,
         unmeasured: Callable[[str], None] = lambda _: None,
+        dimension: str | None = None,
     ) -> None:
         self._recorder = recorder
         self._append = append
         self.communicator = communicator
         self._group_size = group_size
         self._backend = backend
+        self._dimension = dimension
         self._host_knows_end = backend in COMPLETES_WHEN_DONE
         self._clock = clock
         self.sequence = sequence or itertools.count()
@@ -197,7 +199,8 @@ class BucketLog:
             last_end = max(last_end, end)
             row = (self.communicator, bucket.sequence, "all_reduce", bucket.bytes, bucket.dtype)
             times = (self._group_size, ready, bucket.start_ns, end)
-            self._append((*row, *times, self._backend, bucket.step, bucket.index))
+            last = (self._backend, bucket.step, bucket.index, self._dimension)
+            self._append((*row, *times, *last))
         self._recorder.keep_inner(_ALLREDUCE, EXPOSED, last_ready, last_end)
 
     def _end(self, *, is_reported: bool) -> None:
@@ -256,4 +259,5 @@ class BucketLog:
             backend=self._backend,
             step=bucket.step,
             bucket=bucket.index,
+            dimension=self._dimension,
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import threading
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -36,6 +37,12 @@ class Group(NamedTuple):
     size: int
     backend: str
     blocks: bool
+    members: tuple[int, ...] = ()
+    """Its ranks in the job; empty if they are not known."""
+    peer: int | None = None
+    """The other rank, if the group is the two ranks of a message."""
+    dimension: str | None = None
+    """The dimension of the job's device mesh that the group connects, if it is known."""
 
 
 class Message(NamedTuple):
@@ -56,6 +63,8 @@ class Entered(NamedTuple):
     done: bool
     since_ns: int
     bucket: int | None = None
+    members: tuple[int, ...] = ()
+    peer: int | None = None
 
 
 MOST_ENTERED = 32
@@ -74,6 +83,14 @@ class Sent:
     start_ns: int
     mark: Event | None
     is_over: bool = False
+    is_sync: bool = False
+    """True if its call returns only when it has ended: all of it is exposed."""
+    ends_with_wait: bool = False
+    """True if the end is known only by the wait for it."""
+    address: int = 0
+    """Where its result will be, if the job may wait for that instead of a handle."""
+    module: str | None = None
+    microbatch: int | None = None
 
 
 class Quiet(threading.local):
@@ -99,6 +116,10 @@ class CallLog:
     """The calls that did not wait and for whose result the host can wait, by their handles."""
     last: deque[Sent] = field(default_factory=lambda: deque(maxlen=MOST_ENTERED))
     """The last calls, for a thread that looks from outside."""
+    pairs: defaultdict[str, Iterator[int]] = field(
+        default_factory=lambda: defaultdict(itertools.count)
+    )
+    """Number the messages between each two ranks, in which the others of a group take no part."""
 
     def __post_init__(self) -> None:
         self.recorder.in_flight.add(self)
@@ -116,6 +137,8 @@ class CallLog:
                 sent.message.dtype,
                 sent.is_over,
                 sent.start_ns,
+                members=() if sent.group.peer is not None else sent.group.members,
+                peer=sent.group.peer,
             )
         for name, sequence in list(self.sequences.items()):
             latest = following(sequence) - 1
@@ -125,7 +148,8 @@ class CallLog:
     def begin(self, group: Group, op: str, message: Message) -> Sent:
         device = self.recorder.device
         mark = device.mark() if device is not None and not group.blocks else None
-        sequence = next(self.sequences[group.name])
+        numbers = self.sequences if group.peer is None else self.pairs
+        sequence = next(numbers[group.name])
         step = self.recorder.step_index
         sent = Sent(group, op, message, sequence, step, self.clock(), mark)
         self.last.append(sent)
@@ -153,6 +177,9 @@ class CallLog:
             end_ns=now,
             backend=group.backend,
             step=sent.step,
+            dimension=group.dimension,
+            module=sent.module,
+            microbatch=sent.microbatch,
         )
         device = recorder.device
         if group.blocks:
@@ -163,8 +190,11 @@ class CallLog:
             recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, sent.start_ns, now)
 
     def end_wait(self, sent: Sent, start_ns: int) -> None:
-        """Record that this thread has waited since `start_ns` for a call that did not wait."""
-        self.recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, start_ns, self.clock())
+        """Record that this thread has waited since `start_ns`, which may be the call's own end."""
+        if sent.ends_with_wait:
+            self.end(sent, waited=sent.is_sync)
+        if not sent.is_sync:
+            self.recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, start_ns, self.clock())
 
 
 def following(numbers: Iterator[int]) -> int:
@@ -193,9 +223,6 @@ class Dialect:
 
     is_traced: Callable[[], bool]
     """Return true if a compiler runs the call instead of the job."""
-
-    times_waits: bool = False
-    """True if waiting for the handle of a call that did not wait is hooked, too."""
 
 
 def hook_calls(patches: Patches, dialect: Dialect, log: CallLog, *owners: Any) -> None:
@@ -266,7 +293,5 @@ def _finish(dialect: Dialect, log: CallLog, sent: Sent, waits: bool, work: Any) 
     if waits:
         log.end(sent, waited=True)
     elif work is not None:
-        if dialect.times_waits and sent.group.blocks:
-            log.sent[work] = sent
         end = guarded("collective done", lambda: log.end(sent, waited=False), None)
         dialect.when_done(work, end)

@@ -7,6 +7,8 @@ after the first steps, on the thread that opens the files.
 from __future__ import annotations
 
 import hashlib
+import math
+import statistics
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +22,9 @@ MOST_BATCHES = 16
 
 MOST_SHAPES = 4
 """The description of a batch names the shapes of so many of its parts."""
+
+MOST_USUAL_SHAPES = 2
+"""Batches of more shapes vary; else there are the usual one and the last, which is shorter."""
 
 TRIES = 3
 """The job may change its model while it is described; then it is described again."""
@@ -72,12 +77,22 @@ def describe_shapes(batch: Any) -> str:
 
 
 def describe_batches(shapes: Iterable[str]) -> Facts:
-    """Return the most frequent shapes of a batch, and how many others there were."""
+    """Return the most frequent shapes of a batch, and how many others there were.
+
+    If they vary, as with sentences, the mean size of the first tensor is more than one shape says.
+    """
     counts = Counter(filter(None, shapes))
     if not counts:
         return {}
     usual = max(counts, key=counts.__getitem__)
-    return {"batch_shapes": usual, "batch_shapes_distinct": len(counts)}
+    facts: Facts = {"batch_shapes": usual, "batch_shapes_distinct": len(counts)}
+    sizes = []
+    for shape, count in counts.items():
+        sizes += [math.prod(map(int, shape.split(",")[0].split("x")))] * count
+    if len(counts) > MOST_USUAL_SHAPES and len(sizes) > 1:
+        facts["batch_elements"] = round(statistics.fmean(sizes))
+        facts["batch_elements_error"] = round(statistics.stdev(sizes) / math.sqrt(len(sizes)), 1)
+    return facts
 
 
 def describe_parameters(shapes: Iterable[tuple[str, tuple[int, ...], str, int]]) -> Facts:

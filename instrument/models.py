@@ -72,3 +72,20 @@ class TrainedModels:
                 before, self._versions[id(model)] = self._versions.get(id(model)), version
                 updated |= parameter.grad is None or version != before
         return updated
+
+    def leave_one(self) -> bool:
+        """Return true if the parameters of a model were not written since it was first called."""
+        for model in self.alive:
+            parameter = next(iter(self.parameters(model)), None)
+            known = self._versions.get(id(model))
+            if parameter is not None and known is not None and self.version(parameter) == known:
+                return True
+        return False
+
+
+def leave_models(trained: Iterable[TrainedModels]) -> bool:
+    """Return true if the optimizers that have stepped so far leave a model as it was.
+
+    Another optimizer updates it, as of a network that is trained against another one.
+    """
+    return any(models.leave_one() for models in trained)

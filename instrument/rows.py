@@ -78,6 +78,9 @@ class CollectiveRow(NamedTuple):
     backend: str
     step: int | None
     bucket: int | None = None
+    dimension: str | None = None
+    module: str | None = None
+    microbatch: int | None = None
 
 
 class SampleRow(NamedTuple):

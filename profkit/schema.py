@@ -143,6 +143,9 @@ _COLLECTIVES: Final = [
     _name("backend", "nccl, gloo, ..."),
     _STEP_OR_NULL,
     _int("bucket", "index", "the gradient bucket that it carried", null=True, kind=pa.int32()),
+    _name("dimension", "the dimension of the device mesh whose ranks take part", null=True),
+    _name("module", "the module whose weights or gradients it carried", null=True),
+    _int("microbatch", "index", "the part of a pipeline's batch", null=True, kind=pa.int32()),
 ]
 
 _SAMPLES: Final = [

@@ -5,11 +5,16 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-SCHEMA_VERSION: Final = (1, 1)
+SCHEMA_VERSION: Final = (1, 2)
 """Version of the trace contract. A newer major is refused, a newer minor is read.
 
 A new column or table raises the minor version.
 """
+
+MODEL_DIMENSIONS: Final = frozenset(
+    ["tp", "tensor", "pp", "pipe", "pipeline", "stage", "cp", "context", "sp", "sequence", "seq"]
+)
+"""Words in the name of a device mesh's dimension whose ranks share their samples."""
 
 REPEATS: Final = "repeats"
 """Key of a run's configuration: the group of repeats that it belongs to, and its number."""

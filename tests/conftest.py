@@ -31,6 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "measured: compares a duration that a pause of the machine moves; has three attempts",
     )
+    config.addinivalue_line(
+        "markers",
+        "alone: fails while other tests use the machine; .ci/run runs it after the others",
+    )
     config.stash[RAN_AGAIN] = []
 
 

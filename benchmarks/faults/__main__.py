@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # slow_lines is next to this
 
 from fault import Fault, as_words
 from pairs import is_done, run_pairs, why_not
+from sharded import BEGIN as SHARDED
+from sharded import END as END_OF_SHARDED
 from slow_lines import keep_section
 from variants import DEVELOPMENT, HELD_OUT_2, VARIANTS, faults_of, named
 
@@ -90,7 +92,8 @@ def score(args: argparse.Namespace, variants: list[str]) -> None:
     if args.write:
         before = DOCUMENT.read_text()
         page = update_page(before, scores, both_ways, has_gpu=has_gpu())
-        DOCUMENT.write_text(keep_section(page, before))
+        page = keep_section(keep_section(page, before), before, SHARDED, END_OF_SHARDED)
+        DOCUMENT.write_text(page)
 
 
 def list_misses(args: argparse.Namespace, variants: list[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hang_plants import BOTH, BY_NAME, DEVELOPMENT, HEALTHY, HELD_OUT, PLANTS, lines_of
+from healthy_hours import read_kept, say
 
 DOCUMENT = Path(__file__).parents[2] / "docs/hangs-accuracy.md"
 
@@ -154,6 +155,8 @@ def _table(results: list[dict[str, Any]]) -> Iterator[str]:
     yield "## Misses"
     yield ""
     yield from misses or ["None."]
+    yield ""
+    yield from say(read_kept())
     yield ""
     yield "## All hangs"
     yield ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,9 @@ class Books:
 
 class InnerBooks(Books):
     """The books of a loop that reports its phases itself."""
+
+
+_FOREIGN = threading._DummyThread  # noqa: SLF001  # a thread that Python did not start
 
 
 def note_unmeasured(books: Books, what: str) -> None:
@@ -169,3 +173,24 @@ class Seams(Books):
         if enabled:
             self.tracker.seen.precision = dtype()
         self.samples(SampleRow(None, "framework", AUTOCAST, now_ns(), float(enabled)))
+
+
+def other_trainer(seams: Seams) -> Callable[[], None]:
+    """Return a function that notes once if a thread updates weights that is not followed.
+
+    The framework's own threads do not count: they run optimizers that are part of a backward.
+    """
+    looked_at: set[int] = set()
+    noted: list[bool] = []
+
+    def note() -> None:
+        own = threading.get_ident()
+        if noted or own in looked_at or not seams.tracker.trains_elsewhere():
+            return
+        looked_at.add(own)
+        threads = [each for each in threading.enumerate() if each.ident == own]
+        if threads and type(threads[0]) is not _FOREIGN:
+            noted.append(True)
+            note_unmeasured(seams, "updates of weights by other threads: one thread is followed")
+
+    return guarded("another thread that trains", note, None)

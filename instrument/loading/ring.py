@@ -20,10 +20,10 @@ Behind them are the workers' process ids, the stamps, the slots, and the folder 
 length of its name, and the name.
 """
 
-_FOLDER_BYTES = 1024
+FOLDER_BYTES = 1024
 """Room for the name of the folder for stacks; with a longer one, workers are not sampled."""
 
-_FOLDER_WORDS = 1 + _FOLDER_BYTES // 8
+_FOLDER_WORDS = 1 + FOLDER_BYTES // 8
 _UNKNOWN = -1
 """The length of the folder's name while it is not known yet. No stacks are wanted if it is 0."""
 
@@ -80,7 +80,7 @@ class Ring:
     def name_folder(self, folder: str) -> None:
         """Name the folder into which workers write their stacks; its length is written last."""
         name = os.fsencode(folder)
-        if len(name) > _FOLDER_BYTES:
+        if len(name) > FOLDER_BYTES:
             name = b""
         words = array.array("q", name.ljust(-(-len(name) // 8) * 8, b"\0"))
         first = self._folder + 1
@@ -92,7 +92,7 @@ class Ring:
         length = self._words[self._folder]
         if length == _UNKNOWN:
             return ""
-        if not 0 < length <= _FOLDER_BYTES:
+        if not 0 < length <= FOLDER_BYTES:
             return None
         first = self._folder + 1
         words = self._words[first : first + -(-length // 8)]

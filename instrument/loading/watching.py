@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import weakref
 from collections.abc import Callable
 from types import CodeType
 
 from profkit.instrument.guard import guarded
-from profkit.instrument.loading.ring import Ring, find_ring
+from profkit.instrument.loading.ring import FOLDER_BYTES, Ring, find_ring
+
+log = logging.getLogger("profkit")
 
 Finish = Callable[[], None]
 Begin = Callable[[Callable[[], str | None], int, CodeType], Finish]
@@ -41,6 +45,10 @@ class WorkerWatch:
     def publish(self, folder: str) -> None:
         """Name the folder for stacks, on any thread, once the files of the rank are open."""
         self._folder = folder
+        if len(os.fsencode(folder)) > FOLDER_BYTES:
+            log.warning(
+                "profkit: the stacks of loader workers are not stored: the path is too long"
+            )
         for known in self._rings:
             ring = known()
             if ring is not None:

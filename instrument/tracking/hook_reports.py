@@ -9,7 +9,7 @@ from typing import Any
 from profkit.clock import Clock, now_ns
 from profkit.instrument.batches import count_batch
 from profkit.instrument.identity import Seen
-from profkit.instrument.models import TrainedModels
+from profkit.instrument.models import TrainedModels, leave_models
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Followed, Opened
 from profkit.instrument.tracking.boundaries import Boundaries
@@ -150,7 +150,8 @@ class HookReports:
             if not state.inside:
                 if not steps.known and steps.losses.backwards and self._updates_by_hand():
                     steps.begin_by_hand()
-                if steps.stepped:
+                is_first = steps.is_first and not state.batch_seen
+                if steps.stepped and not (is_first and leave_models(self.models)):
                     note = self._regions.note
                     steps.end_round(note[1] if note is not None else None)
             if state.progress is not _TRAINING:
@@ -228,6 +229,7 @@ class HookReports:
     def name_skipped(self, span: Opened) -> None:
         """Note that the scaler found infinities, and the optimizer did not step."""
         self.catch_up()
+        self._steps.is_first = False  # what is not updated shows no other optimizer
         if isinstance(span, int):
             span = self._boundaries.find(span, ends=False)
         if span is not None:

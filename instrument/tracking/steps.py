@@ -62,6 +62,8 @@ class Steps:
         """The optimizers that have stepped since the last step ended."""
         self.known: set[int] = set()
         """The optimizers that step in each step, in a loop without a loader."""
+        self.is_first = True
+        """True until a step of the loop has ended, or its first update was skipped."""
         self._rounds = 0
         """How often an optimizer has stepped again before all known ones have stepped."""
         self.last_end_ns = 0
@@ -219,6 +221,7 @@ class Steps:
         if self.samples_per_step is not None:
             samples = self.samples_per_step
         self._recorder.end_step(end, samples, loss, self.grad_scale, self.epoch)
+        self.is_first = False
         self.stepped.clear()
         self._forget_round()
         self._state.batch_seen = False
@@ -275,6 +278,7 @@ class Steps:
         self._pending.forget()
         self.stepped.clear()
         self.known.clear()
+        self.is_first = True
 
     def start_over(self) -> None:
         """Forget the loop of a trainer that has ended; time until the next belongs to no step."""
@@ -292,3 +296,4 @@ class Steps:
         self._pending.trained.clear()
         self.stepped.clear()
         self.known.clear()
+        self.is_first = True

@@ -31,10 +31,12 @@ FACTORS: Final[Mapping[str, Callable[[int], float]]] = {
     "scatter": lambda ranks: (ranks - 1) / ranks,
     "broadcast": lambda ranks: 1.0,
     "reduce": lambda ranks: 1.0,
-    "send": lambda ranks: 1.0,
-    "recv": lambda ranks: 1.0,
+    "send": lambda ranks: 1.0,  # and recv
 }
 """Bytes over the bus for each byte of the message, which is all ranks' parts together."""
+
+SEND: Final = "send"
+RECEIVE: Final = "recv"
 
 MEASURED_ALONE: Final = "all_reduce"
 """The operation that `profkit ceilings --links` measures; others have no ceiling."""
@@ -185,6 +187,8 @@ def _by_operation(collectives: pa.Table, used: Ints) -> Iterator[tuple[_Operatio
     size = kept["bytes"].to_numpy().astype(np.float64)
     names = [kept[name].cast(pa.string()).to_pylist() for name in ("communicator", "op", "backend")]
     places: dict[tuple[str, str, str, int], list[int]] = {}
+    # One message is a send on one rank and a receive on the other, and either may be the quicker.
+    names[1] = [SEND if op == RECEIVE else op for op in names[1]]
     for place, key in enumerate(zip(*names, kept["group_size"].to_pylist(), strict=True)):
         places.setdefault(key, []).append(place)
     for key, mine in places.items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,16 @@ COMPUTE = ("forward", "backward", "optimizer")
 ANY = "any"
 NONE = "none"
 NOT_SAID = "not said"
-BATCH_SHAPES = "batch_shapes"
+BY_CHANCE = "not known: they vary"
+"""Shapes that vary from batch to batch differ between runs of one job, too."""
+
+HARMLESS = frozenset({NONE, BY_CHANCE})
+"""The rows of differences that do not make two runs different jobs."""
+
+BATCH_SHAPES, BATCH_ELEMENTS = "batch_shapes", "batch_elements"
+
+SURE_ERRORS = 3.0
+"""Two means differ surely by more than so many standard errors of their difference."""
 
 AFFECTS: tuple[tuple[str, str], ...] = (
     (
@@ -57,7 +68,7 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     # Between phases, the loop's own code works on the same weights and gradients.
     (r"precision", "h2d, compute, allreduce, unknown"),
     (r"model|modules_count|parameters_.*", "compute, allreduce, unknown"),
-    (BATCH_SHAPES, "input, h2d, compute"),
+    (r"batch_shapes|batch_elements", "input, h2d, compute"),
     (r"packages\.(torch|paddlepaddle.*|triton.*)|nvidia_driver", "compute, allreduce"),
     (r"batch_size|global_batch_size", "any, per sample"),
     (r"world_size|gpus|nodes|variables\.(NCCL|GLOO)_.*|bucket.*|backend", "allreduce, input"),
@@ -71,7 +82,8 @@ A knob that matches none can affect any row.
 _PROVENANCE = re.compile(
     r"imported_from|sources|stated|told_by_file_name|log_grammar|log_of|sample_unit|"
     r"samples_counted_of|rows_speak_for_ranks|cards_of_one_node|(slow_lines|fast_epoch_ends)\..*|"
-    r"reduced|repeats\..*|machine_probes|packages\.pyarrow|"
+    r"data_parallel\..*|reduced|repeats\..*|machine_probes|batch_elements_error|"
+    r"packages\.pyarrow|"
     r"variables\.PADDLE_(MASTER|\w*ENDPOINTS?|TRAINER_ID|(GLOBAL|LOCAL)_RANK|RANK_IN_NODE)"
 )
 """The origin of a run, how it is read, and the ports of its ranks are no settings of the job."""
@@ -128,9 +140,13 @@ def join_config(base: RunManifest, target: RunManifest) -> tuple[Difference, ...
                 before, after = find_words(words[0], words[1])
             rows = affected_rows(name)
             if name == BATCH_SHAPES and not _is_other_sample(left, right):
+                rows = BY_CHANCE if _varies(left) or _varies(right) else NONE
+            elif name == BATCH_ELEMENTS and not _are_other_sizes(left, right):
+                rows = BY_CHANCE
+            elif name == "workload" and _has_same_script(base, target):
                 rows = NONE
             found.append(Difference(name, before, after, rows))
-    return tuple(sorted(found, key=lambda each: each.rows == NONE))
+    return tuple(sorted(found, key=lambda each: each.rows in HARMLESS))
 
 
 def find_words(base: Sequence[Any], target: Sequence[Any]) -> tuple[str, str]:
@@ -159,13 +175,42 @@ def _is_other_sample(left: Mapping[str, str], right: Mapping[str, str]) -> bool:
     Batches of many shapes differ by chance (two may be the usual and the last one), and the first
     number is the size of the batch.
     """
-    if any(run.get("batch_shapes_distinct", "1") not in {"1", "2"} for run in (left, right)):
+    if _varies(left) or _varies(right):
         return False
     samples = []
     for run in (left, right):
         shapes = run[BATCH_SHAPES].split(", ") if BATCH_SHAPES in run else []
         samples.append([shape.partition("x")[2] for shape in shapes])
     return samples[0] != samples[1]
+
+
+def _varies(run: Mapping[str, str]) -> bool:
+    return run.get("batch_shapes_distinct", "1") not in {"1", "2"}
+
+
+def _are_other_sizes(left: Mapping[str, str], right: Mapping[str, str]) -> bool:
+    """Return true if batches of varying shapes surely have another mean size."""
+    means, errors = [], []
+    for run in (left, right):
+        try:
+            means.append(float(run[BATCH_ELEMENTS]))
+            errors.append(float(run["batch_elements_error"]))
+        except (KeyError, ValueError):
+            return False
+    return abs(means[1] - means[0]) > SURE_ERRORS * math.hypot(*errors)
+
+
+def _has_same_script(base: RunManifest, target: RunManifest) -> bool:
+    """Return true if two runs are of one script or module, whatever they were named."""
+    scripts = []
+    for manifest in (base, target):
+        words = manifest.config.get("command")
+        words = list(map(str, words)) if isinstance(words, list) else []
+        found = [word.rpartition("/")[2] for word in words if word.endswith((".py", ".sh"))]
+        modules = [after for word, after in itertools.pairwise(words) if word == "-m"]
+        # A launcher is a module as well, and names the job's module behind itself.
+        scripts.append(next(iter([*found, *reversed(modules)]), ""))
+    return bool(scripts[0]) and scripts[0] == scripts[1]
 
 
 class Recorded(NamedTuple):
@@ -227,7 +272,9 @@ def find_unlike(base: RunManifest, target: RunManifest) -> tuple[str, ...]:
     for flag in (*base.flags, *target.flags):
         if flag.startswith(BAD_TIMES):
             found.append(flag)
-    names = ["workload", "device"]
+    names = ["device"]
+    if not _has_same_script(base, target):
+        names.insert(0, "workload")
     if _device_kind(left.get("device", "")) == "cpu":
         names.append("cpu")
     for name in names:

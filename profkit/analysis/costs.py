@@ -122,7 +122,7 @@ class RunCosts:
     @property
     def not_beside(self) -> set[str]:
         """Parts that overlap with the step's work for a time that nobody knows."""
-        known = Phase.ALLREDUCE.value not in self.inside or HIDDEN_EXCHANGE in self.beside
+        known = Phase.ALLREDUCE.value not in self.parts or HIDDEN_EXCHANGE in self.beside
         return set() if known else {HIDDEN_EXCHANGE}
 
     def per_step(self) -> RunCosts:

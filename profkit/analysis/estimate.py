@@ -82,10 +82,7 @@ def estimate_ratios(
     # What each quantity adds to its ratio's error, per step: this autocorrelation matters.
     errors = (above - values[:, None] * below) / below.mean(axis=1, keepdims=True)
     block = max(map(block_length, errors))
-    places: dict[bytes, int] = {}
-    of_row = [places.setdefault(row.tobytes(), len(places)) for row in stacked]
-    _, distinct = np.unique(of_row, return_index=True)  # many ratios share their denominator
-    sums = _resampled_sums(stacked[distinct], block, seed)[:, of_row]
+    sums = _resampled_sums(stacked, block, seed)
     ratios = sums[:, : len(values)] / sums[:, len(values) :]
     widening = _widening(errors, ratios.std(axis=0), block)
     low = values + (np.quantile(ratios, 0.025, axis=0) - values) * widening
@@ -221,8 +218,10 @@ def block_length(series: Floats) -> int:
 
 def _resampled_sums(rows: Floats, block: int, seed: int) -> Floats:
     """Return every row's sum over each resample of circular blocks, by (resample, row)."""
-    count = rows.shape[1]
-    circular = np.concatenate([rows, rows[:, :block]], axis=1)
+    places: dict[bytes, int] = {}
+    place = [places.setdefault(row.tobytes(), len(places)) for row in rows]
+    rows = rows[np.unique(place, return_index=True)[1]]  # many ratios share their denominator
+    count, circular = rows.shape[1], np.concatenate([rows, rows[:, :block]], axis=1)
     padded = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(circular, axis=1)], axis=1)
     block_sums = (padded[:, block : block + count] - padded[:, :count]) / block
     blocks = max(1, round(count / block))
@@ -233,7 +232,7 @@ def _resampled_sums(rows: Floats, block: int, seed: int) -> Floats:
         drawn = np.bincount(flat.ravel(), minlength=len(part) * count).reshape(len(part), count)
         # `@` would start threads, which cost more than they save next to a running job.
         sums.append(np.einsum("rb,qb->rq", drawn.astype(np.float64), block_sums))
-    return np.asarray(np.concatenate(sums) / blocks)
+    return np.asarray(np.concatenate(sums)[:, place] / blocks)
 
 
 def student_95(freedom: float) -> float:

@@ -9,7 +9,7 @@ only: the ranks' clocks need not agree.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from profkit.analysis.columns import codes_of, durations, rows_of_rank, rows_of_
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import NEGLIGIBLE, Ints
 from profkit.analysis.intervals import covered_each, union_length
-from profkit.analysis.phases import UNKNOWN, step_times
+from profkit.analysis.phases import step_times
 from profkit.vocab import Phase
 
 
@@ -68,11 +68,8 @@ class LateRank:
     phase: str
     excess_ns: float
     """How much longer that phase takes per step on it than on the others."""
-
-    @property
-    def where(self) -> str:
-        """The phase in words."""
-        return "time outside all phases" if self.phase == UNKNOWN else self.phase
+    also_ns: Mapping[str, float] = field(default_factory=dict)
+    """The same for other phases that make much of the waiting, the longest first."""
 
 
 HOST_BACKENDS = ("gloo", "mpi")
@@ -81,8 +78,15 @@ HOST_BACKENDS = ("gloo", "mpi")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 """Operations in which not every rank waits for every other one."""
 
+MESSAGES = ("send", "recv")
+"""Operations between two ranks: one that was begun early waits for nobody."""
+
 LATE_SHARE = 0.6
 """A rank is named if more than this share of the waiting is for it; else ranks take turns."""
+
+
+ALSO_SHARE = 0.2
+"""A late rank is late in another phase as well from this share of the waiting on."""
 
 
 def find_late_rank(
@@ -112,9 +116,11 @@ def find_late_rank(
     for phase, ns in own.means().items():
         if phase != Phase.ALLREDUCE.value:
             excess[phase] = ns - others_ns.get(phase, 0.0)
-    phase = max(excess, key=lambda name: excess[name], default="")
-    share = exchange.waited_for[rank]
-    return LateRank(rank, share, float(np.mean(waits)), phase, excess.get(phase, 0.0))
+    phases = sorted(excess, key=lambda name: -excess[name])
+    share, waited_ns = exchange.waited_for[rank], float(np.mean(waits))
+    also = {name: excess[name] for name in phases[1:] if excess[name] >= ALSO_SHARE * waited_ns}
+    phase = phases[0] if phases else ""
+    return LateRank(rank, share, waited_ns, phase, excess.get(phase, 0.0), also)
 
 
 @dataclass(frozen=True)
@@ -176,6 +182,7 @@ def match_all(rows: pa.Table) -> Matched:
     # With more than two ranks, one that has nobody to wait for may be quick and not late.
     rooted = pc.is_in(rows["op"].cast(pa.string()), pa.array(ROOTED)).to_numpy()
     late[rooted[quickest] & (rows["group_size"].to_numpy()[quickest] > 2)] = -1
+    late[pc.is_in(rows["op"].cast(pa.string()), pa.array(MESSAGES)).to_numpy()[quickest]] = -1
     return Matched(
         rank=rank,
         step=rows["step"].fill_null(-1).to_numpy(),

@@ -6,13 +6,14 @@ for each other is no work of theirs and does not count.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from profkit.analysis.columns import step_places
-from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios, subtract
+from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.vocab import PHASES, Phase
 
@@ -21,15 +22,22 @@ WORK = tuple(name for name in (*PHASES, UNKNOWN) if name != Phase.ALLREDUCE.valu
 
 @dataclass(frozen=True)
 class Lateness:
-    """One rank's own work minus the mean of the others', in ns per step."""
+    """One rank's own work minus the median of the others', in ns per step.
+
+    The median, because a second late rank does not make the first one less late.
+    """
 
     rank: int
-    phase: str
-    """The phase in which it takes longer."""
+    phases: tuple[str, ...]
+    """The phases that are compared; in the first it takes longest beyond the others."""
     excess: Estimate
-    """The difference in that phase."""
+    """The difference in these phases together."""
     whole_ns: float
     """The difference in all its work."""
+
+    @property
+    def phase(self) -> str:
+        return self.phases[0]
 
 
 @dataclass(frozen=True)
@@ -39,15 +47,27 @@ class RankWork:
     ranks: tuple[int, ...]
     phases: tuple[str, ...]
     ns: Floats
+    _known: dict[int, Mapping[str, Estimate]] = field(default_factory=dict, compare=False)
+    """The lateness of ranks by phase: it takes long to estimate, and is asked for again."""
 
-    def lateness(self, rank: int, phase: str) -> Lateness | None:
-        """Return how late this rank is in this phase; `None` without it or another rank."""
+    def lateness(self, rank: int, *phases: str) -> Lateness | None:
+        """Return how late this rank is in these phases; `None` without it or another rank."""
         if rank not in self.ranks or not self._comparable:
             return None
         over = self._over_others(self.ranks.index(rank))
-        series = over[self.phases.index(phase)][None, :]
+        series = over[[self.phases.index(phase) for phase in phases]].sum(axis=0)[None, :]
         (excess,) = estimate_ratios(series, np.ones_like(series))
-        return Lateness(rank, phase, excess, float(over.sum(axis=0).mean()))
+        return Lateness(rank, phases, excess, float(over.sum(axis=0).mean()))
+
+    def by_phase(self, rank: int) -> Mapping[str, Estimate]:
+        """Return how late this rank is in each phase; empty without it or another rank."""
+        if rank not in self.ranks or not self._comparable:
+            return {}
+        if rank not in self._known:
+            over = self._over_others(self.ranks.index(rank))
+            estimates = estimate_ratios(over, np.ones_like(over))
+            self._known[rank] = dict(zip(self.phases, estimates, strict=True))
+        return self._known[rank]
 
     def latest(self) -> Lateness | None:
         """Return the rank with the most work, and the phase that makes it so."""
@@ -58,12 +78,22 @@ class RankWork:
         phase = int(np.argmax(self._over_others(mine).mean(axis=1)))
         return self.lateness(self.ranks[mine], self.phases[phase])
 
+    def turns_ns(self) -> float:
+        """Return how much longer steps take because it is not always the same rank that is late.
+
+        A step is as long as the work of its latest rank.
+        """
+        if not self._comparable:
+            return 0.0
+        whole = self.ns.sum(axis=1)
+        return float(whole.max(axis=0).mean() - whole.mean(axis=1).max())
+
     @property
     def _comparable(self) -> bool:
         return len(self.ranks) > 1 and self.ns.shape[2] > 0
 
     def _over_others(self, mine: int) -> Floats:
-        others = np.delete(self.ns, mine, axis=0).mean(axis=0)
+        others = np.median(np.delete(self.ns, mine, axis=0), axis=0)
         return np.asarray(self.ns[mine] - others)
 
 
@@ -88,8 +118,3 @@ def _number_by_rank(rows: pa.Table, ranks: Ints, used: Ints) -> pa.Table:
     number = np.searchsorted(ranks, rows["rank"].to_numpy()) * len(used) + place
     column = rows.schema.get_field_index("step")
     return rows.set_column(column, "step", pa.array(number, mask=place < 0))
-
-
-def minus(one: Estimate, other: Estimate | None) -> Estimate:
-    """Return the difference of two independent figures; a missing one counts as zero."""
-    return one if other is None else subtract(one, other)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.device_times import find_device_times
 from profkit.errors import UnreadableError
-from profkit.text import duration, plural
+from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace
 from profkit.vocab import (
     BAD_SAMPLE,
@@ -33,6 +33,9 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
     missing = len(trace.missing_ranks)
     if missing and not is_log(trace):
         notices.append(f"no files of {missing} of {trace.manifest.world_size} ranks")
+    if trace.sharing.why:
+        why = safe_text(trace.sharing.why)
+        notices.append(f"samples are not counted, because ranks may share them: {why}")
     notices += _failures(trace)
     device_times = find_device_times(trace)
     if device_times is not None:
@@ -79,8 +82,7 @@ def _failures(trace: Trace) -> Iterator[str]:
         yield f"profkit's {what} failed {plural(int(count), 'time')} and was left out"
     for what, longest in _largest_by_name(trace, HANGS).items():
         yield f"profkit's {what} did not answer for {duration(longest)}"
-    for what in _largest_by_name(trace, UNMEASURED):
-        yield f"not measured: {what}"
+    yield from find_unmeasured(trace)
     lost = trace.samples.filter(pc.equal(trace.samples["metric"], LOST_GPU))
     devices = map(str, lost["device"].to_pylist())
     for rank, device in sorted(set(zip(lost["rank"].to_pylist(), devices, strict=True))):
@@ -89,6 +91,12 @@ def _failures(trace: Trace) -> Iterator[str]:
     if samples:
         times, files = plural(len(samples), "time"), plural(len(set(samples)), "file")
         yield f"bad samples met {times}, {files}, the first: {samples[0].partition(':')[2]}"
+
+
+def find_unmeasured(trace: Trace) -> Iterator[str]:
+    """Yield the parts of the job that are not measured."""
+    for what in _largest_by_name(trace, UNMEASURED):
+        yield f"not measured: {what}"
 
 
 def _largest_by_name(trace: Trace, kind: str) -> dict[str, float]:

@@ -33,6 +33,7 @@ from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
 from profkit.trace import Trace
+from profkit.trace.sharing import OWN_SAMPLES, Sharing
 from profkit.vocab import BAD_TIMES, Phase, RunState
 
 _NO_STEPS = (
@@ -103,6 +104,8 @@ class Overview:
     clock: PhaseClock = PhaseClock.HOST
     costs: RunCosts | None = None
     """With device times, the ledger's costs: the phases are their parts."""
+    sharing: Sharing = OWN_SAMPLES
+    """The ranks that train on the same samples."""
     device_times: DeviceTimes | None = None
     """The device times that were recorded; `None` if the run is not profkit's, or on no device."""
 
@@ -141,8 +144,7 @@ def build_overview(
     """
     steps, manifest = _steps_of(trace), trace.manifest
     selection, windows = steady_steps(trace), window_steps(trace.samples)
-    used = selection.steps
-    basis = phase_basis(trace, used=used)
+    basis, used = phase_basis(trace, used=selection.steps), selection.steps
     exchange, kernels, by_kernel, devices = basis.exchange(), None, None, None
     if with_kernels:
         kernels, by_kernel, devices = _kernel_views(trace, ceilings, used)
@@ -175,13 +177,12 @@ def build_overview(
         links=link_use(trace.collectives, used, ceilings),
         flags=manifest.flags,
         **_lines_of_code(trace, steps, used),
-        # A log says how long its parts took, and not where in the step they were.
-        unknown_places=() if is_log(trace) else unknown_places(steps, trace.spans, used),
         changed=trace.changed,
         silent_ranks=silent_ranks(trace),
         clock=basis.clock,
         costs=basis.costs,
         device_times=find_device_times(trace),
+        sharing=trace.sharing,
     )
 
 
@@ -190,6 +191,8 @@ def _lines_of_code(trace: Trace, steps: pa.Table, used: Ints) -> dict[str, Any]:
         "code": view_code(trace.stacks, trace.frames, steps, trace.spans, used),
         "rank_lines": lines_by_rank(trace, used),
         "worker_lines": view_workers(trace.worker_stacks, steps, used),
+        # A log says how long its parts took, and not where in the step they were.
+        "unknown_places": () if is_log(trace) else unknown_places(steps, trace.spans, used),
     }
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profkit.analysis.config_join import NONE, join_config
+from profkit.analysis.config_join import HARMLESS, join_config
 from profkit.analysis.costs import OWN, Apart, RunCosts
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import (
@@ -75,7 +75,7 @@ def group_repeats(traces: Sequence[Trace]) -> list[list[Trace]]:
             if "imported_from" in trace.manifest.config and not trace.manifest.workload:
                 continue
             differences = join_config(group[0].manifest, trace.manifest)
-            if all(difference.rows == NONE for difference in differences):
+            if all(difference.rows in HARMLESS for difference in differences):
                 group.append(trace)
                 break
         else:

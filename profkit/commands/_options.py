@@ -184,6 +184,29 @@ def pass_on_collect(args: argparse.Namespace) -> None:
     os.environ[collecting.OPERATORS] = str(int(args.ops))
 
 
+LEAST_HANG_S, MOST_HANG_S = 1, 1000 * 3600
+"""The limits of --hang-after in seconds."""
+
+
+def add_hang_after(parser: Any) -> None:
+    """Declare when a job counts as hung; `pass_on_hang_after` passes it on."""
+    parser.add_argument(
+        "--hang-after",
+        type=seconds_or_never,
+        metavar="TIME",
+        help="explain a hang after this time without a step, such as 90 or 5m, and at least 10 "
+        "times the usual length of a step; 0 for never (default: 30)",
+    )
+
+
+def pass_on_hang_after(args: argparse.Namespace) -> None:
+    """Set the environment variable in which ranks and jobs find the time."""
+    from profkit.hangs.status import LIMIT_VARIABLE
+
+    if args.hang_after is not None:
+        os.environ[LIMIT_VARIABLE] = str(args.hang_after)
+
+
 # -- converters ------------------------------------------------------------------------------------
 
 
@@ -220,6 +243,19 @@ def duration_s(word: str) -> float:
     if scale is None:
         return positive(word)
     return positive(word[:-1]) * scale
+
+
+def seconds_or_never(word: str) -> float:
+    """Convert a length of time to seconds; 0 means never.
+
+    The job's ranks look at themselves several times in this time: a tiny one would slow them down.
+    """
+    if word == "0":
+        return 0.0
+    seconds = duration_s(word)
+    if not LEAST_HANG_S <= seconds <= MOST_HANG_S:
+        raise argparse.ArgumentTypeError(f"{word} is out of range: 1 to 1000h, or 0 for never")
+    return seconds
 
 
 def count_not_ids(word: str) -> int:

@@ -62,6 +62,7 @@ def announce(request: TraceRequest, job: ReadyJob) -> None:
 
 def _train_recorded(request: TraceRequest, job: ReadyJob) -> int:
     from profkit.progress import ProgressBar
+    from profkit.run.hang_alarm import raise_alarms
     from profkit.run.session import open_session, record_own_cost
 
     path = None
@@ -69,6 +70,7 @@ def _train_recorded(request: TraceRequest, job: ReadyJob) -> int:
     try:
         with (
             open_session(request.output, name, manifest, device=job.device) as session,
+            raise_alarms(session.path),
             ProgressBar("training") as progress,
         ):
             path = session.path

@@ -25,6 +25,7 @@ from profkit.errors import ExitCode, ProfkitError
 if TYPE_CHECKING:
     from profkit.commands._trace_request import TraceRequest
     from profkit.rank import Rank
+    from profkit.run.lookout.own_loop import OwnLoop
     from profkit.run.ranks import Team
     from profkit.workloads.training.prepare import ReadyJob
 
@@ -34,6 +35,7 @@ def train_team(request: TraceRequest, team: Team) -> int:
 
     The process on the first node keeps `run.json` and shows the run.
     """
+    from profkit.run.hang_alarm import raise_alarms
     from profkit.run.ranks import run_ranks
     from profkit.workloads.training.prepare import check, find_data
 
@@ -44,10 +46,14 @@ def train_team(request: TraceRequest, team: Team) -> int:
         run = _new_team_run(request, team)
     extra = {} if request.ranks is None else {"CUDA_VISIBLE_DEVICES": ""}
     try:
-        code, why = run_ranks(team, request.words, run, extra=extra)
+        with contextlib.nullcontext() if run is None else raise_alarms(run) as alarm:
+            told = alarm.note_told if alarm is not None else lambda: None
+            code, why = run_ranks(team, request.words, run, extra=extra, told=told)
     except BaseException as error:
         _conclude(run, f"{type(error).__name__}: {error}")
         raise
+    if why and alarm is not None and alarm.unresolved:
+        why += f"; it stood still before: {alarm.unresolved}"
     _conclude(run, why)
     if why:
         print(f"profkit: {why}", file=sys.stderr)
@@ -78,11 +84,17 @@ def _conclude(run: Path | None, why: str) -> None:
 
 def train_as_rank(request: TraceRequest, rank: Rank) -> int:
     """Train as one of several; if profkit started this process, it is told of an error."""
+    from profkit.run.lookout.own_loop import look_out
+    from profkit.run.ranks import RUN_VARIABLE
+
+    given = "" if disabled() else os.environ.get(RUN_VARIABLE)
     try:
-        job = prepare_job(request, rank)
-        if rank.number == 0:
-            announce(request, job)
-        _record_as_rank(request, job, rank)
+        # The lookout begins before the ranks meet, if the run's folder is known by then.
+        with look_out(Path(given), rank) if given else contextlib.nullcontext() as loop:
+            job = prepare_job(request, rank)
+            if rank.number == 0:
+                announce(request, job)
+            _record_as_rank(request, job, rank, loop)
     except Exception as error:  # the rank ends, whatever the error is
         from profkit.run.ranks import write_error
 
@@ -96,7 +108,7 @@ def train_as_rank(request: TraceRequest, rank: Rank) -> int:
     return ExitCode.DONE
 
 
-def _record_as_rank(request: TraceRequest, job: ReadyJob, rank: Rank) -> None:
+def _record_as_rank(request: TraceRequest, job: ReadyJob, rank: Rank, loop: OwnLoop | None) -> None:
     from profkit.instrument.loop_recorder import NullRecorder
     from profkit.run.session import open_rank
 
@@ -108,7 +120,7 @@ def _record_as_rank(request: TraceRequest, job: ReadyJob, rank: Rank) -> None:
     run, is_ours = _rank_run(request, job, rank)
     framework = request.settings.framework
     with (
-        open_rank(run, framework, job.device, rank=rank) as recorder,
+        open_rank(run, framework, job.device, rank=rank, loop=loop) as recorder,
         _progress(rank) as progress,
     ):
         outcome = job.train(recorder, lambda step, steps, loss: progress(step, steps))

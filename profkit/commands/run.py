@@ -17,21 +17,17 @@ that the command could not be started, was not executable, or was not found.
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 
 from profkit.commands._options import (
     add_collect,
+    add_hang_after,
     add_output,
-    duration_s,
     pass_on_collect,
+    pass_on_hang_after,
     whole,
 )
 from profkit.errors import UsageError
-from profkit.hangs.status import LIMIT_VARIABLE
-
-LEAST_HANG_S, MOST_HANG_S = 1, 1000 * 3600
-"""The limits of --hang-after in seconds."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,13 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="samples that each rank trains on in a step, for a loop without a loader "
         "(default: counted from its loader)",
     )
-    parser.add_argument(
-        "--hang-after",
-        type=seconds_or_never,
-        metavar="TIME",
-        help="explain a hang after this time without a step, such as 90 or 5m, and at least 10 "
-        "times the usual length of a step; 0 for never (default: 30)",
-    )
+    add_hang_after(parser)
     parser.add_argument(
         "--repeats",
         dest="run_repeats",  # the variable PROFKIT_REPEATS is the one of 'profkit bench'
@@ -74,19 +64,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="-- COMMAND ...",
         help="the command and its arguments",
     )
-
-
-def seconds_or_never(word: str) -> float:
-    """Convert a length of time to seconds; 0 means never.
-
-    The job's ranks look at themselves several times in this time: a tiny one would slow them down.
-    """
-    if word == "0":
-        return 0.0
-    seconds = duration_s(word)
-    if not LEAST_HANG_S <= seconds <= MOST_HANG_S:
-        raise argparse.ArgumentTypeError(f"{word} is out of range: 1 to 1000h, or 0 for never")
-    return seconds
 
 
 def split_command(words: str) -> list[str]:
@@ -111,8 +88,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "no command was given; write it behind '--', as in: profkit run -- python train.py"
         )
-    if args.hang_after is not None:
-        os.environ[LIMIT_VARIABLE] = str(args.hang_after)
+    pass_on_hang_after(args)
     samples = args.samples_per_step
     if args.run_repeats is None and args.against is None:
         ended = run_job(command, args.output, name=args.name, samples_per_step=samples)

@@ -15,7 +15,14 @@ from __future__ import annotations
 import argparse
 import os
 
-from profkit.commands._options import add_collect, add_json, add_output, pass_on_collect
+from profkit.commands._options import (
+    add_collect,
+    add_hang_after,
+    add_json,
+    add_output,
+    pass_on_collect,
+    pass_on_hang_after,
+)
 from profkit.commands._places import find_team, own_rank
 from profkit.commands._signals import terminable
 from profkit.commands._trace_alone import train_alone
@@ -33,6 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_scale(parser.add_argument_group("scale"))
     add_end(parser.add_argument_group("end"))
     add_collect(parser.add_argument_group("collected during training"))
+    add_hang_after(parser)
     add_output(parser)
     add_json(parser)
 
@@ -44,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     request = TraceRequest.from_args(args, WORKLOADS.load(args.workload))
     request.workload.check(request.settings)
     pass_on_collect(args)
+    pass_on_hang_after(args)
     Target.parse(request.settings.until, request.workload.figures)
     if args.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = args.devices

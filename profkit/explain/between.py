@@ -53,7 +53,8 @@ def judge_between(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[E
     if has_repeats and _took_turns(bases, targets):
         return dataclasses.replace(ledger, between=between)
     if ledger.unlike or judge(ledger.total.delta, ledger.total.base.value) not in _SURE:
-        return dataclasses.replace(ledger, between=between)
+        unsure = frozenset() if has_repeats else frozenset(_unsure_rows(ledger, bases, targets))
+        return dataclasses.replace(ledger, between=between, unsure_rows=unsure)
     slow, quick = targets, bases
     if ledger.total.delta.value < 0:
         slow, quick = bases, targets
@@ -66,6 +67,28 @@ def judge_between(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[E
         )
         between = dataclasses.replace(between, doubt=words)
     return dataclasses.replace(ledger, between=between)
+
+
+def _unsure_rows(
+    ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evidence]
+) -> Iterator[str]:
+    """Yield the rows, and their parts, whose change may be the machine's."""
+    known: dict[bool, Slowness] = {}
+    for row in ledger.rows:
+        is_whole_unsure = False
+        for part in (row, *row.inside):
+            if judge(part.delta, ledger.total.base.value) not in _SURE:
+                continue
+            is_gain = part.delta.value < 0
+            slow, quick = (bases, targets) if is_gain else (targets, bases)
+            if is_gain not in known:
+                known[is_gain] = find_slowness(ledger, slow, quick, with_earlier=False)
+            allowed_ns = _allowed_ns(ledger, part, known[is_gain], quick, is_gain=is_gain)
+            is_unsure = is_whole_unsure or abs(part.delta.value) <= allowed_ns
+            if is_unsure:
+                yield part.name
+            if part is row:
+                is_whole_unsure = is_unsure
 
 
 def carry(ledger: Ledger, causes: Sequence[Cause]) -> Ledger:
@@ -116,7 +139,7 @@ def _split(
     for row in ledger.rows:
         before, after = (row.target, row.base) if is_gain else (row.base, row.target)
         grown_ns = after.value - before.value
-        allowed_ns = _allowed_ns(ledger, row, slowness, quick)
+        allowed_ns = _allowed_ns(ledger, row, slowness, quick, is_gain=is_gain)
         machine_ns += allowed_ns
         if grown_ns < 0:
             carried_ns += grown_ns
@@ -134,12 +157,14 @@ def _split(
     return machine_ns, tuple(names) or (TOTAL,)
 
 
-def _allowed_ns(ledger: Ledger, row: Row, slowness: Slowness, quick: Sequence[Evidence]) -> float:
+def _allowed_ns(
+    ledger: Ledger, row: Row, slowness: Slowness, quick: Sequence[Evidence], *, is_gain: bool
+) -> float:
     """Return by how much the machine may have made a row longer, in ns per sample and rank.
 
-    Waits for a core are spread over the rows as time is.
+    The row is longer in the base if it `is_gain`. Waits for a core are spread over the rows as time
+    is.
     """
-    is_gain = ledger.total.delta.value < 0
     costs = ledger.target if is_gain else ledger.base
     before, after = (row.target, row.base) if is_gain else (row.base, row.target)
     total_ns = max(ledger.total.base.value, ledger.total.target.value)

@@ -18,6 +18,9 @@ from profkit.explain.rules.base import (
 )
 from profkit.text import duration
 
+FROM_TIMES = frozenset({"exposed_communication", "input_bound", "time_outside_phases"})
+"""The causes whose evidence may be no more than the times of phases."""
+
 MOSTLY_EXPLAINED_SHARE = 0.5
 """A cause is dropped if other causes explain at least this share of its cost."""
 
@@ -34,7 +37,12 @@ def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Cause, ...]:
 
 
 def is_certain(cause: Cause, ledger: Ledger) -> bool:
-    """Return true if a cause has no cost, no interval, or one that is clear of zero."""
+    """Return true if a cause has no cost, no interval, or one that is clear of zero.
+
+    One that follows from times alone is not certain in rows that the machine may have changed.
+    """
+    if cause.kind in FROM_TIMES and cause.rows and ledger.unsure_rows.issuperset(cause.rows):
+        return False
     if cause.cost_ns is None or cause.cost_ns.low is None:
         return True
     return is_clear(cause.cost_ns, ledger)

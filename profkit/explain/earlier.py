@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import durations
-from profkit.analysis.config_join import NONE, join_config
+from profkit.analysis.config_join import HARMLESS, join_config
 from profkit.analysis.costs import MOST_OUTLIERS_SHARE, OUTLIER_FACTOR
 from profkit.analysis.selection import steady_steps
 from profkit.analysis.student import student_of_few
@@ -100,7 +100,7 @@ def _is_same_job(first: RunManifest, second: RunManifest) -> bool:
         if isinstance(revision, dict) and revision.get("dirty"):
             return False
     for each in join_config(first, second):
-        if each.rows != NONE and not each.name.startswith(_CODE):
+        if each.rows not in HARMLESS and not each.name.startswith(_CODE):
             return False
     return True
 

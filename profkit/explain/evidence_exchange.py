@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.vocab import Phase
+from profkit.vocab import MODEL_DIMENSIONS, Phase
 
 STATISTICS_OPS = ("all_gather", "all_reduce")
 """The operations by which layers exchange statistics; weights and buffers take others as well."""
@@ -45,11 +45,21 @@ def summarize_exchanges(rows: pa.Table, spans: pa.Table, steps: int, ranks: int)
     )
 
 
+def _splits_model(rows: pa.Table) -> pa.ChunkedArray:
+    """Return which collectives belong to a model that is split among the ranks."""
+    names = rows["dimension"].cast(pa.string())
+    found = []
+    for name in filter(None, pc.unique(names).to_pylist()):
+        if MODEL_DIMENSIONS.intersection(name.lower().split("_")):
+            found.append(name)
+    return pc.or_(rows["module"].is_valid(), pc.is_in(names, pa.array(found, pa.string())))
+
+
 def _count_statistics(rows: pa.Table, spans: pa.Table) -> int:
     """Return how many small collectives begin within a forward or a backward."""
     is_op = pc.is_in(rows["op"].cast(pa.string()), pa.array(STATISTICS_OPS))
     is_small = pc.less_equal(rows["bytes"], MAX_STATISTICS_BYTES)
-    rows = rows.filter(pc.and_(is_op, is_small))
+    rows = rows.filter(pc.and_(pc.and_(is_op, is_small), pc.invert(_splits_model(rows))))
     is_inside = pc.is_in(spans["phase"].cast(pa.string()), pa.array(_INSIDE))
     spans = spans.filter(pc.and_(is_inside, pc.equal(spans["depth"], 0)))
     count = 0

@@ -17,14 +17,15 @@ from profkit.analysis.config_join import (
     join_config,
 )
 from profkit.analysis.costs import RunCosts, run_costs
-from profkit.analysis.device_times import find_device_times
+from profkit.analysis.device_times import find_device_times, is_own
 from profkit.analysis.estimate import USUAL_LEVEL
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.line_changes import LineChanges, compare_lines
+from profkit.analysis.notices import find_unmeasured
 from profkit.analysis.overview import silent_ranks
 from profkit.analysis.rank_sums import SpanSums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
-from profkit.analysis.selection import steady_steps
+from profkit.analysis.selection import WARM_UP, steady_steps
 from profkit.analysis.stacks import view_code
 from profkit.explain.between import carry, find_order, judge_between
 from profkit.explain.causes import find_all
@@ -41,6 +42,9 @@ from profkit.text import percent, plural
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper
 from profkit.vocab import HINTS
+
+SLOW_STARTS = 3
+"""The first steps of a run that are much slower than the others; later ones differ by less."""
 
 BothCeilings: TypeAlias = tuple[Ceilings | None, Ceilings | None]
 """The ceilings of the machines that the base and the target ran on, if they are known."""
@@ -101,6 +105,7 @@ def explain_sides(
     for run in (*bases, *targets):
         for place in run.trace.changed:
             unlike.append(f"{run.trace.name} was changed since it was written ({place})")
+    unlike += _uneven_starts(bases, targets)
     ledger = compare(
         _pool(bases),
         _pool(targets),
@@ -136,6 +141,26 @@ def explain_sides(
     kernels = compare_kernels(before, after, ledger, ceilings)
     lines = _compare_lines(before, after, ledger)
     return Explained(case, tuple(causes), tuple(caveats), kernels, lines)
+
+
+def _uneven_starts(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Iterator[str]:
+    """Yield a reason if one side alone is so short that its slow first steps are used.
+
+    What another tool records does not begin with the job's first step.
+    """
+    left_out = {}
+    for side, runs in (("base", bases), ("target", targets)):
+        if not all(is_own(run.trace) and run.costs.steps for run in runs):
+            return
+        counts = [run.costs.selection.left_out.get(WARM_UP, 0) for run in runs]
+        left_out[min(SLOW_STARTS, *counts)] = side, runs[0].costs.steps
+    if len(left_out) > 1:
+        side, steps = left_out[min(left_out)]
+        other = "target" if side == "base" else "base"
+        yield (
+            f"the {side}'s first steps, which are slower, are among the {steps:,} that are used, "
+            f"because there are so few, and the {other}'s are left out: record more steps"
+        )
 
 
 def _compare_lines(before: Evidence, after: Evidence, ledger: Ledger) -> LineChanges | None:
@@ -179,7 +204,7 @@ def _flags(traces: Sequence[Trace]) -> Iterator[str]:
         device_times = find_device_times(trace)
         if device_times is not None:
             flags += device_times.notices
-        for flag in (*flags, *trace.problems):
+        for flag in (*flags, *find_unmeasured(trace), *trace.problems):
             names.setdefault(flag, []).append(trace.name)
     for flag, own in names.items():
         yield f"{' and '.join(dict.fromkeys(own))}: {flag}"

@@ -87,9 +87,12 @@ def apply_gates(ledger: Ledger, gates: Sequence[Gate]) -> tuple[Judgement, ...]:
             if gate.share is not None:
                 limit = gate.share * base
             outcome, why = _judge(row.delta, limit, base, ledger.what_helps)
+            doubt = ledger.doubt
+            if row.name in ledger.unsure_rows:
+                doubt = "the machine may change it as much from run to run: repeats are needed"
             is_sure = outcome is Outcome.FAILED
-            if is_sure and ledger.doubt and ledger.verdict_of(row) is Verdict.CANNOT_JUDGE:
-                outcome, why = Outcome.NOT_JUDGED, f"above the limit, but {ledger.doubt}"
+            if is_sure and doubt and ledger.verdict_of(row) is Verdict.CANNOT_JUDGE:
+                outcome, why = Outcome.NOT_JUDGED, f"above the limit, but {doubt}"
             judgements.append(Judgement(gate, outcome, why))
     return tuple(judgements)
 

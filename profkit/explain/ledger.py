@@ -15,14 +15,7 @@ import numpy as np
 
 from profkit.analysis.config_join import Difference
 from profkit.analysis.costs import INPUT, OWN, REST, RunCosts
-from profkit.analysis.estimate import (
-    FEWEST_STEPS,
-    Estimate,
-    Ints,
-    divide,
-    scale,
-    subtract,
-)
+from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, divide, scale, subtract
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.repeats import times_per_sample, widen_difference
 from profkit.explain.few_steps import each_step, exact_difference, is_rare, plain_difference
@@ -78,6 +71,8 @@ class Ledger:
     """True if the two runs changed places (`profkit.explain.turned`)."""
     between: Between | None = None
     """The noise between runs; null if nobody asked for it."""
+    unsure_rows: frozenset[str] = frozenset()
+    """Rows that the machine may have changed as much, if the total has no sure change."""
 
     @property
     def switched(self) -> Row | None:
@@ -95,7 +90,9 @@ class Ledger:
     def change(self) -> Estimate:
         """The change of time per sample, as a share of the base."""
         base = self.total.base.value
-        return scale(self.total.delta, 1 / base if base > 0 else math.nan)
+        share = scale(self.total.delta, 1 / base if base > 0 else math.nan)
+        # Nothing takes less than no time.
+        return share if share.low is None else dataclasses.replace(share, low=max(-1.0, share.low))
 
     @property
     def efficiency(self) -> Estimate:
@@ -141,9 +138,9 @@ class Ledger:
         If the machine may be behind the change, only what it cannot change is sure.
         """
         found = judge(row.delta, self.total.base.value)
-        is_sure = found in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
         carried = self.between.carried_by if self.between else ()
-        if is_sure and self.doubt and row.name not in carried:
+        is_doubtful = bool(self.doubt) and row.name not in carried
+        if found is not Verdict.NEUTRAL and (is_doubtful or row.name in self.unsure_rows):
             return Verdict.CANNOT_JUDGE
         return found
 

@@ -78,7 +78,11 @@ def repeat_command(base: Trace, target: Trace) -> str:
     first, second = _command_of(base), _command_of(target)
     if not first or not second:
         return f"record each side three times: {groups}"
-    if first == second:
+    is_one_command = first == second
+    if len(first) > LONGEST_COMMAND or len(second) > LONGEST_COMMAND:
+        first, second = "BASE COMMAND", "TARGET COMMAND"
+    if is_one_command:
+        second = second.removeprefix("TARGET ")
         return f"with the code of each side, profkit run --repeats 3 --name NAME -- {second}"
     quoted = shlex.quote(first)
     if " " in first and not set(first) & set('"$`\\!'):
@@ -93,5 +97,4 @@ def _command_of(trace: Trace) -> str:
         return ""
     if words and str(words[0]).endswith(".py"):  # recorded from inside the job
         words = ["python", *words]
-    command = safe_text(shlex.join(map(str, words)))
-    return command if len(command) <= LONGEST_COMMAND else "COMMAND"
+    return safe_text(shlex.join(map(str, words)))

@@ -65,8 +65,17 @@ class Slowness(NamedTuple):
         return self.host if self.basis is Basis.NOTHING else self.lost
 
 
-def find_slowness(ledger: Ledger, slow: Sequence[Evidence], quick: Sequence[Evidence]) -> Slowness:
-    """Return by how much the machine may have slowed the slower side."""
+def find_slowness(
+    ledger: Ledger,
+    slow: Sequence[Evidence],
+    quick: Sequence[Evidence],
+    *,
+    with_earlier: bool = True,
+) -> Slowness:
+    """Return by how much the machine may have slowed the slower side.
+
+    `with_earlier` also reads earlier runs of the same jobs.
+    """
     one, other = slow[0].trace, quick[0].trace
     state, other_state = _mean_state(slow), _mean_state(quick)
     slower = _find_slower_probe(slow, quick)
@@ -76,7 +85,7 @@ def find_slowness(ledger: Ledger, slow: Sequence[Evidence], quick: Sequence[Evid
         on_host = any(_is_on_host(each) for each in (slow[0], quick[0]))
         share = UNKNOWN_SHARE if on_host else DEVICE_SHARE
         return Slowness(Basis.NOTHING if on_host else Basis.DEVICE, share, DEVICE_SHARE)
-    spread = spread_of_earlier(other, one)
+    spread = spread_of_earlier(other, one) if with_earlier else None
     basis, share, device = Basis.NOTHING, UNKNOWN_SHARE, DEVICE_SHARE
     if spread is not None:
         basis, share, device = Basis.EARLIER, spread.half, spread.half

@@ -142,7 +142,7 @@ def account_of_files(
         state, headline = (HUNG if verdict.waits.open else FINE), f"in the imported dumps: {kind}"
         if not verdict.waits.open:
             headline, shown = "in the imported dumps, all collectives have ended", None
-    elif verdict.kind is HangClass.RANK_DEAD:
+    elif verdict.kind is HangClass.RANK_DEAD and verdict.stood_s < limit_s:
         state, headline = FINE, f"the job did not stand still; {say_verdict(verdict)}"
     elif all(status.state != RUNNING for status in statuses) and not verdict.entered:
         state, headline, shown = FINE, "the job did not hang: all of its ranks have ended", None

@@ -82,10 +82,16 @@ _TABLE = (
 )  # fmt: skip
 
 _WRAPPERS = frozenset({"wrapper", "_wrapper", "inner", "decorate_context", "collective"})
-_EVALUATIONS = re.compile(
-    r"(?i)(^|[._])(eval|evaluate|evaluation|valid|validate|validation)([._]|$)"
+_EVALUATIONS = frozenset({"eval", "evaluate", "evaluation", "valid", "validate", "validation"})
+"""Words in the name of a function, or of its class, that evaluates a model."""
+
+_OTHER_WORDS = frozenset(
+    {
+        *("train", "training", "trainer", "fit", "is", "config", "args", "path", "input"),
+        *("inputs", "sample", "samples", "image", "images", "file", "files", "record", "item"),
+    }
 )
-"""Names of functions, with or without a class, that evaluate."""
+"""With one of these, a name is that of a loop that also trains, or of a check of data."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ def find_activity(status: Status) -> Activity:
     """Return what the training thread of a rank does."""
     stack = status.stack
     place = own_frame(stack, OWN_CODE)
-    named = any(frame.origin == OWN_CODE and _EVALUATIONS.search(frame.function) for frame in stack)
+    named = any(frame.origin == OWN_CODE and names_evaluation(frame.function) for frame in stack)
     evaluates = status.evaluates or named
     found: list[tuple[Doing, str]] = []
     for frame in stack:
@@ -124,6 +130,15 @@ def find_activity(status: Status) -> Activity:
     if status.region:
         return Activity(Doing.CHECKPOINT, status.region, place, evaluates)
     return Activity(Doing.CODE if stack else Doing.UNKNOWN, "", place, evaluates)
+
+
+def names_evaluation(function: str) -> bool:
+    """Return true if a function's name says that it evaluates: `Judge.validate`, `run_eval`."""
+    for part in function.lower().split("."):
+        words = set(part.split("_"))
+        if words & _EVALUATIONS and not words & _OTHER_WORDS:
+            return True
+    return False
 
 
 def _look_up(frame: Frame, steps: int = 0) -> Doing | None:

@@ -131,13 +131,9 @@ def choose_status(statuses: list[Status]) -> Status:
 def read_states(folder: Path, ranks: Mapping[int, Status]) -> dict[int, str]:
     """Return the last states that `profkit run` or another rank saw of these processes."""
     places = {(plain_host(status.host), str(status.pid)): rank for rank, status in ranks.items()}
-    seen: dict[int, str] = {}
-    for status in sorted(ranks.values(), key=lambda status: status.written_ns):
-        for pid, state in status.peers.items():
-            rank = places.get((plain_host(status.host), pid))
-            if rank is not None and ranks[rank].written_ns < status.written_ns:
-                seen[rank] = str(state)
+    seen = read_peers(ranks, places)
     ends: dict[int, int] = {}
+    were_told = set()
     for path in sorted(folder.glob(f"*{HOST_SUFFIX}")):
         content = read_or_nothing(path)
         host = path.name.removesuffix(HOST_SUFFIX)
@@ -145,12 +141,31 @@ def read_states(folder: Path, ranks: Mapping[int, Status]) -> dict[int, str]:
             rank = places.get((host, pid))
             if rank is not None:
                 seen[rank] = str(state)
+        told_ns = content.get("told_ns")
         for pid, ended_ns in _dictionary(content.get("ended_ns")).items():
             rank = places.get((host, pid))
-            if rank is not None and isinstance(ended_ns, int):
-                ends[rank] = ended_ns
-                seen[rank] = GONE
-    return keep_first_ends(seen, ends, ranks)
+            if rank is None or not isinstance(ended_ns, int):
+                continue
+            if ended_ns < ranks[rank].written_ns - SAME_TIME_NS:
+                continue  # another process had this id before
+            ends[rank], seen[rank] = ended_ns, GONE
+            if isinstance(told_ns, int) and ended_ns > told_ns - TOGETHER_NS:
+                were_told.add(rank)
+    first = keep_first_ends(seen, ends, ranks)
+    return {rank: state for rank, state in first.items() if rank not in were_told}
+
+
+def read_peers(
+    ranks: Mapping[int, Status], places: Mapping[tuple[str, str], int]
+) -> dict[int, str]:
+    """Return the last states of ranks' processes that other ranks saw."""
+    seen: dict[int, str] = {}
+    for status in sorted(ranks.values(), key=lambda status: status.written_ns):
+        for pid, state in status.peers.items():
+            rank = places.get((plain_host(status.host), pid))
+            if rank is not None and ranks[rank].written_ns < status.written_ns:
+                seen[rank] = str(state)
+    return seen
 
 
 def keep_first_ends(
@@ -202,7 +217,7 @@ def read_fault_stack(folder: Path, status: Status) -> tuple[Frame, ...]:
 def origin_of(file: str) -> str:
     """Return whose code a file of any machine is; empty for profkit's own."""
     if "-packages/profkit/" in file:
-        return ""
+        return OWN_CODE if "-packages/profkit/workloads/" in file else ""
     origin = _ORIGINS.of(file)
     return PYTHON_CODE if origin == OWN_CODE and _PYTHON.search(file) else origin
 

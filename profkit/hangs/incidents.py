@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from profkit.hangs.status import FOLDER
+from profkit.hangs.status import FOLDER, LARGEST
 
 SUFFIX = ".alarms.jsonl"
 SEEN, MOVED = "seen", "moved"
@@ -57,5 +57,21 @@ def read_events(run: Path) -> Iterator[dict[str, Any]]:
                 event = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(event, dict) and event.get("event") in {SEEN, MOVED}:
+            if isinstance(event, dict) and is_whole(event):
                 yield {**event, "source": path.name}
+
+
+_VERDICT = {"class": str, "level": str, "text": str, "ranks": list, "places": dict, "missing": list}
+
+
+def is_whole(event: Mapping[str, Any]) -> bool:
+    """Return true if an event has what its readers need; a damaged line may have anything."""
+    if event.get("event") == MOVED:
+        stood_s = event.get("stood_s")
+        return isinstance(stood_s, int | float) and abs(stood_s) < LARGEST
+    verdict = event.get("verdict")
+    if event.get("event") != SEEN or not isinstance(verdict, dict):
+        return False
+    if not all(isinstance(verdict.get(name), kind) for name, kind in _VERDICT.items()):
+        return False
+    return all(isinstance(place, dict) for place in verdict["places"].values())

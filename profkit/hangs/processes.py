@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import socket
@@ -81,6 +82,24 @@ def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
         elif name in _POLLS and pid == os.getpid() and len(words) > 1:
             reads = describe_descriptor(pid, first_polled(int(words[1], 16)), proc)
     return look._replace(system_call=name, reads=reads, kernel_wait=kernel_wait)
+
+
+@functools.cache
+def pid_space() -> str:
+    """Return the kernel and the namespace to which this process's ids belong; or nothing."""
+    try:
+        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink(PROC / 'self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def is_visible(host: str, space: str) -> bool:
+    """Return true if a process id of this host and space is the same process here.
+
+    Containers on one machine may share its name and still number their processes themselves.
+    """
+    return host == platform.node() and (not space or space == (pid_space() or space))
 
 
 def first_polled(address: int) -> int:

@@ -7,6 +7,7 @@ the rank's own clock of the day. Nothing here needs more than the standard libra
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,14 +28,23 @@ LIMIT_VARIABLE = "PROFKIT_HANG_AFTER"
 """The environment variable that says after how many seconds without a step a job stands still."""
 
 DEFAULT_LIMIT_S = 30.0
+LONGEST_TICK_S = 1.0
+TICKS_PER_LIMIT = 30
+TICKS_PER_WRITE = 5
+"""Ranks look once in a tick. While steps end, they write their status once in so many ticks."""
+
 USUAL_STEPS = 10
 """A job stands still if no step ends for this many usual steps, or for the limit if longer."""
 
 IMPORTED = "an imported dump"
 """Source of the calls of a status that comes from a dump alone."""
 
+MOST_HOST_CHARS = 40
 MOST_CALLS = 64
 """Calls in a status; a dump holds thousands."""
+
+LARGEST = 2**63
+"""Numbers in a status are smaller; Python's JSON also reads NaN, infinity and longer ones."""
 
 RUNNING, ENDED, FAILED = "running", "ended", "failed"
 """States of a rank. One that was killed stays `running`."""
@@ -94,6 +104,8 @@ class Status:
     pid: int
     started_ticks: int = 0
     """The start of the process in `/proc`, because process ids are used again."""
+    pid_space: str = ""
+    """The kernel and the namespace to which the process id belongs, if it is known."""
     framework: str = ""
     store: str = ""
     """The address at which the ranks meet, by the launcher's variables."""
@@ -155,7 +167,7 @@ class Status:
         content = read_json(path)
         try:
             return _build(cls, content)
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UnreadableError(
                 f"{safe_text(str(path))}: not a status of a rank; the file is damaged"
             ) from error
@@ -184,6 +196,8 @@ def _build(kind: type[T], content: Mapping[str, Any]) -> T:
             value = tuple(map(int, value))
         elif not isinstance(value, _kinds(str(known.type))):
             raise TypeError(known.name)
+        elif isinstance(value, int | float) and not abs(value) < LARGEST:
+            raise ValueError(known.name)  # as NaN is
         values[known.name] = value
     return kind(**values)
 
@@ -210,17 +224,27 @@ def _kinds(annotation: str) -> tuple[type, ...]:
 
 
 def plain_host(host: str) -> str:
-    """Return a host's name as a part of a file's name."""
-    return "".join(letter if letter.isalnum() else "-" for letter in host)[:40] or "host"
+    """Return a host's name as a part of a file's name.
+
+    Long names are cut, with a checksum: those of pods often differ in their last letters only.
+    """
+    plain = "".join(letter if letter.isalnum() else "-" for letter in host) or "host"
+    if len(plain) <= MOST_HOST_CHARS:
+        return plain
+    checksum = zlib.crc32(host.encode("utf-8", "surrogateescape"))
+    return f"{plain[: MOST_HOST_CHARS - 9]}-{checksum:08x}"
 
 
 def read_statuses(folder: Path, host: str = "*") -> Iterator[Status | UnreadableError]:
     """Yield the status of each process of a host, or of all, or why it cannot be read."""
     for path in sorted(folder.glob(f"*-{host}-*{SUFFIX}")):
         try:
-            yield Status.read(path)
+            found = Status.read(path)
         except UnreadableError as error:
             yield error
+        else:
+            if host in {"*", plain_host(found.host)}:  # `a-1` also finds the files of `b-a-1`
+                yield found
 
 
 def read_limit(environ: Mapping[str, str]) -> float:

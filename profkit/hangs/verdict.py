@@ -13,8 +13,8 @@ from profkit.hangs import incidents
 from profkit.hangs.activity import WAITS_FOR_RANKS, Activity, Doing, find_activity
 from profkit.hangs.evidence import Evidence
 from profkit.hangs.processes import ENDED_STATES, STOPPED
-from profkit.hangs.status import FAILED, RUNNING, Call, Status
-from profkit.hangs.waits import Waits, find_waits, list_ranks
+from profkit.hangs.status import FAILED, RUNNING, Call, Status, plain_host
+from profkit.hangs.waits import Waits, find_waits, say_ranks
 
 LONG_FACTOR = 10
 """A part that is known to take long may show no life for so many limits before it is a hang."""
@@ -70,10 +70,11 @@ class Verdict:
     """For a mismatch, the call of each rank."""
 
 
-def judge(evidence: Evidence, now_ns: int | None = None) -> Verdict | None:
+def judge(evidence: Evidence, now_ns: int | None = None, host: str = "") -> Verdict | None:
     """Return the reason for which the ranks stand still; `None` if nothing is known of them.
 
-    Without the time of now, the ranks are judged at the time of their last words.
+    `now_ns` is the time on the clock of `host`. Ranks of other hosts are judged at the time of
+    their last words, and without the time all ranks are.
     """
     ranks = evidence.ranks
     if not ranks:
@@ -84,7 +85,11 @@ def judge(evidence: Evidence, now_ns: int | None = None) -> Verdict | None:
     waiting = find_waiting(evidence, activities, waits, culprits)
     call = find_call(waits, waiting, culprits)
     alive = [rank for rank, status in ranks.items() if status.state == RUNNING] or list(ranks)
-    stood_s = max((now_ns or ranks[rank].written_ns) - ranks[rank].moved_ns for rank in alive) / 1e9
+    stood_ns = 0
+    for rank in alive:
+        status = ranks[rank]
+        is_own = now_ns is not None and plain_host(status.host) == host
+        stood_ns = max(stood_ns, now_ns - status.moved_ns if is_own and now_ns else status.stood_ns)
     is_long = may_take_long(kind, culprits, evidence, activities, waiting)
     return Verdict(
         kind,
@@ -96,7 +101,7 @@ def judge(evidence: Evidence, now_ns: int | None = None) -> Verdict | None:
         activities,
         waits,
         tuple(say_missing(evidence, waits, kind, culprits)),
-        stood_s,
+        stood_ns / 1e9,
         waits.differing if kind in {HangClass.MISMATCH, HangClass.EVALUATION} else {},
     )
 
@@ -275,15 +280,15 @@ def say_missing(
 ) -> Iterable[str]:
     yield from evidence.damaged
     if evidence.missing:
-        ranks = list_ranks(evidence.missing)
-        yield f"ranks {ranks}: no status file; collect the folders of all hosts"
+        who = say_ranks(evidence.missing)
+        yield f"{who}: no status file; collect the folders of all hosts"
     for rank in sorted(evidence.silent.difference(evidence.native)):
         state = evidence.states.get(rank, "?")
         if state not in ENDED_STATES and state not in STOPPED:
             yield f"rank {rank}: nothing since it fell silent; its host was not seen from outside"
     unknown = [rank for rank, status in evidence.ranks.items() if not status.calls_from]
     if len(evidence.ranks) > 1 and unknown and kind is not HangClass.STORE and not waits.open:
-        yield f"ranks {list_ranks(unknown)}: no list of collectives"
+        yield f"{say_ranks(unknown)}: no list of collectives"
     for rank in culprits:
         status = evidence.ranks.get(rank)
         if status is not None and status.state == RUNNING and not status.stack:

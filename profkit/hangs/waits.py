@@ -67,7 +67,7 @@ def call_of_stack(function: str, status: Status) -> Call | None:
     collectives = [call for call in status.calls if call.peer is None]
     if not collectives:
         return Call(STACK_GROUP, 0, function)
-    before = collectives[-1]
+    before = max(reversed(collectives), key=lambda each: each.since_ns)
     return Call(before.group, before.sequence + 1, function, members=before.members)
 
 
@@ -122,3 +122,9 @@ def list_ranks(ranks: Iterable[int]) -> str:
             groups.append([rank])
     ends = [f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in groups]
     return ", ".join(ends)
+
+
+def say_ranks(ranks: Iterable[int]) -> str:
+    """Return `rank 3`, `ranks 0-2` or `ranks 0-2, 5`."""
+    listed = list_ranks(ranks)
+    return f"{'rank' if listed.isdigit() else 'ranks'} {listed}"

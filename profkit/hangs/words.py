@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from profkit.hangs.activity import Activity, Doing
@@ -10,7 +10,7 @@ from profkit.hangs.evidence import shown_name
 from profkit.hangs.processes import ENDED_STATES, STOPPED
 from profkit.hangs.status import FAILED, RUNNING, Call, Status, own_frame
 from profkit.hangs.verdict import HangClass, Level, Verdict
-from profkit.hangs.waits import list_ranks
+from profkit.hangs.waits import say_ranks
 from profkit.text import byte_size, duration, safe_text
 from profkit.vocab import OWN_CODE
 
@@ -22,17 +22,14 @@ STATES = {
 }
 """The letters of `/proc` for a thread that exists and is not stopped."""
 
+MOST_RANKS = 4
+"""So many of the ranks that hold up the job are described; the others may do something else."""
+
 LONG_WORDS = {
     HangClass.EVALUATION: "evaluates",
     HangClass.COMPILE: "compiles",
     HangClass.CHECKPOINT: "reads or writes a checkpoint",
 }
-
-
-def say_ranks(ranks: Iterable[int]) -> str:
-    """Return `rank 3`, `ranks 0-2` or `ranks 0-2, 5`."""
-    listed = list_ranks(ranks)
-    return f"{'rank' if listed.isdigit() else 'ranks'} {listed}"
 
 
 def say_call(call: Call, *, with_size: bool = False) -> str:
@@ -72,11 +69,12 @@ def say_verdict(verdict: Verdict) -> str:
     elif waiting:
         parts.append(f"{say_ranks(waiting)} wait{s} for other ranks")
     if verdict.kind not in {HangClass.MISMATCH, HangClass.NONE_LEFT}:
-        for rank in verdict.ranks[:4]:
+        for rank in verdict.ranks[:MOST_RANKS]:
             parts.append(say_rank(verdict, rank))
-        if len(verdict.ranks) > 4:
-            parts.append(f"so do {say_ranks(verdict.ranks[4:])}")
-    return "; ".join(parts)
+        if len(verdict.ranks) > MOST_RANKS:
+            s = "s" if len(verdict.ranks) == MOST_RANKS + 1 else ""
+            parts.append(f"{say_ranks(verdict.ranks[MOST_RANKS:])} hold{s} up the job, too")
+    return safe_text("; ".join(parts))
 
 
 def say_difference(verdict: Verdict) -> Iterator[str]:
@@ -121,7 +119,7 @@ def say_rank(verdict: Verdict, rank: int) -> str:
         verb = "evaluates"
     elif verdict.kind in LONG_WORDS:
         verb = LONG_WORDS[verdict.kind]
-    elif verdict.waiting:
+    elif verdict.waiting and verdict.call is not None:
         verb = "has not entered it"
     else:
         verb = "stands"

@@ -193,6 +193,9 @@ def collectives(frameworks: Mapping[str, Found]) -> Finding:
     if any(found.get("nccl") and found["devices"] for found in able):
         backends = "nccl and gloo"
     why = f"over {backends}; 'profkit ceilings --links' measures what these links can do"
+    if frameworks.get("torch", {}).get("group_hooks") is False:
+        missing = "collectives that C++ starts are not seen"
+        return finding(PARTLY, f"{missing}; the others {why}", "torch 2.15 or later")
     return finding(WORKS, why)
 
 

@@ -35,6 +35,7 @@ print(json.dumps({
     "devices": devices,
     "nccl": has_nccl,
     "libraries": libraries,
+    "group_hooks": hasattr(getattr(distributed, "ProcessGroup", None), "register_pre_hook"),
 }))
 """
 

@@ -156,6 +156,7 @@ def exchange(view: Overview) -> dict[str, Any] | None:
             "waited_ms": late.waited_ns * NS_IN_MS,
             "phase": late.phase,
             "excess_ms": late.excess_ns * NS_IN_MS,
+            "also_ms": {phase: ns * NS_IN_MS for phase, ns in late.also_ns.items()},
         }
     return {
         "collectives": exchange.collectives,

@@ -10,7 +10,7 @@ from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import NEGLIGIBLE
 from profkit.explain.coverage import Coverage
 from profkit.explain.ledger import Ledger, Verdict
-from profkit.explain.rules.base import Cause
+from profkit.explain.rules.base import MIN_COST_SHARE, Cause
 from profkit.explain.turned import turn_ledger
 from profkit.report.words import interval_in_brackets
 from profkit.text import duration, percent
@@ -19,19 +19,24 @@ MOST_SETTINGS = 3
 """Settings that a sentence names; all of them are in the JSON."""
 
 
-def no_cause_words(ledger: Ledger) -> str:
-    """Return what it means that no cause was found."""
+def no_cause_words(ledger: Ledger, coverage: Coverage | None = None) -> str:
+    """Return what it means that no cause was found; the coverage may name a row itself."""
+    words = "No cause stands out from the noise."
+    least_ns = MIN_COST_SHARE * ledger.total.base.value
+    changed = []
+    for row in ledger.rows:
+        is_sure = ledger.verdict_of(row) in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
+        if is_sure and abs(row.delta.value) >= least_ns:
+            changed.append(row.name)
+    if coverage is not None and coverage.row:
+        words = "No cause was found."
+    elif changed and not ledger.unlike:
+        words = f"No cause was found for what changed by more than the noise: {', '.join(changed)}."
     if PhaseClock.LAUNCH in (ledger.base.clock, ledger.target.clock):
-        return (
-            "No cause stands out from the noise. Causes in what the device did cannot be found "
-            "without device times."
-        )
-    if not ledger.base.exchange_timed:
-        return (
-            "No cause stands out from the noise. The exchange of gradients cannot be one here: "
-            "it was not timed."
-        )
-    return "No cause stands out from the noise."
+        words += " Causes in what the device did cannot be found without device times."
+    elif not ledger.base.exchange_timed:
+        words += " The exchange of gradients cannot be one here: it was not timed."
+    return words
 
 
 def doubted_causes(ledger: Ledger) -> str:
@@ -114,7 +119,9 @@ def cause_cost(cause: Cause, ledger: Ledger) -> str:
         gap = "gain" if cause.is_gain else "gap"
         words += f", {percent(share, 0)} of the {gap}"
         gap_ns = ledger.total.delta.value * ledger.samples_per_step
-        if cost and cost.value > gap_ns * (1 + NEGLIGIBLE):
+        if cost and cost.low is not None and cost.low <= gap_ns < cost.value:
+            words += f"; within its interval, that is the whole {gap}"
+        elif cost and cost.value > gap_ns * (1 + NEGLIGIBLE):
             words += f"; {beyond_gap_words(cost.value - gap_ns, ledger)}"
     return words
 

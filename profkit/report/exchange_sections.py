@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from profkit.analysis.exchange import RankExchange
+from profkit.analysis.exchange import LateRank, RankExchange
 from profkit.analysis.overview import Overview
+from profkit.analysis.phases import UNKNOWN
 from profkit.report.document import Grid, Section
 from profkit.report.words import known
 from profkit.text import byte_size, bytes_per_second, duration, percent, plural, significant
@@ -66,9 +67,19 @@ def waiting_words(view: Overview) -> str:
         f"rank {late.rank} is late: the others wait {duration(late.waited_ns)} per step, "
         f"{percent(late.share, 0)} of it for this rank"
     )
-    if late.excess_ns >= MIN_EXCESS * late.waited_ns:
-        words += f"; its {late.where} takes {duration(late.excess_ns)} longer than the others'"
-    return words
+    return words + late_words(late)
+
+
+def late_words(late: LateRank) -> str:
+    """Return in which phases a late rank takes longer; empty if that does not explain the wait."""
+    longer = {late.phase: late.excess_ns, **late.also_ns}
+    if sum(longer.values()) < MIN_EXCESS * late.waited_ns:
+        return ""
+    phases = []
+    for phase, ns in longer.items():
+        where = "time outside all phases" if phase == UNKNOWN else phase
+        phases.append(f"its {where}{'' if phases else ' takes'} {duration(ns)}")
+    return f"; {' and '.join(phases)} longer than the others'"
 
 
 def by_link(view: Overview) -> Section:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from profkit.analysis.config_join import NONE
+from profkit.analysis.config_join import HARMLESS
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import scale
 from profkit.analysis.overview import build_overview
@@ -173,6 +173,11 @@ def _notes_on_rows(view: Explained) -> Iterator[str]:
         overlapped.append(f"{row.name} {ledger_words.both_sides(row, factor)}")
     if overlapped:
         yield f"Overlapped, and not in the rows: {'; '.join(overlapped)}."
+    if ledger.unsure_rows:
+        yield (
+            "A row is inconclusive, too, if the machine may change it as much from run to run: "
+            "repeats tell ('profkit run --repeats 3')."
+        )
     if words := ledger_words.switched_words(ledger):
         yield f"{words}."
     yield from ledger_words.clock_notes(ledger)
@@ -231,7 +236,8 @@ def causes(view: Explained) -> Section:
     is_gain = view.ledger.total.delta.value < 0
     ending = cause_words.coverage_words(view.coverage, is_gain=is_gain)
     if not view.causes:
-        return Section("Causes", (cause_words.no_cause_words(view.ledger),), ending=ending)
+        words = cause_words.no_cause_words(view.ledger, view.coverage)
+        return Section("Causes", (words,), ending=ending)
     found = []
     for cause in view.causes:
         cost = cause_words.cause_cost(cause, view.ledger)
@@ -254,8 +260,10 @@ def differences(view: Explained, *, is_page: bool) -> Section:
     if len(found) > len(shown):
         left = plural(len(found) - len(shown), "more difference")
         notes.append(f"The first {len(shown)}; {left} in --json.")
-    elif all(each.rows == NONE for each in found):
-        notes.append("None of these affects a row, and nothing else that both recorded differs.")
+    elif all(each.rows in HARMLESS for each in found):
+        notes.append(
+            "None of these is known to affect a row, and nothing else that both recorded differs."
+        )
     grid = Grid(("differs", BASE, TARGET, "can affect"), tuple(rows))
     return Section(title, tuple(notes), grid=grid)
 

@@ -41,6 +41,7 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "verdict": ledger.verdict.value,
         "why_not_judged": why_not(ledger) or None,
         "between_runs": between_json(ledger.between),
+        "rows_of_machine": sorted(ledger.unsure_rows),
         "phases_clock": {"base": ledger.base.clock.value, "target": ledger.target.clock.value},
         "time_is_per": f"{'sample' if ledger.per_sample else 'step'} and rank",
         "change_share": estimate(ledger.change),

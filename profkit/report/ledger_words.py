@@ -19,6 +19,9 @@ from profkit.report.words import interval_in_brackets, interval_range, reason_na
 from profkit.text import amount, byte_size, duration, percent, plural, signed, significant
 from profkit.vocab import Phase
 
+MOST_SHARE = 0.5
+"""A row holds most of a difference from this share on."""
+
 LEAST_KERNEL = 0.002
 """A kernel whose change is a smaller share of the base's step is not shown."""
 
@@ -62,7 +65,9 @@ def verdict_words(ledger: Ledger, unit: str = "samples") -> str:
     if row is not None and len(ledger.rows) > 1 and math.isfinite(row.delta.value):
         difference = signed(row.delta.value * ledger.samples_per_step)
         so_far = "" if ledger.doubt else "in the steps recorded so far, "
-        words += f"; {so_far}most of the difference is {row.name}: {difference} per step"
+        is_most = abs(row.delta.value) > MOST_SHARE * abs(ledger.total.delta.value)
+        largest = "most" if is_most else "the largest part"
+        words += f"; {so_far}{largest} of the difference is {row.name}: {difference} per step"
     return words
 
 
@@ -89,6 +94,15 @@ def both_sides(row: Row, factor: float) -> str:
     return f"{duration(row.base.value * factor)} and {duration(row.target.value * factor)}"
 
 
+def _own_cost(cost: Estimate, factor: float) -> str:
+    """Return the cost of profkit on one side: never below zero, though a difference may be."""
+    if cost.low is None or cost.high is None or cost.low > 0:
+        return duration(cost.value * factor)
+    if cost.high <= 0:
+        return "none"
+    return f"not above the noise (at most {duration(cost.high * factor)})"
+
+
 def switched_words(ledger: Ledger) -> str:
     """Return the whole cost of profkit on both sides; its row holds only what can be counted."""
     row, factor = ledger.switched, ledger.samples_per_step
@@ -97,7 +111,8 @@ def switched_words(ledger: Ledger) -> str:
     delta = scale(row.delta, factor)
     return (
         f"{row.name} in total, measured with control steps (recording off): "
-        f"{both_sides(row, factor)}, spread over the rows; difference {signed(delta.value)}"
+        f"{_own_cost(row.base, factor)} and {_own_cost(row.target, factor)}, spread over the rows; "
+        f"difference {signed(delta.value)}"
         f"{interval_in_brackets(delta, signed)}"
     )
 

@@ -52,8 +52,9 @@ from profkit.report.words import (
     steps_line,
     why_not_judged,
 )
-from profkit.text import duration, percent, plural, significant
+from profkit.text import duration, percent, significant
 from profkit.trace import Trace
+from profkit.trace.sharing import say_world
 
 HEADROOM = 1.3
 """The axis of a strip of steps ends at this many times the longest steady step."""
@@ -118,7 +119,7 @@ def _subtitle(view: Overview) -> Iterator[str]:
     yield view.workload
     yield view.framework
     yield str(config.get("precision") or "")
-    yield plural(view.world_size, "rank")
+    yield say_world(view.world_size, config)
     yield str(config.get("device") or "")
     if "batch_size" in config:
         total = ""

@@ -150,10 +150,10 @@ def why_not_judged(view: Overview) -> str:
     if view.steps_needed:
         return f"an interval needs {plural(view.steps_needed, 'more step')}"
     if not view.samples_known:
-        return (
-            "nothing says how many samples a step trains on, so there is no throughput; "
-            "all other figures are valid"
-        )
+        missing = "nothing says how many samples a step trains on"
+        if view.sharing.why:
+            missing = f"ranks may train on the same samples ({view.sharing.why})"
+        return f"{missing}, so there is no throughput; all other figures are valid"
     return "the used steps took no time at all"
 
 

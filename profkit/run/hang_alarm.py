@@ -1,4 +1,4 @@
-"""Watches from `profkit run` if the job stands still, and says why while it does."""
+"""Watches from `profkit run` and `profkit trace` if the job stands still, and says why while it does."""
 
 from __future__ import annotations
 
@@ -8,30 +8,59 @@ import platform
 import select
 import shutil
 import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from profkit.clock import wall_ns
+from profkit.clock import now_ns, wall_ns
 from profkit.hangs.evidence import HOST_SUFFIX, Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, append_event
-from profkit.hangs.processes import ENDED_STATES, look_at
-from profkit.hangs.status import FOLDER, RUNNING, Status, plain_host
+from profkit.hangs.processes import ENDED_STATES, GONE, is_visible, look_at
+from profkit.hangs.status import (
+    FOLDER,
+    LONGEST_TICK_S,
+    RUNNING,
+    TICKS_PER_LIMIT,
+    TICKS_PER_WRITE,
+    Status,
+    plain_host,
+    read_limit,
+)
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
 from profkit.hangs.words import as_json, say_level, say_verdict
+from profkit.instrument.guard import guarded
+from profkit.progress import CLEAR_LINE
 from profkit.text import duration
 from profkit.trace.jsonfile import replace_json
 
-LONGEST_TICK_S = 1.0
-TICKS_PER_LIMIT = 30
 NCCLRAS_TIMEOUT_S = 5.0
 MOST_NCCLRAS_BYTES = 1_000_000
 SETTLE_PART = 0.25
 LONGEST_SETTLE_S = 10.0
 """An alarm is raised when its reason has been seen for a part of the limit, or for so long."""
 NEVER_NS = 1 << 62
+JUMP_NS = 500_000_000
+"""A clock that is set by more than this has jumped: a status from before shows wrong intervals."""
 MOST_SAID = 3
 """Verdicts about one standstill that are printed; later ones are only in the files."""
+
+
+@contextlib.contextmanager
+def raise_alarms(run: Path) -> Iterator[HangAlarm]:
+    """Watch the run while the block runs, and print verdicts to stderr, over a progress bar."""
+
+    def say(line: str) -> None:
+        start = CLEAR_LINE if sys.stderr.isatty() else ""
+        print(f"{start}profkit: {line}", file=sys.stderr, flush=True)
+
+    alarm = HangAlarm(run, read_limit(os.environ), say)
+    alarm.start()
+    try:
+        yield alarm
+    finally:
+        alarm.stop()
 
 
 class HangAlarm:
@@ -43,15 +72,20 @@ class HangAlarm:
         self._say = say
         self._tick_s = min(LONGEST_TICK_S, limit_s / TICKS_PER_LIMIT) if limit_s else 1.0
         self._host = plain_host(platform.node())
+        self._told_ns: int | None = None
+        """When the job was first told to end, on the clock of the day."""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._descriptors: dict[int, tuple[int, str]] = {}
-        """For each open process descriptor, the process id and the start of the process."""
+        self._descriptors: dict[int, str] = {}
+        """The process id of each open process descriptor."""
         self._known: set[str] = set()
         self._ends: dict[str, int] = {}
         self._states: dict[str, str] = {}
+        self._offset_ns = wall_ns() - now_ns()
+        self._quiet_until_ns = 0
+        """After a jump of the clock, when all statuses are written again."""
         self._since_ns: int | None = None
-        """When the step before the standstill ended, while the job stands still."""
+        """When the step before the standstill ended, while the job stands still; monotonic."""
         self._settle_ns = int(min(LONGEST_SETTLE_S, limit_s * SETTLE_PART) * 1e9)
         self._settling: tuple[str, int] | None = None
         """What kind of standstill was seen, and since when it has not changed."""
@@ -61,8 +95,10 @@ class HangAlarm:
         """The last verdict of an alarm after which the job has not moved."""
 
     def start(self) -> None:
-        (self._run / FOLDER).mkdir(mode=0o700, exist_ok=True)
-        self._thread = threading.Thread(target=self._watch, name="profkit-hangs", daemon=True)
+        with contextlib.suppress(OSError):  # the ranks make the folder, too
+            (self._run / FOLDER).mkdir(mode=0o700, exist_ok=True)
+        watch = guarded("hang alarm", self._watch, None)
+        self._thread = threading.Thread(target=watch, name="profkit-hangs", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -70,8 +106,14 @@ class HangAlarm:
         if self._thread is not None:
             self._thread.join(LONGEST_TICK_S)
 
+    def note_told(self) -> None:
+        """Note that the job is told to end; a rank that ends after that is not dead of itself."""
+        if self._told_ns is None:
+            self._told_ns = wall_ns()
+
     def _watch(self) -> None:
         poll = select.poll()
+        look = guarded("hang alarm", self._look_once, None)
         due_ns = 0
         while not self._ended.is_set():
             if self._descriptors:
@@ -79,64 +121,80 @@ class HangAlarm:
                     self._note_end(descriptor, poll)
             else:
                 self._ended.wait(self._tick_s / 5)
-            now = wall_ns()
-            if now < due_ns:
-                continue
-            due_ns = now + int(self._tick_s * 1e9)
-            with contextlib.suppress(OSError):  # a full disk ends no watch
-                evidence = read_evidence(self._run, now, host=self._host)
-                if evidence is not None:
-                    self._look(evidence, poll)
-                    self._judge(evidence, now)
+            if now_ns() >= due_ns:
+                due_ns = now_ns() + int(self._tick_s * 1e9)
+                look(poll)
+        for descriptor, _ in poll.poll(0):
+            self._note_end(descriptor, poll)
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+    def _look_once(self, poll: select.poll) -> None:
+        wall, now = wall_ns(), now_ns()
+        evidence = read_evidence(self._run, wall, host=self._host)
+        if abs(wall - now - self._offset_ns) > JUMP_NS:
+            self._offset_ns = wall - now
+            self._quiet_until_ns = now + int((TICKS_PER_WRITE + 1) * self._tick_s * 1e9)
+        if evidence is not None:
+            self._look(evidence, poll)
+            if now >= self._quiet_until_ns:
+                self._judge(evidence, wall, now)
 
     def _note_end(self, descriptor: int, poll: select.poll) -> None:
-        pid, _ = self._descriptors.pop(descriptor)
+        self._ends[self._descriptors.pop(descriptor)] = wall_ns()
         poll.unregister(descriptor)
         os.close(descriptor)
-        self._ends[str(pid)] = wall_ns()
-        with contextlib.suppress(OSError):
-            self._write_states()
+        self._write_states()
 
     def _look(self, evidence: Evidence, poll: select.poll) -> None:
         """Look at the ranks' processes on this host; write down those that stopped or ended."""
         before = dict(self._states)
         for status in evidence.ranks.values():
-            if plain_host(status.host) != self._host:
+            if not is_visible(status.host, status.pid_space):
                 continue
             name = str(status.pid)
-            look = look_at(status.pid)
-            is_same = look.started_ticks == status.started_ticks
-            state = look.state if is_same else ""
-            self._states[name] = state
+            self._states[name] = state = state_of(status)
             if name not in self._known and state not in ENDED_STATES:
                 self._known.add(name)
                 with contextlib.suppress(OSError, AttributeError):  # an old kernel has none
                     descriptor = os.pidfd_open(status.pid)
+                    self._descriptors[descriptor] = name
                     poll.register(descriptor, select.POLLIN)
-                    self._descriptors[descriptor] = (status.pid, name)
             elif state in ENDED_STATES and status.state == RUNNING:
                 self._ends.setdefault(name, wall_ns())
         if self._states != before:
             self._write_states()
 
     def _write_states(self) -> None:
-        content = {"written_ns": wall_ns(), "states": self._states, "ended_ns": self._ends}
-        replace_json(self._run / FOLDER / f"{self._host}{HOST_SUFFIX}", content)
+        content = {
+            "written_ns": wall_ns(),
+            "states": self._states,
+            "ended_ns": self._ends,
+            "told_ns": self._told_ns,
+        }
+        with contextlib.suppress(OSError):  # on a full disk, verdicts are still printed
+            replace_json(self._run / FOLDER / f"{self._host}{HOST_SUFFIX}", content)
 
-    def _judge(self, evidence: Evidence, now: int) -> None:
-        """Say why the job stands still, if it does; say that it moves again, if it does."""
+    def _judge(self, evidence: Evidence, wall: int, now: int) -> None:
+        """Say why the job stands still, if it does; say that it moves again, if it does.
+
+        `wall` is the time of day, for the times in the statuses. It may jump, so that the intervals
+        between looks are measured by `now`.
+        """
         running = [status for status in evidence.ranks.values() if status.state == RUNNING]
-        left_ns = min((self._left_ns(status, now) for status in running), default=NEVER_NS)
+        left_ns = min((self._left_ns(status, wall) for status in running), default=NEVER_NS)
         if self._since_ns is not None and left_ns > 0:
             if running:
-                self._note_move(evidence, now)
+                self._note_move(now - (wall - min(status.moved_ns for status in running)), wall)
             return
+        have_ended = all(str(status.pid) in self._ends for status in evidence.ranks.values())
+        have_ended |= self._told_ns is not None and bool(self._ends)
         early_ns = self._settle_ns + int(2 * self._tick_s * 1e9)
-        if left_ns > early_ns or not self._limit_s or len(self._ends) == len(evidence.ranks):
+        if left_ns > early_ns or not self._limit_s or have_ended:
             self._settling = None
             return
-        of_all_hosts = read_evidence(self._run, now)
-        verdict = judge(of_all_hosts or evidence, now)
+        of_all_hosts = read_evidence(self._run, wall)
+        verdict = judge(of_all_hosts or evidence, wall, self._host)
         if verdict is None:
             return
         is_settled = self._has_settled(verdict, now)
@@ -145,17 +203,18 @@ class HangAlarm:
         if left_ns > 0 or is_idle or not is_settled:
             return
         if self._since_ns is None:
-            self._since_ns = min(s.moved_ns for s in running if self._left_ns(s, now) <= 0)
+            moved_ns = min(s.moved_ns for s in running if self._left_ns(s, wall) <= 0)
+            self._since_ns = now - (wall - moved_ns)
             self._said.clear()
         key = (verdict.kind, verdict.level, verdict.ranks)
         if key not in self._said:
             self._said.append(key)
-            self._report(verdict, now)
+            self._report(verdict, wall)
 
-    def _left_ns(self, status: Status, now: int) -> int:
+    def _left_ns(self, status: Status, wall: int) -> int:
         """Return how long until the rank counts as standing still; 0 or less if it does."""
         limit_ns = max(status.limit_ns, int(self._limit_s * 1e9))
-        return limit_ns - (now - status.moved_ns)
+        return limit_ns - (wall - status.moved_ns)
 
     def _has_settled(self, verdict: Verdict, now: int) -> bool:
         """Return false for an alarm that may be over at the next look.
@@ -174,20 +233,23 @@ class HangAlarm:
         is_notice = verdict.level is Level.NOTICE
         return is_notice or now - self._settling[1] >= self._settle_ns
 
-    def _report(self, verdict: Verdict, now: int) -> None:
+    def _report(self, verdict: Verdict, wall: int) -> None:
         """Write the verdict down, and print it unless there were several already."""
         self._latest = verdict
-        event = {"event": SEEN, "time_ns": now, "verdict": as_json(verdict)}
-        append_event(self._run, self._host, event)
         if len(self._said) <= MOST_SAID:
             self._say(say_level(verdict))
             self._say(f"  {say_verdict(verdict)}")
             for line in verdict.missing:
                 self._say(f"  not known: {line}")
+        self._append({"event": SEEN, "time_ns": wall, "verdict": as_json(verdict)})
         if verdict.level is Level.ALARM:
-            if not self.unresolved:
+            is_first, self.unresolved = not self.unresolved, say_verdict(verdict)
+            if is_first:
                 self._ask_ncclras()
-            self.unresolved = say_verdict(verdict)
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # on a full disk, verdicts are still printed
+            append_event(self._run, self._host, event)
 
     def _ask_ncclras(self) -> None:
         """Keep what NCCL's own tool says of the job, if this machine has the tool."""
@@ -202,11 +264,15 @@ class HangAlarm:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(asked.stdout[:MOST_NCCLRAS_BYTES])
 
-    def _note_move(self, evidence: Evidence, now: int) -> None:
-        since_ns, self._since_ns = self._since_ns or now, None
-        moved_ns = min(status.moved_ns for status in evidence.ranks.values())
-        event = {"event": MOVED, "time_ns": now, "stood_s": (moved_ns - since_ns) / 1e9}
-        append_event(self._run, self._host, event)
-        self.unresolved = ""
+    def _note_move(self, moved_ns: int, wall: int) -> None:
+        stood_ns = max(0, moved_ns - (self._since_ns or moved_ns))
+        self._since_ns, self.unresolved = None, ""
+        self._append({"event": MOVED, "time_ns": wall, "stood_s": stood_ns / 1e9})
         if self._latest is not None and self._latest.level is Level.ALARM:
-            self._say(f"the job moves again, after {duration(moved_ns - since_ns)} without a step")
+            self._say(f"the job moves again, after {duration(stood_ns)} without a step")
+
+
+def state_of(status: Status) -> str:
+    """Return the state of a rank's process; empty if it is gone, or its id was used again."""
+    look = look_at(status.pid)
+    return look.state if look.started_ticks == status.started_ticks else GONE

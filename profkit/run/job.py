@@ -123,9 +123,9 @@ class Job:
             return
         self.tracker.finish()
         self.recorder.stop()
+        self._ended.set()
         if self._lookout is not None:
             self._lookout.stop()
-        self._ended.set()
         if self._opener is not None and not self._await_opener(self._opener):
             return
         if self._collecting is not None:
@@ -232,11 +232,13 @@ class Job:
 
     def _look_out(self, rank: Rank) -> None:
         """Have the lookout note from now on when this rank stands still."""
-        if self._lookout is None:
-            from profkit.run.lookout.lookout import Lookout
+        from profkit.run.lookout.lookout import Lookout
 
+        if self._lookout is None:
             self._lookout = Lookout(self.run, self.tracker)
         self._lookout.start(rank, self._framework_in_use)
+        if self._ended.is_set():  # the job ended before its files were open
+            self._lookout.stop()
 
     def _look_out_in_worker(self, meter: Any) -> None:
         from profkit.run.lookout.workers import watch_worker

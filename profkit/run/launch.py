@@ -13,10 +13,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
-from profkit.attached import NOTES_FILE, RUN_VARIABLE, SAMPLES_VARIABLE, disabled
+from profkit.attached import (
+    NOTES_FILE,
+    RUN_VARIABLE,
+    SAMPLES_VARIABLE,
+    TRAINED,
+    disabled,
+    read_notes,
+)
 from profkit.clock import wall_ns
 from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError
@@ -26,6 +32,7 @@ from profkit.run.hang_alarm import HangAlarm
 from profkit.run.naming import clean, name_job, name_run
 from profkit.run.probe import probe_machine
 from profkit.run.session import finish_run, first_libraries, make_run, record_own_cost
+from profkit.run.signals import ENDING, forwarding
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RunManifest
@@ -35,11 +42,6 @@ from profkit.vocab import PROBES, REPEATS, RunState
 log = logging.getLogger("profkit")
 
 ATTACH_FOLDER = Path(__file__).parent / "attach"
-FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that reach profkit alone. The terminal itself sends Ctrl-C to the job's processes."""
-
-ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-"""Signals that ask a job to end; it may do so with exit code 0, after a last checkpoint."""
 
 
 class CannotStartError(ProfkitError):
@@ -93,11 +95,11 @@ def run_job(
         path = os.pathsep.join([path, inherited])
     environment = {**os.environ, "PYTHONPATH": path, RUN_VARIABLE: str(run.absolute())}
     probes = [probe_machine()]
+    alarm = HangAlarm(run, read_limit(os.environ), _say)
     try:
-        with _started(program, command, environment, received) as process:
+        with _started(program, command, environment, received, alarm.note_told) as process:
             witness = Witness(run, process.pid, ATTACH_FOLDER)
             witness.start()
-            alarm = HangAlarm(run, read_limit(os.environ), _say)
             alarm.start()
             code = process.wait()
             alarm.stop()
@@ -154,10 +156,14 @@ def _new_run(
 
 @contextlib.contextmanager
 def _started(
-    program: str, command: Sequence[str], environment: dict[str, str], received: list[int]
+    program: str,
+    command: Sequence[str],
+    environment: dict[str, str],
+    received: list[int],
+    told: Callable[[], object] = lambda: None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the job, and pass signals on to it within the block; `received` gets them all."""
-    with forwarding(received) as start:
+    with forwarding(told, received) as start:
         try:
             process = start(command, executable=program, env=environment)
         except PermissionError as error:
@@ -167,44 +173,6 @@ def _started(
         except OSError as error:
             raise CannotStartError(f"{safe_text(program)}: {error.strerror}") from error
         yield process
-
-
-@contextlib.contextmanager
-def forwarding(
-    received: list[int] | None = None,
-) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Yield a function that starts processes, which get the signals that are sent to profkit.
-
-    A signal that comes while a process is being started is passed on then. Ctrl-C is handled and
-    not passed on: if we ignored it, the processes that we start would, too. What `nohup` has us
-    ignore stays ignored. `received` gets the numbers of all signals that are handled.
-    """
-    processes: list[subprocess.Popen[bytes]] = []
-    received = [] if received is None else received
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        if number in FORWARDED:
-            for process in processes:
-                process.send_signal(number)
-
-    def start(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(command, **how)
-        processes.append(process)
-        for number in received:
-            if number in FORWARDED:
-                process.send_signal(number)
-        return process
-
-    handlers = {}
-    for number in (*FORWARDED, signal.SIGINT, signal.SIGQUIT):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            handlers[number] = signal.signal(number, forward)
-    try:
-        yield start
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 def _conclude(
@@ -229,6 +197,7 @@ def _conclude(
             environment={**trace.manifest.environment, **first_libraries(run)},
             world_size=max((manifest.world_size for manifest in manifests), default=1),
             framework=manifests[0].framework if manifests else "",
+            flags=(*trace.manifest.flags, *_flag_unrecorded(run, len(manifests))),
             config={
                 **(manifests[0].config if manifests else {}),
                 **trace.manifest.config,
@@ -249,6 +218,20 @@ def _conclude(
             _say(line)
     (run / NOTES_FILE).unlink(missing_ok=True)
     return bool(trace.ranks)
+
+
+def _flag_unrecorded(run: Path, recorded: int) -> Iterator[str]:
+    """Yield a flag if more processes have trained than are recorded.
+
+    They were no ranks of one group: each trained as the same rank, side by side or in turns.
+    """
+    trained = {process for event, process, _ in read_notes(str(run)) if event == TRAINED}
+    if 0 < recorded < len(trained):
+        yield (
+            f"{len(trained):,} processes of the job trained, and {recorded:,} of them "
+            f"{'is' if recorded == 1 else 'are'} recorded: steps, samples and throughput are "
+            "without the others'"
+        )
 
 
 def describe_end(code: int) -> str:

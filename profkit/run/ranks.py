@@ -16,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.rank import PADDLE, SLURM, TORCHRUN, Rank, rank_of, read_number
-from profkit.run.launch import describe_end, forwarding
+from profkit.run.launch import describe_end
+from profkit.run.signals import forwarding
 from profkit.text import safe_text
 
 RUN_VARIABLE = "PROFKIT_TRACE_RUN"
@@ -163,17 +164,23 @@ def find_endpoint(team: Team) -> str:
 
 
 def run_ranks(
-    team: Team, words: Sequence[str], run: Path | None, *, extra: Mapping[str, str]
+    team: Team,
+    words: Sequence[str],
+    run: Path | None,
+    *,
+    extra: Mapping[str, str],
+    told: Callable[[], object] = lambda: None,
 ) -> tuple[int, str]:
     """Start this node's ranks, wait for them, and end all of them when one fails.
 
-    Returns the exit code, and the reason of the rank that failed first.
+    Returns the exit code, and the reason of the rank that failed first. `told` is called when the
+    ranks are told to end.
     """
     endpoint = find_endpoint(team)
     with tempfile.TemporaryDirectory(prefix="profkit-ranks-") as folder:
         errors = [Path(folder) / f"rank{team.first + local}" for local in range(team.count)]
         processes: list[subprocess.Popen[bytes]] = []
-        with forwarding() as start:
+        with forwarding(told) as start:
             for local, error in enumerate(errors):
                 rank = team.first + local
                 environment = {

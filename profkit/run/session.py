@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import COLUMNS, Row
 from profkit.rank import Rank
 from profkit.run.collecting import Choice, Collecting
+from profkit.run.lookout.own_loop import OwnLoop, look_out
+from profkit.run.lookout.workers import watch_worker
 from profkit.run.wiring import (
     complete_manifest,
     describe_rank,
@@ -105,10 +108,12 @@ def open_rank(
     *,
     rank: Rank | None = None,
     on_failure: Callable[[str], None] = lambda why: None,
+    loop: OwnLoop | None = None,
 ) -> Iterator[Recorder]:
     """Record the block as one rank of the run in `path`.
 
-    If the disk fails meanwhile, `on_failure` is called when the block has ended.
+    If the disk fails meanwhile, `on_failure` is called when the block has ended. The lookout
+    follows the block, unless it follows a `loop` already.
     """
     known = None
     if framework:
@@ -126,6 +131,8 @@ def open_rank(
     note_span_cost(samples, ranges, repeats=SPAN_COST_REPEATS)
     choice = Choice.read()
     recorder = make_recorder(writer, choice, ranges, timer)
+    in_worker = functools.partial(watch_worker, path)
+    recorder.in_worker = guarded("lookout in a worker", in_worker, None)
     watch = guarded("stacks of loader workers", choice.watch_workers, None)()
     if watch is not None:
         watch.publish(str(path.absolute() / rank_folder(manifest.rank) / WORKER_STACKS))
@@ -136,7 +143,9 @@ def open_rank(
     guarded("collectors", collecting.start, None)()
     state = "complete"
     try:
-        yield recorder
+        with contextlib.nullcontext(loop) if loop else look_out(path, rank or Rank()) as followed:
+            followed.recorder, followed.framework = recorder, known
+            yield recorder
     except BaseException as error:
         state = f"aborted: {reason(error)}"
         raise

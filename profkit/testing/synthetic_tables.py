@@ -91,6 +91,7 @@ def collective_columns(plan: Plan, timeline: Timeline, rank: int) -> dict[str, A
         "backend": constant("nccl" if plan.on_gpu else "gloo", count),
         "step": np.repeat(np.arange(plan.steps), plan.buckets),
         "bucket": bucket,
+        "dimension": constant("dp", count),
     }
 
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from profkit.errors import UnreadableError
 from profkit.trace.manifest import RunManifest
 from profkit.trace.reader import RankEnd, RankTrace, find_ranks
-from profkit.vocab import RANK_FILE, RUN_FILE, TABLES, Integrity, RunState
+from profkit.trace.worker_stacks import read_worker_stacks
+from profkit.vocab import RANK_FILE, RUN_FILE, TABLES, WORKER_STACKS, Integrity, RunState
 
 MOST_RANKS_NAMED = 8
 """A sentence names this number of ranks and counts the others."""
@@ -27,7 +28,7 @@ class TableCheck:
     rows: int
     expected: int | None
     lost: int
-    """Number of rows that the end record counts and that can no longer be read."""
+    """Rows that the end record counts and that cannot be read, or lines of a file of lines."""
     dropped: int
     problem: str
 
@@ -73,6 +74,7 @@ def verify(run: str | Path) -> Verification:
     running = whole.state is Integrity.RUNNING
     for rank in ranks:
         parts.append(_state_of_rank(rank, running=running))
+        parts += _check_workers(rank, running=running)
     missing = sorted(set(range(manifest.world_size)) - {rank.rank for rank in ranks})
     # Another tool's file often holds rank 0 alone, which is no sign of a loss.
     if missing and "imported_from" not in manifest.config:
@@ -172,6 +174,25 @@ def _check_tables(rank: RankTrace, end: RankEnd | None) -> Iterator[TableCheck]:
             dropped = promised.get("dropped", 0)
         lost = max(0, (expected or 0) - content.rows)
         yield TableCheck(rank.rank, table, content.rows, expected, lost, dropped, problem)
+
+
+def _check_workers(rank: RankTrace, *, running: bool) -> Iterator[_Part]:
+    """Yield the state of each file of stacks of the rank's loader workers."""
+    found = read_worker_stacks(rank.folder, rank.rank)
+    if not found.files:
+        return
+    rows = found.stacks.num_rows
+    problems = []
+    for file in found.files:
+        where = f"{WORKER_STACKS}/{file.name}"
+        if file.problem:
+            problems.append(f"{where}: {file.problem}")
+            yield _Part(Integrity.TORN, f"rank {rank.rank}: {problems[-1]}")
+        elif file.is_cut and not running:
+            reason = "its last write is not whole; what is before can be read"
+            yield _Part(Integrity.ENDED_EARLY, f"rank {rank.rank}: {where}: {reason}")
+    check = TableCheck(rank.rank, WORKER_STACKS, rows, None, found.broken, 0, "; ".join(problems))
+    yield _Part(Integrity.COMPLETE, tables=(check,))
 
 
 def _name_ranks(ranks: list[int]) -> str:

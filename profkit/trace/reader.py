@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,11 +11,13 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from profkit.errors import UnreadableError
 from profkit.schema import open_schema
 from profkit.text import safe_text
 from profkit.trace.folders import check_folder, find_ranks, find_runs
 from profkit.trace.manifest import RunManifest
 from profkit.trace.rank import LOST_NAME, RankEnd, RankTrace, check_seen, name_ids, read_rank
+from profkit.trace.sharing import Sharing, find_sharing, share_samples
 from profkit.trace.worker_stacks import WorkerStacks, join_worker_stacks
 
 __all__ = [
@@ -66,13 +69,26 @@ class Trace:
     def name(self) -> str:
         return safe_text(self.path.resolve().name)
 
-    steps = _kept_table("steps")
     spans = _kept_table("spans")
     kernels = _kept_table("kernels")
     collectives = _kept_table("collectives")
     samples = _kept_table("samples")
     stacks = _kept_table("stacks")
     frames = _kept_table("frames")
+
+    @functools.cached_property
+    def sharing(self) -> Sharing:
+        """The ranks that train on the same samples."""
+        manifests = []
+        for rank in self.ranks:
+            with contextlib.suppress(UnreadableError):  # it was killed while it opened its files
+                manifests.append(rank.manifest)
+        return find_sharing(manifests)
+
+    @functools.cached_property
+    def steps(self) -> pa.Table:
+        """The steps of all ranks, with each sample on one of the ranks that share it."""
+        return share_samples(self.table("steps"), self.sharing)
 
     @functools.cached_property
     def worker_stacks(self) -> WorkerStacks:

@@ -15,6 +15,7 @@ from profkit.schema import SCHEMAS, is_name, open_schema
 from profkit.text import safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.reader import LOST_NAME, find_ranks, name_ids
+from profkit.trace.sharing import find_sharing, share_samples
 from profkit.trace.stream import DAMAGE, conform_batch
 from profkit.vocab import STREAM_SUFFIX
 
@@ -88,7 +89,8 @@ class RunTail:
         manifest = RunManifest.read(self.path)
         ranks = list(find_ranks(self.path))
         for rank in ranks[:MOST_RANKS]:
-            if rank.rank not in self._ranks:
+            known = self._ranks.get(rank.rank)
+            if known is None or not known.config:  # it is written after the first steps
                 self._ranks[rank.rank] = rank.manifest
             new = {}
             for table in (*KEPT_ROWS, "strings"):  # names last, so that those of all rows are there
@@ -103,7 +105,7 @@ class RunTail:
         return Latest(
             manifest,
             dict(self._ranks),
-            self._table("steps"),
+            share_samples(self._table("steps"), find_sharing([*self._ranks.values()])),
             self._table("spans"),
             len(ranks),
             any(tail.behind for tail in self._tails.values()),

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import stat
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.schema import open_schema
-from profkit.text import safe_text
+from profkit.text import byte_size, plural, safe_text
 from profkit.vocab import LINES_SUFFIX, LOADER_WORKER, WORKER_STACKS
 
 LARGEST_BYTES = 256_000_000
@@ -26,19 +31,37 @@ _FRAME: tuple[Any, ...] = (int, int | None, str, str, int, str)
 _PAIR: tuple[Any, ...] = (int, int)
 
 
+@dataclass(frozen=True)
+class WorkerFile:
+    """One worker's file: how much of it can be read."""
+
+    name: str
+    samples: int = 0
+    broken: int = 0
+    """Lines that cannot be read, among them the last one if it is cut."""
+    is_cut: bool = False
+    """True if the file ends within a write: its worker was killed there, or the file was cut."""
+    problem: str = ""
+    """The damage other than a cut end; empty if there is none."""
+
+
 @dataclass
 class WorkerStacks:
     """The samples of a rank's workers, as tables like `stacks` and `frames`.
 
     `costs` are, for each rank, how long its workers were sampled in all, and the processor time
-    that this took, in ns. `broken` lines could not be read; the end of a killed worker's file may
-    be one.
+    that this took, in ns.
     """
 
     stacks: pa.Table
     frames: pa.Table
     costs: Mapping[int, tuple[int, int]]
-    broken: int = 0
+    files: tuple[WorkerFile, ...] = ()
+
+    @property
+    def broken(self) -> int:
+        """Lines that cannot be read; the end of a killed worker's file may be one."""
+        return sum(file.broken for file in self.files)
 
     @property
     def elapsed_ns(self) -> int:
@@ -49,10 +72,24 @@ class WorkerStacks:
         return sum(used for _, used in self.costs.values())
 
     def of_rank(self, rank: int) -> WorkerStacks:
-        """Return the samples of one rank; `broken` stays that of all ranks."""
+        """Return the samples of one rank; `files` stay those of all ranks."""
         stacks = self.stacks.filter(pc.equal(self.stacks["rank"], rank))
         frames = self.frames.filter(pc.equal(self.frames["rank"], rank))
-        return WorkerStacks(stacks, frames, {rank: self.costs.get(rank, (0, 0))}, self.broken)
+        return WorkerStacks(stacks, frames, {rank: self.costs.get(rank, (0, 0))}, self.files)
+
+
+@dataclass
+class _State:
+    """State of reading one file."""
+
+    thread: str = f"{LOADER_WORKER}?"
+    cost: tuple[int, int] = (0, 0)
+    broken: int = 0
+    checksum: int = 0
+    """The checksum of the lines since the last one that states theirs."""
+    changed: int = 0
+    is_checked: bool = False
+    ends_checked: bool = False
 
 
 @dataclass
@@ -63,53 +100,82 @@ class _Rows:
     frames: list[tuple[Any, ...]] = field(default_factory=list)
     elapsed_ns: int = 0
     used_ns: int = 0
-    broken: int = 0
+    files: list[WorkerFile] = field(default_factory=list)
 
     def read(self, path: Path) -> None:
-        """Append the rows of one process."""
-        first = len(self.frames)
-        thread = f"{LOADER_WORKER}?"
-        elapsed_ns = used_ns = 0
-        for kind, row in self._lines(path):
-            known = len(self.frames) - first
-            if kind == "worker" and _fits(row, _PAIR):
-                thread = f"{LOADER_WORKER}{row[0]}"
-            elif kind == "cost" and _fits(row, _PAIR):
-                elapsed_ns, used_ns = row
-            elif kind == "frame" and _fits(row, _FRAME) and self._is_next(row, first):
-                number, parent, file, function, line, origin = row
-                above = None if parent is None else first + min(parent, number)
-                names = safe_text(file), safe_text(function), line, safe_text(origin)
-                self.frames.append((first + number, above, *names))
-            elif kind == "sample" and _fits(row, _SAMPLE) and (row[-1] is None or row[-1] < known):
-                *times, stack = row
-                self.samples.append((*times, thread, None if stack is None else first + stack))
-            else:
-                self.broken += 1
-        self.elapsed_ns += elapsed_ns
-        self.used_ns += used_ns
+        """Append the rows of one process, and what is wrong with its file."""
+        name, before = safe_text(path.name), len(self.samples)
+        try:
+            lines = _read_file(path).split(b"\n")
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror or error})"
+            self.files.append(WorkerFile(name, broken=1, problem=problem))
+            return
+        *whole, rest = lines
+        first, state = len(self.frames), _State()
+        for line in whole:
+            self._read_line(line, first, state)
+        problems = []
+        if state.broken:
+            problems.append(f"{plural(state.broken, 'line')} cannot be read")
+        if state.changed:
+            problems.append(f"{plural(state.changed, 'write')} changed since, by the checksums")
+        if rest:
+            self._read_line(rest, first, state)
+        self.elapsed_ns += state.cost[0]
+        self.used_ns += state.cost[1]
+        is_cut = bool(rest) or (state.is_checked and not state.ends_checked)
+        count = len(self.samples) - before
+        self.files.append(WorkerFile(name, count, state.broken, is_cut, "; ".join(problems)))
+
+    def _read_line(self, line: bytes, first: int, state: _State) -> None:
+        kind, row = _parse(line)
+        known = len(self.frames) - first
+        if kind == "check" and _fits(row, (int,)):
+            state.changed += row[0] != state.checksum
+            state.checksum, state.is_checked, state.ends_checked = 0, True, True
+            return
+        state.checksum, state.ends_checked = zlib.crc32(line + b"\n", state.checksum), False
+        if kind == "worker" and _fits(row, _PAIR):
+            state.thread = f"{LOADER_WORKER}{row[0]}"
+        elif kind == "cost" and _fits(row, _PAIR):
+            state.cost = row[0], row[1]
+        elif kind == "frame" and _fits(row, _FRAME) and self._is_next(row, first):
+            number, parent, file, function, place, origin = row
+            above = None if parent is None else first + min(parent, number)
+            names = safe_text(file), safe_text(function), place, safe_text(origin)
+            self.frames.append((first + number, above, *names))
+        elif kind == "sample" and _fits(row, _SAMPLE) and (row[-1] is None or row[-1] < known):
+            *times, stack = row
+            place = None if stack is None else first + stack
+            self.samples.append((*times, state.thread, place))
+        else:
+            state.broken += 1
 
     def _is_next(self, frame: Sequence[Any], first: int) -> bool:
         """Return true for the frame whose id follows, if its line has a place in the column."""
         number, line = int(frame[0]), int(frame[4])
         return number == len(self.frames) - first and max(line, len(self.frames)) <= LARGEST_ID
 
-    def _lines(self, path: Path) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-        try:
-            if path.stat().st_size > LARGEST_BYTES:
-                self.broken += 1
-                return
-            lines = path.read_bytes().splitlines()
-        except OSError:
-            self.broken += 1
-            return
-        for line in lines:
-            try:
-                kind, *row = json.loads(line)
-            except (ValueError, TypeError, RecursionError):
-                self.broken += 1
-            else:
-                yield kind, tuple(row)
+
+def _read_file(path: Path) -> bytes:
+    """Return the content of a regular file; opening a pipe would wait for its writer."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(file, "rb") as source:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if about.st_size > LARGEST_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {byte_size(LARGEST_BYTES)}")
+        return source.read()
+
+
+def _parse(line: bytes) -> tuple[Any, tuple[Any, ...]]:
+    try:
+        kind, *row = json.loads(line)
+    except (ValueError, TypeError, RecursionError):
+        return None, ()
+    return kind, tuple(row)
 
 
 def _fits(row: Sequence[Any], kinds: Sequence[Any]) -> bool:
@@ -127,10 +193,20 @@ def _fits(row: Sequence[Any], kinds: Sequence[Any]) -> bool:
 def read_worker_stacks(folder: Path, rank: int) -> WorkerStacks:
     """Return what the workers of the rank in this folder have stored; empty tables if nothing."""
     rows = _Rows()
-    for path in sorted((folder / WORKER_STACKS).glob("*" + LINES_SUFFIX)):
-        rows.read(path)
+    try:
+        paths = sorted((folder / WORKER_STACKS).iterdir())
+    except FileNotFoundError:
+        paths = []
+    except OSError as error:
+        paths = []
+        problem = f"cannot be listed ({error.strerror or error})"
+        rows.files.append(WorkerFile("", broken=1, problem=problem))
+    for path in paths:
+        if path.name.endswith(LINES_SUFFIX):
+            rows.read(path)
     stacks, frames = _table("stacks", rank, rows.samples), _table("frames", rank, rows.frames)
-    return WorkerStacks(stacks, frames, {rank: (rows.elapsed_ns, rows.used_ns)}, rows.broken)
+    costs = {rank: (rows.elapsed_ns, rows.used_ns)}
+    return WorkerStacks(stacks, frames, costs, tuple(rows.files))
 
 
 def join_worker_stacks(ranks: Sequence[tuple[Path, int]]) -> WorkerStacks:
@@ -142,7 +218,8 @@ def join_worker_stacks(ranks: Sequence[tuple[Path, int]]) -> WorkerStacks:
         costs.update(part.costs)
     stacks = pa.concat_tables([part.stacks for part in parts]).unify_dictionaries()
     frames = pa.concat_tables([part.frames for part in parts]).unify_dictionaries()
-    return WorkerStacks(stacks, frames, costs, sum(part.broken for part in parts))
+    files = itertools.chain.from_iterable(part.files for part in parts)
+    return WorkerStacks(stacks, frames, costs, tuple(files))
 
 
 def _table(name: str, rank: int, rows: Sequence[tuple[Any, ...]]) -> pa.Table:

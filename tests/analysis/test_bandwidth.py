@@ -55,6 +55,19 @@ def test_each_operation_has_its_factor(op: str, factor: float) -> None:
     assert use.bus_bytes_per_s == pytest.approx(500 * factor)
 
 
+@pytest.mark.parametrize("quicker", ["send", "recv"])
+def test_a_message_is_one_operation_whichever_end_is_quicker(quicker: str) -> None:
+    rows = []
+    for number in range(2):
+        for rank, op in enumerate(("send", "recv")):
+            length = 1.0 if op == quicker else 2.0
+            own = _row(rank, number, 4.0 * number, 4.0 * number + length, op=op)
+            rows.append({**own, "communicator": "0:0>1"})
+    (use,) = _use(rows)
+    assert (use.op, use.messages_per_step, use.bytes_per_step) == ("send", 2.0, 2_000.0)
+    assert use.bus_bytes_per_s == pytest.approx(1_000)
+
+
 def test_buckets_without_ends_of_their_own_have_no_bandwidth() -> None:
     rows = []
     for rank in range(2):

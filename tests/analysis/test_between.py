@@ -19,7 +19,7 @@ from profkit.explain.ledger import Verdict
 from profkit.explain.rules.base import Cause
 from profkit.explain.verdict import Basis
 from profkit.plugins import RULES
-from profkit.report import ledger_words
+from profkit.report import ledger_json, ledger_words
 from profkit.testing import synthetic_trace
 from profkit.testing.synthetic import BEGIN_REALTIME_NS, MEAN_PHASE_NS
 from profkit.testing.synthetic_tables import CORES
@@ -317,3 +317,61 @@ def test_a_total_can_be_sure_if_none_of_its_rows_is(tmp_path: Path) -> None:
     for row in (ledger.find("forward"), ledger.find("backward")):
         assert row is not None
         assert ledger.verdict_of(row) is not Verdict.REGRESSION
+
+
+@pytest.mark.parametrize("others", [0.0, BUSY])
+def test_rows_are_inconclusive_that_the_machine_may_change(
+    tmp_path: Path, others: float | None
+) -> None:
+    """In sum nothing has changed, so no doubt is said of the whole."""
+    moved = {"forward": round(MEAN_PHASE_NS["forward"] * 0.95)}
+    grown = {"h2d": MEAN_PHASE_NS["h2d"] + MEAN_PHASE_NS["forward"] - moved["forward"]}
+    base = _run(tmp_path, "base", _slowed(1.0))
+    target = _run(tmp_path, "target", _slowed(1.0, **moved, **grown), others=others)
+    for ledger, is_turned in (
+        (explain(base, target).ledger, False),
+        (explain(target, base).ledger, True),
+    ):
+        assert ledger.verdict is Verdict.NEUTRAL
+        rows = {row.name: ledger.verdict_of(row) for row in ledger.rows}
+        assert rows["forward"] is Verdict.CANNOT_JUDGE
+        found = Verdict.IMPROVEMENT if is_turned else Verdict.REGRESSION
+        # Twice the copies are no usual noise, and less than a busy machine may make of them.
+        assert rows["h2d"] is found
+        assert ledger.verdict_of(ledger.total) is Verdict.NEUTRAL
+    found = ledger_json.explained(explain(base, target))["rows_of_machine"]
+    assert "forward" in found
+    assert "h2d" not in found
+
+
+def test_a_gate_on_such_a_row_is_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = {"backward": round(MEAN_PHASE_NS["backward"] * 1.05)}
+    moved["forward"] = MEAN_PHASE_NS["forward"] + MEAN_PHASE_NS["backward"] - moved["backward"]
+    base = _run(tmp_path, "base", _slowed(1.0))
+    target = _run(tmp_path, "target", _slowed(1.0, **moved))
+    sides = ["explain", str(base.path), str(target.path)]
+    assert main([*sides, "--gate", "backward=0.5ms"]) == ExitCode.NOT_JUDGED
+    assert "from run to run" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_long_command_is_not_said_to_be_one_of_both(tmp_path: Path) -> None:
+    words = [f"--option{number}" for number in range(40)]
+    base = _at(_run(tmp_path, "base", _slowed(1.0)), 0, command=["train.py", *words])
+    target = _run(tmp_path, "target", _slowed(1.07))
+    target = _at(target, 9, command=["train.py", *words, "--fast"])
+    assert _doubt(explain(base, target)).endswith('--against "BASE COMMAND" -- TARGET COMMAND')
+
+
+@pytest.mark.parametrize(("others", "kinds"), [(0.0, ["input_bound"]), (BUSY, [])])
+def test_a_wait_that_a_busy_machine_makes_is_no_cause_of_its_own(
+    tmp_path: Path, others: float, kinds: list[str]
+) -> None:
+    longer = MEAN_PHASE_NS["data"]
+    moved = {"data": 2 * longer, "forward": MEAN_PHASE_NS["forward"] - longer}
+    base = _run(tmp_path, "base", _slowed(1.0))
+    target = _run(tmp_path, "target", _slowed(1.0, **moved), others=others)
+    view = explain(base, target)
+    assert view.ledger.verdict is Verdict.NEUTRAL
+    assert [each.kind for each in view.causes if not each.is_gain] == kinds

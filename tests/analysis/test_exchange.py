@@ -72,6 +72,9 @@ def _collectives(
     table = pa.Table.from_batches([blank])
     for name in ("communicator", "op", "dtype", "backend"):
         table = table.set_column(table.schema.get_field_index(name), name, names)
+    for name in ("dimension", "module"):
+        unknown = pa.nulls(count, names.type)
+        table = table.set_column(table.schema.get_field_index(name), name, unknown)
     return table.cast(open_schema("collectives"))
 
 
@@ -163,6 +166,17 @@ def test_a_broadcast_names_nobody_among_three_ranks() -> None:
     assert found is not None
     assert found.ranks[2].waiting_ns == 58
     assert found.late_rank == 2  # by the bucket alone
+
+
+def test_a_message_names_no_late_rank() -> None:
+    """A receive that is posted early waits for nobody, though it is open for long."""
+    rows = [(0, 0, 90, 100), (1, 0, 0, 100)]
+    rows += [(rank, 1, 100, 110) for rank in range(2)]
+    exposed = _exposed([(rank, 0, 110) for rank in range(2)])
+    collectives = _with_calls(_collectives(rows, ranks=2), "send", [0])
+    found = split_exchange(collectives, exposed, np.array([0]))
+    assert found is not None
+    assert found.late_rank is None
 
 
 def test_a_call_of_one_rank_does_not_hide_what_the_buckets_say() -> None:

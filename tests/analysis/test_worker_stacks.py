@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,16 @@ import pytest
 from profkit.analysis.overview import build_overview
 from profkit.analysis.stack_samples import WAITING
 from profkit.report import as_json, as_text
-from profkit.trace import Trace
-from profkit.vocab import LINES_SUFFIX, LOADER_WORKER, WORKER_STACKS, rank_folder
+from profkit.trace import RunManifest, Trace, verify
+from profkit.trace.integrity import this_process
+from profkit.vocab import (
+    LINES_SUFFIX,
+    LOADER_WORKER,
+    WORKER_STACKS,
+    Integrity,
+    RunState,
+    rank_folder,
+)
 from tests.analysis.test_stacks import MS, write_run
 
 STEPS, STEP_MS = 40, 100
@@ -159,3 +170,83 @@ def test_damaged_times_between_samples_give_no_impossible_figures(run: Path, eve
     write_lines(run, 0, lines)
     found = build_overview(Trace.open(run)).worker_lines
     assert found is None or found.step_ns >= 0
+
+
+def write_checked(run: Path, worker: int, lines: Sequence[Any], *, writes: int = 8) -> Path:
+    """Write a file as a worker does: a checksum follows the lines of each write."""
+    path = write_lines(run, worker, [])
+    text = b'["check", 0]\n'
+    for number in range(writes):
+        share = lines[number * len(lines) // writes : (number + 1) * len(lines) // writes]
+        part = "".join(f"{json.dumps(line)}\n" for line in share).encode()
+        text += part + f'["check", {zlib.crc32(part)}]\n'.encode()
+    path.write_bytes(text)
+    return path
+
+
+def reasons_of(run: Path) -> list[str]:
+    return [reason for reason in verify(run).reasons if WORKER_STACKS in reason]
+
+
+def test_verify_counts_the_samples_of_whole_files(run: Path) -> None:
+    for worker in range(2):
+        write_checked(run, worker, lines_of(worker))
+    before, found = verify(run), Trace.open(run).worker_stacks
+    assert not found.broken
+    assert before.state is Integrity.COMPLETE
+    assert not reasons_of(run)
+    (check,) = (each for each in before.tables if each.table == WORKER_STACKS)
+    assert (check.rows, check.lost) == (found.stacks.num_rows, 0)
+
+
+@pytest.mark.parametrize("end", range(20, 8000, 397))
+def test_verify_names_a_file_that_was_cut_anywhere(run: Path, end: int) -> None:
+    path = write_checked(run, 0, lines_of(0))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:end])
+    ends = [at for at in range(1, len(whole) + 1) if whole[:at].endswith(b"]\n")]
+    is_whole = end in ends and b"check" in whole[:end].splitlines()[-1]
+    assert bool(reasons_of(run)) is (end < len(whole) and not is_whole)
+    assert verify(run).state is (Integrity.COMPLETE if is_whole else Integrity.ENDED_EARLY)
+
+
+@pytest.mark.parametrize("at", range(14, 8000, 397))
+def test_verify_names_a_file_in_which_one_bit_changed(run: Path, at: int) -> None:
+    path = write_checked(run, 0, lines_of(0))
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    (reason,) = reasons_of(run)
+    assert reason.startswith(f"rank 0: {WORKER_STACKS}/{path.name}: ")
+    assert verify(run).state in {Integrity.TORN, Integrity.ENDED_EARLY}
+
+
+def test_a_file_that_is_being_written_is_no_damage(run: Path) -> None:
+    path = write_checked(run, 0, lines_of(0))
+    path.write_bytes(path.read_bytes()[:-30])
+    manifest = RunManifest.read(run)
+    dataclasses.replace(manifest, state=RunState.RUNNING, owner=this_process()).write(run)
+    (run / rank_folder(0) / "end.json").unlink(missing_ok=True)
+    assert not reasons_of(run)
+
+
+def test_verify_names_files_that_cannot_be_read(run: Path) -> None:
+    """A pipe has no writer, so that opening it as a file would wait for ever."""
+    good = write_checked(run, 0, lines_of(0))
+    os.mkfifo(good.with_name(f"1-71{LINES_SUFFIX}"))
+    good.with_name(f"2-72{LINES_SUFFIX}").mkdir()
+    good.with_name(f"3-\x1b[31m\n{LINES_SUFFIX}").write_bytes(b"\x00\xff\n")
+    reasons = reasons_of(run)
+    assert len(reasons) == 3
+    assert "1-71.jsonl: cannot be read (not a regular file)" in reasons[0]
+    assert "2-72.jsonl: cannot be read" in reasons[1]
+    assert reasons[2].isprintable()
+    assert reasons[2].endswith("1 line cannot be read")
+    assert verify(run).state is Integrity.TORN
+    assert Trace.open(run).worker_stacks.stacks.num_rows == STEPS * 10
+
+
+def test_a_file_in_place_of_the_folder_is_named(run: Path) -> None:
+    (run / rank_folder(0) / WORKER_STACKS).write_bytes(b"")
+    (reason,) = reasons_of(run)
+    assert "cannot be listed" in reason

@@ -51,7 +51,7 @@ def test_a_build_with_kernels_for_this_gpu_is_not(found: dict[str, object]) -> N
 def test_kernels_say_what_stands_in_for_them_and_who_holds_them() -> None:
     missing = {"error": "No module named 'torch'"}
     assert doctor.kernels({"torch": missing}, []).state == doctor.CANNOT
-    assert "operators of torch stand in" in doctor.kernels({"torch": NO_GPU}, []).why
+    assert "operators of torch replace kernels" in doctor.kernels({"torch": NO_GPU}, []).why
     assert doctor.kernels({"torch": H100}, []).state == doctor.WORKS
     held = doctor.kernels({"torch": H100}, ["dcgm-exporter"])
     assert (held.state, "dcgmi profile --pause" in held.help) == (doctor.PARTLY, True)
@@ -129,6 +129,16 @@ def test_a_framework_on_a_gpu_names_its_libraries(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(probes, "probe", lambda name: found)
     torch = next(each for each in doctor.examine({}) if each.name.startswith("PyTorch"))
     assert torch.why == "on H100; CUDA 13.2, cuDNN 91002"
+
+
+@pytest.mark.parametrize(
+    ("known", "state"),
+    [({}, doctor.WORKS), ({"group_hooks": True}, doctor.WORKS), ({"group_hooks": False}, "partly")],
+)
+def test_an_older_torch_shows_not_all_collectives(known: dict[str, bool], state: str) -> None:
+    finding = doctor.collectives({"torch": {**H100, **known}})
+    assert finding.state == state
+    assert bool(finding.help) == (state == doctor.PARTLY)
 
 
 def test_the_text_fits_the_screen_and_steers_no_terminal() -> None:

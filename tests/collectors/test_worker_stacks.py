@@ -14,8 +14,12 @@ import pytest
 
 from profkit.analysis.overview import build_overview
 from profkit.analysis.stacks import FEWEST_SAMPLES
+from profkit.collectors import _worker_stacks
 from profkit.explain.explained import explain
+from profkit.instrument.loading.ring import FOLDER_BYTES, Ring
+from profkit.instrument.loading.watching import WorkerWatch
 from profkit.run.collecting import Choice
+from profkit.trace import verify
 from profkit.trace.reader import find_ranks
 from profkit.vocab import LINES_SUFFIX, LOADER_WORKER, WORKER_STACKS
 from tests.instrument.test_run_command import PROFKIT_RUN, TORCHRUN
@@ -23,6 +27,7 @@ from tests.recorded import PATIENCE_S, newest_run, run_to_end
 
 JOBS = Path(__file__).parent / "jobs"
 WORKERS_JOB, RANKS_JOB = JOBS / "slow_workers.py", JOBS / "late_line.py"
+PADDLE_JOB = JOBS / "slow_workers_paddle.py"
 STEPS = 120
 SLOW_NS = 2 * 20e6
 """What a batch of two costs its worker."""
@@ -53,12 +58,25 @@ def test_the_slow_line_of_the_workers_is_named(tmp_path: Path, start: str) -> No
     assert 0.5 * SLOW_NS < first.step_ns.value < 1.3 * SLOW_NS
     assert found.sampler_share < 0.02
     assert not trace.worker_stacks.broken
+    assert not [reason for reason in verify(trace.path).reasons if WORKER_STACKS in reason]
     files = list((trace.ranks[0].folder / WORKER_STACKS).iterdir())
     assert len(files) == 2
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
     if start == "fork":
         bare = _train(tmp_path / "bare", sys.executable, WORKERS_JOB, STEPS, start, stacks="")
         assert bare == losses
+
+
+@pytest.mark.parametrize("kind", ["plain", "shared", "stream"])
+def test_the_slow_line_of_paddles_workers_is_named(tmp_path: Path, kind: str) -> None:
+    _train(tmp_path, sys.executable, PADDLE_JOB, STEPS, kind)
+    found = build_overview(newest_run(tmp_path)).worker_lines
+    assert found is not None
+    assert found.workers == 2
+    first = found.lines[0]
+    assert first.place.file.endswith(PADDLE_JOB.name)
+    assert first.place.line == _line_of(PADDLE_JOB, "slow in a worker")
+    assert 0.5 * SLOW_NS < first.step_ns.value < 1.3 * SLOW_NS
 
 
 def test_without_the_choice_workers_are_not_sampled(tmp_path: Path) -> None:
@@ -125,3 +143,25 @@ def test_the_choice_of_stacks() -> None:
     assert set(chosen("loop", "host").collectors or ()) == {"host", "stacks"}
     assert Choice.read({"PROFKIT_STACKS": "workers"}).of_workers
     assert Choice.read({"PROFKIT_STACKS": "other"}).collectors == ()
+
+
+def test_a_worker_whose_rank_never_trains_says_once_that_nothing_is_stored(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_worker_stacks, "MOST_WAITING", 2)
+    finish = _worker_stacks.sample_worker(lambda: "", 0, _train.__code__)
+    time.sleep(1.5)
+    finish()
+    (record,) = caplog.records
+    assert "the stacks of a loader worker are not stored: its rank did not train" in record.message
+
+
+def test_a_folder_that_workers_cannot_be_told_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    watch = WorkerWatch(lambda folder, worker, loop: lambda: None)
+    ring = Ring.create(1, 1)
+    watch.follow(ring)
+    watch.publish("/run")
+    assert (caplog.records, ring.stacks_folder()) == ([], "/run")
+    watch.publish("/" + "x" * FOLDER_BYTES)
+    assert "the path is too long" in caplog.records[0].message
+    assert ring.stacks_folder() is None

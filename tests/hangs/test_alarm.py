@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import platform
+import select
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,8 @@ import pytest
 from profkit.analysis.views.runs import HUNG_STATE, read_head
 from profkit.hangs.account import FINE, HUNG, LONG, UNKNOWN, read_account, say_standstill
 from profkit.hangs.evidence import HOST_SUFFIX, read_evidence
-from profkit.hangs.incidents import is_hung
+from profkit.hangs.incidents import MOVED, SEEN, SUFFIX, is_hung
+from profkit.hangs.processes import pid_space
 from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status
 from profkit.run.hang_alarm import HangAlarm
 from profkit.trace.jsonfile import replace_json
@@ -47,7 +52,7 @@ def judge_now(alarm: HangAlarm, run: Path, now_ns: int) -> None:
 def look_at_ranks(alarm: HangAlarm, run: Path, now_ns: int) -> None:
     evidence = read_evidence(run, now_ns)
     assert evidence is not None
-    alarm._judge(evidence, now_ns)
+    alarm._judge(evidence, now_ns, now_ns)
 
 
 def test_a_standstill_is_said_once_and_its_end_too(run: Path) -> None:
@@ -184,13 +189,155 @@ def test_the_rank_that_failed_explains_the_ends_of_the_others(run: Path) -> None
 
 def test_a_process_with_the_number_of_a_rank_is_not_the_rank(run: Path) -> None:
     """Process ids are used again: process 1 runs, and started at another time."""
-    other = late(pid=1, host=HangAlarm(run, LIMIT_S, print)._host, started_ticks=2**40)
+    other = late(pid=1, host=platform.node(), started_ticks=2**40)
     write(run, other)
     alarm = HangAlarm(run, LIMIT_S, lambda line: None)
     evidence = read_evidence(run)
     assert evidence is not None
-    alarm._look(evidence, __import__("select").poll())
+    alarm._look(evidence, select.poll())
     seen = read_evidence(run)
     assert seen is not None
     assert seen.ranks[3].state == RUNNING
     assert seen.is_dead(3)
+
+
+def test_a_clock_that_jumps_raises_no_alarm(run: Path) -> None:
+    """The statuses are a second old by the time that has passed, and an hour by the clock."""
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    for number in range(4):
+        write(run, rank(number, moved_ns=NOW - SECOND, alive_ns=NOW))
+    for second in range(6):
+        evidence = read_evidence(run, NOW + 3600 * SECOND)
+        assert evidence is not None
+        alarm._judge(evidence, NOW + (3600 + second) * SECOND, NOW + second * SECOND)
+    assert said == []
+
+
+def test_a_long_part_is_not_said_to_be_longer_after_a_jump(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notice needs no time to settle. The ranks write again some seconds after the jump."""
+    clock = {"wall": NOW, "now": 10 * SECOND}
+    monkeypatch.setattr("profkit.run.hang_alarm.wall_ns", lambda: clock["wall"])
+    monkeypatch.setattr("profkit.run.hang_alarm.now_ns", lambda: clock["now"])
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    for second in range(15):
+        jump_ns = 3600 * SECOND if second >= 3 else 0
+        clock |= {"wall": NOW + second * SECOND + jump_ns, "now": (10 + second) * SECOND}
+        if second % 5 == 2:
+            began = clock["wall"] - second * SECOND
+            for number in range(4):
+                times = {"written_ns": clock["wall"], "moved_ns": began, "alive_ns": clock["wall"]}
+                write(run, rank(number, host=alarm._host, evaluates=number == 0, **times))
+        alarm._look_once(select.poll())
+    assert said == []
+
+
+def test_the_length_of_a_standstill_does_not_follow_the_clock(run: Path) -> None:
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    write(run, rank(0), rank(1), rank(2), late())
+    judge_now(alarm, run, NOW)
+    jumped = NOW - 3600 * SECOND
+    for number in range(4):
+        write(run, rank(number, written_ns=jumped, moved_ns=jumped, alive_ns=jumped))
+    evidence = read_evidence(run)
+    assert evidence is not None
+    alarm._judge(evidence, jumped, NOW + 5 * SECOND)
+    assert said[-1] == "the job moves again, after 45.0 s without a step"
+
+
+def test_a_full_disk_leaves_the_printed_verdict(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("profkit.run.hang_alarm.append_event", fail)
+    monkeypatch.setattr("profkit.run.hang_alarm.replace_json", fail)
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    here = platform.node()
+    write(run, rank(0), rank(1), rank(2), late(host=here, pid=os.getppid(), started_ticks=1))
+    evidence = read_evidence(run)
+    assert evidence is not None
+    alarm._look(evidence, select.poll())
+    judge_now(alarm, run, NOW)
+    assert said[0].startswith("the job stands still")
+    assert alarm.unresolved
+
+
+def ended(run: Path, after_s: dict[int, float], told_s: float | None = None) -> None:
+    ends = {str(1000 + number): NOW + int(s * SECOND) for number, s in after_s.items()}
+    told_ns = None if told_s is None else NOW + int(told_s * SECOND)
+    content = {"states": {}, "ended_ns": ends, "told_ns": told_ns}
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+
+
+def test_ranks_that_end_one_after_the_other_because_they_are_told_to_are_not_dead(
+    run: Path,
+) -> None:
+    write(run, rank(0), rank(1), rank(2), late())
+    ended(run, {0: 1.0, 1: 1.5, 2: 9.0, 3: 31.0}, told_s=0.9)
+    evidence = read_evidence(run)
+    assert evidence is not None
+    assert not any(map(evidence.is_dead, range(4)))
+    ended(run, {3: 0.5, 0: 1.0}, told_s=0.9)
+    evidence = read_evidence(run)
+    assert evidence is not None
+    assert list(filter(evidence.is_dead, range(4))) == [3]
+
+
+def test_the_end_of_an_earlier_process_of_the_same_number_is_not_that_of_the_rank(
+    run: Path,
+) -> None:
+    write(run, rank(0), rank(1), rank(2), late())
+    ended(run, {3: -300.0})
+    evidence = read_evidence(run)
+    assert evidence is not None
+    assert not evidence.is_dead(3)
+
+
+def test_a_rank_in_another_container_of_this_name_is_not_looked_up_here(run: Path) -> None:
+    other = late(pid=1, host=platform.node(), started_ticks=7, pid_space=f"{pid_space()}x")
+    write(run, other)
+    alarm = HangAlarm(run, LIMIT_S, lambda line: None)
+    evidence = read_evidence(run)
+    assert evidence is not None
+    alarm._look(evidence, select.poll())
+    seen = read_evidence(run)
+    assert seen is not None
+    assert not seen.is_dead(3)
+
+
+def test_ranks_that_stand_in_wait_for_a_dead_one_are_a_hang(run: Path) -> None:
+    dead = late(written_ns=NOW - 38 * SECOND)
+    write(run, rank(0, peers={"1003": ""}), rank(1), rank(2), dead)
+    account = read_account(run)
+    assert account.state == HUNG
+    assert "rank dead" in account.headline
+
+
+DAMAGED = (
+    {"event": SEEN},
+    {"event": SEEN, "verdict": {"level": "alarm", "class": "never entered"}},
+    {"event": SEEN, "verdict": {"class": 5, "level": "alarm"}},
+    {"event": MOVED},
+    {"event": MOVED, "stood_s": "long"},
+    {"event": MOVED, "stood_s": float("inf")},
+    [SEEN],
+)
+
+
+@pytest.mark.parametrize("field", ["class", "level", "text", "ranks", "places", "missing"])
+@pytest.mark.parametrize("value", [5, "x", None, [1], {"1": 2}])
+def test_an_event_with_anything_in_it_harms_no_reader(run: Path, field: str, value: object) -> None:
+    write(run, rank(0), rank(1), rank(2), late())
+    judge_now(HangAlarm(run, LIMIT_S, lambda line: None), run, NOW)
+    (path,) = (run / FOLDER).glob(f"*{SUFFIX}")
+    event = json.loads(path.read_text())
+    event["verdict"][field] = value
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in (*DAMAGED, event)))
+    assert "\n".join(read_account(run).lines())
+    assert say_standstill(run)
+    is_hung(run)

@@ -126,6 +126,36 @@ def test_a_forked_child_ends(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+FORKING_OFTEN = """
+import os, sys, threading, time
+from pathlib import Path
+from profkit.run.lookout.fault_stack import FaultStack
+
+stack = FaultStack(Path(sys.argv[1]), 0.5)
+stack.open()
+def put_off():
+    while True:
+        stack.put_off()
+threading.Thread(target=put_off, daemon=True).start()
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        sys.exit(3)
+    deadline = time.monotonic() + 20
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, 9)
+            sys.exit("the child hangs")
+        time.sleep(0.01)
+"""
+
+
+def test_a_fork_while_the_timer_is_set_leaves_a_child_that_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKING_OFTEN, str(tmp_path / "stack")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 GIVING_WAY = """
 import sys, time
 from pathlib import Path

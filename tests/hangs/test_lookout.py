@@ -18,7 +18,8 @@ from profkit.instrument.collectives import CallLog, Group, Message
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank
-from profkit.run.lookout.lookout import Lookout
+from profkit.run.job import Job
+from profkit.run.lookout.lookout import LONGEST_END_S, Lookout
 from profkit.run.lookout.stacks import native_id
 
 LIMIT_S = 1.2
@@ -118,6 +119,83 @@ def test_a_place_that_is_known_later_leaves_one_file(tmp_path: Path, tracker: Tr
     time.sleep(LIMIT_S / 3)
     lookout.stop()
     assert (read(tmp_path).rank, read(tmp_path).world_size) == (3, 4)
+
+
+def test_a_clock_that_jumps_makes_no_standstill(
+    tmp_path: Path, tracker: Tracker, lookout: Lookout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker.recorder.end_step(tracker.recorder.clock(), 4)
+    time.sleep(LIMIT_S / 6)
+    monkeypatch.setattr(
+        "profkit.run.lookout.lookout.wall_ns", lambda: time.time_ns() + 3600 * 10**9
+    )
+    time.sleep(LIMIT_S / 3)
+    status = read(tmp_path)
+    assert status.written_ns > time.time_ns() + 3000 * 10**9
+    assert status.stood_ns < LIMIT_S * 1e9
+
+
+def test_a_disk_that_is_full_for_a_while_does_not_end_the_lookout(
+    tmp_path: Path, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def fail(status: Status, folder: Path) -> None:
+        tries.append(status)
+        if len(tries) < 3:
+            raise OSError(28, "No space left on device")
+        write(status, folder)
+
+    write = Status.write
+    monkeypatch.setattr(Status, "write", fail)
+    lookout = Lookout(tmp_path, tracker, LIMIT_S)
+    lookout.start(Rank(0, 1), lambda: None)
+    time.sleep(LIMIT_S)
+    assert len(tries) > 3
+    assert read(tmp_path).state == RUNNING
+    lookout.stop()
+
+
+def test_a_disk_that_does_not_answer_does_not_hold_up_the_end(
+    tmp_path: Path, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(Status, "write", lambda status, folder: answer.wait(60))
+    lookout = Lookout(tmp_path, tracker, LIMIT_S)
+    lookout.start(Rank(0, 1), lambda: None)
+    time.sleep(LIMIT_S / 3)
+    before = time.monotonic()
+    lookout.stop()
+    assert time.monotonic() - before < LONGEST_END_S + 1
+    answer.set()
+
+
+def test_an_interrupt_is_no_error_of_the_rank(
+    tmp_path: Path, tracker: Tracker, lookout: Lookout
+) -> None:
+    tracker.recorder.end_step(tracker.recorder.clock(), 4)
+    time.sleep(LIMIT_S)
+    lookout.stop(KeyboardInterrupt())
+    status = read(tmp_path)
+    assert (status.state, status.error) == (RUNNING, "")
+    assert status.stack
+
+
+def test_a_process_that_is_not_the_rank_leaves_nothing(tmp_path: Path, tracker: Tracker) -> None:
+    lookout = Lookout(tmp_path, tracker, LIMIT_S)
+    lookout.start(Rank(0, 1), lambda: None)
+    time.sleep(LIMIT_S / 3)
+    lookout.give_up()
+    lookout.stop()
+    assert not list((tmp_path / FOLDER).iterdir())
+
+
+def test_a_job_that_ended_before_its_files_were_open_is_not_running(tmp_path: Path) -> None:
+    """The thread that opens the files starts the lookout, which may be after the job's end."""
+    job = Job(tmp_path)
+    job.finish()
+    job._look_out(Rank(0, 1))
+    assert read(tmp_path).state == ENDED
 
 
 def test_a_forked_rank_looks_at_its_own_thread() -> None:

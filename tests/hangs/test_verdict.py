@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from profkit.hangs.evidence import Evidence, read_evidence
-from profkit.hangs.status import FAILED, FOLDER, Call, Frame, Status, Worker
+from profkit.hangs.status import FAILED, FOLDER, Call, Frame, Status, Worker, plain_host
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
 from profkit.hangs.words import as_json, say_verdict
 
@@ -278,3 +279,97 @@ def test_the_stack_of_the_fault_handler_stands_in_for_a_held_interpreter(tmp_pat
     assert evidence is not None
     assert evidence.native == {0}
     assert [frame.line for frame in evidence.ranks[0].stack] == [9, 30]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400])
+def test_a_number_that_no_status_has_is_damage(tmp_path: Path, value: float) -> None:
+    (tmp_path / FOLDER).mkdir()
+    status = rank(0)
+    status.write(tmp_path / FOLDER)
+    for name in ("limit_s", "written_ns", "usual_step_s"):
+        content = json.dumps({**status.as_content(), name: value})
+        (tmp_path / FOLDER / status.file_name).write_text(content)
+        evidence = read_evidence(tmp_path)
+        assert evidence is not None
+        assert "the file is damaged" in evidence.damaged[0]
+
+
+def test_a_host_is_not_taken_for_another_that_ends_like_it(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    pod = "resnet50-on-imagenet-with-large-batches-worker-{}".format
+    hosts = ("a-1", "b-a-1", "a-1-b", pod(0), pod(1))
+    for number, host in enumerate(hosts):
+        rank(number, host=host).write(tmp_path / FOLDER)
+    for number, host in enumerate(hosts):
+        evidence = read_evidence(tmp_path, host=plain_host(host))
+        assert evidence is not None
+        assert list(evidence.ranks) == [number]
+
+
+def test_the_clock_of_another_host_makes_no_standstill_longer() -> None:
+    behind = [rank(number, host="b", pid=5) for number in (1, 2)]
+    late_ns = NOW + 300 * SECOND  # the clock of `gpu01` is ahead by that
+    here = rank(0, written_ns=late_ns, moved_ns=late_ns - 40 * SECOND)
+    found = judge(Evidence({0: here, 1: behind[0], 2: behind[1]}, 3), late_ns, "gpu01")
+    assert found is not None
+    assert found.stood_s == 40.0
+
+
+def test_a_hostile_name_steers_no_terminal() -> None:
+    late = rank(3, stack=IN_CODE, calls=calls(55, done=True), thread_state="S")
+    late = dataclasses.replace(late, system_call="\x1b[2J", reads="\x1b]0;x\x07")
+    assert say_verdict(verdict_of(*waiting(0, 1, 2), late)).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("function", "is_one"),
+    [
+        ("evaluate", True),
+        ("Trainer.evaluate", True),
+        ("Training._evaluate", True),
+        ("run_eval", True),
+        ("valid_one_epoch", True),
+        ("Judge.validate", True),
+        ("Evaluation.run", True),
+        ("train_and_evaluate", False),
+        ("train_and_evaluate.<locals>.step", False),
+        ("fit_and_validate", False),
+        ("is_valid", False),
+        ("validate_sample", False),
+        ("main", False),
+        ("retrieval", False),
+    ],
+)
+def test_the_name_of_a_function_that_evaluates(function: str, is_one: bool) -> None:
+    """A rank that stands in a loop that also evaluates is no rank that evaluates."""
+    frame = Frame("/home/me/train.py", function, 12, "job")
+    late = rank(3, stack=(*IN_CODE, frame), calls=calls(55, done=True))
+    expected = HangClass.EVALUATION if is_one else HangClass.NEVER_ENTERED
+    assert verdict_of(*waiting(0, 1, 2), late).kind is expected
+
+
+def test_ranks_that_are_not_described_are_not_said_to_do_the_same() -> None:
+    late = [rank(number, stack=IN_CODE, calls=calls(55, done=True)) for number in range(1, 7)]
+    words = say_verdict(verdict_of(rank(0), *late))
+    assert words.endswith("ranks 5-6 hold up the job, too")
+
+
+def test_ranks_that_wait_in_no_known_collective_say_nothing_of_it() -> None:
+    backward = (
+        Frame(f"{TORCH}autograd/graph.py", "_engine_run_backward", 800, "package"),
+        *IN_CODE,
+    )
+    first = rank(0, stack=backward, calls=(), calls_from="")
+    late = rank(1, stack=IN_CODE, calls=(), calls_from="")
+    words = say_verdict(verdict_of(first, late))
+    assert words.startswith("rank 0 waits for other ranks; rank 1 stands: train.py:12 resize")
+
+
+def test_a_call_that_only_the_stack_shows_follows_the_latest_one() -> None:
+    """profkit's own record lists the calls group by group."""
+    first = calls(55, done=True, group="0", since_ns=NOW)
+    second = calls(7, done=True, group="1", since_ns=NOW - SECOND)
+    everybody = [rank(number, calls=(*first, *second)) for number in range(4)]
+    found = verdict_of(*everybody)
+    assert found.kind is HangClass.NONE_LEFT
+    assert say_verdict(found) == ("ranks 0-3 have all entered all_reduce #56, and none has left it")

@@ -95,7 +95,7 @@ def test_the_words_in_files() -> None:
 
 
 def test_the_schema_version_and_its_columns() -> None:
-    assert SCHEMA_VERSION == (1, 1)
+    assert SCHEMA_VERSION == (1, 2)
     assert {table: " ".join(schema.names) for table, schema in SCHEMAS.items()} == {
         "steps": "rank step start_ns end_ns sample_count loss grad_scale instrumented epoch",
         "spans": (
@@ -108,7 +108,7 @@ def test_the_schema_version_and_its_columns() -> None:
         ),
         "collectives": (
             "rank communicator sequence op bytes dtype group_size ready_ns start_ns end_ns "
-            "backend step bucket"
+            "backend step bucket dimension module microbatch"
         ),
         "samples": "rank device source metric time_ns value",
         "stacks": "rank time_ns late_ns every_ns thread stack",

@@ -149,6 +149,13 @@ def test_shapes_of_nested_batches_are_told() -> None:
     assert describe_batches(["8", "8", "4"]) == {"batch_shapes": "8", "batch_shapes_distinct": 2}
 
 
+def test_of_batches_that_vary_the_mean_size_is_told() -> None:
+    facts = describe_batches([f"8x{length}, 8" for length in (10, 20, 30, 20)])
+    assert (facts["batch_shapes"], facts["batch_shapes_distinct"]) == ("8x20, 8", 3)
+    assert facts["batch_elements"] == 8 * 20
+    assert facts["batch_elements_error"] == pytest.approx(8 * 8.165 / 2, rel=0.01)
+
+
 def _record(folder: Path, *options: str, width: int) -> tuple[str, Trace]:
     command = [sys.executable, "-m", "profkit", "run", *options, "--"]
     job = [sys.executable, str(JOB), str(width)]

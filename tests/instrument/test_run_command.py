@@ -16,10 +16,12 @@ import pyarrow.compute as pc
 import pytest
 
 from profkit.analysis.exchange import split_exchange
+from profkit.analysis.overview import build_overview
 from profkit.analysis.selection import select_steps
 from profkit.cli import main
+from profkit.explain.explained import explain
 from profkit.run import launch
-from profkit.run.launch import forwarding
+from profkit.run.signals import forwarding
 from profkit.trace import Trace, verify
 from profkit.trace.reader import find_runs
 from profkit.vocab import Integrity, RunState
@@ -258,6 +260,17 @@ def test_disabled_leaves_no_run(tmp_path: Path) -> None:
     )
     ended = _run([sys.executable, "-c", code], tmp_path, env={"PROFKIT_DISABLE": "1"})
     assert (ended.out, ended.run, ended.code) == ("None False\n", None, 0)
+
+
+def test_processes_that_are_no_ranks_are_said_not_to_be_recorded(tmp_path: Path) -> None:
+    """One of the two is recorded, and every page says that the other is missing."""
+    trace = _run([sys.executable, JOBS / "shared_model.py"], tmp_path).trace
+    assert set(trace.steps["sample_count"].to_pylist()) == {8}
+    assert trace.steps.num_rows == 24
+    (flag,) = (each for each in trace.manifest.flags if "processes" in each)
+    assert "2 processes of the job trained, and 1 of them is recorded" in flag
+    assert flag in build_overview(trace).flags
+    assert any(flag in caveat for caveat in explain(trace, trace).caveats)
 
 
 def test_a_job_without_a_framework_is_told_that_nothing_was_recorded(tmp_path: Path) -> None:

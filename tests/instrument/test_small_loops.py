@@ -403,6 +403,55 @@ def two_networks_without_a_loader() -> None:
         optimizers[0].zero_grad()
 
 
+@loop(samples=None)
+def networks_against_each_other_without_a_loader() -> None:
+    """The first network is called with gradients in the update of the second."""
+    generator, critic = torch.nn.Linear(WIDTH, WIDTH), network()
+    optimizers = sgd(generator), sgd(critic)
+    for inputs, targets in tensors():
+        made = generator(torch.randn(BATCH, WIDTH))
+        optimizers[1].zero_grad()
+        error(critic, (inputs, targets)).backward()
+        error(critic, (made.detach(), -targets)).backward()
+        optimizers[1].step()
+        optimizers[0].zero_grad()
+        error(critic, (made, targets)).backward()
+        optimizers[0].step()
+
+
+@loop(samples=None)
+def three_networks_without_a_loader() -> None:
+    networks = network(), network(), network()
+    optimizers = [sgd(each) for each in networks]
+    for batch in tensors():
+        for each, optimizer in zip(networks, optimizers, strict=True):
+            optimizer.zero_grad()
+            error(each, batch).backward()
+            optimizer.step()
+
+
+@loop(samples=None)
+def network_that_nobody_trains() -> None:
+    """Its parameters have gradients, and no optimizer updates them."""
+    features, head = torch.nn.Linear(WIDTH, WIDTH), network()
+    optimizer = sgd(head)
+    for inputs, targets in tensors():
+        optimizer.zero_grad()
+        error(head, (features(inputs), targets)).backward()
+        optimizer.step()
+
+
+@loop(samples=None, phases=("forward", "backward"))
+def first_updates_are_skipped() -> None:
+    model = network()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    for number, batch in enumerate(tensors()):
+        optimizer.zero_grad()
+        scaler.scale(error(model, batch) * (1e30 if number < 3 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 @loop()
 def trained_in_a_thread() -> None:
     thread = threading.Thread(target=plain)
@@ -501,22 +550,8 @@ def kit() -> TorchKit:
     return TorchKit()
 
 
-KNOWN_WRONG = {
-    "two_networks_without_a_loader": "the first step ends after the first optimizer, because "
-    "nothing shows yet that there is a second one",
-}
-
-
-def _names() -> Iterator[Any]:
-    for name in sorted(LOOPS):
-        marks = []
-        if name in KNOWN_WRONG:
-            marks.append(pytest.mark.xfail(strict=True, reason=KNOWN_WRONG[name]))
-        yield pytest.param(name, marks=marks)
-
-
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
-@pytest.mark.parametrize("name", list(_names()))
+@pytest.mark.parametrize("name", sorted(LOOPS))
 def test_a_small_loop_has_its_steps_samples_and_phases(name: str, follow: Follow) -> None:
     known = LOOPS[name]
     followed = follow()
@@ -561,3 +596,31 @@ def test_the_wait_for_another_threads_batches_is_said_to_be_unknown(follow: Foll
     notes = [row[2] for row in followed.readings if row[2].startswith(UNMEASURED)]
     assert len(notes) == 1
     assert "another thread" in notes[0]
+
+
+def test_threads_that_train_one_model_are_said_not_to_be_followed(follow: Follow) -> None:
+    """Steps and samples are those of one thread, and the run says so."""
+    followed = follow()
+    model, gate = network(), threading.Barrier(2)
+
+    def work() -> None:
+        gate.wait()
+        train(loader(), model)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    followed.finish()
+    assert len(followed.samples) == STEPS
+    notes = [row[2] for row in followed.readings if row[2].startswith(UNMEASURED)]
+    assert len([note for note in notes if "updates of weights by other threads" in note]) == 1
+
+
+@pytest.mark.parametrize("name", ["plain", "trained_in_a_thread", "two_networks_without_a_loader"])
+def test_a_loop_of_one_thread_has_no_other_trainer(name: str, follow: Follow) -> None:
+    followed = follow()
+    LOOPS[name].run()
+    followed.finish()
+    assert not [row for row in followed.readings if "other threads" in row[2]]

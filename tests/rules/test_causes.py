@@ -27,10 +27,12 @@ from profkit.explain.rules import (
     amp_without_effect,
     bad_samples,
     garbage_pauses,
+    more_calls,
     skipped_amp_steps,
     worker_start,
 )
 from profkit.explain.rules.base import Case, Cause, all_of, compute_row
+from profkit.explain.rules.more_calls import Calls
 from profkit.explain.turned import find_gains
 from profkit.plugins import RULES
 from profkit.testing import synthetic, synthetic_trace
@@ -44,6 +46,7 @@ FIGURES: Mapping[str, Callable[[Evidence], object]] = {
     "garbage_ns": garbage_pauses.garbage_ns,
     "skipped_share": skipped_amp_steps.skipped_share,
     "epoch_start_ns": worker_start.epoch_start_ns,
+    "calls": more_calls.count_calls,
 }
 """The figures that only one rule computes; all others are attributes of the evidence."""
 
@@ -183,6 +186,12 @@ PLANTED = {
     ),
     "skipped_amp_steps": Planted(
         11, {}, {"skipped_share": 0.0}, {"skipped_share": 0.25}, is_cost_of_the_sign=True
+    ),
+    "more_calls": Planted(
+        36,
+        {"phase_ns": {"forward": 24 * MS, "backward": 48 * MS}},
+        {"calls": {"forward": Calls(4, 0.0), "backward": Calls(4, 0.0)}},
+        {"calls": {"forward": Calls(8, 0.0), "backward": Calls(8, 0.0)}},
     ),
     "bad_samples": Planted(8, {"phase_ns": {"data": 10 * MS}}, {}, {"bad_samples": 12}),
 }

@@ -28,6 +28,8 @@ def _rows(**changed: Any) -> pa.Table:
         "bytes": [512, 512, 4096, 4096] * 2,
         "bucket": [None, None, 0, 1] * 2,
         "start_ns": [120, 220, 240, 260, 170, 270, 290, 310],
+        "dimension": pa.array([None] * 8, pa.string()),
+        "module": pa.array([None] * 8, pa.string()),
     } | changed
     return pa.table(columns)
 
@@ -41,8 +43,21 @@ def _rows(**changed: Any) -> pa.Table:
         ({"bytes": [2 * MAX_STATISTICS_BYTES] * 8}, 0.0),
         ({"start_ns": [90, 410, 240, 260, 140, 460, 290, 310]}, 0.0),
         ({"start_ns": [420, 460] * 4}, 0.0),
+        ({"dimension": ["dp"] * 8}, 2.0),
+        ({"dimension": ["dp", "tp_inner", "dp", "dp"] * 2}, 1.0),
+        ({"module": ["layers.0", None, None, None] * 2}, 1.0),
     ],
-    ids=["layers", "buffers", "sharded weights", "weights", "around a step", "metrics"],
+    ids=[
+        "layers",
+        "buffers",
+        "sharded weights",
+        "weights",
+        "around a step",
+        "metrics",
+        "data parallel",
+        "tensor parallel",
+        "FSDP",
+    ],
 )
 def test_messages_of_layers_are_counted(changed: dict[str, Any], others: float) -> None:
     found = summarize_exchanges(_rows(**changed), SPANS, steps=1, ranks=2)

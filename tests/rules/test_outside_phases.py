@@ -105,6 +105,8 @@ def test_a_pause_between_phases_is_named_with_its_place(
     assert cause.cost_ns.value == pytest.approx(ADDED_NS, rel=0.05)
     assert len([each for each in view.causes if each.cost_ns]) == 1
     assert place in cause.evidence
+    usual = {"forward": "the loss", "backward": "clipping", "optimizer": "logging"}
+    assert usual.get(after, "the batch") in cause.remedy
 
 
 def test_a_pause_on_one_rank_is_a_late_rank(compare: Compare) -> None:
@@ -129,6 +131,8 @@ def test_the_processor_says_if_the_loop_waits(own: float, words: str, compare: C
 def test_a_step_that_is_slower_all_over_is_no_pause(compare: Compare) -> None:
     slower = {"forward": 24 * MS, "backward": 48 * MS, "optimizer": 8 * MS}
     assert _find(compare(known_ns=6 * MS, added_ns=14 * MS)) is not None
+    assert _find(compare(known_ns=20 * MS, added_ns=36 * MS)) is not None
+    assert _find(compare(known_ns=20 * MS, added_ns=27 * MS)) is None
     assert _find(compare(known_ns=6 * MS, added_ns=14 * MS, phase_ns=slower)) is None
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from profkit.analysis.kernels.view import kernels_of
 from profkit.analysis.overview import build_overview
+from profkit.analysis.views.code import build_code_view
 from profkit.analysis.views.loader import build_loader_view
 from profkit.analysis.views.ranks import build_ranks_view
 from profkit.trace import Trace, verify
@@ -105,7 +106,16 @@ def _words(content: Any) -> Iterator[str]:
 
 
 def test_the_readme_names_each_with_its_command() -> None:
-    words = (TRACES / "README.md").read_text()
+    lines = (TRACES / "README.md").read_text().splitlines()
     for run in RECORDED:
-        assert f"`{run.name}`" in words
-    assert words.count("profkit trace resnet50") >= len(RECORDED)
+        (line,) = (line for line in lines if f"`{run.name}`" in line)
+        assert re.search(r"`profkit (trace|run) ", line)
+
+
+def test_one_has_the_lines_of_a_loop_and_of_its_workers() -> None:
+    trace = Trace.open(TRACES / "recorded-plain-loop")
+    view = build_code_view(trace, None)
+    files = {row.line.place.file.rpartition("/")[2] for row in view.rows}
+    assert "plain_loop.py" in files
+    assert any(flame.boxes for flame in view.flames)
+    assert not trace.worker_stacks.broken

@@ -155,7 +155,7 @@ class LiveScreen(RunScreen[LiveView]):
 def _pulse_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
     """Yield the state of the run, its latest step, and its speed."""
     title, dim, bad = palette.style("title"), palette.style("dim"), palette.style("bad")
-    ranks = plural(view.world_size, "rank")
+    ranks = view.world
     if view.ranks_followed != view.world_size:
         ranks = f"{view.ranks_followed} of {ranks} followed"
     words = f"  {view.workload} · {view.framework} · {ranks}"

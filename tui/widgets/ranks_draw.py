@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from profkit.analysis.views.ranks import RanksView, Wait
 from profkit.report import ledger_text
+from profkit.report.exchange_sections import late_words
 from profkit.text import byte_size, duration, percent, plural, significant
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.columns import Column, Columns
@@ -42,9 +43,7 @@ def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
             f"{duration(late.waited_ns)} per step, {percent(late.share, 0)} of it for this rank"
         )
         words = f"rank {late.rank} is late: the others wait {waited}"
-        if late.excess_ns > 0:
-            words += f"; its {late.where} takes {duration(late.excess_ns)} longer than the others'"
-        yield [(words, palette.style("bad"))]
+        yield [(words + late_words(late), palette.style("bad"))]
     elif view.most_deviating is not None:
         rank, phase, excess = view.most_deviating
         longer = f"{phase} of rank {rank}, {duration(excess)} longer"

@@ -15,7 +15,8 @@ from profkit.analysis.views.run import Part, RunView
 from profkit.report import as_text
 from profkit.report.log_words import coverage, log_quality, sample_unit
 from profkit.report.words import interval_range, share_range
-from profkit.text import duration, percent, plural, significant
+from profkit.text import duration, percent, significant
+from profkit.trace.sharing import say_world
 from profkit.tui.themes import PHASE_LETTERS, Palette
 from profkit.tui.widgets.columns import Column, Columns
 from profkit.tui.widgets.draw import Piece, bar, folded, line, stacked
@@ -64,7 +65,7 @@ def headline(view: RunView, palette: Palette) -> Iterator[Text]:
         run.workload,
         run.framework,
         str(config.get("precision", "")),
-        plural(run.world_size, "rank"),
+        say_world(run.world_size, config),
         str(config.get("device", "")),
     ]
     if "batch_size" in config:

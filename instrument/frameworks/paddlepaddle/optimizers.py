@@ -7,9 +7,14 @@ from typing import Any
 
 import paddle
 
-from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.frameworks.base import Seams, other_trainer
 from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
-from profkit.instrument.frameworks.shared import Function, call_back, hook_scale, timed
+from profkit.instrument.frameworks.shared import (
+    Function,
+    call_back,
+    hook_scale,
+    timed,
+)
 from profkit.instrument.guard import Patches, guarded
 
 
@@ -44,6 +49,7 @@ def _wrap_step(seams: Seams, original: Function) -> Function:
     """Return an optimizer's method, timed."""
     seen = seams.tracker.seen
     remember = guarded("new optimizer", seen.add_optimizer, None)
+    note_other = other_trainer(seams)
 
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -52,7 +58,9 @@ def _wrap_step(seams: Seams, original: Function) -> Function:
         if id(self) not in seen.optimizers:
             remember(self)
         span = seams.begin_optimizer(id(self))
-        if span is not None and args and callable(args[0]):  # a closure, as of `LBFGS`
+        if span is None:
+            note_other()
+        elif args and callable(args[0]):  # a closure, as of `LBFGS`
             args = (call_back(seams, span, args[0]), *args[1:])
         return timed(seams, span, original, self, *args, **kwargs)
 

@@ -11,15 +11,25 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from profkit.instrument.captures import CAPTURES
-from profkit.instrument.collectives import CallLog, hook_calls
+from profkit.instrument.collectives import CallLog
 from profkit.instrument.frameworks.base import Books, Framework, Seams
-from profkit.instrument.frameworks.pytorch.collectives import DIALECT, hook_buffers, hook_waits
+from profkit.instrument.frameworks.pytorch.collectives import GroupCalls
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges, hook_ddp
 from profkit.instrument.frameworks.pytorch.device import CudaDevice, on_device
 from profkit.instrument.frameworks.pytorch.flight import dump_flight
+from profkit.instrument.frameworks.pytorch.functional import hook_functional
+from profkit.instrument.frameworks.pytorch.group_hooks import hook_each_group
+from profkit.instrument.frameworks.pytorch.group_methods import hook_methods
 from profkit.instrument.frameworks.pytorch.identity import describe_loader
+from profkit.instrument.frameworks.pytorch.layout import hook_meshes
 from profkit.instrument.frameworks.pytorch.optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks.pytorch.phases import hook_backward, hook_modules
+from profkit.instrument.frameworks.pytorch.units import hook_units
+from profkit.instrument.frameworks.pytorch.waits import (
+    hook_buffers,
+    hook_coalescing,
+    hook_waits,
+)
 from profkit.instrument.frameworks.pytorch.workers import hook_sizes, hook_workers
 from profkit.instrument.frameworks.shared import hook_copy, hook_iteration, hook_next, hook_saving
 from profkit.instrument.guard import Patches
@@ -51,9 +61,17 @@ def _hook_exchange(patches: Patches, books: Books) -> Exchanges:
     if torch.distributed.is_available():
         clock = books.recorder.clock
         log = CallLog(books.recorder, books.collectives, sequences, clock=clock)
-        # Both names of each function: torch's own wrappers use the second module.
-        owners = torch.distributed, torch.distributed.distributed_c10d
-        hook_calls(patches, DIALECT, log, *owners)
+        calls = GroupCalls(log)
+        has_hooks = hasattr(torch.distributed.ProcessGroup, "register_pre_hook")
+        calls.looks.append(hook_functional(patches, calls, starts=not has_hooks))
+        calls.looks.append(hook_units(patches, calls))
+        if has_hooks:  # torch 2.15 and later
+            hook_each_group(patches, calls)
+        else:
+            hook_methods(patches, calls)
+        hook_meshes(patches, calls.look)
+        calls.look()
+        hook_coalescing(patches, calls)
         hook_waits(patches, log)
         hook_buffers(patches, log)
     return hook_ddp(patches, books, sequences)

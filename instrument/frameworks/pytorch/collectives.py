@@ -1,138 +1,267 @@
-"""The functions of `torch.distributed`."""
+"""The collectives of a job, seen at the process group that all of them pass through.
+
+Since torch 2.15 a process group calls hooks around each operation, whoever starts it: a function of
+`torch.distributed`, FSDP, a functional collective, a pipeline, or C++. Before, the methods of the
+class `ProcessGroup` are the lowest place that Python sees.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from profkit.instrument.collectives import QUIET, Call, CallLog, Dialect, Group, Message, Sent
-from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
-from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.models import MOST_MODELS
+from profkit.instrument.collectives import CallLog, Group, Message, Sent
+from profkit.instrument.frameworks.pytorch.layout import LAYOUT
+from profkit.instrument.frameworks.pytorch.observed_group import size_of
+from profkit.instrument.guard import guarded
 
 BLOCKING = frozenset({"gloo", "mpi"})
-"""Backends whose collectives have ended when the call returns, unless it is asynchronous."""
+"""Backends whose collectives have ended when the host has waited for them."""
 
-_CALLS = {
-    "all_reduce": Call("all_reduce", "tensor"),
-    "broadcast": Call("broadcast", "tensor"),
-    "reduce": Call("reduce", "tensor"),
-    "all_gather": Call("all_gather", "tensor", is_part=True),
-    "all_gather_into_tensor": Call("all_gather", "output_tensor"),
-    "all_gather_single": Call("all_gather", "output_tensor"),  # its name since torch 2.15
-    "gather": Call("gather", "tensor", is_part=True),
-    "scatter": Call("scatter", "tensor", is_part=True),
-    "reduce_scatter": Call("reduce_scatter", "output", is_part=True),
-    "reduce_scatter_tensor": Call("reduce_scatter", "input"),
-    "reduce_scatter_single": Call("reduce_scatter", "input"),  # its name since torch 2.15
-    "all_to_all": Call("all_to_all", "input_tensor_list"),
-    "all_to_all_single": Call("all_to_all", "input"),
+
+class Operation(NamedTuple):
+    """An operation of process groups: its name in rows, and the tensors that are its message.
+
+    With `is_part`, these tensors are one rank's part of the whole message.
+    """
+
+    op: str
+    in_outputs: bool = False
+    is_part: bool = False
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "ALLREDUCE": Operation("all_reduce"),
+    "ALLREDUCE_COALESCED": Operation("all_reduce"),
+    "BROADCAST": Operation("broadcast"),
+    "REDUCE": Operation("reduce"),
+    "ALLGATHER": Operation("all_gather", in_outputs=True),
+    "ALLGATHER_BASE": Operation("all_gather", in_outputs=True),
+    "ALLGATHER_COALESCED": Operation("all_gather", in_outputs=True),
+    "ALLGATHER_INTO_TENSOR_COALESCED": Operation("all_gather", in_outputs=True),
+    "REDUCE_SCATTER": Operation("reduce_scatter"),
+    "REDUCE_SCATTER_BASE": Operation("reduce_scatter"),
+    "REDUCE_SCATTER_TENSOR_COALESCED": Operation("reduce_scatter"),
+    "ALLTOALL": Operation("all_to_all"),
+    "ALLTOALL_BASE": Operation("all_to_all"),
+    "GATHER": Operation("gather", is_part=True),
+    "SCATTER": Operation("scatter", in_outputs=True, is_part=True),
+    "BARRIER": Operation("barrier"),
+    "SEND": Operation("send"),
+    "RECV": Operation("recv", in_outputs=True),
 }
+"""The operations that make rows, by their names in `HookOpName`."""
+
+NOT_RECORDED: Final[Mapping[str, str]] = {
+    "SPLIT": "makes a group and sends no message of the job",
+    "NEW_WINDOW": "registers memory for one-sided access and sends nothing",
+    "UNKNOWN": "an operation without a name",
+}
+"""The other operations, with the reason."""
+
+HOOK_ID: Final = 0x70726F66
+"""The number of our hooks among those of a group; one that another tool has would replace them."""
+
+MOST_OPEN: Final = 4_096
+"""Operations that have begun and neither returned nor been waited for; more of them have failed."""
 
 
-def find_group(given: Any) -> Group | None:
-    """Return the group of a call, or `None` if this rank sends nothing."""
-    group = given
-    if group is None:
-        group = torch.distributed.group.WORLD
-    if group is None or group == torch.distributed.GroupMember.NON_GROUP_MEMBER:
+class Watched:
+    """A process group whose operations are recorded."""
+
+    def __init__(self, group: Group, rank: int, backends: Mapping[str, str]) -> None:
+        self._group = group
+        self._rank = rank
+        self._backends = backends
+        """The backend for each kind of device; a group may have several."""
+        self.open: dict[int, Sent] = {}
+        """The operations between their two hooks."""
+        self._groups: dict[tuple[str, str, int], Group] = {}
+        self._layout = LAYOUT.version
+
+    def group(self, device: str, op: str, root: int) -> Group:
+        """Return the ranks that take part in an operation on tensors of this kind of device."""
+        if self._layout != LAYOUT.version:  # a mesh was made, and may name the dimension
+            self._layout = LAYOUT.version
+            self._groups.clear()
+        is_message = op in ("send", "recv")
+        key = device, op if is_message else "", root if is_message else -1
+        found = self._groups.get(key)
+        if found is None:
+            group, backend = self._group, self._backends.get(device, self._group.backend)
+            group = group._replace(backend=backend, blocks=backend in BLOCKING)
+            group = group._replace(dimension=LAYOUT.dimensions.get(group.name) or None)
+            if is_message:
+                group = self._pair(group, op, root)
+            found = self._groups[key] = group
+        return found
+
+    def _pair(self, group: Group, op: str, other: int) -> Group:
+        """Return the sender and the receiver of a message as a group of their own.
+
+        The messages of one pair match by their order, and the other ranks take no part in them.
+        """
+        own = self._rank
+        peer = other if other >= 0 else own  # a receiver may take a message of any rank
+        named = str(other) if other >= 0 else "?"
+        name = f"{group.name}:{own}>{named}" if op == "send" else f"{group.name}:{named}>{own}"
+        return group._replace(
+            name=name, size=2, peer=group.members[peer] if group.members else peer
+        )
+
+
+class Unfinished(threading.local):
+    """The operations of this thread whose handle the caller does not have yet."""
+
+    work: Any = None
+    """The handle of a call that waits, until it does. torch would make a new one otherwise."""
+    coalesced: list[Sent] | None = None
+    """The operations that the device begins together, since torch collects them."""
+
+
+UNFINISHED = Unfinished()
+
+
+class Context(threading.local):
+    """The module of FSDP whose weights or gradients this thread sends now."""
+
+    module: str | None = None
+
+
+CONTEXT = Context()
+
+
+class GroupCalls:
+    """Makes rows of what process groups do, from the hooks before and after each operation."""
+
+    def __init__(self, log: CallLog) -> None:
+        self.log = log
+        self._dtypes: dict[Any, str] = {}
+        self.in_flight: dict[int, Sent] = {}
+        """Operations without a handle in Python, by the address of their first result."""
+        self.microbatches: dict[int, int] = {}
+        """The microbatches of messages that a pipeline is about to send or receive, by address."""
+        self._silent: set[tuple[str, str]] = set()
+        """The backends and operations whose handles do not report the end."""
+        self.looks: list[Callable[[], None]] = []
+        """Called when the job has imported something since the last operation."""
+        self._modules = 0
+
+    def look(self) -> None:
+        """Hook what the job has imported since."""
+        count = len(sys.modules)
+        if count != self._modules:
+            self._modules = count
+            for look in self.looks:
+                look()
+
+    def begin(
+        self,
+        watched: Watched,
+        operation: Operation,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        root: int,
+    ) -> Sent:
+        """Note that an operation begins."""
+        self.look()
+        tensors = outputs if operation.in_outputs else inputs
+        device = tensors[0].device.type if tensors else ""
+        group = watched.group(device, operation.op, root)
+        size = 0
+        for tensor in tensors:
+            size += size_of(tensor) if tensor.is_sparse else tensor.nbytes
+        if operation.is_part:
+            size *= group.size
+        sent = self.log.begin(group, operation.op, Message(size, self._name_type(tensors)))
+        sent.module = CONTEXT.module
+        if self.microbatches and operation.op in ("send", "recv"):
+            sent.microbatch = self.microbatches.pop(tensors[0].data_ptr(), None)
+        return sent
+
+    def end(self, sent: Sent, work: Any, *, is_async: bool) -> None:
+        """Note that an operation was handed over; its end is known when somebody has waited."""
+        if UNFINISHED.coalesced is not None and not sent.group.blocks:
+            UNFINISHED.coalesced.append(sent)
+        elif work is None:
+            self.log.end(sent, waited=True)
+        elif is_async:
+            if sent.address and sent.group.blocks:
+                self.in_flight[sent.address] = sent
+            self.follow(sent, work)
+        else:
+            sent.is_sync = True
+            self._await(sent, work)
+
+    def _await(self, sent: Sent, work: Any) -> None:
+        """Record an operation when the job has waited for it."""
+        before = UNFINISHED.work
+        missed = None if before is None else self.log.sent.get(before)
+        if missed is not None and missed.is_sync:  # nobody waited for it
+            del self.log.sent[before]
+            self.follow(missed, before)
+        sent.ends_with_wait = True
+        self.log.sent[work] = sent
+        UNFINISHED.work = work
+
+    def follow(self, sent: Sent, work: Any) -> None:
+        """Record an operation when its result is there, or else when the job has waited for it."""
+        log, kind = self.log, (sent.group.backend, sent.op)
+        if kind not in self._silent:
+            try:
+                future = work.get_future()
+            except RuntimeError:  # gloo has none for messages and some collectives
+                self._silent.add(kind)
+        if kind in self._silent:
+            if not sent.is_sync:
+                self._await(sent, work)
+            return
+        if sent.group.blocks:
+            log.sent[work] = sent
+
+        def end(_: Any, held: Any = work) -> None:
+            # `held` keeps the handle, by which `Work.wait` finds the operation.
+            finish()
+
+        def finish_unguarded() -> None:
+            if self.in_flight.get(sent.address) is sent:
+                del self.in_flight[sent.address]
+            log.end(sent, waited=False)
+
+        finish = guarded("collective done", finish_unguarded, None)
+        future.add_done_callback(end)
+
+    def _name_type(self, tensors: Sequence[Any]) -> str:
+        if not tensors:
+            return ""
+        dtype = tensors[0].dtype
+        name = self._dtypes.get(dtype)
+        if name is None:
+            name = self._dtypes[dtype] = str(dtype).removeprefix("torch.")
+        return name
+
+
+def describe_group(real: Any) -> Watched | None:
+    """Return a process group as rows name it, or `None` if this rank is not in it."""
+    rank = int(real.rank())
+    if rank < 0:
         return None
+    backends = {}
+    for device in real._device_types:  # noqa: SLF001  # torch has no public name for it
+        with contextlib.suppress(RuntimeError):  # a device that this machine lacks
+            backends[device.type] = real._get_backend(device).name().lower()  # noqa: SLF001
     try:
-        if torch.distributed.get_rank(group) < 0:
-            return None
-        backend = str(torch.distributed.get_backend(group))
-    except ValueError:  # a group that torch did not make itself, which it knows nothing of
-        return None
-    name = str(getattr(group, "group_name", "") or "default")
-    return Group(name, group.size(), backend, blocks=backend in BLOCKING)
-
-
-def measure_tensor(tensor: Any) -> Message:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return Message(tensor.numel() * tensor.element_size(), dtype)
-
-
-DIALECT = Dialect(
-    calls=_CALLS,
-    group=find_group,
-    message=measure_tensor,
-    waits=lambda arguments: not arguments.get("async_op", False),
-    when_done=lambda work, then: work.get_future().add_done_callback(lambda done: then()),
-    is_traced=torch.compiler.is_compiling,
-    times_waits=True,
-)
-
-
-def hook_waits(patches: Patches, log: CallLog) -> None:
-    """Time how long the host waits for a collective that it has sent without waiting.
-
-    FSDP sends all of its collectives so. Without this, the wait for a late rank is part of forward.
-    """
-    end = outside_compiler(guarded("collective waited for", log.end_wait, None))
-    work_type: Any = torch.distributed.Work
-    original: Callable[..., Any] = work_type.wait
-
-    @functools.wraps(original)
-    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        sent = None
-        if log.sent and not torch.compiler.is_compiling():
-            sent = log.sent.pop(self, None)
-        if sent is None:
-            return original(self, *args, **kwargs)
-        start = log.clock()
-        result = original(self, *args, **kwargs)
-        end(sent, start)
-        return result
-
-    skip_code(getattr(wait, "__code__"))  # noqa: B009  # wraps() hides it from mypy
-    wait.__qualname__ = wait.__name__  # a builtin's has no module
-    patches.replace(work_type, "wait", lambda _: wait)
-
-
-def hook_buffers(patches: Patches, log: CallLog) -> None:
-    """Record the broadcast of a model's buffers, with which DDP begins a forward.
-
-    C++ calls the process group of the model for it, so no other hook sees it.
-    """
-    known: dict[tuple[int, ...], Message] = {}
-
-    def begin_unguarded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sent | None:
-        group = find_group(args[0] if args else kwargs["process_group"])
-        tensors = args[1] if len(args) > 1 else kwargs["tensors"]
-        if group is None or not tensors:
-            return None
-        # A large model has hundreds of buffers, so their sizes are added up once.
-        first, last = tensors[0], tensors[-1]
-        key = id(first), len(tensors), first.numel(), last.numel()
-        message = known.get(key)
-        if message is None:
-            size = sum(measure_tensor(tensor).bytes for tensor in tensors)
-            message = Message(size, measure_tensor(first).dtype)
-            if len(known) < MOST_MODELS:
-                known[key] = message
-        return log.begin(group, "broadcast", message)
-
-    def end_unguarded(sent: Sent) -> None:
-        log.end(sent, waited=True)
-
-    begin = outside_compiler(guarded("buffers broadcast", begin_unguarded, None))
-    end = outside_compiler(guarded("buffers received", end_unguarded, None))
-    distributed: Any = torch.distributed
-    original: Callable[..., Any] = distributed._broadcast_coalesced  # noqa: SLF001  # DDP's
-
-    @functools.wraps(original)
-    def broadcast(*args: Any, **kwargs: Any) -> Any:
-        if QUIET.inside or torch.compiler.is_compiling():
-            return original(*args, **kwargs)
-        sent = begin(args, kwargs)
-        result = original(*args, **kwargs)
-        if sent is not None:
-            end(sent)
-        return result
-
-    skip_code(getattr(broadcast, "__code__"))  # noqa: B009  # as above
-    broadcast.__qualname__ = broadcast.__name__  # as above
-    patches.replace(distributed, "_broadcast_coalesced", lambda _: broadcast)
+        members = tuple(torch.distributed.get_process_group_ranks(real))
+    except (KeyError, RuntimeError, ValueError):
+        return None  # a group that torch did not make itself, which it knows nothing of
+    name = str(getattr(real, "group_name", "") or "default")
+    backend = next(iter(backends.values()), "")
+    if "cuda" in backends and torch.cuda.is_available():  # what has no tensors, as a barrier
+        backend = backends["cuda"]
+    group = Group(name, real.size(), backend, blocks=backend in BLOCKING, members=members)
+    return Watched(group, rank, backends)

@@ -22,6 +22,7 @@ from profkit.instrument.buckets import COMPLETES_WHEN_DONE, Bucket, BucketLog
 from profkit.instrument.collectives import QUIET
 from profkit.instrument.frameworks.base import Books, note_unmeasured
 from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
+from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.observed_group import ObservedGroup, size_of
 from profkit.instrument.frameworks.shared import call_first
 from profkit.instrument.guard import Patches, guarded, report_failure
@@ -128,6 +129,7 @@ class Exchanges:
             sequence=sequence,
             clock=recorder.clock,
             unmeasured=self.say_unmeasured,
+            dimension=LAYOUT.dimensions.get(name) or None,
         )
         follows = backend in COMPLETES_WHEN_DONE or not has_one_queue()
         if not follows:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from profkit.instrument.frameworks.pytorch.layout import LAYOUT, describe_layout
 from profkit.instrument.guard import guarded
 from profkit.instrument.identity import Facts, Seen, describe_parameters
 
@@ -51,6 +52,7 @@ def describe(seen: Seen, models: list[Any]) -> Facts:
     facts = _describe_models(models)
     facts |= _describe_optimizers(seen.living_optimizers())
     facts |= seen.loader
+    facts |= guarded("identity: layout", describe_layout, {})(models)
     for model in models:
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):
             facts |= _options(model, DDP_OPTIONS)
@@ -141,6 +143,7 @@ def _describe_optimizers(optimizers: list[Any]) -> Facts:
 
 def describe_loader(loader: Any) -> Facts:
     """Return the options of a loader that can change its speed."""
+    LAYOUT.note_loader(loader)
     facts = _options(loader, LOADER_OPTIONS)
     if "batch_size" not in facts:
         facts |= _options(getattr(loader, "batch_sampler", None), {"batch_size": "batch_size"})

@@ -13,7 +13,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.frameworks.base import Seams, other_trainer
 from profkit.instrument.frameworks.shared import Function, call_back, hook_scale
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.rows import Opened
@@ -31,6 +31,7 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
     notes, seen = seams.tracker.notes, seams.tracker.seen
     steps: PerThread[list[Opened]] = PerThread(list)
     """The regions of the optimizers that step now in a thread, the innermost last."""
+    note_other = other_trainer(seams)
     open_closure = guarded("closure", functools.partial(_open_closure, seams), None)
     count_around = guarded("optimizers around", _count_steps_around, 0)
 
@@ -46,7 +47,9 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
             report_failure("begin_optimizer", failure)
             span = None
         steps.own.append(span)
-        if span is not None and (len(args) > 1 or kwargs):
+        if span is None:
+            note_other()
+        elif len(args) > 1 or kwargs:
             return open_closure(span, args, kwargs)
         return None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +19,7 @@ from profkit.analysis.phases import StepTimes, step_times
 from profkit.analysis.rank_sums import untimed_work
 from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import StepPoint, step_points
+from profkit.trace.sharing import say_world
 from profkit.trace.tail import Latest
 from profkit.vocab import RunState
 
@@ -72,6 +75,8 @@ class LiveView:
     loss: float | None
     places: tuple[RankPlace, ...]
     points: tuple[StepPoint, ...]
+    world: str = ""
+    """The number of ranks, with the dimensions along which the job is parallel."""
     standstill: str = ""
     """The reason for which the job stands still, as `profkit why` says it."""
 
@@ -102,6 +107,7 @@ def build_live_view(name: str, latest: Latest, now_ns: int) -> LiveView:
         state=manifest.state,
         why=manifest.why,
         world_size=manifest.world_size,
+        world=say_world(manifest.world_size, _config_of(latest)),
         ranks_followed=len(latest.ranks),
         ranks_in_all=latest.ranks_in_all,
         newest_step=int(done[-1]) if len(done) else None,
@@ -116,6 +122,12 @@ def build_live_view(name: str, latest: Latest, now_ns: int) -> LiveView:
         places=tuple(map(RankPlace, by_rank["rank"].to_pylist(), by_rank["step_max"].to_pylist())),
         points=step_points(rows_of_steps(steps, done[-SHOWN_STEPS:]), Selection(done, {})),
     )
+
+
+def _config_of(latest: Latest) -> Mapping[str, Any]:
+    """Return the configuration, of which a run that still runs has parts with its ranks only."""
+    first = next(iter(latest.ranks.values()), None)
+    return {**(first.config if first else {}), **latest.manifest.config}
 
 
 def _parts(latest: Latest, recent: Ints) -> tuple[tuple[LivePart, ...], int, PhaseClock]:

@@ -21,12 +21,16 @@ from profkit.explain.rules.base import (
     share_of,
 )
 from profkit.text import duration, percent
+from profkit.vocab import Phase
 
 MIN_SHARE_OF_STEP = 0.05
 """Less is noise: between phases, the loop is held up as often as in them."""
 
-MIN_RATIO_TO_COMPUTING = 2.0
-"""The time must grow by more than this times the factor of computing: else all is slower."""
+MIN_GROWTH, GROWTH_TO_COMPUTING = 1.5, 2.0
+"""The time must take this factor longer, and more if computing takes longer: else all is slower.
+
+A lack of cores makes it grow by up to twice the share that computing grows by.
+"""
 
 MIN_SHARE_OF_PLACE = 0.5
 """One place must hold more than this share of what was added: else the loop is slower all over."""
@@ -46,10 +50,14 @@ Place = tuple[str, str]
 _OTHER_WORK = ("parameters_count", "parameters_bytes", "precision")
 """If one of these settings differs, the same code takes longer on other weights and gradients."""
 
-_REMEDY = (
-    "look at what the loop does there: logging, metrics, clipping, averages of weights, writing "
-    "files; 'profkit run --collect usual,stacks' samples its lines"
-)
+_BEFORE = {
+    Phase.FORWARD.value: "getting and changing the batch, a model's inputs",
+    Phase.BACKWARD.value: "the loss, and what is computed from the outputs",
+    Phase.OPTIMIZER.value: "clipping, reading gradients or losses",
+}
+"""The usual work before a phase; before anything else, it is that after the update."""
+
+_AFTER_UPDATE = "logging, metrics, averages of weights, writing files"
 
 
 def find(case: Case) -> Cause | None:
@@ -74,7 +82,8 @@ def find(case: Case) -> Cause | None:
         price,
         share_of(price.value, ledger),
         "; ".join(words),
-        _REMEDY,
+        f"look at what the loop does there: {_BEFORE.get(place[1], _AFTER_UPDATE)}; "
+        "'profkit run --collect usual,stacks' samples its lines",
         detail=f"{place[0]} to {place[1]}",
         rows=(UNKNOWN,),
     )
@@ -86,7 +95,7 @@ def _stands_out(case: Case, row: Row) -> bool:
         return False
     if row.delta.value < MIN_SHARE_OF_STEP * case.ledger.total.base.value:
         return False
-    least = MIN_RATIO_TO_COMPUTING * computing_factor(case.ledger)
+    least = MIN_GROWTH + GROWTH_TO_COMPUTING * (computing_factor(case.ledger) - 1)
     return row.target.value > least * row.base.value
 
 

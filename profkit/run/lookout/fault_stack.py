@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,7 +27,8 @@ class FaultStack:
         self._file: TextIO | None = None
         self._handler: Any = None
         self._patches = Patches()
-        self._armed = self._gave_way = self._forking = False
+        self._armed = self._gave_way = False
+        self._lock = threading.Lock()
 
     def open(self) -> None:
         """Open the file, unless other code of the process may have set the timer already."""
@@ -47,13 +49,14 @@ class FaultStack:
         )
 
     def _before_fork(self) -> None:
-        self._forking = True  # until the fork is over, no other thread may set the timer
-        self.disarm()
+        self._lock.acquire()  # until the fork is over, no other thread may set the timer
+        self._disarm()
 
     def _after_fork(self) -> None:
-        self._forking = False
+        self._lock.release()
 
     def _forget(self) -> None:
+        self._lock = threading.Lock()
         self._file = None
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,20 +69,28 @@ class FaultStack:
 
     def put_off(self) -> None:
         """Have the stack written if nobody calls this again in time."""
-        if self._file is not None and not (self._gave_way or self._forking):
-            self._original(self._after_s, file=self._file)
-            self._armed = True
+        with self._lock:
+            if self._file is not None and not self._gave_way:
+                self._original(self._after_s, file=self._file)
+                self._armed = True
 
-    def disarm(self) -> None:
+    def move(self, path: Path) -> None:
+        """Rename the file, because the rank is another one than it seemed."""
+        if self._file is not None:
+            os.rename(self._path, path)
+        self._path = path
+
+    def _disarm(self) -> None:
         if self._armed and self._handler is not None:
             self._armed = False
             self._handler.cancel_dump_traceback_later()
 
     def close(self) -> None:
         """Switch the timer off, and remove the file if nothing was written."""
-        self.disarm()
+        with self._lock:
+            self._disarm()
+            file, self._file = self._file, None
         self._patches.undo()
-        file, self._file = self._file, None
         if file is not None:
             file.close()
             if self._path.stat().st_size == 0:

@@ -14,45 +14,45 @@ import platform
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from profkit.clock import now_ns, wall_ns
 from profkit.hangs.flight import calls_of_dump
-from profkit.hangs.processes import ENDED_STATES, STOPPED, look_at
+from profkit.hangs.processes import look_at, pid_space
 from profkit.hangs.status import (
     ENDED,
     FAILED,
     FOLDER,
+    LONGEST_TICK_S,
     MOST_CALLS,
     STACK_SUFFIX,
     SUFFIX,
+    TICKS_PER_LIMIT,
+    TICKS_PER_WRITE,
     Call,
     Status,
-    plain_host,
     read_limit,
-    read_statuses,
 )
 from profkit.instrument.guard import guarded
 from profkit.instrument.tracking.pending import EVALUATION
 from profkit.instrument.tracking.states import CHECKPOINT
 from profkit.rank import Rank
 from profkit.run.lookout.fault_stack import FaultStack
+from profkit.run.lookout.ranks import calls_in_flight, look_at_peers
 from profkit.run.lookout.stacks import Stacks, look_at_workers, native_id
 from profkit.vocab import Phase
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
-    from profkit.instrument.tracking.tracker import Tracker
-
-LONGEST_TICK_S = 1.0
-TICKS_PER_LIMIT = 30
-TICKS_PER_WRITE = 5
-"""While steps end, the file is replaced once in so many ticks."""
+    from profkit.instrument.recorder import Recorder
 
 STANDS_AFTER = 1 / 6
 """The thread looks closely after this part of the limit without a step."""
+
+LONGEST_END_S = 2.0
+"""The end of a rank waits for its last status for so long; a disk may not answer."""
 
 MOST_DURATIONS = 31
 LIVE_SHARE = 0.02
@@ -61,12 +61,28 @@ LIVE_SHARE = 0.02
 MOST_ERROR_CHARS = 200
 
 
+class Loop(Protocol):
+    """The loop that is followed. A `Tracker` follows that of a job."""
+
+    @property
+    def recorder(self) -> Recorder: ...
+
+    @property
+    def thread(self) -> int | None: ...
+
+    @property
+    def models(self) -> Iterable[Any]: ...
+
+    @property
+    def standing(self) -> tuple[str, str]: ...
+
+
 class Lookout:
     """The thread, and the file that it keeps up to date."""
 
-    def __init__(self, run: Path, tracker: Tracker, limit_s: float | None = None) -> None:
+    def __init__(self, run: Path, loop: Loop, limit_s: float | None = None) -> None:
         self._folder = run / FOLDER
-        self._tracker = tracker
+        self._loop = loop
         self._limit_s = read_limit(os.environ) if limit_s is None else limit_s
         # A limit of 0 raises no alarm, but `profkit why` still has its files.
         self._tick_s = min(LONGEST_TICK_S, (self._limit_s or 30.0) / TICKS_PER_LIMIT)
@@ -80,66 +96,89 @@ class Lookout:
         self._fault: FaultStack | None = None
         self._framework: Framework | None = None
         self._read_framework: Callable[[], Framework | None] = lambda: None
+        self._moved_ns = self._alive_ns = now_ns()
+        self._error: BaseException | None = None
+        self._leaves_nothing = self._evaluates = False
         started = look_at(os.getpid()).started_ticks
-        self._status = Status(0, 1, platform.node(), os.getpid(), started_ticks=started)
+        self._status = Status(
+            0, 1, platform.node(), os.getpid(), started_ticks=started, pid_space=pid_space()
+        )
 
     def start(self, rank: Rank, framework: Callable[[], Framework | None]) -> None:
         """Follow this process as this rank; once it trains, the rank may change."""
         self._read_framework = framework
-        before, now = self._status.file_name, wall_ns()
-        self._status = dataclasses.replace(
-            self._status,
-            rank=rank.number,
-            world_size=rank.world_size,
-            limit_s=self._limit_s or self._status.limit_s,
-            store=f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}",
-            moved_ns=now,
-            alive_ns=now,
-        )
+        if not self._lock.acquire(timeout=LONGEST_TICK_S):
+            return  # the disk does not answer
+        try:
+            before = self._status.file_name
+            self._moved_ns = self._alive_ns = now_ns()
+            self._status = dataclasses.replace(
+                self._status,
+                rank=rank.number,
+                world_size=rank.world_size,
+                limit_s=self._limit_s or self._status.limit_s,
+                store=f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}",
+            )
+            if self._thread is not None and before != self._status.file_name:
+                (self._folder / before).unlink(missing_ok=True)
+                if self._fault is not None:
+                    self._fault.move(self._stack_path())
+        finally:
+            self._lock.release()
         if self._thread is None:
             self._thread = threading.Thread(
                 target=guarded("lookout", self._watch, None), name="profkit-lookout", daemon=True
             )
             self._thread.start()
-        elif before != self._status.file_name:
-            (self._folder / before).unlink(missing_ok=True)
 
-    def stop(self) -> None:
-        """Write how the rank ended. What was seen while it stood still stays in the file."""
+    def stop(self, error: BaseException | None = None) -> None:
+        """Have the thread write how the rank ended, and wait for that for a moment.
+
+        The error is the one that ended it, if the caller knows it. An interrupt is no error of the
+        rank: as after a SIGKILL, the file keeps what was seen before.
+        """
+        self._error = error or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         self._ended.set()
-        if self._thread is None:
-            return
-        self._thread.join(self._tick_s)
-        if self._fault is not None:
-            guarded("fault handler", self._fault.close, None)()
-        guarded("lookout", self._write_end, None)()
+        if self._thread is not None:
+            self._thread.join(LONGEST_END_S)
 
     def give_up(self) -> None:
         """Leave no status: another process is this rank."""
-        self._ended.set()
-        if self._fault is not None:
-            guarded("fault handler", self._fault.close, None)()
-        (self._folder / self._status.file_name).unlink(missing_ok=True)
-        self._thread = None
+        self._leaves_nothing = True
+        self.stop()
+
+    def _stack_path(self) -> Path:
+        return self._folder / self._status.file_name.replace(SUFFIX, STACK_SUFFIX)
 
     def _watch(self) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        path = self._folder / self._status.file_name.replace(SUFFIX, STACK_SUFFIX)
-        self._fault = FaultStack(path, max(2.0, (self._limit_s or 30.0) / 2))
+        self._fault = FaultStack(self._stack_path(), max(2.0, (self._limit_s or 30.0) / 2))
         guarded("fault handler", self._fault.open, None)()
-        tick = 0
+        # A disk that is full for a while must not end the lookout.
+        look = guarded("lookout", self._look, None)
+        number = 0
         while not self._ended.wait(self._tick_s):
-            with self._lock:
-                if self._is_worker():
-                    return
-                stands = self._follow_steps()
-                if stands:
-                    self._look_closely(with_calls=tick % TICKS_PER_WRITE == 0)
-                if tick % TICKS_PER_WRITE == 0:
-                    self._fault.put_off()
-                if stands or tick % TICKS_PER_WRITE == 0:
-                    self._status.write(self._folder)
-            tick += 1
+            if self._is_worker():
+                return
+            look(number)
+            number += 1
+        guarded("fault handler", self._fault.close, None)()
+        with self._lock:
+            if self._leaves_nothing:
+                (self._folder / self._status.file_name).unlink(missing_ok=True)
+            elif self._error is None or isinstance(self._error, Exception):
+                self._write_end(self._error)
+
+    def _look(self, number: int) -> None:
+        is_due = number % TICKS_PER_WRITE == 0
+        with self._lock:
+            if self._fault is not None and is_due:
+                self._fault.put_off()
+            stands = self._follow_steps()
+            if stands:
+                self._look_closely(with_calls=is_due)
+            if stands or is_due:
+                self._status.write(self._folder)
 
     def _is_worker(self) -> bool:
         """Return true in a loader's worker that has inherited the rank's environment."""
@@ -150,19 +189,18 @@ class Lookout:
 
     def _follow_steps(self) -> bool:
         """Note the steps that have ended; return true if none has for a while."""
-        recorder, status, now = self._tracker.recorder, self._status, wall_ns()
+        recorder, status, now = self._loop.recorder, self._status, now_ns()
         steps = recorder.step_index
-        models = [model for known in self._tracker.models for model in known.alive]
+        models = [model for known in self._loop.models for model in known.alive]
         training = any(getattr(model, "training", False) for model in models)
         if steps != status.steps:
             self._durations.append(recorder.last_step_ns / 1e9)
             self._seen_training |= training
             self._cpu = None
+            self._moved_ns = self._alive_ns = now
             status = dataclasses.replace(
                 status,
                 steps=steps,
-                moved_ns=now,
-                alive_ns=now,
                 usual_step_s=sorted(self._durations)[len(self._durations) // 2],
                 evaluates=False,
                 region="",
@@ -173,31 +211,39 @@ class Lookout:
                 workers=(),
                 peers={},
             )
-        self._status = dataclasses.replace(status, written_ns=now)
+        self._status = self._dated(status)
         self._evaluates = bool(models) and self._seen_training and not training
-        stood_s = (now - status.moved_ns) / 1e9
-        return stood_s >= max(
-            self._status.limit_ns * STANDS_AFTER / 1e9, 2 * self._status.usual_step_s
+        stood_ns = now - self._moved_ns
+        return stood_ns >= max(status.limit_ns * STANDS_AFTER, 2e9 * status.usual_step_s)
+
+    def _dated(self, status: Status) -> Status:
+        """Return the status as of now. The clock of the day may jump, and no interval uses it."""
+        wall, now = wall_ns(), now_ns()
+        return dataclasses.replace(
+            status,
+            written_ns=wall,
+            moved_ns=wall - (now - self._moved_ns),
+            alive_ns=wall - (now - self._alive_ns),
         )
 
     def _look_closely(self, *, with_calls: bool) -> None:
         """Note the stack, the state of the thread, collectives, workers, and the other ranks."""
-        tracker, status = self._tracker, self._status
-        thread = tracker.thread or threading.main_thread().ident or 0
+        loop, status = self._loop, self._status
+        thread = loop.thread or threading.main_thread().ident or 0
         stack, others = self._stacks.read(thread)
         look = look_at(os.getpid(), native_id(thread))
-        now = wall_ns()
+        now = now_ns()
         share = None
         if self._cpu is not None and now > self._cpu[0]:
             share = max(0.0, (look.cpu_s - self._cpu[1]) / ((now - self._cpu[0]) / 1e9))
         self._cpu = (now, look.cpu_s)
-        lives = stack != status.stack or (share or 0.0) > LIVE_SHARE
+        if stack != status.stack or (share or 0.0) > LIVE_SHARE:
+            self._alive_ns = now
         framework = self._read_framework()
-        phase, region = tracker.standing
-        self._status = dataclasses.replace(
+        phase, region = loop.standing
+        status = dataclasses.replace(
             status,
             framework=framework.name if framework else "",
-            alive_ns=now if lives else status.alive_ns,
             evaluates=self._evaluates or (phase == Phase.OTHER.value and region == EVALUATION),
             region=region if region == CHECKPOINT else "",
             thread_state=look.state,
@@ -208,8 +254,9 @@ class Lookout:
             stack=stack,
             other_stacks=others,
             workers=look_at_workers(),
-            peers=self._look_at_peers(),
+            peers=look_at_peers(self._folder, status),
         )
+        self._status = self._dated(status)
         if with_calls or not status.calls_from:
             self._read_calls(framework)
 
@@ -217,7 +264,7 @@ class Lookout:
         """Note the collectives: the framework's own list if there is one, or else profkit's."""
         calls: list[Call] = []
         source = ""
-        noted = guarded("collectives in flight", self._read_noted, [])()
+        noted = guarded("collectives in flight", calls_in_flight, [])(self._loop.recorder)
         if framework is not None:
             dump = guarded("flight recorder", framework.dump_flight, "")()
             if dump:
@@ -229,44 +276,17 @@ class Lookout:
             self._status, calls=tuple(calls[-MOST_CALLS:]), calls_from=source
         )
 
-    def _read_noted(self) -> list[Call]:
-        offset = wall_ns() - now_ns()
-        found: dict[tuple[str, int], Call] = {}
-        for log in list(self._tracker.recorder.in_flight):
-            for entered in log.entered():
-                key = entered.group, entered.sequence
-                if key not in found or not found[key].op:
-                    since_ns = entered.since_ns + offset if entered.since_ns else 0
-                    found[key] = Call(**{**entered._asdict(), "since_ns": since_ns})
-        return sorted(found.values(), key=lambda call: (call.group, call.sequence))
-
-    def _look_at_peers(self) -> dict[str, str]:
-        """Return the states of the other ranks on this host whose processes stopped or ended."""
-        states = {}
-        for other in read_statuses(self._folder, plain_host(self._status.host)):
-            if not isinstance(other, Status) or other.host != self._status.host:
-                continue
-            look = look_at(other.pid)
-            is_same = look.started_ticks == other.started_ticks
-            state = look.state if is_same else ""
-            if state in STOPPED or state in ENDED_STATES:
-                states[str(other.pid)] = state
-        return states
-
-    def _write_end(self) -> None:
-        error: Any = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        with self._lock:
-            said = ""
-            if error is not None:
-                said = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_ERROR_CHARS]
-                self._read_calls(self._read_framework())
-                stack = tuple(self._stacks.of_error(error))
-                self._status = dataclasses.replace(self._status, stack=stack)
-            self._status = dataclasses.replace(
-                self._status,
-                written_ns=wall_ns(),
-                state=FAILED if said else ENDED,
-                error=said,
-                steps=self._tracker.recorder.step_index,
-            )
-            self._status.write(self._folder)
+    def _write_end(self, error: Exception | None) -> None:
+        said = ""
+        if error is not None:
+            said = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_ERROR_CHARS]
+            self._read_calls(self._read_framework())
+            stack = tuple(self._stacks.of_error(error))
+            self._status = dataclasses.replace(self._status, stack=stack)
+        self._status = dataclasses.replace(
+            self._dated(self._status),
+            state=FAILED if said else ENDED,
+            error=said,
+            steps=self._loop.recorder.step_index,
+        )
+        self._status.write(self._folder)

@@ -5,6 +5,7 @@ The rank that waits for the batch sees no stack of another process, so the worke
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import threading
@@ -72,4 +73,5 @@ def _watch(folder: Path, meter: Meter) -> None:
             stack=stack,
         )
         path = folder / status.file_name.replace(SUFFIX, WORKER_SUFFIX)
-        replace_json(path, status.as_content())
+        with contextlib.suppress(OSError):  # a disk may be full for a while
+            replace_json(path, status.as_content())

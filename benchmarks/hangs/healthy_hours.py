@@ -1,0 +1,164 @@
+"""Run healthy jobs with long parts under a short limit, and count profkit's alarms.
+
+python benchmarks/hangs/healthy_hours.py run --minutes 60   run jobs for an hour, one after another
+python benchmarks/hangs/healthy_hours.py score              show what all of them gave
+python benchmarks/hangs/healthy_hours.py score --write      also write docs/hangs-accuracy.md
+
+Each job is recorded by `profkit run --hang-after 4`, has two ranks, and differs from the others:
+see `healthy_plan.py`. What ran is added to `healthy_hours.json`. Every alarm is a false one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+KEPT = HERE / "healthy_hours.json"
+DOCUMENT = HERE.parents[1] / "docs/hangs-accuracy.md"
+TITLE = "## Healthy jobs"
+FRAMEWORKS = ("torch", "paddle")
+LIMIT_S = 4.0
+LONGEST_JOB_S = 600
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("run", "score"))
+    parser.add_argument("--work", type=Path, default=Path("/tmp/profkit-healthy"))
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--at-once", type=int, default=1, help="jobs that run together")
+    parser.add_argument("--framework", choices=FRAMEWORKS, action="append")
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    if args.what == "run":
+        run(args.work, args.minutes * 60, args.at_once, args.framework or list(FRAMEWORKS))
+    lines = list(say(read_kept()))
+    print("\n".join(lines))
+    if args.write:
+        DOCUMENT.write_text(with_section(DOCUMENT.read_text(), lines))
+
+
+def run(work: Path, seconds: float, at_once: int, frameworks: list[str]) -> None:
+    """Start jobs until the time is over, and wait for the last ones."""
+    deadline = time.monotonic() + seconds
+    seeds = itertools.count(max((job["seed"] for job in read_kept()), default=-1) + 1)
+    lock = threading.Lock()
+
+    def work_on() -> None:
+        while time.monotonic() < deadline:
+            with lock:
+                seed = next(seeds)
+            job = run_one(work, frameworks[seed % len(frameworks)], seed)
+            with lock:  # kept at once, so that an interrupt loses nothing
+                KEPT.write_text(json.dumps([*read_kept(), job], indent=1) + "\n")
+
+    with ThreadPoolExecutor(at_once) as pool:
+        for done in [pool.submit(work_on) for _ in range(at_once)]:
+            done.result()
+
+
+def run_one(work: Path, framework: str, seed: int) -> dict[str, Any]:
+    """Run one job under `profkit run`, and return what profkit said of it."""
+    folder = work / f"{framework}-{seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    command = [sys.executable, "-m", "profkit", "run", "--collect", "none"]
+    command += ["--hang-after", str(LIMIT_S), "-o", str(folder / "runs"), "--", sys.executable]
+    command += [str(HERE / "hang_launch.py"), "2", str(HERE / f"healthy_job_{framework}.py")]
+    command += [str(seed), str(LIMIT_S), str(folder)]
+    with open(folder / "said", "w") as said:
+        try:
+            done = subprocess.run(
+                command, stdout=said, stderr=said, check=False, timeout=LONGEST_JOB_S
+            )
+            code: int | None = done.returncode
+        except subprocess.TimeoutExpired:
+            code = None
+    return {"framework": framework, "seed": seed, "code": code, **read_run(folder)}
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Return how long a job trained, and its verdicts."""
+    import pyarrow.compute as pc
+
+    from profkit.hangs.account import read_account
+    from profkit.hangs.incidents import SEEN, read_events
+    from profkit.trace.reader import Trace, find_runs
+
+    (run,) = find_runs(folder / "runs")
+    steps = Trace.open(run).steps
+    ends_ns, starts_ns = pc.max(steps["end_ns"]).as_py(), pc.min(steps["start_ns"]).as_py()
+    trained_s = ((ends_ns or 0) - (starts_ns or 0)) / 1e9
+    alarms, notices = [], 0
+    for event in read_events(run):
+        if event["event"] == SEEN and event["verdict"]["level"] == "alarm":
+            alarms.append(f"{event['verdict']['class']}: {event['verdict']['text']}")
+        notices += event["event"] == SEEN and event["verdict"]["level"] == "notice"
+    return {
+        "trained_s": round(trained_s, 1),
+        "steps": steps.num_rows,
+        "alarms": alarms,
+        "notices": notices,
+        "why": read_account(run).state,
+    }
+
+
+def read_kept() -> list[dict[str, Any]]:
+    return json.loads(KEPT.read_text()) if KEPT.exists() else []
+
+
+def say(jobs: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the section of the page."""
+    yield TITLE
+    yield ""
+    yield (
+        "Jobs of two ranks that train, evaluate, write checkpoints and compile. The parts that take "
+        f"long are 0.3 to 4 limits long, on one rank or on both; the limit was {LIMIT_S:g} s "
+        "(`--hang-after 4`, default 30). Step lengths, gradient accumulation, slow batches, a "
+        "slower rank and the meetings after a part are drawn for each job. Every alarm here is a "
+        "false one. A notice says that a part may take as long as it does. "
+        "`benchmarks/hangs/healthy_hours.py` runs them."
+    )
+    yield ""
+    yield "| framework | jobs | hours of training | steps | notices | alarms | why: did not hang |"
+    yield "|---|---|---|---|---|---|---|"
+    whole = [job for job in jobs if job["code"] == 0]
+    for framework in (*FRAMEWORKS, "both"):
+        own = [job for job in whole if framework in {job["framework"], "both"}]
+        hours = sum(job["trained_s"] for job in own) / 3600
+        alarms = sum(len(job["alarms"]) for job in own)
+        quiet = sum(job["why"] == "did not hang" for job in own)
+        cells = [framework, len(own), f"{hours:.2f}", sum(job["steps"] for job in own)]
+        cells += [sum(job["notices"] for job in own), alarms, f"{quiet} of {len(own)}"]
+        yield "| " + " | ".join(map(str, cells)) + " |"
+    yield ""
+    for job in jobs:
+        who = f"{job['framework']} {job['seed']}"
+        if job["code"] != 0:
+            yield f"- {who}: ended with exit code {job['code']}, and is not counted"
+        for alarm in job["alarms"]:
+            yield f"- {who}: {alarm}"
+
+
+def with_section(page: str, lines: list[str]) -> str:
+    """Return the page with this section in place of the one that it has, before the list."""
+    section = "\n".join(lines).rstrip() + "\n\n"
+    before, mark, after = page.partition("## All hangs\n")
+    return before.partition(f"{TITLE}\n")[0] + section + mark + after
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The plan of a healthy job, drawn from a number: no two jobs are alike, and all ranks agree."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+EVALUATION, CHECKPOINT, COMPILE = "evaluation", "checkpoint", "compile"
+SHARE_OF_LIMIT = 0.6
+"""A batch or a step takes at most this part of the limit: longer ones would stand still."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a job that takes long: `seconds` of each rank, 0 for a rank without it."""
+
+    kind: str
+    step: int
+    seconds: tuple[float, float]
+    has_barrier: bool
+    """True if the ranks meet after it; else the next step's exchange is where they wait."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The lengths of a job of two ranks."""
+
+    step_s: float
+    slower: float
+    """Rank 1 takes so many times as long for a step."""
+    accumulation: int
+    workers: int
+    slow_batch_s: float
+    slow_every: int
+    steps: int
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def draw(cls, seed: int, framework: str, limit_s: float) -> Plan:
+        drawn = random.Random(f"{seed} {framework}")  # nothing is secret here
+        step_s = drawn.choice((0.005, 0.02, 0.06))
+        slower, accumulation = drawn.choice((1.0, 1.5, 3.0)), drawn.choice((1, 1, 2, 4))
+        kinds = [EVALUATION, EVALUATION, CHECKPOINT, CHECKPOINT]
+        if framework == "torch":
+            kinds.append(COMPILE)
+        drawn.shuffle(kinds)
+        parts, step = [], 0
+        for kind in kinds:
+            step += drawn.randint(15, 60)
+            long_s = limit_s * drawn.uniform(0.3, 4.0)
+            seconds = drawn.choice(
+                ((long_s, 0.0), (long_s, long_s), (long_s, long_s / 3), (long_s / 5, long_s))
+            )
+            parts.append(Part(kind, step, seconds, drawn.random() < 0.6))
+        return cls(
+            step_s,
+            slower,
+            accumulation,
+            drawn.choice((0, 0, 1, 2)),
+            limit_s * drawn.uniform(0.1, SHARE_OF_LIMIT),
+            drawn.randint(20, 80),
+            step + drawn.randint(20, 60),
+            tuple(parts),
+        )
+
+    def take_step(self, rank: int) -> None:
+        """Spend the time of one batch, part of it busy."""
+        seconds = self.step_s * (self.slower if rank else 1.0)
+        until = time.monotonic() + seconds / 2
+        while time.monotonic() < until:
+            sum(range(100))
+        time.sleep(seconds / 2)
+
+    def read_sample(self, index: int) -> None:
+        """Spend the time of a sample that is slow to read, now and then."""
+        if index and index % self.slow_every == 0:
+            time.sleep(self.slow_batch_s)
+
+    def live(
+        self,
+        step: int,
+        rank: int,
+        acts: dict[str, Callable[[float], object]],
+        meet: Callable[[], object],
+    ) -> None:
+        """Do what takes long after this step."""
+        for part in self.parts:
+            if part.step == step:
+                if part.seconds[rank]:
+                    acts[part.kind](part.seconds[rank])
+                if part.has_barrier:
+                    meet()
+
+
+def own_plan(framework: str, words: list[str]) -> tuple[Plan, int, str]:
+    """Return the plan, the rank and the folder of a job, from its arguments."""
+    seed, limit_s, folder = words
+    return Plan.draw(int(seed), framework, float(limit_s)), int(os.environ["RANK"]), folder
+
+
+def evaluate(score: Callable[[], object], seconds: float) -> None:
+    """Score again and again, until the time is over."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        score()
+
+
+@dataclass
+class SlowToSave:
+    """Takes long to be pickled."""
+
+    seconds: float
+
+    def __reduce__(self) -> Any:
+        time.sleep(self.seconds)
+        return dict, ()

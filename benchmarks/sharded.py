@@ -1,0 +1,287 @@
+"""Compare the collectives, bytes and samples of sharded jobs with an independent probe.
+
+Each job (`sharded_job.py`) runs twice. The bare job counts its collectives with torch's profiler,
+which has nothing in common with profkit's hooks. The other is recorded. A collective counts as
+seen if the recorded steps have as many of its operation as the bare steps. The bytes of each step
+are compared with the closed form, samples with what the samplers drew, and losses bit by bit.
+
+    python benchmarks/sharded.py run --work FOLDER [--only fsdp2-2,tp-2]
+    python benchmarks/sharded.py score --work FOLDER [--write]
+
+`run` skips what FOLDER has already. `score --write` writes the table into docs/accuracy.md. It
+exits with 1 if a collective, a byte or a sample is wrong, or a loss differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from slow_lines import replace_section
+
+from profkit.analysis.costs import run_costs
+from profkit.analysis.phases import UNKNOWN
+from profkit.trace import Trace
+from profkit.trace.reader import find_runs
+from profkit.trace.sharing import say_world
+
+JOB = Path(__file__).parent / "sharded_job.py"
+DOCUMENT = Path(__file__).parents[1] / "docs/accuracy.md"
+CASES: Mapping[str, tuple[str, int]] = {
+    "ddp-2": ("ddp", 2),
+    "fsdp2-2": ("fsdp2", 2),
+    "fsdp2-4": ("fsdp2", 4),
+    "fsdp1-2": ("fsdp1", 2),
+    "hsdp-2x2": ("hsdp", 4),
+    "tp-2": ("tp", 2),
+    "pp-2": ("pp", 2),
+}
+"""The kind of each job, and its ranks."""
+
+STEPS, PROBED = 40, 4
+SETTLED = 2
+"""A pipeline sends the shapes of its messages in its first steps."""
+
+PATIENCE_S = 300
+UNKNOWN_GOAL, CLOSURE_GOAL = 0.05, 0.02
+BEGIN, END = "<!-- sharded jobs -->", "<!-- end of sharded jobs -->"
+"""The marks around the part of docs/accuracy.md that this script writes."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """The figures of one job, over all ranks."""
+
+    case: str
+    world: str
+    seen: int
+    probed: int
+    """The collectives that torch's profiler counted in the bare job's last steps."""
+    extra: int
+    """Rows of these steps for which the profiler counted nothing."""
+    wrong_bytes: int
+    """Steps of a rank whose operations or bytes are not those of the closed form."""
+    steps: int
+    unmatched: int
+    """Collectives that were not seen on each of their ranks, and exactly once."""
+    samples: float
+    true_samples: int
+    unknown: float
+    closure: float
+    """The step of the recorder's clock next to that of the job's own, as a relative difference."""
+    equal_losses: bool
+
+    @property
+    def is_right(self) -> bool:
+        return (
+            self.seen == self.probed
+            and not (self.extra or self.wrong_bytes or self.unmatched)
+            and self.samples == self.true_samples
+            and self.equal_losses
+        )
+
+
+def launch(case: str, folder: Path, *, recorded: bool) -> None:
+    """Run a job, bare or recorded."""
+    kind, ranks = CASES[case]
+    shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run has left
+    folder.mkdir(parents=True)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [sys.executable, *torchrun, str(JOB), kind, "--out", str(folder / "out")]
+    command += ["--steps", str(STEPS)]
+    if recorded:
+        runs = ["--output", str(folder / "runs"), "--collect", "none"]
+        command = [sys.executable, "-m", "profkit", "run", *runs, "--", *command]
+    else:
+        command += ["--probe", str(PROBED)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    if done.returncode:
+        raise SystemExit(f"{case}: exit code {done.returncode}\n{done.stderr[-3000:]}")
+
+
+def run(work: Path, cases: Sequence[str]) -> None:
+    """Run the missing jobs."""
+    for case in cases:
+        for side in ("bare", "recorded"):
+            folder = work / case / side
+            if not (folder / "done").exists():
+                launch(case, folder, recorded=side == "recorded")
+                (folder / "done").touch()
+                print(f"{case}: {side}", flush=True)
+    cost = subprocess.run(
+        [sys.executable, str(JOB.with_name("sharded_cost.py"))],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    (work / "cost.json").write_text(cost.stdout.strip().splitlines()[-1], encoding="utf-8")
+
+
+def results_of(folder: Path, ranks: int) -> list[dict[str, Any]]:
+    found = []
+    for rank in range(ranks):
+        found.append(json.loads((folder / "out" / f"{rank}.json").read_text(encoding="utf-8")))
+    return found
+
+
+def score(case: str, work: Path) -> Score:
+    """Compare a recorded job with its bare twin."""
+    ranks = CASES[case][1]
+    bare = results_of(work / case / "bare", ranks)
+    recorded = results_of(work / case / "recorded", ranks)
+    trace = Trace.open(next(iter(find_runs(work / case / "recorded" / "runs"))))
+    rows: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for row in trace.collectives.to_pylist():
+        if row["step"] is not None:
+            rows.setdefault((row["rank"], row["step"]), []).append(row)
+    seen = probed = extra = wrong = steps = 0
+    for rank, result in enumerate(bare):
+        expected = {op: tuple(numbers) for op, numbers in result["expected"].items()}
+        found: Counter[str] = Counter()
+        for step in range(SETTLED, STEPS):
+            own = rows.get((rank, step), [])
+            counts = Counter(row["op"] for row in own)
+            size: Counter[str] = Counter()
+            for row in own:
+                size[row["op"]] += row["bytes"]
+            wrong += {op: (counts[op], size[op]) for op in counts} != expected
+            steps += 1
+            if step >= STEPS - PROBED:
+                found += counts
+        counted = Counter(result["probe"])
+        probed += counted.total()
+        seen += (found & counted).total()
+        extra += (found - counted).total()
+    costs = run_costs(trace)
+    bare_losses = [each["losses"] for each in bare]
+    return Score(
+        case=case,
+        world=say_world(ranks, trace.manifest.config),
+        seen=seen,
+        probed=probed,
+        extra=extra,
+        wrong_bytes=wrong,
+        steps=steps,
+        unmatched=count_unmatched(trace),
+        samples=float(costs.samples.mean()),
+        true_samples=bare[0]["samples_per_step"],
+        unknown=float(costs.parts[UNKNOWN].sum() / costs.wall_ns.sum()),
+        closure=compare_clocks(trace, recorded),
+        equal_losses=bare_losses == [each["losses"] for each in recorded],
+    )
+
+
+def count_unmatched(trace: Trace) -> int:
+    ranks: dict[tuple[str, int], list[int]] = {}
+    sizes: dict[tuple[str, int], int] = {}
+    for row in trace.collectives.to_pylist():
+        key = row["communicator"], row["sequence"]
+        ranks.setdefault(key, []).append(row["rank"])
+        sizes[key] = row["group_size"]
+    whole = sum(len(found) == len(set(found)) == sizes[key] for key, found in ranks.items())
+    return len(ranks) - whole
+
+
+def compare_clocks(trace: Trace, results: Sequence[Mapping[str, Any]]) -> float:
+    """Return the largest difference of a rank's mean step from what its own clock measured."""
+    found = []
+    for rank, result in enumerate(results):
+        own_ns = statistics.mean(result["step_ns"][SETTLED:])
+        steps = [row for row in trace.steps.to_pylist() if row["rank"] == rank]
+        lengths = [row["end_ns"] - row["start_ns"] for row in steps if row["step"] >= SETTLED]
+        found.append(statistics.mean(lengths) / own_ns - 1)
+    return max(found, key=abs)
+
+
+def as_markdown(scores: Sequence[Score], missing: Sequence[str], cost: Mapping[str, float]) -> str:
+    """Return the section of docs/accuracy.md."""
+    head = (
+        "| job | world | collectives seen | rows too many | steps with wrong bytes | not on all "
+        "ranks | samples per step | unknown | clock | losses |"
+    )
+    lines = [head, "|" + "---|" * 10]
+    for each in scores:
+        share = f"{each.seen} of {each.probed}"
+        cells = [
+            each.case,
+            each.world,
+            share,
+            str(each.extra),
+            f"{each.wrong_bytes} of {each.steps}",
+            str(each.unmatched),
+            f"{each.samples:g} of {each.true_samples}",
+            f"{each.unknown:.1%}",
+            f"{each.closure:+.2%}",
+            "equal" if each.equal_losses else "differ",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    load = os.getloadavg()[2]
+    day = dt.datetime.now(dt.timezone.utc).date()
+    opening = (
+        f"Small sharded jobs run over gloo on the CPU, bare and recorded ({STEPS} steps, "
+        "`benchmarks/sharded.py`). *Collectives seen*: those of the bare job's last "
+        f"{PROBED} steps by torch's profiler, on all ranks, that the recorded steps have, too. "
+        "*Wrong bytes*: steps of a rank whose operations or bytes differ from the closed form. "
+        f"*Unknown* (goal: at most {UNKNOWN_GOAL:.0%}) is the share of a step that no phase "
+        f"covers. *Clock* (goal: within {CLOSURE_GOAL:.0%}) is the recorded step compared with the "
+        f"job's own clock. Written {day}, Python {platform.python_version()}, torch "
+        f"{metadata.version('torch')}, {os.cpu_count()} cores, load average {load:.1f} over the "
+        "last 15 minutes. Not tested on several GPUs. Recording adds "
+        f"{cost['waits_added_us']:.0f} us to a collective that waits "
+        f"({cost['waits_bare_us']:.0f} us without other ranks), and "
+        f"{cost['asynchronous_added_us']:.0f} us to an asynchronous one "
+        f"({cost['asynchronous_bare_us']:.0f} us)."
+    )
+    if missing:
+        opening += f" Not run yet: {', '.join(missing)}."
+    return "\n\n".join(["## Sharded jobs", opening, "\n".join(lines)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("verb", choices=["run", "score"])
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--only", default=",".join(CASES), help="names of jobs, with commas")
+    parser.add_argument("--write", action="store_true", help="write docs/accuracy.md")
+    options = parser.parse_args()
+    cases = options.only.split(",")
+    if options.verb == "run":
+        run(options.work, cases)
+        return 0
+    there = [case for case in cases if (options.work / case / "recorded" / "done").exists()]
+    scores = [score(case, options.work) for case in there]
+    cost = json.loads((options.work / "cost.json").read_text(encoding="utf-8"))
+    section = as_markdown(scores, [case for case in cases if case not in there], cost)
+    print(section)
+    if options.write:
+        page = DOCUMENT.read_text(encoding="utf-8")
+        page = replace_section(page, section + "\n", BEGIN, END)
+        DOCUMENT.write_text(page, encoding="utf-8")
+    return 0 if all(each.is_right for each in scores) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""Small sharded training jobs for torchrun: FSDP, HSDP, tensors and pipelines.
+
+A job knows no profiler. Each rank writes its losses, and the collectives that a step must have by
+the closed form, into `--out`. With `--probe`, torch's own profiler counts the collectives of the
+last steps, which has nothing in common with profkit's hooks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+WIDTH, BLOCKS, BATCH, MICROBATCHES = 64, 3, 8, 4
+FLOAT = 4
+
+
+class Block(nn.Module):
+    """A layer that can be split by columns, then by rows."""
+
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.blocks = nn.ModuleList([Block() for _ in range(BLOCKS)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def bytes_of(module: nn.Module) -> int:
+    return FLOAT * sum(parameter.numel() for parameter in module.parameters())
+
+
+ROOT_BYTES = FLOAT * WIDTH * WIDTH
+BLOCK_BYTES = FLOAT * 8 * WIDTH * WIDTH
+ACTIVATION_BYTES = FLOAT * BATCH * WIDTH
+
+Expected = dict[str, tuple[int, int]]
+"""For each operation, how often a rank takes part in it per step, and its bytes."""
+
+
+@dataclass
+class Job:
+    """One rank's part of a job."""
+
+    step: Callable[[torch.Tensor, torch.Tensor], float]
+    expected: Expected
+    data_parallel: int
+    """The number of ranks that train on different samples."""
+    data_rank: int
+    layout: dict[str, int] = field(default_factory=dict)
+    keep: list[Any] = field(default_factory=list)
+
+
+def plain_step(model: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> float:
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss.detach())
+
+    return step
+
+
+def fsdp2(mesh: Any, model: Model) -> Job:
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    blocks = BLOCKS * BLOCK_BYTES
+    # A block is gathered for its forward and its backward, the root only once.
+    expected = {
+        "all_gather": (1 + 2 * BLOCKS, ROOT_BYTES + 2 * blocks),
+        "reduce_scatter": (1 + BLOCKS, ROOT_BYTES + blocks),
+    }
+    shard = mesh.size(mesh.ndim - 1)
+    if mesh.ndim == 2:
+        expected["all_reduce"] = (1 + BLOCKS, (ROOT_BYTES + blocks) // shard)
+    return Job(plain_step(model), expected, mesh.size(), dist.get_rank())
+
+
+def make_fsdp2(model: Model) -> Job:
+    return fsdp2(init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",)), model)
+
+
+def make_hsdp(model: Model) -> Job:
+    shape = (dist.get_world_size() // 2, 2)
+    return fsdp2(init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")), model)
+
+
+def make_fsdp1(model: Model) -> Job:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    wrapped = FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        device_id=torch.device("cpu"),
+        use_orig_params=True,
+    )
+    blocks = BLOCKS * BLOCK_BYTES
+    expected = {
+        "all_gather": (1 + 2 * BLOCKS, ROOT_BYTES + 2 * blocks),
+        "reduce_scatter": (1 + BLOCKS, ROOT_BYTES + blocks),
+    }
+    return Job(plain_step(wrapped), expected, dist.get_world_size(), dist.get_rank())
+
+
+def make_ddp(model: Model) -> Job:
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    expected = {"all_reduce": (1, bytes_of(model))}
+    return Job(plain_step(wrapped), expected, dist.get_world_size(), dist.get_rank())
+
+
+def make_tp(model: Model) -> Job:
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    for block in model.blocks:
+        parallelize_module(block, mesh, plan)
+    # Each block sums its result in forward, and the gradient of its input in backward.
+    expected = {"all_reduce": (2 * BLOCKS, 2 * BLOCKS * ACTIVATION_BYTES)}
+    return Job(plain_step(model), expected, 1, 0, keep=[mesh])
+
+
+def make_pp(model: Model) -> Job:
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("pp",))
+    rank, world = dist.get_rank(), dist.get_world_size()
+    per = -(-BLOCKS // world)
+    own = nn.Sequential(*model.blocks[rank * per : (rank + 1) * per])
+    stage = PipelineStage(own, rank, world, torch.device("cpu"), group=mesh.get_group("pp"))
+    schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=nn.functional.mse_loss)
+    optimizer = torch.optim.SGD(own.parameters(), lr=0.01)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> float:
+        losses: list[torch.Tensor] = []
+        if rank == 0:
+            schedule.step(x)
+        elif rank == world - 1:
+            schedule.step(target=y, losses=losses)
+        else:
+            schedule.step()
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(torch.stack(losses).mean().detach()) if losses else 0.0
+
+    neighbours = (rank > 0) + (rank < world - 1)
+    message = (neighbours * MICROBATCHES, neighbours * ACTIVATION_BYTES)
+    return Job(step, {"send": message, "recv": message}, 1, 0, keep=[mesh])
+
+
+JOBS: dict[str, Callable[[Model], Job]] = {
+    "ddp": make_ddp,
+    "fsdp1": make_fsdp1,
+    "fsdp2": make_fsdp2,
+    "hsdp": make_hsdp,
+    "pp": make_pp,
+    "tp": make_tp,
+}
+
+PROBED = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "_allgather_base_": "all_gather",
+    "allgather_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "broadcast_": "broadcast",
+    "barrier": "barrier",
+    "send": "send",
+    "recv_": "recv",
+}
+"""The operators of torch that start collectives, as its profiler names them."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=sorted(JOBS))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--probe", type=int, default=0, help="count so many of the last steps")
+    parser.add_argument("--late-ms", type=float, default=0.0, help="the last rank sleeps so long")
+    parser.add_argument("--leave-open", action="store_true", help="destroy no process group")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    job = JOBS[options.kind](Model())
+    count = options.steps * BATCH * job.data_parallel
+    torch.manual_seed(2)
+    data = TensorDataset(torch.randn(count, WIDTH), torch.randn(count, WIDTH))
+    sampler = DistributedSampler(
+        data, num_replicas=job.data_parallel, rank=job.data_rank, shuffle=False
+    )
+    expected = {op: list(numbers) for op, numbers in job.expected.items()}
+    losses, starts, probe = [], [time.monotonic_ns()], None
+    for number, (x, y) in enumerate(DataLoader(data, BATCH, sampler=sampler)):
+        if options.probe and number == options.steps - options.probe:
+            probe = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+            probe.start()
+        if options.late_ms and rank == dist.get_world_size() - 1:
+            time.sleep(options.late_ms / 1e3)
+        losses.append(job.step(x, y).hex())
+        starts.append(time.monotonic_ns())
+    counted: Counter[str] = Counter()
+    if probe is not None:
+        probe.stop()
+        for event in probe.events():
+            if event.name.startswith("c10d::"):
+                counted[PROBED.get(event.name[6:], event.name)] += 1
+    result = {
+        "losses": losses,
+        "step_ns": [end - start for start, end in itertools.pairwise(starts)],
+        "expected": expected,
+        "samples_per_step": BATCH * job.data_parallel,
+        "probe": dict(counted),
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"{rank}.json").write_text(json.dumps(result), encoding="utf-8")
+    dist.barrier()  # a rank that leaves while another still speaks to it ends that one
+    if not options.leave_open:
+        dist.destroy_process_group()
+    time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

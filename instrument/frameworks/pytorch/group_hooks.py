@@ -1,0 +1,158 @@
+"""The hooks that process groups of torch 2.15 and later call around each operation."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from profkit.clock import now_ns
+from profkit.instrument.collectives import QUIET
+from profkit.instrument.frameworks.pytorch.collectives import (
+    HOOK_ID,
+    MOST_OPEN,
+    OPERATIONS,
+    GroupCalls,
+    Watched,
+    describe_group,
+)
+from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
+from profkit.instrument.frameworks.pytorch.layout import LAYOUT
+from profkit.instrument.guard import Patches, guarded
+
+
+class HookedGroups:
+    """The process groups that have our hooks.
+
+    A group must lose them before the interpreter ends: C++ destroys a group that the job leaves
+    open only after that, and to release a Python function then ends the process with a fault.
+    """
+
+    def __init__(self, calls: GroupCalls) -> None:
+        self._calls = calls
+        self._groups: dict[str, Any] = {}
+        self.add = guarded("process group", self._add, None)
+
+    def _add(self, name: str, group: Any) -> None:
+        if name in self._groups:
+            self.remove(name)
+        hooks = GroupHooks(self._calls, name)
+        self._groups[name] = group
+        group.register_pre_hook(HOOK_ID, hooks.before)
+        group.register_post_hook(HOOK_ID, hooks.after)
+
+    def remove(self, name: str) -> None:
+        group = self._groups.pop(name, None)
+        if group is not None:
+            group.unregister_pre_hook(HOOK_ID)
+            group.unregister_post_hook(HOOK_ID)
+
+    def remove_all(self) -> None:
+        for name in list(self._groups):
+            guarded("process group", self.remove, None)(name)
+
+
+def hook_each_group(patches: Patches, calls: GroupCalls) -> None:
+    """Register our hooks with each process group, until torch forgets the group."""
+    groups = HookedGroups(calls)
+    c10d: Any = torch.distributed.distributed_c10d
+
+    def wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def register(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            groups.add(*args, *kwargs.values())
+            return result
+
+        return register
+
+    def wrap_unregister(original: Callable[..., Any]) -> Callable[..., Any]:
+        remove = guarded("process group", groups.remove, None)
+
+        @functools.wraps(original)
+        def unregister(*args: Any, **kwargs: Any) -> Any:
+            remove(*args, *kwargs.values())
+            return original(*args, **kwargs)
+
+        return unregister
+
+    def wrap_unregister_all(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def unregister_all() -> Any:
+            groups.remove_all()
+            LAYOUT.forget_meshes()
+            return original()
+
+        return unregister_all
+
+    patches.replace(c10d, "_register_process_group", wrap_register)
+    patches.replace(c10d, "_unregister_process_group", wrap_unregister)
+    patches.replace(c10d, "_unregister_all_process_groups", wrap_unregister_all)
+    for group, name in list(c10d._world.pg_names.items()):  # noqa: SLF001  # no public list
+        groups.add(name, group)
+    atexit.register(groups.remove_all)
+    patches.on_undo(lambda: atexit.unregister(groups.remove_all))
+    patches.on_undo(groups.remove_all)
+
+
+class GroupHooks:
+    """The two hooks of one group. They must not keep it alive, because it keeps them."""
+
+    def __init__(self, calls: GroupCalls, name: str) -> None:
+        self._calls = calls
+        self._name = name
+        self._watched: list[Watched | None] = []
+        names: Any = torch._C._distributed_c10d.HookOpName  # noqa: SLF001  # no public name
+        self._operations = {getattr(names, each): found for each, found in OPERATIONS.items()}
+        self.before = _unless_quiet(guarded("collective begun", self._before, None))
+        self.after = _unless_quiet(guarded("collective handed over", self._after, None))
+
+    def _before(self, args: Any) -> None:
+        operation = self._operations.get(args.name)
+        watched = self._describe()
+        if operation is None or watched is None:
+            return
+        if len(watched.open) >= MOST_OPEN:
+            watched.open.clear()
+        inputs, outputs = args.input_tensors, args.output_tensors
+        sent = self._calls.begin(watched, operation, inputs, outputs, args.root)
+        results = outputs or inputs
+        if args.async_op and results:
+            sent.address = results[0].data_ptr()
+        watched.open[args.op_id] = sent
+
+    def _after(self, args: Any) -> None:
+        watched = self._describe()
+        if watched is not None:
+            sent = watched.open.pop(args.op_id, None)
+            if sent is not None:
+                self._calls.end(sent, args.work, is_async=args.async_op)
+
+    def _describe(self) -> Watched | None:
+        """Return the group; torch notes its ranks only after it was registered."""
+        if not self._watched:
+            self._watched.append(None)  # if this fails, it would fail each time
+            c10d: Any = torch.distributed.distributed_c10d
+            real = c10d._resolve_process_group(self._name)  # noqa: SLF001  # no public name
+            self._watched[0] = describe_group(real)
+        return self._watched[0]
+
+
+def _unless_quiet(function: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a hook that only notes the time inside a call that makes rows of its own.
+
+    The gradient buckets of DDP pass here, so nothing else is called for them.
+    """
+    call = outside_compiler(function)
+
+    def hook(args: Any) -> None:
+        if not QUIET.inside:
+            call(args)
+        elif not QUIET.sent_ns:
+            QUIET.sent_ns = now_ns()
+
+    skip_code(hook.__code__)
+    return hook

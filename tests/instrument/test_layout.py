@@ -1,0 +1,101 @@
+"""Meshes, wrappers and samplers say, in this order, which ranks share their samples."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from profkit.instrument.frameworks.pytorch.layout import Layout, Mesh  # noqa: E402  # needs torch
+
+
+def layout_of(*meshes: Mesh, samplers: tuple[tuple[int, int], ...] = ()) -> Layout:
+    found = Layout()
+    found.meshes += meshes
+    found.samplers |= set(samplers)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mesh", "size", "rank"),
+    [
+        (Mesh(("tp",), (4,), (3,)), 1, 0),
+        (Mesh(("fsdp",), (4,), (3,)), 4, 3),
+        (Mesh(("dp", "tp"), (2, 2), (1, 0)), 2, 1),
+        (Mesh(("pp", "dp_replicate", "dp_shard", "tp"), (1, 2, 2, 1), (0, 1, 0, 0)), 4, 2),
+        (Mesh(("replicate", "shard", "cp"), (1, 2, 2), (0, 1, 1)), 2, 1),
+        (Mesh(("data_parallel", "pipeline_parallel"), (2, 2), (0, 1)), 2, 0),
+        (Mesh(("dp", "whatever"), (4, 1), (2, 0)), 4, 2),
+    ],
+)
+def test_the_names_of_a_mesh_say_who_shares_samples(mesh: Mesh, size: int, rank: int) -> None:
+    found = layout_of(mesh).describe([], 4)
+    assert found["data_parallel"] == {"size": size, "rank": rank, "by": "device mesh"}
+    assert found["parallel"] == dict(zip(mesh.names, mesh.shape, strict=True))
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        Mesh(("dp", "whatever"), (2, 2), (0, 0)),
+        Mesh(("dp_shard_cp",), (4,), (0,)),  # its ranks share samples, and nobody knows which
+        Mesh(("dp", "ep"), (2, 2), (0, 0)),
+        Mesh(("tp",), (2,), (0,)),  # other ranks are not in it
+    ],
+)
+def test_other_names_say_nothing(mesh: Mesh) -> None:
+    assert "size" not in layout_of(mesh).describe([], 4)["data_parallel"]
+
+
+def test_samplers_answer_where_no_mesh_does() -> None:
+    found = layout_of(samplers=((2, 1),)).describe([], 4)
+    assert found["data_parallel"] == {"size": 2, "rank": 1, "by": "sampler"}
+
+
+def test_a_sampler_that_contradicts_the_mesh_leaves_it_open() -> None:
+    mesh = Mesh(("tp",), (2,), (0,))
+    found = layout_of(mesh, samplers=((2, 0),)).describe([], 2)["data_parallel"]
+    assert set(found) == {"by"}
+    assert "the device mesh says 1 and the sampler 2" in found["by"]
+    agreed = layout_of(mesh, samplers=((2, 0), (1, 0))).describe([], 2)["data_parallel"]
+    assert agreed["size"] == 1
+
+
+def test_meshes_that_contradict_each_other_leave_it_open() -> None:
+    meshes = Mesh(("tp",), (2,), (0,)), Mesh(("dp",), (2,), (0,))
+    assert "contradict" in layout_of(*meshes).describe([], 2)["data_parallel"]["by"]
+
+
+def test_one_rank_needs_no_layout() -> None:
+    assert layout_of().describe([], 1) == {}
+
+
+def test_samplers_of_other_libraries_are_read() -> None:
+    found = Layout()
+    shard = SimpleNamespace(num_processes=4, process_index=3)
+    found.note_loader(SimpleNamespace(sampler=None, batch_sampler=shard))
+    found.note_loader(SimpleNamespace(sampler=SimpleNamespace(num_replicas=2, rank=0)))
+    found.note_loader(SimpleNamespace())
+    assert found.samplers == {(4, 3), (2, 0)}
+
+
+def test_meshes_are_noted_and_not_kept() -> None:
+    found = Layout()
+    mesh = SimpleNamespace(
+        mesh_dim_names=("dp", "tp"),
+        get_coordinate=lambda: [0, 1],
+        size=lambda number: (2, 3)[number],
+        ndim=2,
+        _dim_group_names=["7", "8"],
+    )
+    found.note_mesh(mesh)
+    assert found.meshes == [Mesh(("dp", "tp"), (2, 3), (0, 1))]
+    assert found.dimensions == {"7": "dp", "8": "tp"}
+    assert found.version == 1
+    mesh.mesh_dim_names = ("dp", "cp")
+    found.note_mesh(mesh)
+    assert found.dimensions == {"7": "dp", "8": ""}
+    found.forget_meshes()  # a new world may give other ranks the same names
+    assert (found.meshes, found.dimensions, found.version) == ([], {}, 3)

@@ -1,0 +1,166 @@
+"""Real sharded jobs of two ranks: each collective has one row, and losses are the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from profkit.trace import Trace
+from profkit.trace.sharing import say_world
+from tests.scripts import BENCHMARKS
+
+pytest.importorskip("torch")
+
+PATIENCE_S = 200
+PROBED_STEPS = 2
+
+
+class Launched(NamedTuple):
+    """The results that the ranks wrote, and the run if one was recorded."""
+
+    results: list[dict[str, Any]]
+    trace: Trace | None
+
+
+def launch(folder: Path, kind: str, *, recorded: bool, options: tuple[str, ...] = ()) -> Launched:
+    """Run a job of two ranks, which must end as it should."""
+    out, runs = folder / "out", folder / "runs"
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    job = [str(BENCHMARKS / "sharded_job.py"), kind, "--out", str(out), "--steps", "8", *options]
+    command = [sys.executable, *torchrun, *job]
+    if recorded:
+        command = [sys.executable, "-m", "profkit", "run", "--output", str(runs), "--", *command]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        command,
+        env=environ,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    results = [json.loads((out / f"{rank}.json").read_text("utf-8")) for rank in range(2)]
+    return Launched(results, Trace.open(next(runs.iterdir())) if recorded else None)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The recorded job of a kind, run once. It leaves its process groups open."""
+
+    @cache
+    def run(kind: str) -> Launched:
+        options = ("--probe", str(PROBED_STEPS), "--leave-open")
+        return launch(tmp_path_factory.mktemp(kind), kind, recorded=True, options=options)
+
+    return run
+
+
+def rows_by_step(trace: Trace, rank: int) -> dict[int, list[dict[str, Any]]]:
+    steps = set(trace.steps["step"].to_pylist())
+    found: dict[int, list[dict[str, Any]]] = {step: [] for step in steps}
+    for row in trace.collectives.to_pylist():
+        if row["rank"] == rank and row["step"] in steps:
+            found[row["step"]].append(row)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "tp", "pp"])
+def test_every_collective_has_one_row_with_its_bytes(recorded: Any, kind: str) -> None:
+    made: Launched = recorded(kind)
+    assert made.trace is not None
+    for rank, result in enumerate(made.results):
+        rows = rows_by_step(made.trace, rank)
+        expected = {op: tuple(numbers) for op, numbers in result["expected"].items()}
+        for step in sorted(rows)[2:]:  # a pipeline first sends the shapes of its messages
+            counts = Counter(row["op"] for row in rows[step])
+            size: Counter[str] = Counter()
+            for row in rows[step]:
+                size[row["op"]] += row["bytes"]
+            assert {op: (counts[op], size[op]) for op in counts} == expected
+        last = sorted(rows)[-PROBED_STEPS:]
+        seen = Counter(row["op"] for step in last for row in rows[step])
+        assert seen == Counter(result["probe"])
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "tp", "pp"])
+def test_rows_of_all_ranks_match(recorded: Any, kind: str) -> None:
+    made: Launched = recorded(kind)
+    assert made.trace is not None
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in made.trace.collectives.to_pylist():
+        assert row["start_ns"] <= row["end_ns"]
+        found.setdefault((row["communicator"], row["sequence"]), []).append(row)
+    for rows in found.values():
+        assert sorted(row["rank"] for row in rows) == [0, 1]
+        assert {row["group_size"] for row in rows} == {2}
+        assert len({row["bytes"] for row in rows}) == 1
+        assert {row["op"] for row in rows} in ({rows[0]["op"]}, {"send", "recv"})
+
+
+def test_losses_are_equal_to_the_bit(recorded: Any, tmp_path: Path) -> None:
+    bare = launch(tmp_path, "fsdp2", recorded=False)
+    losses = [result["losses"] for result in recorded("fsdp2").results]
+    assert losses == [result["losses"] for result in bare.results]
+    assert len(losses[0]) == 8
+
+
+def test_waiting_for_a_late_rank_is_exchange_and_not_forward(tmp_path: Path) -> None:
+    made = launch(tmp_path, "fsdp2", recorded=True, options=("--late-ms", "30"))
+    assert made.trace is not None
+    spans = [row for row in made.trace.spans.to_pylist() if row["rank"] == 0 and row["step"]]
+    spent: Counter[str] = Counter()
+    for row in spans:
+        spent[row["phase"]] += row["end_ns"] - row["start_ns"]
+    steps = len({row["step"] for row in spans})
+    assert spent["allreduce"] >= 0.8 * steps * 30e6
+
+
+@pytest.mark.parametrize(("kind", "world"), [("fsdp2", "fsdp 2"), ("tp", "tp 2"), ("pp", "pp 2")])
+def test_samples_count_once_per_data_parallel_rank(recorded: Any, kind: str, world: str) -> None:
+    made: Launched = recorded(kind)
+    trace = made.trace
+    assert trace is not None
+    assert not trace.sharing.why
+    summed = trace.steps.group_by("step").aggregate([("sample_count", "sum")])
+    true = made.results[0]["samples_per_step"]
+    assert set(summed["sample_count_sum"].to_pylist()) == {true}
+    assert say_world(trace.manifest.world_size, trace.manifest.config) == f"2 ranks ({world})"
+
+
+@pytest.mark.parametrize(("kind", "dimension"), [("fsdp2", "fsdp"), ("tp", "tp"), ("pp", "pp")])
+def test_collectives_have_the_dimension_of_their_mesh(
+    recorded: Any, kind: str, dimension: str
+) -> None:
+    made: Launched = recorded(kind)
+    assert made.trace is not None
+    rows = rows_by_step(made.trace, 0)
+    assert {row["dimension"] for step in sorted(rows)[2:] for row in rows[step]} == {dimension}
+
+
+def test_collectives_of_fsdp_have_their_module(recorded: Any) -> None:
+    made: Launched = recorded("fsdp2")
+    assert made.trace is not None
+    rows = rows_by_step(made.trace, 1)[5]
+    gathered = Counter(row["module"] for row in rows if row["op"] == "all_gather")
+    reduced = Counter(row["module"] for row in rows if row["op"] == "reduce_scatter")
+    assert gathered == {"(root)": 1, "blocks.0": 2, "blocks.1": 2, "blocks.2": 2}
+    assert reduced == {"(root)": 1, "blocks.0": 1, "blocks.1": 1, "blocks.2": 1}
+
+
+def test_messages_of_a_pipeline_have_their_microbatch(recorded: Any) -> None:
+    made: Launched = recorded("pp")
+    assert made.trace is not None
+    for rank in range(2):
+        rows = rows_by_step(made.trace, rank)[5]
+        for op in ("send", "recv"):
+            assert sorted(row["microbatch"] for row in rows if row["op"] == op) == [0, 1, 2, 3]

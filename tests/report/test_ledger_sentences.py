@@ -1,0 +1,135 @@
+"""The sentences of a comparison at the edges of what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pytest
+
+from profkit.analysis.estimate import Estimate
+from profkit.explain.coverage import Coverage
+from profkit.explain.explained import Explained, explain
+from profkit.explain.ledger import Verdict
+from profkit.explain.rules.base import Cause
+from profkit.instrument.rows import SampleRow
+from profkit.report import cause_words, ledger_words
+from profkit.testing import synthetic_trace
+from profkit.trace import Trace
+from profkit.vocab import UNMEASURED
+
+MS = 1_000_000
+SLOWER = {"forward": 30 * MS, "backward": 48 * MS}
+
+Pair: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Explained]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    def run(base: dict[str, Any], target: dict[str, Any]) -> Explained:
+        sides = []
+        for name, seed, options in (("base", 1, base), ("target", 2, target)):
+            made = {"steps": 60, "seed": seed, **options}
+            sides.append(Trace.open(synthetic_trace(tmp_path / name, **made)))
+        return explain(*sides)
+
+    return run
+
+
+def test_rows_that_surely_changed_are_not_called_noise(pair: Pair) -> None:
+    view = pair({}, {"phase_ns": SLOWER})
+    ledger = view.ledger
+    assert not view.causes
+    words = cause_words.no_cause_words(ledger)
+    assert words == "No cause was found for what changed by more than the noise: forward, backward."
+    assert cause_words.no_cause_words(ledger, Coverage(0.0, False, "forward", 0.5)) == (
+        "No cause was found."
+    )
+    equal = dataclasses.replace(ledger, rows=())
+    assert cause_words.no_cause_words(equal) == "No cause stands out from the noise."
+
+
+def test_nothing_takes_less_than_no_time(pair: Pair) -> None:
+    view = pair({"steps": 9, "steps_per_epoch": 0}, {"steps_per_epoch": 0})
+    total = view.ledger.total
+    delta = Estimate(-0.5 * total.base.value, -2 * total.base.value, 0.1 * total.base.value)
+    ledger = dataclasses.replace(view.ledger, total=dataclasses.replace(total, delta=delta))
+    assert ledger.change.low == -1.0
+    assert ledger.change.value == pytest.approx(-0.5)
+
+
+@pytest.mark.parametrize("is_base", [True, False])
+def test_a_run_of_first_steps_alone_is_not_compared_with_a_steady_one(
+    is_base: bool, pair: Pair
+) -> None:
+    short: dict[str, Any] = {"steps": 4, "steps_per_epoch": 0}
+    view = pair(short, {}) if is_base else pair({}, short)
+    assert view.ledger.verdict is Verdict.CANNOT_JUDGE
+    words = ledger_words.verdict_words(view.ledger)
+    assert f"the {'base' if is_base else 'target'}'s first steps, which are slower" in words
+
+
+def test_two_runs_of_first_steps_are_compared(pair: Pair) -> None:
+    short: dict[str, Any] = {"steps": 4, "steps_per_epoch": 0}
+    assert not pair(short, short).ledger.unlike
+
+
+def test_a_part_is_most_of_a_difference_only_if_it_is(pair: Pair) -> None:
+    view = pair({"others": None}, {"phase_ns": SLOWER, "others": None})
+    words = ledger_words.verdict_words(view.ledger)
+    assert "; most of the difference is backward" in words
+    spread = {"forward": 24 * MS, "backward": 36 * MS, "optimizer": 15 * MS}
+    view = pair_again(view, spread)
+    words = ledger_words.verdict_words(view.ledger)
+    assert "the largest part of the difference is" in words
+
+
+def pair_again(view: Explained, phases: dict[str, int]) -> Explained:
+    """Compare the base of a pair with another target."""
+    folder = view.case.after.trace.path.with_name("other")
+    target = synthetic_trace(folder, steps=60, seed=2, phase_ns=phases, others=None)
+    return explain(view.case.before.trace, Trace.open(target))
+
+
+def test_profkits_cost_is_never_said_to_be_below_zero(pair: Pair) -> None:
+    view = pair({}, {})
+    noisy = Estimate(-0.9 * MS, -3.0 * MS, 1.2 * MS)
+    sides = {
+        name: dataclasses.replace(getattr(view.ledger, name), switched=cost)
+        for name, cost in (("base", noisy), ("target", Estimate(2.0 * MS, 1.0 * MS, 3.0 * MS)))
+    }
+    words = ledger_words.switched_words(dataclasses.replace(view.ledger, **sides))
+    assert "not above the noise (at most 1.20 ms) and 2.00 ms, spread over the rows" in words
+
+
+def test_a_cost_is_the_whole_gap_if_its_interval_holds_the_gap(pair: Pair) -> None:
+    ledger = pair({}, {"phase_ns": SLOWER}).ledger
+    gap_ns = ledger.total.delta.value * ledger.samples_per_step
+    for low, words in ((0.9, "within its interval"), (1.04, "that is more than the gap")):
+        cost = Estimate(1.1 * gap_ns, low * gap_ns, 1.3 * gap_ns)
+        said = cause_words.cause_cost(Cause("late_rank", cost, 1.1, ""), ledger)
+        assert words in said
+
+
+def test_an_exchange_of_which_a_rank_is_missing_is_not_said_to_be_exposed(tmp_path: Path) -> None:
+    """Nobody knows how much of it was hidden, so no zero is shown."""
+    base = synthetic_trace(tmp_path / "base", steps=60, ranks=2, seed=1)
+    target = synthetic_trace(tmp_path / "target", steps=60, ranks=2, seed=2)
+    shutil.rmtree(target / "r00001")
+    view = explain(Trace.open(base), Trace.open(target))
+    assert not view.ledger.beside
+    assert any("1 of 2 ranks left no steps" in caveat for caveat in view.caveats)
+
+
+def test_what_is_not_measured_is_a_caveat_of_a_comparison(tmp_path: Path) -> None:
+    sides = [Trace.open(synthetic_trace(tmp_path / name, steps=60)) for name in ("a", "b")]
+    known = sides[1].samples
+    row = SampleRow(None, "profkit", f"{UNMEASURED}updates by others", 1, 1.0)
+    added = {**known.slice(0, 1).to_pylist()[0], **row._asdict()}
+    extra = pa.Table.from_pylist([added], schema=known.schema)
+    vars(sides[1])["samples"] = pa.concat_tables([known, extra]).unify_dictionaries()
+    assert any("not measured: updates by others" in each for each in explain(*sides).caveats)
