@@ -71,7 +71,7 @@ def waiting_words(view: Overview) -> str:
 
 
 def late_words(late: LateRank) -> str:
-    """Return in which phases a late rank takes longer; empty if that does not explain the wait."""
+    """Return the phases in which a late rank takes longer; empty if they do not explain it."""
     longer = {late.phase: late.excess_ns, **late.also_ns}
     if sum(longer.values()) < MIN_EXCESS * late.waited_ns:
         return ""
