@@ -74,7 +74,8 @@ def main() -> int:
         rows = [*torch_rows(Path(folder)), *paddle_rows(Path(folder))]
     KEPT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     different = [row for row in rows if not row["equal"]]
-    print(json.dumps({"compared": len(rows), "equal": len(rows) - len(different)}))
+    counts = {"compared": len(rows), "equal": len(rows) - len(different)}
+    print(json.dumps({"bare and recorded": counts}))
     for row in different:
         print(f"not equal: {row}", file=sys.stderr)
     return int(bool(different))

@@ -1,4 +1,4 @@
-"""A plain training loop, recorded in `traces/recorded-plain-loop` with the lines that it runs."""
+"""A plain training loop, recorded in `traces/recorded-plain-loop` with its lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-STEPS = 250
+STEPS = 120
 LENGTH = 1024
 
 
@@ -20,7 +20,7 @@ class Waves(Dataset[tuple[torch.Tensor, int]]):
         label = index % 4
         generator = torch.Generator().manual_seed(index)
         wave = torch.zeros(LENGTH)
-        for _ in range(30 * (label + 1)):
+        for _ in range(16 * (label + 1)):
             frequency = torch.rand(1, generator=generator) * 40
             wave += torch.sin(frequency * torch.linspace(0, 6.28, LENGTH))
         return wave, label
@@ -48,6 +48,7 @@ def make_model() -> nn.Module:
 
 def main() -> None:
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     model, mean = make_model(), make_model()
     mean.load_state_dict(model.state_dict())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

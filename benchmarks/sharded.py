@@ -30,6 +30,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 from slow_lines import replace_section
 
 from profkit.analysis.costs import run_costs
@@ -156,10 +157,11 @@ def score(case: str, work: Path) -> Score:
         if row["step"] is not None:
             rows.setdefault((row["rank"], row["step"]), []).append(row)
     seen = probed = extra = wrong = steps = 0
+    settled = recorded_steps(trace)
     for rank, result in enumerate(bare):
         expected = {op: tuple(numbers) for op, numbers in result["expected"].items()}
         found: Counter[str] = Counter()
-        for step in range(SETTLED, STEPS):
+        for step in settled:
             own = rows.get((rank, step), [])
             counts = Counter(row["op"] for row in own)
             size: Counter[str] = Counter()
@@ -167,7 +169,7 @@ def score(case: str, work: Path) -> Score:
                 size[row["op"]] += row["bytes"]
             wrong += {op: (counts[op], size[op]) for op in counts} != expected
             steps += 1
-            if step >= STEPS - PROBED:
+            if step in settled[-PROBED:]:
                 found += counts
         counted = Counter(result["probe"])
         probed += counted.total()
@@ -192,6 +194,12 @@ def score(case: str, work: Path) -> Score:
     )
 
 
+def recorded_steps(trace: Trace) -> list[int]:
+    """Return the settled steps with recording on; control steps have no rows on purpose."""
+    off = trace.steps.filter(pc.invert(trace.steps["instrumented"]))["step"].to_pylist()
+    return [step for step in range(SETTLED, STEPS) if step not in set(off)]
+
+
 def count_unmatched(trace: Trace) -> int:
     ranks: dict[tuple[str, int], list[int]] = {}
     sizes: dict[tuple[str, int], int] = {}
@@ -205,7 +213,7 @@ def count_unmatched(trace: Trace) -> int:
 
 def compare_clocks(trace: Trace, results: Sequence[Mapping[str, Any]]) -> float:
     """Return the largest difference of a rank's mean step from what its own clock measured."""
-    found = []
+    found: list[float] = []
     for rank, result in enumerate(results):
         own_ns = statistics.mean(result["step_ns"][SETTLED:])
         steps = [row for row in trace.steps.to_pylist() if row["rank"] == rank]
@@ -241,7 +249,8 @@ def as_markdown(scores: Sequence[Score], missing: Sequence[str], cost: Mapping[s
     opening = (
         f"Small sharded jobs run over gloo on the CPU, bare and recorded ({STEPS} steps, "
         "`benchmarks/sharded.py`). *Collectives seen*: those of the bare job's last "
-        f"{PROBED} steps by torch's profiler, on all ranks, that the recorded steps have, too. "
+        f"{PROBED} steps by torch's profiler, on all ranks, that the last recorded steps have, "
+        "too. Control steps (recording off) are excluded. "
         "*Wrong bytes*: steps of a rank whose operations or bytes differ from the closed form. "
         f"*Unknown* (goal: at most {UNKNOWN_GOAL:.0%}) is the share of a step that no phase "
         f"covers. *Clock* (goal: within {CLOSURE_GOAL:.0%}) is the recorded step compared with the "

@@ -13,12 +13,13 @@ import time
 from typing import Any
 
 import torch
-from torch import distributed as dist
+from torch import distributed
 
 from profkit.instrument.frameworks.base import InnerBooks
 from profkit.instrument.frameworks.pytorch import FRAMEWORK
 from profkit.instrument.recorder import MemorySink, Recorder
 
+dist: Any = distributed  # some of its names are not exported
 BLOCKS, CALLS = 30, 200
 
 

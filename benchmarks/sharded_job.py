@@ -36,7 +36,8 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.relu(self.up(x)))
+        added: torch.Tensor = self.down(torch.relu(self.up(x)))
+        return x + added
 
 
 class Model(nn.Module):
@@ -228,7 +229,7 @@ def main() -> None:
     count = options.steps * BATCH * job.data_parallel
     torch.manual_seed(2)
     data = TensorDataset(torch.randn(count, WIDTH), torch.randn(count, WIDTH))
-    sampler = DistributedSampler(
+    sampler: Any = DistributedSampler(
         data, num_replicas=job.data_parallel, rank=job.data_rank, shuffle=False
     )
     expected = {op: list(numbers) for op, numbers in job.expected.items()}

@@ -63,29 +63,38 @@ class TrainedModels:
         return False
 
     def are_updated(self) -> bool:
-        """Return true if gradients were used up, or parameters written, since the last call."""
-        updated = False
+        """Return true if gradients were used up, or parameters written, since the last call.
+
+        A model that no gradients have reached has none of them either, so all must have none.
+        """
+        is_written, has_gradients = False, []
         for model in self.alive:
             parameter = next(iter(self.parameters(model)), None)
             if parameter is not None:
                 version = self.version(parameter)
                 before, self._versions[id(model)] = self._versions.get(id(model)), version
-                updated |= parameter.grad is None or version != before
-        return updated
-
-    def leave_one(self) -> bool:
-        """Return true if the parameters of a model were not written since it was first called."""
-        for model in self.alive:
-            parameter = next(iter(self.parameters(model)), None)
-            known = self._versions.get(id(model))
-            if parameter is not None and known is not None and self.version(parameter) == known:
-                return True
-        return False
+                is_written |= version != before
+                has_gradients.append(parameter.grad is not None)
+        return is_written or (bool(has_gradients) and not any(has_gradients))
 
 
-def leave_models(trained: Iterable[TrainedModels]) -> bool:
-    """Return true if the optimizers that have stepped so far leave a model as it was.
+def leave_models(trained: Iterable[TrainedModels], optimizers: Iterable[Any]) -> bool:
+    """Return true if a trained model has parameters, and the optimizers update none of them.
 
-    Another optimizer updates it, as of a network that is trained against another one.
+    Another optimizer does, as of a network that is trained against another one.
     """
-    return any(models.leave_one() for models in trained)
+    updated: set[int] = set()
+    for optimizer in optimizers:
+        groups = getattr(optimizer, "param_groups", None)
+        if groups is None:  # Paddle's
+            groups = [{"params": getattr(optimizer, "_parameter_list", None) or ()}]
+        for group in groups:
+            updated.update(map(id, group["params"]))
+    if not updated:
+        return False
+    for models in trained:
+        for model in models.alive:
+            own = set(map(id, models.parameters(model)))
+            if own and updated.isdisjoint(own):
+                return True
+    return False

@@ -125,8 +125,8 @@ def say(jobs: list[dict[str, Any]]) -> Iterator[str]:
     yield TITLE
     yield ""
     yield (
-        "Jobs of two ranks that train, evaluate, write checkpoints and compile. The parts that take "
-        f"long are 0.3 to 4 limits long, on one rank or on both; the limit was {LIMIT_S:g} s "
+        "Jobs of two ranks that train, evaluate, write checkpoints and compile. The parts that "
+        f"take long are 0.3 to 4 limits long, on one rank or on both; the limit was {LIMIT_S:g} s "
         "(`--hang-after 4`, default 30). Step lengths, gradient accumulation, slow batches, a "
         "slower rank and the meetings after a part are drawn for each job. Every alarm here is a "
         "false one. A notice says that a part may take as long as it does. "

@@ -1,11 +1,11 @@
-"""The plan of a healthy job, drawn from a number: no two jobs are alike, and all ranks agree."""
+"""The plan of a healthy job, drawn from a number: no two jobs are alike."""
 
 from __future__ import annotations
 
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,7 @@ class Plan:
         self,
         step: int,
         rank: int,
-        acts: dict[str, Callable[[float], object]],
+        acts: Mapping[str, Callable[[float], object]],
         meet: Callable[[], object],
     ) -> None:
         """Do what takes long after this step."""

@@ -24,7 +24,7 @@ from profkit.instrument.tracking.states import (
     LoopState,
     Progress,
 )
-from profkit.instrument.tracking.steps import MOST_BACKWARDS, Steps
+from profkit.instrument.tracking.steps import BY_HAND, MOST_BACKWARDS, Steps
 from profkit.instrument.tracking.threads import ThreadFilter
 from profkit.vocab import SKIPPED_STEP, Phase
 
@@ -150,8 +150,7 @@ class HookReports:
             if not state.inside:
                 if not steps.known and steps.losses.backwards and self._updates_by_hand():
                     steps.begin_by_hand()
-                is_first = steps.is_first and not state.batch_seen
-                if steps.stepped and not (is_first and leave_models(self.models)):
+                if steps.stepped and not (steps.is_first and self._leaves_models()):
                     note = self._regions.note
                     steps.end_round(note[1] if note is not None else None)
             if state.progress is not _TRAINING:
@@ -229,7 +228,6 @@ class HookReports:
     def name_skipped(self, span: Opened) -> None:
         """Note that the scaler found infinities, and the optimizer did not step."""
         self.catch_up()
-        self._steps.is_first = False  # what is not updated shows no other optimizer
         if isinstance(span, int):
             span = self._boundaries.find(span, ends=False)
         if span is not None:
@@ -277,6 +275,12 @@ class HookReports:
     def _note_training(self) -> None:
         self._has_trained = True
         self._on_training()
+
+    def _leaves_models(self) -> bool:
+        """Return true if the first step of a loop without a loader waits for an optimizer."""
+        if self._state.batch_seen or BY_HAND in self._steps.known:
+            return False
+        return leave_models(self.models, self.seen.living_optimizers())
 
     def _updates_by_hand(self) -> bool:
         """Return true if the loop, which has called no optimizer yet, has updated parameters."""

@@ -63,7 +63,7 @@ class Steps:
         self.known: set[int] = set()
         """The optimizers that step in each step, in a loop without a loader."""
         self.is_first = True
-        """True until a step of the loop has ended, or its first update was skipped."""
+        """True until a step of the loop has ended."""
         self._rounds = 0
         """How often an optimizer has stepped again before all known ones have stepped."""
         self.last_end_ns = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,7 @@ def account_of_files(
         state, headline = (HUNG if verdict.waits.open else FINE), f"in the imported dumps: {kind}"
         if not verdict.waits.open:
             headline, shown = "in the imported dumps, all collectives have ended", None
-    elif verdict.kind is HangClass.RANK_DEAD and verdict.stood_s < limit_s:
+    elif verdict.kind is HangClass.RANK_DEAD and outlived_s(evidence, verdict.ranks) < limit_s:
         state, headline = FINE, f"the job did not stand still; {say_verdict(verdict)}"
     elif all(status.state != RUNNING for status in statuses) and not verdict.entered:
         state, headline, shown = FINE, "the job did not hang: all of its ranks have ended", None
@@ -158,3 +158,14 @@ def account_of_files(
         headline = f"the job did not stand still for {duration(limit_s * 1e9)}"
         state, shown = FINE, None
     return Account(state, headline, shown, past)
+
+
+def outlived_s(evidence: Evidence, dead: Sequence[int]) -> float:
+    """Return for how long other ranks went on after the last words of the dead ones."""
+    ended_ns, alive_ns = [], []
+    for rank, status in evidence.ranks.items():
+        if rank in dead:
+            ended_ns.append(status.written_ns)
+        elif status.state == RUNNING:
+            alive_ns.append(status.written_ns)
+    return (max(alive_ns) - min(ended_ns)) / 1e9 if alive_ns and ended_ns else 0.0

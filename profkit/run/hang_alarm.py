@@ -1,4 +1,4 @@
-"""Watches from `profkit run` and `profkit trace` if the job stands still, and says why while it does."""
+"""Watches the ranks from outside, and says why the job stands still while it does."""
 
 from __future__ import annotations
 

@@ -115,9 +115,8 @@ def open_rank(
     If the disk fails meanwhile, `on_failure` is called when the block has ended. The lookout
     follows the block, unless it follows a `loop` already.
     """
-    known = None
-    if framework:
-        known = guarded("the framework's hooks", load_framework, None)(framework)
+    load = guarded("the framework's hooks", load_framework, None)
+    known = load(framework) if framework else None
     rows = no_rows()
     timer = _open_timer(known, device, rows)
     complete = guarded("device times", timer.collect, None) if timer else None
@@ -126,16 +125,10 @@ def open_rank(
         writer = RankWriter(path, manifest, rows=rows, columns=COLUMNS, complete=complete)
     except OSError as error:
         raise _not_writable(path, error) from error
-    samples = writer.appender("samples")
-    ranges = nvtx_ranges()
+    samples, choice, ranges = writer.appender("samples"), Choice.read(), nvtx_ranges()
     note_span_cost(samples, ranges, repeats=SPAN_COST_REPEATS)
-    choice = Choice.read()
     recorder = make_recorder(writer, choice, ranges, timer)
-    in_worker = functools.partial(watch_worker, path)
-    recorder.in_worker = guarded("lookout in a worker", in_worker, None)
-    watch = guarded("stacks of loader workers", choice.watch_workers, None)()
-    if watch is not None:
-        watch.publish(str(path.absolute() / rank_folder(manifest.rank) / WORKER_STACKS))
+    watch = _watch_workers(recorder, choice, path, manifest.rank)
     patches = _hook_inside(known, recorder, writer, watch)
     collecting = Collecting(
         choice, recorder, known, writer.appender("kernels"), samples, device=device, rows=rows
@@ -157,6 +150,16 @@ def open_rank(
         writer.close(state)
         if writer.failure:
             on_failure(writer.failure)
+
+
+def _watch_workers(recorder: Recorder, choice: Choice, path: Path, rank: int) -> WorkerWatch | None:
+    """Have loader workers look out, and return what has their stacks sampled, if asked for."""
+    in_worker = functools.partial(watch_worker, path)
+    recorder.in_worker = guarded("lookout in a worker", in_worker, None)
+    watch = guarded("stacks of loader workers", choice.watch_workers, None)()
+    if watch is not None:
+        watch.publish(str(path.absolute() / rank_folder(rank) / WORKER_STACKS))
+    return watch
 
 
 def _open_timer(

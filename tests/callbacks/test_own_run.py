@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import multiprocessing
 import os
 
@@ -54,6 +55,7 @@ def _launch_in(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> 
         ({"SLURM_PROCID": "0", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3"}, "7.3"),
         ({"SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}, PARENT),
     ],
+    ids=itertools.count(),  # not by process ids, which differ between processes that test
 )
 def test_ranks_of_one_launch_share_what_no_other_launch_has(
     environment: dict[str, str], launch: str, monkeypatch: pytest.MonkeyPatch

@@ -37,11 +37,11 @@ def _groups(folder: Path) -> Counter[str]:
 def test_two_commands_run_in_turn_as_two_groups_of_one_workload(
     tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(*arguments: Any, **options: Any) -> launch.Ended:
+    def run_recorded(*arguments: Any, **options: Any) -> launch.Ended:
         """Run the job; that it recorded steps is made up, as a framework takes long to import."""
         return launch.run_job(*arguments, **options)._replace(recorded=True)
 
-    monkeypatch.setattr(repeating, "run_job", run)
+    monkeypatch.setattr(repeating, "run_job", run_recorded)
     log = tmp_path / "log"
     words = f"import sys; open({str(log)!r}, 'a').write(sys.argv[1])"
     old, new = (_script(tmp_path, name, words) for name in ("old.py", "new.py"))

@@ -34,10 +34,11 @@ def start(folder: Path, plant: str, *, framework: str = "torch") -> subprocess.P
 
 
 def kill_after_verdict(process: subprocess.Popen[bytes], folder: Path) -> str:
-    """Kill profkit and all ranks once a verdict was printed; return what was printed."""
+    """Kill profkit and all ranks once an alarm was printed; return what was printed."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and process.poll() is None:
-        if "no step for" in (folder / "err").read_text():
+        # Before the first step there may be a notice, if the machine is busy.
+        if "the job stands still" in (folder / "err").read_text():
             time.sleep(0.5)
             break
         time.sleep(0.2)

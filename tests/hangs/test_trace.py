@@ -1,4 +1,4 @@
-"""`profkit trace` on two real ranks of which one stands still, and what `profkit why` says."""
+"""`profkit trace` on two real ranks, one of which stands still, and `profkit why`."""
 
 from __future__ import annotations
 

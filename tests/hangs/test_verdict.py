@@ -213,7 +213,7 @@ def test_a_rank_that_has_not_joined() -> None:
 def test_a_rank_without_a_file_is_named_and_said_to_be_missing() -> None:
     verdict = verdict_of(*waiting(0, 1, 2))
     assert (verdict.kind, verdict.ranks) == (HangClass.NEVER_ENTERED, (3,))
-    assert verdict.missing == ("ranks 3: no status file; collect the folders of all hosts",)
+    assert verdict.missing == ("rank 3: no status file; collect the folders of all hosts",)
 
 
 def test_ranks_that_wait_for_each_other_in_two_groups() -> None:
@@ -349,8 +349,11 @@ def test_the_name_of_a_function_that_evaluates(function: str, is_one: bool) -> N
 
 
 def test_ranks_that_are_not_described_are_not_said_to_do_the_same() -> None:
-    late = [rank(number, stack=IN_CODE, calls=calls(55, done=True)) for number in range(1, 7)]
-    words = say_verdict(verdict_of(rank(0), *late))
+    everybody = tuple(range(7))
+    done = calls(55, done=True, members=everybody)
+    late = [rank(number, stack=IN_CODE, calls=done) for number in range(1, 7)]
+    first = rank(0, calls=calls(56, done=False, members=everybody))
+    words = say_verdict(verdict_of(first, *late))
     assert words.endswith("ranks 5-6 hold up the job, too")
 
 

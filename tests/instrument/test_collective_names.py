@@ -239,3 +239,12 @@ def test_a_functional_collective_makes_one_row(hooked: Hooked, name: str) -> Non
     call, operation = FUNCTIONAL[name]
     call(getattr(module, name)).sum()
     assert [(row["op"], row["bytes"]) for row in hooked.rows] == [(operation, 16)]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_waiting_again_for_what_has_ended_makes_no_second_row(hooked: Hooked) -> None:
+    module = pytest.importorskip("torch.distributed._functional_collectives")
+    result = empty()
+    distributed.reduce_scatter_tensor(result, ones(), async_op=True).wait()
+    module.wait_tensor(result)
+    assert [row["op"] for row in hooked.rows] == ["reduce_scatter"]

@@ -82,7 +82,7 @@ def test_a_part_is_most_of_a_difference_only_if_it_is(pair: Pair) -> None:
     view = pair({"others": None}, {"phase_ns": SLOWER, "others": None})
     words = ledger_words.verdict_words(view.ledger)
     assert "; most of the difference is backward" in words
-    spread = {"forward": 24 * MS, "backward": 36 * MS, "optimizer": 15 * MS}
+    spread = {"forward": 21 * MS, "backward": 33 * MS, "optimizer": 8 * MS}
     view = pair_again(view, spread)
     words = ledger_words.verdict_words(view.ledger)
     assert "the largest part of the difference is" in words

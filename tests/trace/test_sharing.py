@@ -40,7 +40,8 @@ def steps_of(counts: list[list[int]]) -> pa.Table:
 
 def per_step(table: pa.Table) -> list[int]:
     summed = table.group_by("step").aggregate([("sample_count", "sum")]).sort_by("step")
-    return summed["sample_count_sum"].to_pylist()
+    counts: list[int] = summed["sample_count_sum"].to_pylist()
+    return counts
 
 
 def test_a_run_that_says_nothing_is_counted_as_before() -> None:

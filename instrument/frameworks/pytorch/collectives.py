@@ -143,7 +143,7 @@ class GroupCalls:
         self.log = log
         self._dtypes: dict[Any, str] = {}
         self.in_flight: dict[int, Sent] = {}
-        """Operations without a handle in Python, by the address of their first result."""
+        """Operations that the job may wait for without a handle, by the address of their result."""
         self.microbatches: dict[int, int] = {}
         """The microbatches of messages that a pipeline is about to send or receive, by address."""
         self._silent: set[tuple[str, str]] = set()
@@ -192,6 +192,8 @@ class GroupCalls:
             self.log.end(sent, waited=True)
         elif is_async:
             if sent.address and sent.group.blocks:
+                if len(self.in_flight) >= MOST_OPEN:  # mostly those whose handles were waited for
+                    self.in_flight.clear()
                 self.in_flight[sent.address] = sent
             self.follow(sent, work)
         else:

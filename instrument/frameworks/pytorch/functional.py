@@ -126,8 +126,11 @@ def _wrap_wait(calls: GroupCalls, original: Callable[..., Any]) -> Callable[...,
 
     def find_unguarded(waited: Any) -> Sent | None:
         tensors = waited if isinstance(waited, list | tuple) else [waited]
-        found = [in_flight.pop(tensor.data_ptr(), None) for tensor in tensors]
-        return next(filter(None, found), None)
+        for tensor in tensors:
+            sent = in_flight.pop(tensor.data_ptr(), None)
+            if sent is not None and not sent.is_over:
+                return sent
+        return None
 
     find = guarded("functional collective", find_unguarded, None)
     end = guarded("functional collective", log.end_wait, None)

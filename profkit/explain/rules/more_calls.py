@@ -25,7 +25,7 @@ from profkit.explain.rules.base import (
     in_time,
     share_of,
 )
-from profkit.text import significant
+from profkit.text import amount
 from profkit.vocab import Phase
 
 MIN_RATIO = 1.25
@@ -65,7 +65,9 @@ def find(case: Case) -> Cause | None:
             continue
         was, now = before[name].mean * known_factor, after[name].mean * factor
         error = math.hypot(before[name].error * known_factor, after[name].error * factor)
-        if now < MIN_RATIO * was or now - was <= SURE_ERRORS * error:
+        # A larger batch needs fewer calls per sample, which says nothing of a step.
+        ratio = min(now / was, after[name].mean / before[name].mean)
+        if ratio < MIN_RATIO or now - was <= SURE_ERRORS * error:
             continue
         longer_ns = row.base.value * (now / was - 1)
         is_longer = judge(row.delta, base_ns) is Verdict.REGRESSION
@@ -73,7 +75,7 @@ def find(case: Case) -> Cause | None:
             names.append(name)
             expected_ns += longer_ns
             first, then = in_time(ledger, before[name].mean, after[name].mean)
-            words.append(f"{name} from {significant(first)} to {significant(then)} times")
+            words.append(f"{name} from {amount(first)} to {amount(then)} times")
     if not names:
         return None
     label = f"{' and '.join(names)} together" if len(names) > 1 else names[0]

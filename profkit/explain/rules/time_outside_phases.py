@@ -51,6 +51,7 @@ _OTHER_WORK = ("parameters_count", "parameters_bytes", "precision")
 """If one of these settings differs, the same code takes longer on other weights and gradients."""
 
 _BEFORE = {
+    Phase.H2D.value: "getting and changing the batch",
     Phase.FORWARD.value: "getting and changing the batch, a model's inputs",
     Phase.BACKWARD.value: "the loss, and what is computed from the outputs",
     Phase.OPTIMIZER.value: "clipping, reading gradients or losses",

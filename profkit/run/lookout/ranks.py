@@ -1,4 +1,4 @@
-"""Read the collectives that this rank has entered, and look at the other ranks of its host."""
+"""Read the collectives that this rank has entered, and look at the other ranks."""
 
 from __future__ import annotations
 

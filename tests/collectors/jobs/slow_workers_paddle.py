@@ -1,4 +1,4 @@
-"""Train in Paddle with two workers whose batches have a slow line; with or without a mapping."""
+"""Train in Paddle with two workers whose batches have a slow line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Stream(IterableDataset[Any]):
 
 def main(steps: int, kind: str) -> None:
     paddle.seed(0)
-    paddle.set_device("cpu")
+    paddle.device.set_device("cpu")
     model = paddle.nn.Linear(4, 4)
     optimizer = paddle.optimizer.SGD(0.001, parameters=model.parameters())
     items: Any = Stream() if kind == "stream" else Items()
