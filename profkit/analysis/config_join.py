@@ -56,8 +56,8 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     ),
     (
         (
-            r"amp|memory_format|compile|autotune|tf32|image_size|"
-            r"deterministic|cudnn_benchmark|matmul_precision|variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*"
+            r"amp|memory_format|compile|autotune|tf32|image_size|deterministic|cudnn_benchmark|"
+            r"matmul_precision|variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*"
         ),
         "h2d, compute",
     ),
