@@ -19,7 +19,7 @@ from profkit.trace import Trace
 PHASE_EVENTS = {
     "backward": ("backward",),
     "optimizer": ("step", "scaler"),
-    "data": ("data", "open"),
+    "data": ("data", "open", "exhausted"),
 }
 """The events of the probe that are the phases of profkit."""
 

@@ -16,7 +16,7 @@ from registry import BACKWARDS, LEAST
 LEAST_SHARE = 0.5
 """A loader trains if a backward follows so many of its batches; one-ahead loops shift a few."""
 
-LOADING = ("data", "open")
+LOADING = ("data", "open", "exhausted")
 
 Ints = npt.NDArray[np.int64]
 

@@ -81,8 +81,7 @@ A knob that matches none can affect any row.
 _PROVENANCE = re.compile(
     r"imported_from|sources|stated|told_by_file_name|log_grammar|log_of|sample_unit|"
     r"samples_counted_of|rows_speak_for_ranks|cards_of_one_node|(slow_lines|fast_epoch_ends)\..*|"
-    r"data_parallel\..*|reduced|repeats\..*|machine_probes|batch_elements_error|"
-    r"packages\.pyarrow|"
+    r"data_parallel\..*|reduced|repeats\..*|machine_probes|batch_elements_error|packages\.pyarrow|"
     r"variables\.PADDLE_(MASTER|\w*ENDPOINTS?|TRAINER_ID|(GLOBAL|LOCAL)_RANK|RANK_IN_NODE)"
 )
 """The origin of a run, how it is read, and the ports of its ranks are no settings of the job."""

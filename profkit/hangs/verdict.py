@@ -36,6 +36,8 @@ class HangClass(str, Enum):
     DATA = "waiting for data"
     STORE = "waiting for the store or rendezvous"
     EVALUATION = "only some ranks evaluate"
+    ALL_EVALUATE = "evaluation"
+    ALL_COMPILE = "compilation"
     CHECKPOINT = "checkpoint"
     OWN_CODE = "in the job's own code"
     UNCLEAR = "inconclusive"
@@ -200,10 +202,11 @@ def class_of(
     doing = {activity.doing for activity in known}
     if doing == {Doing.MEETING}:
         return HangClass.STORE
+    everybody = set(range(evidence.world_size)) <= set(culprits)
     if doing == {Doing.COMPILE}:
-        return HangClass.COMPILE
+        return HangClass.ALL_COMPILE if everybody else HangClass.COMPILE
     if all(activity.evaluates for activity in known):
-        return HangClass.EVALUATION
+        return HangClass.ALL_EVALUATE if everybody else HangClass.EVALUATION
     for wanted, kind in (
         (Doing.DATA, HangClass.DATA),
         (Doing.DEVICE, HangClass.DEVICE_BUSY),

@@ -27,7 +27,9 @@ MOST_RANKS = 4
 
 LONG_WORDS = {
     HangClass.EVALUATION: "evaluates",
+    HangClass.ALL_EVALUATE: "evaluates",
     HangClass.COMPILE: "compiles",
+    HangClass.ALL_COMPILE: "compiles",
     HangClass.CHECKPOINT: "reads or writes a checkpoint",
 }
 

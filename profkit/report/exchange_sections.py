@@ -71,11 +71,11 @@ def waiting_words(view: Overview) -> str:
 
 
 def late_words(late: LateRank) -> str:
-    """Return the phases in which a late rank takes longer; empty if they do not explain it."""
+    """Return in which phases a late rank takes longer; empty if they do not explain it."""
     longer = {late.phase: late.excess_ns, **late.also_ns}
     if sum(longer.values()) < MIN_EXCESS * late.waited_ns:
         return ""
-    phases = []
+    phases: list[str] = []
     for phase, ns in longer.items():
         where = "time outside all phases" if phase == UNKNOWN else phase
         phases.append(f"its {where}{'' if phases else ' takes'} {duration(ns)}")

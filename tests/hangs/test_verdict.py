@@ -376,3 +376,23 @@ def test_a_call_that_only_the_stack_shows_follows_the_latest_one() -> None:
     found = verdict_of(*everybody)
     assert found.kind is HangClass.NONE_LEFT
     assert say_verdict(found) == ("ranks 0-3 have all entered all_reduce #56, and none has left it")
+
+
+@pytest.mark.parametrize(
+    ("stack", "kind"),
+    [
+        ((Frame("/home/me/train.py", "evaluate", 12, "job"),), HangClass.ALL_EVALUATE),
+        (
+            (Frame(f"{TORCH}_inductor/compile_fx.py", "compile_fx", 1, "package"), *IN_CODE),
+            HangClass.ALL_COMPILE,
+        ),
+    ],
+)
+def test_a_part_of_all_ranks_is_not_said_to_be_that_of_some(
+    stack: tuple[Frame, ...], kind: HangClass
+) -> None:
+    done = calls(55, done=True)
+    everybody = [rank(number, stack=stack, calls=done, idle_s=0.0) for number in range(4)]
+    verdict = verdict_of(*everybody)
+    assert (verdict.kind, verdict.level) == (kind, Level.NOTICE)
+    assert verdict_of(*waiting(0, 1), *everybody[2:]).kind is not kind

@@ -35,7 +35,7 @@ def pair(tmp_path: Path) -> Pair:
         for name, seed, options in (("base", 1, base), ("target", 2, target)):
             made = {"steps": 60, "seed": seed, **options}
             sides.append(Trace.open(synthetic_trace(tmp_path / name, **made)))
-        return explain(*sides)
+        return explain(sides[0], sides[1])
 
     return run
 
@@ -132,4 +132,6 @@ def test_what_is_not_measured_is_a_caveat_of_a_comparison(tmp_path: Path) -> Non
     added = {**known.slice(0, 1).to_pylist()[0], **row._asdict()}
     extra = pa.Table.from_pylist([added], schema=known.schema)
     vars(sides[1])["samples"] = pa.concat_tables([known, extra]).unify_dictionaries()
-    assert any("not measured: updates by others" in each for each in explain(*sides).caveats)
+    assert any(
+        "not measured: updates by others" in each for each in explain(sides[0], sides[1]).caveats
+    )

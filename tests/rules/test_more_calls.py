@@ -30,7 +30,7 @@ def _case(
         sides.append(Trace.open(path))
     if is_gain:
         sides.reverse()
-    case = explain(*sides).case
+    case = explain(sides[0], sides[1]).case
     if is_gain:
         case = turn(case)
     for evidence, calls in ((case.before, before), (case.after, after)):

@@ -89,6 +89,9 @@ def timed(kind: str, original: Callable[..., Any], value: Callable[..., Any]) ->
         start = time.perf_counter_ns()
         try:
             result = original(*args, **kwargs)
+        except StopIteration:  # a loader's last wait is for its workers to end
+            write("exhausted", start, time.perf_counter_ns(), value(*args, **kwargs))
+            raise
         finally:
             nesting.depth -= 1
         write(kind, start, time.perf_counter_ns(), value(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""Who is late and who waits, if ranks wait for each other in their forward."""
+"""Tell a late rank from those that wait for it in their forward."""
 
 from __future__ import annotations
 

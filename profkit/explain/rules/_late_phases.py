@@ -19,7 +19,7 @@ MIN_PHASE_SHARE = 0.1
 
 
 class Growth(NamedTuple):
-    """What a rank is late by, less what it was late by in the base, in ns per step."""
+    """The lateness of a rank, less its lateness in the base, in ns per step."""
 
     late: Lateness
     """In the phases in which its lateness changed."""
@@ -107,7 +107,8 @@ def describe_lateness(case: Case, growth: Growth) -> str:
     """Return in which phases the rank takes longer, and where it catches up."""
     late = growth.late
     excess = case.after.work.by_phase(late.rank)
-    longer, less = [], []
+    longer: list[str] = []
+    less: list[str] = []
     whose = f"rank {late.rank}'s"
     for phase, change in growth.changes.items():
         where = "time outside all phases" if phase == UNKNOWN else row_of(phase)
