@@ -19,11 +19,17 @@ def _sources() -> Iterator[tuple[str, ast.Module, list[str]]]:
             yield str(path.relative_to(ROOT)), ast.parse(text), text.splitlines()
 
 
-def _is_broad(node: ast.AST) -> bool:
+def _find_broad(tree: ast.Module) -> Iterator[ast.ExceptHandler | ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler | ast.Call) and _is_broad(node):
+            yield node
+
+
+def _is_broad(node: ast.ExceptHandler | ast.Call) -> bool:
     if isinstance(node, ast.ExceptHandler):
         names = {ast.unparse(each) for each in ast.walk(node.type)} if node.type else BROAD
         return bool(names & BROAD)
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in {"suppress", "contextlib.suppress"}:
+    if ast.unparse(node.func) in {"suppress", "contextlib.suppress"}:
         return bool({ast.unparse(each) for each in node.args} & BROAD)
     return False
 
@@ -35,8 +41,8 @@ def _raises_again(node: ast.AST) -> bool:
 def test_a_handler_of_every_exception_raises_it_again_or_says_why_not() -> None:
     silent = []
     for path, tree, lines in _sources():
-        for node in ast.walk(tree):
-            if _is_broad(node) and not _raises_again(node):
+        for node in _find_broad(tree):
+            if not _raises_again(node):
                 line = lines[node.lineno - 1]
                 if "#" not in LINTER_CODE.sub("", line):
                     silent.append(f"{path}:{node.lineno}: {line.strip()}")
@@ -59,6 +65,5 @@ def test_the_check_finds_what_it_forbids() -> None:
     handlers = ast.parse(
         "try: a()\nexcept (Exception, SystemExit): pass\nexcept BaseException: raise"
     )
-    found = [node for node in ast.walk(handlers) if _is_broad(node)]
-    assert [_raises_again(node) for node in found] == [False, True]
+    assert list(map(_raises_again, _find_broad(handlers))) == [False, True]
     assert "#" not in LINTER_CODE.sub("", "except Exception:  # noqa: BLE001, S110")
