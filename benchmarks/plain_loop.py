@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-STEPS = 120
-LENGTH = 1024
+STEPS = 180
+LENGTH = 2048
 
 
 class Waves(Dataset[tuple[torch.Tensor, int]]):
@@ -20,7 +20,7 @@ class Waves(Dataset[tuple[torch.Tensor, int]]):
         label = index % 4
         generator = torch.Generator().manual_seed(index)
         wave = torch.zeros(LENGTH)
-        for _ in range(16 * (label + 1)):
+        for _ in range(24 * (label + 1)):
             frequency = torch.rand(1, generator=generator) * 40
             wave += torch.sin(frequency * torch.linspace(0, 6.28, LENGTH))
         return wave, label

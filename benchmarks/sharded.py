@@ -256,12 +256,15 @@ def as_markdown(scores: Sequence[Score], missing: Sequence[str], cost: Mapping[s
         f"covers. *Clock* (goal: within {CLOSURE_GOAL:.0%}) is the recorded step compared with the "
         f"job's own clock. Written {day}, Python {platform.python_version()}, torch "
         f"{metadata.version('torch')}, {os.cpu_count()} cores, load average {load:.1f} over the "
-        "last 15 minutes. Not tested on several GPUs. Recording adds "
-        f"{cost['waits_added_us']:.0f} us to a collective that waits "
-        f"({cost['waits_bare_us']:.0f} us without other ranks), and "
-        f"{cost['asynchronous_added_us']:.0f} us to an asynchronous one "
-        f"({cost['asynchronous_bare_us']:.0f} us)."
+        "last 15 minutes. Not tested on several GPUs."
     )
+    if cost:
+        opening += (
+            f" Recording adds {cost['waits_added_us']:.0f} us to a collective that waits "
+            f"({cost['waits_bare_us']:.0f} us without other ranks), and "
+            f"{cost['asynchronous_added_us']:.0f} us to an asynchronous one "
+            f"({cost['asynchronous_bare_us']:.0f} us)."
+        )
     if missing:
         opening += f" Not run yet: {', '.join(missing)}."
     return "\n\n".join(["## Sharded jobs", opening, "\n".join(lines)])
@@ -282,7 +285,8 @@ def main() -> int:
         return 0
     there = [case for case in cases if (options.work / case / "recorded" / "done").exists()]
     scores = [score(case, options.work) for case in there]
-    cost = json.loads((options.work / "cost.json").read_text(encoding="utf-8"))
+    measured = options.work / "cost.json"
+    cost = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
     section = as_markdown(scores, [case for case in cases if case not in there], cost)
     print(section)
     if options.write:

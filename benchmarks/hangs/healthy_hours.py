@@ -133,8 +133,8 @@ def say(jobs: list[dict[str, Any]]) -> Iterator[str]:
         "`benchmarks/hangs/healthy_hours.py` runs them."
     )
     yield ""
-    titles = ("framework", "jobs", "hours of training", "steps of both ranks")
-    yield f"| {' | '.join(titles)} | notices | alarms | why: did not hang |"
+    head = "| framework | jobs | hours of training | steps of both ranks | notices | alarms |"
+    yield f"{head} why: did not hang |"
     yield "|---|---|---|---|---|---|---|"
     whole = [job for job in jobs if job["code"] == 0]
     for framework in (*FRAMEWORKS, "both"):
