@@ -31,8 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from grown_trace import make_trace
-from mutate_traces import SOURCES, mutate
+from mutate_traces import mutate
 from processes import bytecode_in, measure
+from trace_samples import SOURCES
 
 from profkit.analysis.estimate import student_95
 

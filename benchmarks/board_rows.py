@@ -22,9 +22,14 @@ def seconds(value: float) -> str:
 
 
 def overhead_rows(found: Found) -> Iterable[Sequence[str]]:
+    return _added_rows(found, ("profkit", "its writer", "record_function", "torch.profiler"))
+
+
+def _added_rows(found: Found, modes: Sequence[str]) -> Iterable[Sequence[str]]:
+    """Yield the time that each mode adds to the steps of each case."""
     for case, rows in found["cases"].items():
         bare = rows["bare"]["median_ms"]
-        for name in ("profkit", "its writer", "record_function", "torch.profiler"):
+        for name in modes:
             row = rows[name]
             yield (
                 case,
@@ -47,24 +52,8 @@ def ddp_rows(found: Found) -> Iterable[Sequence[str]]:
 
 
 def collector_rows(found: Found) -> Iterable[Sequence[str]]:
-    for case, rows in found["cases"].items():
-        bare = rows["bare"]["median_ms"]
-        for name in (
-            "profkit",
-            "collectors",
-            "collectors alone",
-            "their threads",
-            "torch.profiler",
-        ):
-            row = rows[name]
-            yield (
-                case,
-                name,
-                ms(bare),
-                ms(row["over_bare_ms"]),
-                f"{ms(row['low_ms'])} to {ms(row['high_ms'])}",
-                f"{100 * row['over_bare_ms'] / bare:.1f} %",
-            )
+    modes = ("profkit", "collectors", "collectors alone", "their threads", "torch.profiler")
+    yield from _added_rows(found, modes)
     for name, cost in found["threads_ms_per_s"].items():
         yield f"thread of `{name}`", "collectors", "-", f"{cost:.2f} ms per second", "-", "-"
 
@@ -152,25 +141,24 @@ def growth_rows(found: Found) -> Iterable[Sequence[str]]:
 
 def interface_rows(found: Found) -> Iterable[Sequence[str]]:
     for case, row in found["cases"].items():
-        yield (
-            case,
-            seconds(row["first_frame_s"]),
-            f"{row['key_median_ms']:.0f} ms",
-            f"{row['key_p95_ms']:.0f} ms",
-            f"{row['peak_memory_bytes'] / 1e6:,.0f} MB",
-        )
+        yield _answer_row(case, row, row["peak_memory_bytes"] / 1e6)
 
 
 def timeline_rows(found: Found) -> Iterable[Sequence[str]]:
     for case, row in found.items():
         if isinstance(row, dict) and case != "limits":
-            yield (
-                case,
-                seconds(row["first_frame_s"]),
-                f"{row['key_median_ms']:.0f} ms",
-                f"{row['key_p95_ms']:.0f} ms",
-                f"{row['peak_mb']:,.0f} MB",
-            )
+            yield _answer_row(case, row, row["peak_mb"])
+
+
+def _answer_row(case: str, row: Mapping[str, float], peak_mb: float) -> Sequence[str]:
+    """Return how long the terminal interface takes to open and to answer a key."""
+    return (
+        case,
+        seconds(row["first_frame_s"]),
+        f"{row['key_median_ms']:.0f} ms",
+        f"{row['key_p95_ms']:.0f} ms",
+        f"{peak_mb:,.0f} MB",
+    )
 
 
 def rank_rows(found: Found) -> Iterable[Sequence[str]]:

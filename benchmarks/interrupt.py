@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from mutate_traces import kineto
+from trace_samples import kineto
 
 from profkit.analysis.timeline.cache import WORTH_KEEPING, LaneCache
 from profkit.analysis.timeline.lanes import Group, Lane

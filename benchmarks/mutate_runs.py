@@ -155,13 +155,13 @@ def _judge(run: Path, path: Path, truth: dict[str, Any], place: str) -> tuple[st
         figures["data_quality"] != truth["data_quality"] or figures["verdict"] != truth["verdict"]
     )
     if path.suffix != ".arrows":
-        otherwise = "told" if warned else "a record says something else"
+        otherwise = "reported" if warned else "a record says something else"
         return ("same" if same else otherwise), ""
     if state is Integrity.COMPLETE:
         return "wrong", f"{place}: verify calls it complete"
     if not same and not warned:
         return "wrong", f"{place}: other figures without a word"
-    return "same" if same else "told", ""
+    return "same" if same else "reported", ""
 
 
 def _figures(run: Path) -> dict[str, Any]:

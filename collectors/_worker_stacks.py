@@ -62,7 +62,7 @@ class WorkerSampler:
     def _run(self) -> None:
         try:
             self._sample()
-        except Exception as error:  # noqa: BLE001  # the worker goes on, whatever is wrong here
+        except Exception as error:  # noqa: BLE001  # our errors must not stop the worker
             log.warning("profkit: %s: %s", NOT_STORED, error)
 
     def _sample(self) -> None:

@@ -36,7 +36,7 @@ def report_failure(site: str, error: Exception) -> None:
     FAILURES[site] += 1
     if FAILURES[site] == 1:
         log.warning(
-            "profkit: %s failed, and is left out where it fails; the job goes on: %s: %s",
+            "profkit: %s failed and is skipped; the job continues: %s: %s",
             site,
             type(error).__name__,
             error,

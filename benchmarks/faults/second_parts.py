@@ -1,7 +1,9 @@
 """Options and mishaps that the jobs of the second held-out suite share.
 
 The jobs were written without looking at profkit's rules. Each mishap is timed by the job's own
-clock as `planted`, if it is a piece of the job's own code.
+clock as `planted`, if it is a piece of the job's own code. Options and loops that look like those
+of the first suite (`job_parts`), or of another job here, are not shared on purpose: rules that fit
+one loop by chance should fail on another. Only the clock and the reading of options are shared.
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from hang_launch import free_ports, rank_variables
 from hang_plants import BY_NAME, HEALTHY, HELD_OUT, Plant
 
 LIMIT_S = 4.0
@@ -146,10 +146,7 @@ def launch(framework: str, run: Path, ranks: int, words: list[str]) -> None:
     log = os.open(run.parent.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(ranks + 1)]
-    ports = [server.getsockname()[1] for server in servers]
-    for server in servers:
-        server.close()
+    ports = free_ports(ranks)
     running = set()
     for rank in range(ranks):
         running.add(in_child(functools.partial(be_a_rank, framework, run, rank, ports, words)))
@@ -163,23 +160,9 @@ def launch(framework: str, run: Path, ranks: int, words: list[str]) -> None:
 
 def be_a_rank(framework: str, run: Path, rank: int, ports: list[int], words: list[str]) -> None:
     """Be a rank as a launcher under `profkit run` starts one."""
-    count = len(ports) - 1
-    addresses = [f"127.0.0.1:{port}" for port in ports[1:]]
+    os.environ.update(rank_variables(rank, ports))
     os.environ.update(
         {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(count),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(ports[0]),
-            "PADDLE_TRAINER_ID": str(rank),
-            "PADDLE_RANK_IN_NODE": str(rank),
-            "PADDLE_TRAINERS_NUM": str(count),
-            "PADDLE_TRAINER_ENDPOINTS": ",".join(addresses),
-            "PADDLE_CURRENT_ENDPOINT": addresses[rank],
-            "PADDLE_MASTER": f"127.0.0.1:{ports[0]}",
-            "PADDLE_DISTRI_BACKEND": "gloo",
-            "GLOO_SOCKET_IFNAME": "lo",
             "PROFKIT_RUN": str(run.absolute()),
             "PROFKIT_HANG_AFTER": str(LIMIT_S),
             "PROFKIT_COLLECT": "none",

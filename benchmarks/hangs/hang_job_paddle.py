@@ -1,40 +1,33 @@
-"""The same as `hang_job_torch.py` for Paddle.
-
-hang_job_paddle.py PLANT VARIANT RANK STEP LIMIT FOLDER
-"""
+"""A job of some ranks in Paddle over gloo that hangs as its arguments say (`hang_job`)."""
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
 import paddle.distributed as dist
+from hang_job import (
+    AT,
+    EVALUATED_S,
+    FOLDER,
+    HELD_OUT,
+    IS_CULPRIT,
+    LIMIT_S,
+    ME,
+    PLANT,
+    SIMPLE,
+    SITES,
+    STEPS,
+    WORLD,
+    SlowToSave,
+    note_time,
+    plant,
+    plant_sample,
+)
 from paddle.io import DataLoader, Dataset
-
-PLANT, VARIANT, RANK, STEP, LIMIT, FOLDER = sys.argv[1:7]
-ME = int(os.environ["PADDLE_TRAINER_ID"])
-WORLD = int(os.environ["PADDLE_TRAINERS_NUM"])
-IS_CULPRIT = int(RANK) == ME
-AT = int(STEP)
-LIMIT_S = float(LIMIT)
-HELD_OUT = VARIANT == "held-out"
-SITES: Any = importlib.import_module("hang_other_sites" if HELD_OUT else "hang_sites")
-STEPS = 10_000
-EVALUATED_S = 2.5
-
-
-def plant(name: str) -> bool:
-    """Return true if this rank is to hang in this way; note the time."""
-    if name != PLANT or not IS_CULPRIT:
-        return False
-    Path(FOLDER, "planted").write_text(str(time.time()))
-    return True
 
 
 class Samples(Dataset):  # type: ignore[type-arg]  # Paddle 2.6 has no generic one
@@ -44,10 +37,7 @@ class Samples(Dataset):  # type: ignore[type-arg]  # Paddle 2.6 has no generic o
         return 8 * STEPS
 
     def __getitem__(self, index: int) -> Any:
-        if index == 8 * AT and (plant("data_inline") or plant("data_worker")):
-            SITES.read_sample()
-        if index == 8 * AT and plant("data_worker_stopped"):
-            SITES.stop()
+        plant_sample(index)
         return np.ones((3, 8, 8) if HELD_OUT else 32, np.float32)
 
 
@@ -79,21 +69,6 @@ def slow_gradient(gradient: Any) -> Any:
 
 
 NOW = 0
-SIMPLE = {
-    "sleep": SITES.decode_sleeping,
-    "spin": SITES.spin,
-    "read": lambda: SITES.read_manifest(FOLDER),
-    "lock": SITES.take_lock,
-    "queue": SITES.take_from_queue,
-    "native": SITES.call_native,
-    "subprocess": SITES.run_tool,
-    "pipe": SITES.write_log,
-    "raise": SITES.fail,
-    "stopped": SITES.stop,
-    "killed": SITES.die,
-    "exited": SITES.leave,
-    "late": lambda: SITES.late(2 * LIMIT_S),
-}
 
 
 def hang_in_loop(model: Any) -> None:
@@ -106,7 +81,7 @@ def hang_in_loop(model: Any) -> None:
     if plant("mismatch_order"):
         dist.barrier()  # site: mismatch_order
     if PLANT == "groups":
-        Path(FOLDER, "planted").write_text(str(time.time()))
+        note_time()
         if IS_CULPRIT:
             dist.all_reduce(paddle.ones([1]), group=GROUPS[1])  # site: groups
         dist.all_reduce(paddle.ones([1]), group=GROUPS[0])
@@ -162,14 +137,6 @@ def live_well(model: Any, step: int) -> None:
         paddle.save(saved, os.path.join(FOLDER, "checkpoint.pd"))
     if step in {AT, 2 * AT}:
         dist.barrier()
-
-
-class SlowToSave:
-    """Takes long to be pickled."""
-
-    def __reduce__(self) -> Any:
-        time.sleep(1.5 * LIMIT_S)
-        return dict, ()
 
 
 if __name__ == "__main__":

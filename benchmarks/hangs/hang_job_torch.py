@@ -1,43 +1,34 @@
-"""A job of some ranks over gloo that hangs as it is told to.
-
-    hang_job_torch.py PLANT VARIANT RANK STEP LIMIT FOLDER
-
-It writes the time at which it begins to hang to FOLDER/planted.
-"""
+"""A job of some ranks in PyTorch over gloo that hangs as its arguments say (`hang_job`)."""
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from hang_job import (
+    AT,
+    EVALUATED_S,
+    FOLDER,
+    HELD_OUT,
+    IS_CULPRIT,
+    LIMIT_S,
+    ME,
+    PLANT,
+    SIMPLE,
+    SITES,
+    STEPS,
+    WORLD,
+    SlowToSave,
+    note_time,
+    plant,
+    plant_sample,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
-
-PLANT, VARIANT, RANK, STEP, LIMIT, FOLDER = sys.argv[1:7]
-ME = int(os.environ["RANK"])
-WORLD = int(os.environ["WORLD_SIZE"])
-IS_CULPRIT = int(RANK) == ME
-AT = int(STEP)
-LIMIT_S = float(LIMIT)
-HELD_OUT = VARIANT == "held-out"
-SITES: Any = importlib.import_module("hang_other_sites" if HELD_OUT else "hang_sites")
-STEPS = 10_000
-EVALUATED_S = 2.5
-
-
-def plant(name: str) -> bool:
-    """Return true if this rank is to hang in this way; note the time."""
-    if name != PLANT or not IS_CULPRIT:
-        return False
-    Path(FOLDER, "planted").write_text(str(time.time()))
-    return True
 
 
 class Samples(Dataset[Any]):
@@ -47,10 +38,7 @@ class Samples(Dataset[Any]):
         return 8 * STEPS
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        if index == 8 * AT and (plant("data_inline") or plant("data_worker")):
-            SITES.read_sample()
-        if index == 8 * AT and plant("data_worker_stopped"):
-            SITES.stop()
+        plant_sample(index)
         return torch.ones(3, 8, 8) if HELD_OUT else torch.ones(32)
 
 
@@ -91,21 +79,6 @@ class Model(torch.nn.Module):
 
 
 NOW = 0
-SIMPLE = {
-    "sleep": SITES.decode_sleeping,
-    "spin": SITES.spin,
-    "read": lambda: SITES.read_manifest(FOLDER),
-    "lock": SITES.take_lock,
-    "queue": SITES.take_from_queue,
-    "native": SITES.call_native,
-    "subprocess": SITES.run_tool,
-    "pipe": SITES.write_log,
-    "raise": SITES.fail,
-    "stopped": SITES.stop,
-    "killed": SITES.die,
-    "exited": SITES.leave,
-    "late": lambda: SITES.late(2 * LIMIT_S),
-}
 
 
 def hang_in_loop(model: Any) -> None:  # noqa: C901, PLR0912  # one branch per plant
@@ -164,7 +137,7 @@ def cross_groups() -> None:
     everybody: Any = list(range(WORLD))
     first: Any = dist.new_group(everybody)
     second: Any = dist.new_group(everybody)
-    Path(FOLDER, "planted").write_text(str(time.time()))
+    note_time()
     if IS_CULPRIT:
         dist.all_reduce(torch.ones(1), group=second)  # site: groups
     dist.all_reduce(torch.ones(1), group=first)
@@ -175,7 +148,7 @@ def cut_links() -> None:
     import socket
     import stat
 
-    Path(FOLDER, "planted").write_text(str(time.time()))
+    note_time()
     silent, other = socket.socketpair()
     store = int(os.environ["MASTER_PORT"])
     for number in list(map(int, os.listdir("/proc/self/fd"))):
@@ -239,14 +212,6 @@ def live_well(model: Any, step: int) -> None:
         torch.compile(lambda value: value + 1, backend=slow_compiler)(torch.ones(2))
     if step in {AT, 2 * AT, 3 * AT - 5}:
         dist.barrier()
-
-
-class SlowToSave:
-    """Takes long to be pickled."""
-
-    def __reduce__(self) -> Any:
-        time.sleep(1.5 * LIMIT_S)
-        return dict, ()
 
 
 if __name__ == "__main__":

@@ -57,7 +57,10 @@ def as_text(verdicts: Sequence[Verdict]) -> str:
 def _summary(verdicts: Sequence[Verdict]) -> str:
     run = [each for each in verdicts if not each.skipped]
     right = sum(not each.misses for each in run)
-    return f"{right} of {len(run)} programs are right in everything that the probe checks."
+    words = (
+        f"{right} of the {len(run)} programs that were run are right in everything that the probe"
+    )
+    return f"{words} checks. {len(verdicts) - len(run)} were not run."
 
 
 def as_document(verdicts: Sequence[Verdict], packages: dict[str, Any]) -> str:

@@ -1,8 +1,9 @@
 """Hooks that are equal in all frameworks.
 
 Hooks run inside the job's own calls, so nothing of ours may raise there. A hook that runs several
-times per step has its guards written out (`except Exception: report_failure`). `guarded` is one
-call more, and that counts: between two phases our code is no longer in the processor's cache.
+times per step has its guards written out (`except Exception: report_failure`, marked as an inlined
+guard). `guarded` is one call more, and that counts: between two phases our code is no longer in the
+processor's cache.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def timed(
         raise
     try:
         seams.tracker.notes.end(span)
-    except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+    except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
         report_failure("end", failure)
     return result
 
@@ -95,7 +96,7 @@ def hook_next(patches: Patches, seams: Seams, iterator: Any, sizes: BatchSizes) 
     def next_batch(self: Any) -> Any:
         try:
             span = notes.begin_batch()
-        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("begin_data", failure)
             span = None
         try:
@@ -115,7 +116,7 @@ def hook_next(patches: Patches, seams: Seams, iterator: Any, sizes: BatchSizes) 
             if len(shapes) < MOST_BATCHES:
                 shapes.append(describe_shapes(batch))
             notes.end_batch(span, size_of(self, batch))
-        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("end_data", failure)
         return batch
 
@@ -135,7 +136,7 @@ def hook_copy(
             return original(self, *args, **kwargs)
         try:
             span = notes.begin_copy()
-        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("begin_copy", failure)
             span = None
         if span is None:

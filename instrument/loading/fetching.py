@@ -92,7 +92,7 @@ class Fetch:
                 if self._clock is None
                 else _read_together(self._clock)
             )
-        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("loader: collate", failure)
         return self._collate(*args, **kwargs)
 
@@ -127,7 +127,7 @@ def hook_fetch(patches: Patches, fetcher: Any, meter: Meter) -> None:
     def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             making = begin(self)
-        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("loader: begin of a batch", failure)
             making = None
         if making is None:
@@ -139,7 +139,7 @@ def hook_fetch(patches: Patches, fetcher: Any, meter: Meter) -> None:
             raise
         try:
             end(making)
-        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("loader: end of a batch", failure)
         return batch
 

@@ -56,9 +56,8 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     ),
     (
         (
-            r"amp|memory_format|compile|autotune|tf32|image_size|"
-            r"deterministic|cudnn_benchmark|matmul_precision|"
-            r"variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*"
+            r"amp|memory_format|compile|autotune|tf32|image_size|deterministic|cudnn_benchmark|"
+            r"matmul_precision|variables\.(NVIDIA_TF32|CUDNN|CUBLAS).*"
         ),
         "h2d, compute",
     ),
@@ -97,7 +96,7 @@ _FACTS = re.compile(
 """Facts that a run leaves out if they cannot be read in time: a missing one is no difference."""
 
 _CAVEATS = {
-    "batch_size": "batch a rank",
+    "batch_size": "batch per rank",
     "world_size": "ranks",
     "framework": "framework",
     "precision": "precision",

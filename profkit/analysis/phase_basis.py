@@ -17,7 +17,7 @@ from profkit.trace import Trace
 
 UNTIMED_EXCHANGE = (
     "the device's wait for the gradient exchange was not timed: it is part of forward or backward, "
-    "and nothing says how much of it"
+    "and its share there is not known"
 )
 
 SHARED_ENDS = (

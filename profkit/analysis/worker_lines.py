@@ -47,7 +47,8 @@ class WorkerLines:
 
 def view_workers(found: WorkerStacks, steps: pa.Table, used: Ints) -> WorkerLines | None:
     """Return the lines of all workers; `None` if none was sampled in the used steps."""
-    if not found.stacks.num_rows or not len(used) or not found.elapsed_ns:
+    aimed_ns = float(found.stacks["every_ns"].to_numpy().sum(dtype=np.float64))
+    if not aimed_ns or not len(used) or not found.elapsed_ns:  # a damaged file may hold zeros
         return None
     samples = _read(found, steps, used)
     count = len(samples.kind)
@@ -57,7 +58,7 @@ def view_workers(found: WorkerStacks, steps: pa.Table, used: Ints) -> WorkerLine
     for rank in ranks:
         workers += len(pc.unique(rows_of_rank(found.stacks, rank)["thread"]))
     # A sample stands for the mean time between samples that was kept, not for the one aimed at.
-    kept_pace = found.elapsed_ns / float(found.stacks["every_ns"].to_numpy().sum())
+    kept_pace = found.elapsed_ns / aimed_ns
     step_ns = float(samples.weight.sum()) * kept_pace / len(used) / len(ranks)
     lines: tuple[LineTime, ...] = ()
     if count >= FEWEST_SAMPLES:

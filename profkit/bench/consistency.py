@@ -166,8 +166,8 @@ def check_linearity(cells: Sequence[Cell]) -> Iterator[Contradiction]:
             if ratio > 1 + TOLERANCE and not overlap:
                 words = (
                     f"{_name(more)}: {_figure(fewer)} on {fewer.setting.gpus} and {_figure(more)} "
-                    f"on {more.setting.gpus}: an efficiency of {percent(ratio, 0)} cannot be, "
-                    "because more of them make none faster"
+                    f"on {more.setting.gpus}: an efficiency of {percent(ratio, 0)} is "
+                    "impossible, because more of them make none faster"
                 )
                 yield Contradiction("more than linear", (fewer, more), words)
 

@@ -130,8 +130,8 @@ def add_collect(parser: Any) -> None:
         "--collect",
         default="",
         metavar="NAMES",
-        help="collectors, such as host,nvml,kernels; 'none' for none; usual,stacks also samples "
-        "the lines that run (default: all that work here but stacks; see 'profkit doctor')",
+        help="collectors, such as host,nvml,kernels, or 'none'; 'usual' means those that run by "
+        "default: all that work here except stacks (see 'profkit doctor')",
     )
     parser.add_argument(
         "--stacks",
@@ -184,14 +184,18 @@ def pass_on_collect(args: argparse.Namespace) -> None:
     os.environ[collecting.OPERATORS] = str(int(args.ops))
 
 
+LEAST_HANG_S, MOST_HANG_S = 1, 1000 * 3600
+"""The limits of --hang-after in seconds."""
+
+
 def add_hang_after(parser: Any) -> None:
-    """Declare when a job counts as standing still; `pass_on_hang_after` passes it on."""
+    """Declare when a job counts as hung; `pass_on_hang_after` passes it on."""
     parser.add_argument(
         "--hang-after",
         type=seconds_or_never,
         metavar="TIME",
-        help="say why the job stands still after this time without a step, such as 90 or 5m, but "
-        "never before 10 usual steps; 0 for never (default: 30)",
+        help="explain a hang after this time without a step, such as 90 or 5m, and at least 10 "
+        "times the usual length of a step; 0 for never (default: 30)",
     )
 
 
@@ -242,8 +246,16 @@ def duration_s(word: str) -> float:
 
 
 def seconds_or_never(word: str) -> float:
-    """Convert a length of time to seconds; 0 stands for never."""
-    return 0.0 if word == "0" else duration_s(word)
+    """Convert a length of time to seconds; 0 means never.
+
+    The job's ranks look at themselves several times in this time: a tiny one would slow them down.
+    """
+    if word == "0":
+        return 0.0
+    seconds = duration_s(word)
+    if not LEAST_HANG_S <= seconds <= MOST_HANG_S:
+        raise argparse.ArgumentTypeError(f"{word} is out of range: 1 to 1000h, or 0 for never")
+    return seconds
 
 
 def count_not_ids(word: str) -> int:

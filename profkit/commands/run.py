@@ -4,7 +4,7 @@
   profkit run -- torchrun --nproc-per-node 2 train.py
   profkit run -- python -m paddle.distributed.launch --devices 0,1 train.py
 
-Two runs of one job differ, too. To learn by how much, run both jobs several times, in turn:
+Even two runs of the same job differ. To compare two commands, run both several times in turn:
 
   profkit run --repeats 3 --against 'python old.py' -- python new.py
   profkit explain traces/new-base traces/new-target
@@ -55,7 +55,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--against",
-        default="",
         metavar="COMMAND",
         help="also run this command N times, in turn; the groups' names end in -base and -target",
     )
@@ -65,6 +64,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="-- COMMAND ...",
         help="the command and its arguments",
     )
+
+
+def split_command(words: str) -> list[str]:
+    """Split the command of --against as a shell does."""
+    try:
+        command = shlex.split(words)
+    except ValueError as error:
+        raise UsageError(f"--against: {error}; quote it as a shell needs it") from None
+    if not command:
+        raise UsageError("--against: the command is empty")
+    return command
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,19 +90,16 @@ def run(args: argparse.Namespace) -> int:
         )
     pass_on_hang_after(args)
     samples = args.samples_per_step
-    try:
-        against = shlex.split(args.against)
-    except ValueError as error:
-        raise UsageError(f"--against: {error}; quote it as a shell needs it") from None
-    if args.run_repeats is None and not against:
-        return end_like(run_job(command, args.output, name=args.name, samples_per_step=samples))
+    if args.run_repeats is None and args.against is None:
+        ended = run_job(command, args.output, name=args.name, samples_per_step=samples)
+        return end_like(ended.code)
     from profkit.run.repeating import DEFAULT_REPEATS, run_repeats
 
     code = run_repeats(
         command,
         args.output,
         repeats=args.run_repeats or DEFAULT_REPEATS,
-        against=against,
+        against=() if args.against is None else split_command(args.against),
         name=args.name,
         samples_per_step=samples,
     )

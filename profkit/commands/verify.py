@@ -7,8 +7,7 @@ not.
 'profkit verify --text REPORT.md' checks a report or README instead: the cards, batches, precisions,
 losses and throughputs that its words and tables state, against the commands in it and against the
 logs that it links to, those next to it, or those given with --log. Exit code 10 means that a
-statement contradicts a command or a log. A statement that can be meant in several ways is
-inconclusive.
+statement contradicts a command or a log. An ambiguous statement is inconclusive.
 """
 
 from __future__ import annotations
@@ -67,7 +66,8 @@ def _check_text(args: argparse.Namespace) -> int:
         raise UsageError("--text checks a text; give its logs with --log, and no run")
     for log in args.log:
         if not log.is_file():
-            raise UsageError(f"--log {safe_text(str(log))}: there is no such file")
+            why = "not a file" if log.exists() else "there is no such file"
+            raise UsageError(f"--log {safe_text(str(log))}: {why}")
     found = check_text(args.text, args.log)
     if args.json:
         print(as_json.dumps(text_sections.as_json(found)))

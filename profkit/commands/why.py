@@ -1,7 +1,8 @@
-"""Say why a job stands or stood still: who waits for whom, and where in its code.
+"""Explain why a job hangs or hung: which rank the others wait for, and at which line.
 
-The verdict comes from the run's files alone, also after every rank was killed. Folders of several
-hosts may be copied into one. Exit code 0: the job did not hang. 12: it did. 11: inconclusive.
+The verdict comes from the run's files alone, also after every rank was killed. If the ranks of
+several hosts wrote into different folders, copy their 'status' folders into one run first. Exit
+code 0: the job did not hang. 12: it did. 11: inconclusive.
 """
 
 from __future__ import annotations

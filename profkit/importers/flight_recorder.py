@@ -33,7 +33,7 @@ from profkit.text import byte_size, safe_text
 LARGEST_BYTES = 256_000_000
 BROKEN = "entries that could not be read"
 PENDING = "collectives that had not completed when the dump was made"
-NO_END = "collectives that ended at a time that the dump does not hold"
+NO_END = "collectives whose end time is not in the dump"
 _MAX_INPUTS = 4096
 _MAX_DIMENSIONS = 16
 _LARGEST_DIMENSION = 2**40

@@ -162,12 +162,10 @@ def kernels(frameworks: Mapping[str, Found], holders: Sequence[str]) -> Finding:
         why = "there is no framework whose profiler captures them"
         return finding(CANNOT, why, "pip install 'profkit[torch]'")
     if not any(frameworks[name]["devices"] for name in able):
-        return finding(PARTLY, f"no GPU: operators of {' and '.join(able)} stand in for kernels")
+        return finding(PARTLY, f"no GPU: operators of {' and '.join(able)} replace kernels")
     if holders:
         why = f"{', '.join(holders)} runs here and may hold CUPTI"
-        return finding(
-            PARTLY, why, "stop it meanwhile: dcgmi profile --pause, and --resume afterwards"
-        )
+        return finding(PARTLY, why, "pause it: dcgmi profile --pause, and --resume afterwards")
     return finding(WORKS, f"through the profilers of {' and '.join(able)}")
 
 
@@ -223,10 +221,10 @@ def counters(
         return finding(CANNOT, "no NVIDIA driver is loaded", helps)
     if holders:
         why = f"{', '.join(holders)} holds the counters' lock"
-        return finding(CANNOT, why, "dcgmi profile --pause, or stop dcgm-exporter meanwhile")
+        return finding(CANNOT, why, "dcgmi profile --pause, or stop dcgm-exporter")
     if restricted and not is_root:
         helps = "NVreg_RestrictProfilingToAdminUsers=0, or a container with --cap-add SYS_ADMIN"
-        return finding(CANNOT, "the driver keeps them for administrators", helps)
+        return finding(CANNOT, "the driver lets only administrators read them", helps)
     return finding(WORKS)
 
 
@@ -254,17 +252,17 @@ def _package(name: str, measures: str, packages: Sequence[str], helps: str) -> F
 def scanner() -> Finding:
     from profkit.importers.reading.chrome import CompiledScanner
 
-    measures = "imports and kernel windows in seconds"
+    measures = "fast reading of traces and kernel windows"
     finding = functools.partial(Finding, "compiled scanner", measures)
     if CompiledScanner is not None:
         return finding(WORKS)
-    why = "not compiled: a slower one in Python does the same"
-    return finding(PARTLY, why, "pip install profkit where a C compiler is")
+    why = "not compiled: a slower one in Python is used"
+    return finding(PARTLY, why, "install a C compiler, then profkit again")
 
 
 def shared_memory(size: int) -> Finding:
     """Report on `/dev/shm`: a container has 64 MB by default, and loader workers need more."""
-    measures = "batches that loader workers pass on"
+    measures = "batches from loader workers"
     finding = functools.partial(Finding, "shared memory", measures)
     if not size:
         return finding(CANNOT, "there is no /dev/shm", "mount a tmpfs there, or use --workers 0")
@@ -275,7 +273,7 @@ def shared_memory(size: int) -> Finding:
 
 
 def pressure(path: Path) -> Finding:
-    measures = "load of the processors in the last minute"
+    measures = "speed that other processes do not disturb"
     finding = functools.partial(Finding, "quiet machine", measures)
     try:
         found = re.search(r"avg60=([\d.]+)", path.read_text())
@@ -284,7 +282,7 @@ def pressure(path: Path) -> Finding:
         return finding(PARTLY, f"this kernel does not report it ({path})", helps)
     share = float(found[1]) if found else 0.0
     if share > _CROWDED_PERCENT:
-        why = f"{share:.0f} % of the last minute something waited for a processor"
+        why = f"processes waited for a processor in {share:.0f} % of the last minute"
         return finding(PARTLY, why, "figures of speed need a machine of their own")
     return finding(WORKS)
 
@@ -292,7 +290,7 @@ def pressure(path: Path) -> Finding:
 def switched_off(environ: Mapping[str, str]) -> Finding:
     from profkit.attached import disabled
 
-    finding = functools.partial(Finding, "switch", "anything at all")
+    finding = functools.partial(Finding, "recording", "any recording by profkit")
     if disabled():
         why = f"PROFKIT_DISABLE={environ.get('PROFKIT_DISABLE', '')} switches profkit off"
         return finding(CANNOT, why, "unset PROFKIT_DISABLE")

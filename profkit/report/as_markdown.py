@@ -27,7 +27,7 @@ def document(content: Document) -> str:
             rows.append((f"**{plain(label)}**", plain(figure), plain(detail)))
         blocks.append(table_markdown(("", "", ""), rows, frozenset()))
     for warning in content.warnings:
-        blocks.append(f"> **mind:** {plain(warning)}")
+        blocks.append(f"> **note:** {plain(warning)}")
     for section in content.sections:
         if section.charts and not (section.grid or section.causes or section.ending):
             continue  # Markdown has no charts, and notes about one would be about nothing

@@ -49,7 +49,7 @@ def overview(view: Overview, *, next_command: str = "") -> str:
 def document(content: Document) -> str:
     head = [fold(content.subtitle, "")]
     for warning in content.warnings:
-        head.append(fold(f"mind: {warning}"))
+        head.append(fold(f"note: {warning}"))
     conclusion = [fold(f"{content.verdict}: {content.summary}".removesuffix(": "))]
     if content.figures:
         conclusion.append(grid_text(Grid(("", "", ""), content.figures)))

@@ -78,7 +78,7 @@ def measured_notes(view: Benched) -> Iterator[str]:
             done = f"{len(each.runs)} of {plural(each.planned, 'repeat')}"
             yield f"{setting_words(each.cell.setting, view)}: {done}; {each.why}"
     for note in view.notes:
-        yield f"mind: {note}"
+        yield f"note: {note}"
     shares = [each.whole_share for each in view.cells if each.cell.measured]
     if shares:
         ends = dict.fromkeys((whole_percent(min(shares)), whole_percent(max(shares))))

@@ -43,7 +43,7 @@ def doubted_causes(ledger: Ledger) -> str:
     """Return a warning about causes if the machine may have made the change."""
     if not ledger.doubt:
         return ""
-    return "The machine may be behind any of these: they differ between the runs compared here."
+    return "The machine, not the job, may be the reason for any of these."
 
 
 def coverage_words(coverage: Coverage | None, *, is_gain: bool) -> str:
@@ -55,7 +55,7 @@ def coverage_words(coverage: Coverage | None, *, is_gain: bool) -> str:
     if coverage.share >= 1:
         words.append(f"The causes explain the whole {gap}")
         if coverage.is_bound:
-            words = ["The causes can overlap: their shares must not be added up"]
+            words = ["The causes can overlap, so do not add up their shares"]
     elif coverage.share:
         at_most = "at most " if coverage.is_bound else ""
         words.append(f"The causes explain {at_most}{percent(coverage.share, 0)} of the {gap}")
@@ -81,16 +81,17 @@ def no_difference_words(recorded: Recorded) -> str:
     """Return what was recorded on both sides and is the same."""
     if all(recorded):
         return (
-            "Nothing else differs of what both runs recorded: every knob, version and variable is "
-            "the same. The job's code and data are not compared."
+            "Nothing else that both runs recorded differs: all settings, versions and variables "
+            "are the same. The job's code and data are not compared."
         )
-    kinds = recorded._asdict()
+    kinds = {"settings": recorded.knobs, "versions": recorded.versions}
+    kinds["variables"] = recorded.variables
     missing = " and ".join(name for name, known in kinds.items() if not known)
-    names = " and ".join(name.removesuffix("s") for name, known in kinds.items() if known)
+    names = " and ".join(name for name, known in kinds.items() if known)
     if not names:
         return "It is not known what else differs: the runs did not both record settings."
     return (
-        f"Nothing else differs of what both runs recorded: every {names} is the same; {missing} "
+        f"Nothing else that both runs recorded differs: all {names} are the same; {missing} "
         "were not recorded on both sides. The job's code and data are not compared."
     )
 

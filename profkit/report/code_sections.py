@@ -93,7 +93,7 @@ def _line_rows(part: PhaseLines | WorkerLines, folder: str) -> Iterator[tuple[st
 
 
 def _rank_section(run: Overview) -> Section:
-    """Return the lines on which one rank certainly spends another time than the others do."""
+    """Return the lines on which one rank certainly spends more or less time than the others."""
     rows = []
     for rank, changes in run.rank_lines.items():
         label = str(rank)
@@ -105,7 +105,7 @@ def _rank_section(run: Overview) -> Section:
             rows.append((label, change.phase, *figures, difference, bounds, place))
             label = ""
     header = ("rank", "phase", "per step", "others", "difference", "95 % interval", "line")
-    note = "Lines on which a rank certainly spends another time than the mean of the others."
+    note = "Lines on which a rank certainly spends more or less time than the mean of the others."
     grid = Grid(header, tuple(rows), frozenset({2, 3, 4, 5}))
     return Section("Lines of single ranks", (note, _sampled(run.clock)), grid=grid)
 

@@ -111,7 +111,9 @@ def by_link(view: Overview) -> Section:
             "transfer includes waiting for the others."
         )
     if any(use.transfer_ns_per_step is None for use in links):
-        notes.append("Without ends of the single messages, their transfer is not known.")
+        notes.append(
+            "The ends of single messages were not recorded, so their transfer time is not known."
+        )
     if any(not use.bytes_per_step for use in links):
         notes.append("Without a size, the transfer is the sum of all calls.")
     header = ("operation", "over", "messages", "bytes", "transfer", "algorithm", "bus", "alone")

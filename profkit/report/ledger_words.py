@@ -142,7 +142,7 @@ def clock_notes(ledger: Ledger) -> Iterator[str]:
     if ledger.find(Phase.BACKWARD.value) and not ledger.base.exchange_timed:
         yield (
             "Not all runs timed the device's wait for the gradient exchange: on both sides it is "
-            "part of backward, and nothing says how much of it."
+            "part of backward, and its share there is not known."
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from profkit.importers.texts.check import TextCheck
@@ -26,11 +27,16 @@ def checked(found: TextCheck) -> Iterator[Section]:
         (Outcome.AGREES, "agreeing statement"),
     ):
         counts.append(plural(len(found.of(outcome)), noun))
-    logs = ", ".join(safe_text(log.name) for log in found.logs)
-    compared = f"compared with its commands and {plural(len(found.logs), 'log')}: {logs}"
-    if not logs:
+    compared = "compared with its commands only"
+    if found.logs:
+        logs = ", ".join(_names(found.logs))
+        compared = f"compared with its commands and {plural(len(found.logs), 'log')}: {logs}"
+    elif not found.unread:
         compared = "compared with its commands; no log of it was found (give one with --log)"
-    yield Section(f"{safe_text(found.page.path.name)}: {', '.join(counts)}", (compared,))
+    lines = [compared]
+    if found.unread:
+        lines.append(f"no training log that profkit knows: {', '.join(_names(found.unread))}")
+    yield Section(f"{safe_text(found.page.path.name)}: {', '.join(counts)}", tuple(lines))
     for outcome, title in _TITLES.items():
         words = []
         for each in found.of(outcome):
@@ -53,9 +59,14 @@ def as_json(found: TextCheck) -> dict[str, Any]:
         )
     return {
         "text": safe_text(found.page.path.name),
-        "logs": [safe_text(log.name) for log in found.logs],
+        "logs": _names(found.logs),
+        "unread_logs": _names(found.unread),
         "findings": findings,
     }
+
+
+def _names(logs: Sequence[Path]) -> list[str]:
+    return [safe_text(log.name) for log in logs]
 
 
 def _value(value: Value) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Choice:
                 stacks=environ.get(STACKS, ""),
             )
         except ProfkitError as error:
-            log.warning("profkit: nothing is collected beside the loop: %s", error)
+            log.warning("profkit: no collector runs: %s", error)
             return cls(())
 
     @classmethod

@@ -70,7 +70,7 @@ def read_within(limit_s: float, readers: Mapping[str, Callable[[], Any]]) -> dic
 
     def read() -> None:
         for name, reader in readers.items():
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # a fact that cannot be read is left out
                 value = reader()
                 if value:
                     found[name] = value
@@ -201,7 +201,7 @@ def read_libraries(framework: str, device: str) -> dict[str, str]:
     if loaded is None or device == "cpu":
         return found
     for name, path in LIBRARIES.get(framework, {}).items():
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # each framework raises its own without a library
             version = attrgetter(path)(loaded)
             if callable(version):
                 version = version()

@@ -12,9 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 from profkit.attached import (
@@ -29,10 +27,12 @@ from profkit.clock import wall_ns
 from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError
 from profkit.hangs.status import read_limit
+from profkit.instrument.guard import guarded
 from profkit.run.hang_alarm import HangAlarm
 from profkit.run.naming import clean, name_job, name_run
 from profkit.run.probe import probe_machine
-from profkit.run.session import first_libraries, make_run, record_own_cost
+from profkit.run.session import finish_run, first_libraries, make_run, record_own_cost
+from profkit.run.signals import ENDING, forwarding
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RunManifest
@@ -42,19 +42,14 @@ from profkit.vocab import PROBES, REPEATS, RunState
 log = logging.getLogger("profkit")
 
 ATTACH_FOLDER = Path(__file__).parent / "attach"
-FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that reach profkit alone. The terminal itself sends Ctrl-C to the job's processes."""
 
 
-@dataclass(frozen=True)
 class CannotStartError(ProfkitError):
     """The command itself could not be started."""
 
-    message: str
-    exit_code: ExitCode = ExitCode.CANNOT_START
-
-    def __str__(self) -> str:
-        return self.message
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.CANNOT_START) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class Repeat(NamedTuple):
@@ -65,6 +60,15 @@ class Repeat(NamedTuple):
     of: int
 
 
+class Ended(NamedTuple):
+    """The end of a job: its exit code, negative for a signal, and the run that it left."""
+
+    code: int
+    recorded: bool = False
+    stopped_by: int = 0
+    """The signal that asked profkit and the job to end; 0 without one."""
+
+
 def run_job(
     command: Sequence[str],
     output: Path,
@@ -72,8 +76,8 @@ def run_job(
     name: str = "",
     samples_per_step: int | None = None,
     repeat: Repeat | None = None,
-) -> int:
-    """Run and record `command`; return its exit code, negative for a signal.
+) -> Ended:
+    """Run and record `command`, and return how it ended.
 
     The job may be given a name, and the number of samples that a rank trains on in each step.
     """
@@ -81,9 +85,10 @@ def run_job(
     if samples_per_step is not None:
         os.environ[SAMPLES_VARIABLE] = str(samples_per_step)
     run = None if disabled() else _new_run(command, output, name, samples_per_step, repeat)
+    received: list[int] = []
     if run is None:
-        with _started(program, command, dict(os.environ)) as process:
-            return process.wait()
+        with _started(program, command, dict(os.environ), received) as process:
+            return Ended(process.wait(), stopped_by=_ending(received))
     path = str(ATTACH_FOLDER)  # the hooks come first on Python's path
     inherited = os.environ.get("PYTHONPATH")
     if inherited:
@@ -91,17 +96,27 @@ def run_job(
     environment = {**os.environ, "PYTHONPATH": path, RUN_VARIABLE: str(run.absolute())}
     probes = [probe_machine()]
     alarm = HangAlarm(run, read_limit(os.environ), _say)
-    with _started(program, command, environment, alarm.note_told) as process:
-        witness = Witness(run, process.pid, ATTACH_FOLDER)
-        witness.start()
-        alarm.start()
-        code = process.wait()
-        alarm.stop()
-        witness.stop()
+    try:
+        with _started(program, command, environment, received, alarm.note_told) as process:
+            witness = Witness(run, process.pid, ATTACH_FOLDER)
+            witness.start()
+            alarm.start()
+            code = process.wait()
+            alarm.stop()
+            witness.stop()
+    except CannotStartError as error:
+        finish_run(run, str(error))
+        raise
     probes.append(probe_machine())
     found = [probe._asdict() for probe in probes if probe is not None]
-    _conclude(run, code, witness, found, alarm.unresolved)
-    return code
+    # The caller gets the job's exit code, even if the files of the run cannot be read.
+    conclude = guarded("the end of the run", _conclude, False)
+    return Ended(code, conclude(run, code, witness, found, alarm.unresolved), _ending(received))
+
+
+def _ending(received: Sequence[int]) -> int:
+    """Return the first signal that asked the job to end, or 0."""
+    return next((number for number in received if number in ENDING), 0)
 
 
 def find_program(name: str) -> str:
@@ -144,10 +159,11 @@ def _started(
     program: str,
     command: Sequence[str],
     environment: dict[str, str],
+    received: list[int],
     told: Callable[[], object] = lambda: None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the job, and pass signals on to it within the block."""
-    with forwarding(told) as start:
+    """Start the job, and pass signals on to it within the block; `received` gets them all."""
+    with forwarding(told, received) as start:
         try:
             process = start(command, executable=program, env=environment)
         except PermissionError as error:
@@ -159,50 +175,10 @@ def _started(
         yield process
 
 
-@contextlib.contextmanager
-def forwarding(
-    told: Callable[[], object] = lambda: None,
-) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Yield a function that starts processes, which get the signals that are sent to profkit.
-
-    A signal that comes while a process is being started is passed on then. `told` is called at
-    each signal by which processes are told to end. Ctrl-C is handled by
-    doing nothing: if we ignored it, the processes that we start would, too. What `nohup` has us
-    ignore stays ignored.
-    """
-    processes: list[subprocess.Popen[bytes]] = []
-    passed: list[int] = []
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        if number not in {signal.SIGUSR1, signal.SIGUSR2}:
-            told()
-        passed.append(number)
-        for process in processes:
-            process.send_signal(number)
-
-    def start(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(command, **how)
-        processes.append(process)
-        for number in passed:
-            process.send_signal(number)
-        return process
-
-    handlers = {}
-    for number in (*FORWARDED, signal.SIGINT, signal.SIGQUIT):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            ours = forward if number in FORWARDED else (lambda number, frame: told())
-            handlers[number] = signal.signal(number, ours)
-    try:
-        yield start
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
 def _conclude(
     run: Path, code: int, witness: Witness, probes: Sequence[Mapping[str, int]], hang: str
-) -> None:
-    """Write into the run how the job ended, and say where the run is."""
+) -> bool:
+    """Write into the run how the job ended, and say where it is; return true if it has ranks."""
     manifests = []
     try:
         trace = Trace.open(run)
@@ -230,7 +206,7 @@ def _conclude(
         ).write(run)
     except (ProfkitError, OSError) as error:
         _say(f"the run cannot be marked as ended: {error}")
-        return
+        return False
     if trace.ranks:
         record_own_cost(run)
         shown = safe_text(os.path.relpath(run))
@@ -241,6 +217,7 @@ def _conclude(
         for line in explain_nothing(run, unhooked):
             _say(line)
     (run / NOTES_FILE).unlink(missing_ok=True)
+    return bool(trace.ranks)
 
 
 def _flag_unrecorded(run: Path, recorded: int) -> Iterator[str]:

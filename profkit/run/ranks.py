@@ -22,7 +22,8 @@ from pathlib import Path
 
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.rank import PADDLE, SLURM, TORCHRUN, Rank, rank_of, read_number
-from profkit.run.launch import describe_end, forwarding
+from profkit.run.launch import describe_end
+from profkit.run.signals import forwarding
 from profkit.text import safe_text
 
 RUN_VARIABLE = "PROFKIT_TRACE_RUN"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import shlex
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from profkit.attached import disabled
-from profkit.run.launch import Repeat, find_program, run_job
+from profkit.errors import ExitCode
+from profkit.run.launch import Ended, Repeat, find_program, run_job
 from profkit.run.naming import clean, name_job, name_run
 from profkit.text import plural, safe_text
 from profkit.trace.folders import group_of, read_manifests
@@ -40,7 +42,8 @@ def run_repeats(
 ) -> int:
     """Run `command`, and `against` in turn; return the exit code of the first run that fails.
 
-    Both jobs get the name of `command`, so that their runs can be compared.
+    It stops after a run that fails, is ended by a signal, or records nothing: the rest would be
+    time lost. Both jobs get the name of `command`, so that their runs can be compared.
     """
     for each in filter(None, (command, against)):
         find_program(each[0])
@@ -50,15 +53,25 @@ def run_repeats(
         words = safe_text(shlex.join(job.command))
         _say(f"run {number} of {repeats} of {safe_text(job.group)}: {words}")
         repeat = Repeat(job.group, number, repeats)
-        code = run_job(
+        ended = run_job(
             job.command, output, name=workload, samples_per_step=samples_per_step, repeat=repeat
         )
-        if code:
-            _say(f"run {number} of {safe_text(job.group)} failed, so no further run was started")
-            return code
+        why = _why_stop(ended)
+        if why:
+            _say(f"run {number} of {safe_text(job.group)} {why}, so no further run was started")
+            return ended.code or -ended.stopped_by or ExitCode.UNFINISHED
     if not disabled():
         _say(_conclusion(jobs, repeats, output))
     return 0
+
+
+def _why_stop(ended: Ended) -> str:
+    """Return why no further run makes sense after this one; nothing if it does."""
+    if ended.code:
+        return "failed"
+    if ended.stopped_by:
+        return f"was ended by {signal.Signals(ended.stopped_by).name}"
+    return "" if ended.recorded or disabled() else "recorded nothing"
 
 
 def take_turns(

@@ -189,7 +189,7 @@ def explain_nothing(run: Path, unhooked: Iterable[Unhooked]) -> list[str]:
     elif not seen:
         seen.append(
             "no Python process was seen in the job; "
-            "one on another host or in a container needs profkit there"
+            "if it runs on another host or in a container, install profkit there"
         )
     return [f"nothing was recorded: {seen[0]}", *seen[1:]]
 

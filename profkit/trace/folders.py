@@ -61,6 +61,10 @@ def check_folder(path: Path) -> None:
         entries = [entry.name for entry in path.iterdir()]
     except FileNotFoundError:
         problem = f"no such folder{_newest_run_near(path)}"
+        repeats = find_group(path)
+        if repeats:
+            newest = safe_text(str(repeats[-1]))
+            problem = f"a group of {len(repeats)} runs and no run; name one, such as {newest}"
     except NotADirectoryError:
         problem = "a file, and a run is a folder; other tools' traces and logs are not runs"
     except PermissionError:

@@ -308,12 +308,17 @@ def test_a_cost_beyond_the_gap_says_why(make: Make) -> None:
     ("environment", "config", "words", "nothing"),
     [
         ({}, {}, "It is not known what else differs", False),
-        ({}, {"batch_size": 8}, "recorded: every knob is the same; versions and variables", True),
-        ({"packages": {"torch": "2"}}, {}, "every version is the same; knobs and variables", True),
+        ({}, {"batch_size": 8}, "differs: all settings are the same; versions and variables", True),
+        (
+            {"packages": {"torch": "2"}},
+            {},
+            "all versions are the same; settings and variables",
+            True,
+        ),
         (
             {"packages": {"torch": "2"}, "variables": {}},
             {"batch_size": 8},
-            "of what both runs recorded: every knob, version and variable is the same",
+            "both runs recorded differs: all settings, versions and variables are the same",
             True,
         ),
     ],

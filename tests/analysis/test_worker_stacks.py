@@ -161,6 +161,17 @@ def test_few_samples_name_no_line(run: Path) -> None:
     assert "Items.__getitem__" not in text
 
 
+@pytest.mark.parametrize("every_ns", [0, 2**62])
+def test_damaged_times_between_samples_give_no_impossible_figures(run: Path, every_ns: int) -> None:
+    lines = lines_of(0)
+    for line in lines:
+        if line[0] == "sample":
+            line[3] = every_ns
+    write_lines(run, 0, lines)
+    found = build_overview(Trace.open(run)).worker_lines
+    assert found is None or found.step_ns >= 0
+
+
 def write_checked(run: Path, worker: int, lines: Sequence[Any], *, writes: int = 8) -> Path:
     """Write a file as a worker does: a checksum follows the lines of each write."""
     path = write_lines(run, worker, [])

@@ -51,7 +51,7 @@ def test_a_build_with_kernels_for_this_gpu_is_not(found: dict[str, object]) -> N
 def test_kernels_say_what_stands_in_for_them_and_who_holds_them() -> None:
     missing = {"error": "No module named 'torch'"}
     assert doctor.kernels({"torch": missing}, []).state == doctor.CANNOT
-    assert "operators of torch stand in" in doctor.kernels({"torch": NO_GPU}, []).why
+    assert "operators of torch replace kernels" in doctor.kernels({"torch": NO_GPU}, []).why
     assert doctor.kernels({"torch": H100}, []).state == doctor.WORKS
     held = doctor.kernels({"torch": H100}, ["dcgm-exporter"])
     assert (held.state, "dcgmi profile --pause" in held.help) == (doctor.PARTLY, True)

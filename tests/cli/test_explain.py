@@ -98,7 +98,7 @@ def test_a_run_and_its_repeat_are_neutral_and_nothing_else_differs(
         [],
         True,
     )
-    assert "Nothing else differs" in text
+    assert "Nothing else that both runs recorded differs" in text
 
 
 def test_a_late_rank_is_named_with_its_phase(explain: Explain, runs: dict[str, Path]) -> None:

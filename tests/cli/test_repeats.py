@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from profkit.cli import main
 from profkit.errors import ExitCode
+from profkit.run import launch, repeating
 from profkit.run.repeating import RepeatedJob, take_turns
 from profkit.testing import synthetic_trace
 from profkit.trace import RunManifest
@@ -31,8 +35,13 @@ def _groups(folder: Path) -> Counter[str]:
 
 
 def test_two_commands_run_in_turn_as_two_groups_of_one_workload(
-    tmp_path: Path, capfd: Capture
+    tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def run_recorded(*arguments: Any, **options: Any) -> launch.Ended:
+        """Run the job; that it recorded steps is made up, as a framework takes long to import."""
+        return launch.run_job(*arguments, **options)._replace(recorded=True)
+
+    monkeypatch.setattr(repeating, "run_job", run_recorded)
     log = tmp_path / "log"
     words = f"import sys; open({str(log)!r}, 'a').write(sys.argv[1])"
     old, new = (_script(tmp_path, name, words) for name in ("old.py", "new.py"))
@@ -62,7 +71,36 @@ def test_a_job_that_fails_ends_the_repeats_with_its_code(tmp_path: Path, capfd: 
     assert "run 1 of fails failed" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("against", ["python 'unclosed", "no-such-program x"])
+def test_a_job_that_is_not_recorded_ends_the_repeats(tmp_path: Path, capfd: Capture) -> None:
+    traces = tmp_path / "traces"
+    command = ["run", "-o", str(traces), "--repeats", "3", "--", sys.executable, "-c", "pass"]
+    assert main(command) == ExitCode.UNFINISHED
+    assert len(find_runs(traces)) == 1
+    said = capfd.readouterr().err
+    assert "recorded nothing, so no further run was started" in said
+    assert "explain" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_repeats_of_a_job_that_handles_it(tmp_path: Path, number: int) -> None:
+    handles = f"""
+import os, signal, sys, time
+signal.signal({number}, lambda *_: sys.exit(0))
+os.kill(os.getppid(), {number})
+if {number} == signal.SIGINT: sys.exit(0)  # a terminal sends it to both
+time.sleep(60)
+"""
+    script = _script(tmp_path, "handles.py", handles)
+    traces = tmp_path / "traces"
+    command = [sys.executable, "-m", "profkit", "run", "-o", str(traces), "--repeats", "3"]
+    command += ["--", sys.executable, script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == -number
+    assert _groups(traces) == {"handles": 1}
+    assert f"was ended by {signal.Signals(number).name}, so no further run" in done.stderr
+
+
+@pytest.mark.parametrize("against", ["python 'unclosed", "no-such-program x", "", "  "])
 def test_nothing_runs_if_the_other_command_cannot(tmp_path: Path, against: str) -> None:
     traces = tmp_path / "traces"
     code = main(["run", "-o", str(traces), "--against", against, "--", sys.executable, "-c", ""])
@@ -105,3 +143,5 @@ def test_explain_takes_groups_by_their_name(
         assert figures["between_runs"]["known_from"] == "repeats"
         assert all("repeats" not in each["name"] for each in figures["differences"])
     assert main(["explain", "before", "nothing"]) == ExitCode.UNREADABLE
+    assert main(["report", "traces/before"]) == ExitCode.UNREADABLE
+    assert "before: a group of 3 runs and no run; name one, such as" in capsys.readouterr().err

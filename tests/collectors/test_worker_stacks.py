@@ -19,41 +19,23 @@ from profkit.explain.explained import explain
 from profkit.instrument.loading.ring import FOLDER_BYTES, Ring
 from profkit.instrument.loading.watching import WorkerWatch
 from profkit.run.collecting import Choice
-from profkit.trace import Trace, verify
-from profkit.trace.reader import find_ranks, find_runs
+from profkit.trace import verify
+from profkit.trace.reader import find_ranks
 from profkit.vocab import LINES_SUFFIX, LOADER_WORKER, WORKER_STACKS
 from tests.instrument.test_run_command import PROFKIT_RUN, TORCHRUN
+from tests.recorded import PATIENCE_S, newest_run, run_to_end
 
 JOBS = Path(__file__).parent / "jobs"
 WORKERS_JOB, RANKS_JOB = JOBS / "slow_workers.py", JOBS / "late_line.py"
 PADDLE_JOB = JOBS / "slow_workers_paddle.py"
 STEPS = 120
-PATIENCE_S = 300
 SLOW_NS = 2 * 20e6
 """What a batch of two costs its worker."""
 
 
 def _train(folder: Path, *words: object, stacks: str = "workers") -> str:
-    folder.mkdir(exist_ok=True)
-    command = list(map(str, words))
-    if stacks:
-        command = [*PROFKIT_RUN[:-1], "--stacks", stacks, "--", *command]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-def _newest(folder: Path) -> Trace:
-    return Trace.open(find_runs(folder / "traces")[-1])
+    command = [*PROFKIT_RUN[:-1], "--stacks", stacks, "--"] if stacks else []
+    return run_to_end([*command, *words], folder)
 
 
 def _line_of(job: Path, words: str) -> int:
@@ -64,7 +46,7 @@ def _line_of(job: Path, words: str) -> int:
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_the_slow_line_of_the_workers_is_named(tmp_path: Path, start: str) -> None:
     losses = _train(tmp_path, sys.executable, WORKERS_JOB, STEPS, start)
-    trace = _newest(tmp_path)
+    trace = newest_run(tmp_path)
     found = build_overview(trace).worker_lines
     assert found is not None
     assert found.workers == 2
@@ -88,7 +70,7 @@ def test_the_slow_line_of_the_workers_is_named(tmp_path: Path, start: str) -> No
 @pytest.mark.parametrize("kind", ["plain", "shared", "stream"])
 def test_the_slow_line_of_paddles_workers_is_named(tmp_path: Path, kind: str) -> None:
     _train(tmp_path, sys.executable, PADDLE_JOB, STEPS, kind)
-    found = build_overview(_newest(tmp_path)).worker_lines
+    found = build_overview(newest_run(tmp_path)).worker_lines
     assert found is not None
     assert found.workers == 2
     first = found.lines[0]
@@ -99,7 +81,7 @@ def test_the_slow_line_of_paddles_workers_is_named(tmp_path: Path, kind: str) ->
 
 def test_without_the_choice_workers_are_not_sampled(tmp_path: Path) -> None:
     _train(tmp_path, sys.executable, WORKERS_JOB, 40, "fork", stacks="loop")
-    trace = _newest(tmp_path)
+    trace = newest_run(tmp_path)
     assert trace.stacks.num_rows
     assert not list((tmp_path / "traces").rglob(f"*{LINES_SUFFIX}"))
     assert build_overview(trace).worker_lines is None
@@ -122,7 +104,7 @@ def test_a_job_killed_at_any_moment_leaves_stacks_that_can_be_read(
             time.sleep(0.05)
         time.sleep(4 + 2 * random.Random(seed).random())
         os.killpg(job.pid, signal.SIGKILL)
-    trace = _newest(tmp_path)
+    trace = newest_run(tmp_path)
     samples = trace.worker_stacks
     assert set(samples.stacks["thread"].to_pylist()) == {f"{LOADER_WORKER}{n}" for n in (0, 1)}
     assert samples.stacks.num_rows > FEWEST_SAMPLES
@@ -138,7 +120,7 @@ def test_a_job_killed_at_any_moment_leaves_stacks_that_can_be_read(
 def test_the_line_of_the_late_rank_is_the_evidence(tmp_path: Path) -> None:
     for name, words in (("base", []), ("late", ["slow"])):
         _train(tmp_path / name, *TORCHRUN, RANKS_JOB, *words, stacks="loop")
-    base, late = _newest(tmp_path / "base"), _newest(tmp_path / "late")
+    base, late = newest_run(tmp_path / "base"), newest_run(tmp_path / "late")
     assert len(list(find_ranks(late.path))) == 2
     line = _line_of(RANKS_JOB, "slow on one rank")
     changes = build_overview(late).rank_lines[1]

@@ -9,7 +9,6 @@ import json
 import mmap
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -34,9 +33,9 @@ from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import BatchTimes
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.trace import Trace
-from profkit.trace.reader import find_runs
 from profkit.vocab import QUEUE_DEPTH
 from tests.instrument.jobs.own_clock import BATCH_SIZE, COLLATE_MS, DECODE_MS, READ_MS, OwnBatch
+from tests.recorded import newest_run, run_to_end
 
 JOBS = Path(__file__).parent / "jobs"
 BATCHES = 8
@@ -573,23 +572,12 @@ def _record(job: Path, folder: Path) -> tuple[list[list[list[float]]], Trace]:
     """The batches that an unedited script printed under `profkit run`, and its trace."""
     command = [sys.executable, "-m", "profkit", "run", "--", sys.executable, str(job)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PROFKIT_")}
-    environment = clean | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(JOBS.parents[2])}
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    [run] = find_runs(folder / "traces")
+    printed = run_to_end(command, folder, clean | {"PYTHONPATH": str(JOBS.parents[2])})
     return [
         json.loads(line.removeprefix("batch "))
-        for line in done.stdout.splitlines()
+        for line in printed.splitlines()
         if line.startswith("batch ")
-    ], Trace.open(run)
+    ], newest_run(folder)
 
 
 def _measured(trace: Trace) -> set[int]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +15,8 @@ from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.estimate import Floats
 from profkit.analysis.overview import build_overview
 from profkit.analysis.phases import step_times
-from profkit.trace import Trace
-from profkit.trace.reader import find_runs
 from tests.instrument.test_run_command import JOBS, PROFKIT_RUN, TORCHRUN
+from tests.recorded import newest_run, run_to_end
 
 PADDLE_LAUNCH = [
     sys.executable,
@@ -43,7 +40,6 @@ CASES = {
     ("paddle", 2): ("forward", "backward", "optimizer"),
 }
 TURNS = 16
-PATIENCE_S = 300
 
 
 def _command(framework: str, ranks: int, phases: tuple[str, ...]) -> list[str]:
@@ -82,19 +78,8 @@ class Planted:
     """A run of a script that sleeps, with what it measured itself."""
 
     def __init__(self, framework: str, ranks: int, phases: tuple[str, ...], folder: Path) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = _command(framework, ranks, phases)
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        self.trace = Trace.open(find_runs(folder / "traces")[-1])
+        run_to_end(_command(framework, ranks, phases), folder)
+        self.trace = newest_run(folder)
         self._own = [json.loads((folder / f"own{rank}.json").read_text()) for rank in range(ranks)]
         self._phases = phases
         turns = 3 * len(phases)
@@ -182,19 +167,8 @@ def test_who_waits_before_a_forward_is_not_the_one_that_is_late(kind: str, tmp_p
         if not hasattr(fsdp, "fully_shard"):
             pytest.skip("this torch has no FSDP2")
     job = str(JOBS / "late_before_batch.py")
-    command = [*PROFKIT_RUN, *TORCHRUN, job, kind, str(2 * SLEEP_MS)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    trace = Trace.open(find_runs(tmp_path / "traces")[-1])
+    run_to_end([*PROFKIT_RUN, *TORCHRUN, job, kind, 2 * SLEEP_MS], tmp_path)
+    trace = newest_run(tmp_path)
     overview = build_overview(trace)
     assert overview.late_rank is not None
     assert overview.late_rank.rank == 1

@@ -18,8 +18,10 @@ import pytest
 from profkit.analysis.exchange import split_exchange
 from profkit.analysis.overview import build_overview
 from profkit.analysis.selection import select_steps
+from profkit.cli import main
 from profkit.explain.explained import explain
-from profkit.run.launch import forwarding
+from profkit.run import launch
+from profkit.run.signals import forwarding
 from profkit.trace import Trace, verify
 from profkit.trace.reader import find_runs
 from profkit.vocab import Integrity, RunState
@@ -215,6 +217,34 @@ def test_a_command_that_cannot_be_run_gets_the_shells_code(
     ended = _run([command], tmp_path)
     assert (ended.code, ended.run) == (code, None)
     assert ended.err.splitlines() == [f"profkit: {command}: {told}"]
+
+
+def test_a_command_that_the_system_refuses_leaves_a_run_that_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "no_shebang.sh"
+    script.write_text("true")
+    script.chmod(0o700)
+    ended = _run(["./no_shebang.sh"], tmp_path)
+    assert ended.code == 125
+    assert ended.err.splitlines() == ["profkit: ./no_shebang.sh: Exec format error"]
+    assert ended.trace.manifest.state is RunState.ABORTED
+    assert "Exec format error" in ended.trace.manifest.why
+
+
+def test_the_exit_code_is_the_jobs_own_even_if_the_run_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a defect of profkit")
+
+    monkeypatch.setattr(launch, "describe_end", fail)
+    monkeypatch.chdir(tmp_path)
+    assert launch.run_job(["false"], Path("traces")) == launch.Ended(1)
+
+
+@pytest.mark.parametrize("limit", ["1e-9", "0.5", "1e300", "-1", "nan", "soon"])
+def test_a_limit_that_would_disturb_the_job_is_wrong_usage(limit: str, tmp_path: Path) -> None:
+    assert main(["run", "-o", str(tmp_path), "--hang-after", limit, "--", "true"]) == 2
+    assert not find_runs(tmp_path)
 
 
 def test_no_command_is_wrong_usage(tmp_path: Path) -> None:

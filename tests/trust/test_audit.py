@@ -56,11 +56,11 @@ def seen(tmp_path: Path) -> dict[str, list[str]]:
         hostile_run(tmp_path / "hostile"),
     )
     (tmp_path / "in").mkdir()
-    trace = json.loads(load("mutate_traces").kineto())
+    trace = json.loads(load("trace_samples").kineto())
     trace["traceName"] = f"{OUTSIDE}.json"
     (tmp_path / "in" / "..%2f..%2fx.json").write_text(json.dumps(trace))
     (tmp_path / "in" / "dump.pkl").write_bytes(
-        pickle.dumps(load("mutate_traces").flight_recorder())
+        pickle.dumps(load("trace_samples").flight_recorder())
     )
     (tmp_path / "in" / "evil.pkl").write_bytes(pickle.dumps(_Evil()))
     words = [

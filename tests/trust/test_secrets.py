@@ -108,7 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _import_with_secrets(folder: Path) -> None:
     """Nsight Systems keeps the whole environment in its file."""
     path = folder / "export.sqlite"
-    path.write_bytes(load("mutate_traces").nsys())
+    path.write_bytes(load("trace_samples").nsys())
     with sqlite3.connect(path) as base:
         base.execute("CREATE TABLE META_DATA_CAPTURE (name, value)")
         base.execute(

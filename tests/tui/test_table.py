@@ -138,9 +138,10 @@ def test_a_filter_is_a_part_of_a_name_or_a_pattern(pattern: str, text: str, foun
     assert compile_filter(pattern)(text) is found
 
 
-def test_an_invalid_pattern_is_reported() -> None:
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999}", "(" * 5000 + ")" * 5000])
+def test_a_pattern_that_is_no_expression_is_an_error_of_use(pattern: str) -> None:
     with pytest.raises(UsageError, match="not a regular expression"):
-        compile_filter("re:(")
+        compile_filter(f"re:{pattern}")
 
 
 @pytest.mark.parametrize("name", INJECTIONS)

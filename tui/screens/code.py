@@ -78,10 +78,10 @@ class CodeScreen(RunScreen[CodeScreenView]):
             lambda width: flame_lines(flame, self.palette, width, plain=self.plain)
         )
 
-    def on_virtual_table_opened(self, message: VirtualTable.Opened) -> None:
-        """Show the phase of the line on the timeline."""
-        if self.view is not None:
-            phase = self.view.rows[message.row].phase
+    def on_virtual_table_opened(self) -> None:
+        """Show the phase of the line under the cursor on the timeline."""
+        phase = self._phase()
+        if phase is not None:
             self.go("timeline", Place(rank=self.rank, phase=phase))
 
     def action_phase(self, by: int) -> None:

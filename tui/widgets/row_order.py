@@ -24,7 +24,7 @@ def compile_filter(pattern: str) -> Callable[[str], bool]:
         return lambda text: wanted in text.casefold()
     try:
         expression = re.compile(pattern.removeprefix("re:"), re.IGNORECASE)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"not a regular expression: {error}") from None
     return lambda text: expression.search(text) is not None
 

@@ -81,7 +81,7 @@ def _hook_arrivals(patches: Patches, loaders: Loaders) -> None:
                 channel.arrived.clear()
             else:
                 channel.arrived.append(self._rcvd_idx)
-        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("loader: arrival", failure)
         return arrived
 

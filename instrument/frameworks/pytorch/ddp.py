@@ -95,7 +95,7 @@ class Exchanges:
         for log in self._logs:
             try:
                 log.end_of_backward()
-            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("end_of_backward", failure)
 
     def say_unmeasured(self, why: str) -> None:

@@ -87,7 +87,7 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         try:
             try:
                 bucket = self._begin_bucket(tensors[0])
-            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("bucket launched", failure)
                 bucket = None
             if bucket is None:

@@ -43,7 +43,7 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
             if number not in seen.optimizers:
                 seen.add_optimizer(optimizer)
             span = notes.begin_optimizer(number)
-        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("begin_optimizer", failure)
             span = None
         steps.own.append(span)
@@ -57,7 +57,7 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
         if steps.own:
             try:
                 notes.end(steps.own.pop())
-            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("end", failure)
 
     patches.on_undo(register_optimizer_step_pre_hook(before).remove)

@@ -53,7 +53,7 @@ def hook_modules(patches: Patches, seams: Seams) -> None:
                 if not gradients or id(self) not in trained:
                     gradients = note_call(self, gradients)
                 span = notes.begin_forward(with_gradients=gradients)
-            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("begin_forward", failure)
                 span = None
             try:  # `timed`, without its call
@@ -63,7 +63,7 @@ def hook_modules(patches: Patches, seams: Seams) -> None:
                 raise
             try:
                 notes.end(span)
-            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("end", failure)
             return result
         finally:
@@ -99,7 +99,7 @@ def hook_backward(patches: Patches, seams: Seams, exchanges: Exchanges) -> None:
                 except RuntimeError:
                     pass
             span = notes.begin_backward("torch", loss)
-        except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("begin_backward", failure)
             span = None
         try:
@@ -111,7 +111,7 @@ def hook_backward(patches: Patches, seams: Seams, exchanges: Exchanges) -> None:
             try:
                 exchanges.end_of_backward()
                 notes.end(span)
-            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("end", failure)
         return result
 

@@ -75,7 +75,7 @@ def _hook_batches(patches: Patches, loaders: Loaders) -> None:
                 if getattr(self, "_in_order", True):  # older loaders always are
                     task = self._rcvd_idx - 1
                 loaders.take(task, waiting)
-            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("loader: batch", failure)
         return batch
 
@@ -87,7 +87,7 @@ def _hook_batches(patches: Patches, loaders: Loaders) -> None:
                 channel = loaders.channels.get(self)
                 if channel is not None and isinstance(arrived[0], int):
                     channel.latest = arrived[0]
-            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("loader: arrival", failure)
         return arrived
 
@@ -107,7 +107,7 @@ def hook_sizes(patches: Patches, books: Books) -> BatchSizes:
         if self._auto_collation:
             try:
                 sizes.draw(self, keys, ends_short=self._dataset_kind == _DatasetKind.Iterable)
-            except Exception as failure:  # noqa: BLE001  # as `guarded`, without its call
+            except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("loader: sizes", failure)
         return keys
 

@@ -35,6 +35,8 @@ from profkit.importers.texts.values import (
 from profkit.text import safe_text
 
 MOST_LOGS = 200
+"""A text may link to a whole archive, or lie in it; logs that are given are all read."""
+
 _LOG_SUFFIXES = frozenset({"", ".log", ".txt", ".out"})
 _INTRODUCES = re.compile(r"[:：][\s*]*$|如下|以下|\b(?:following|below)\b", re.IGNORECASE)
 """The words before a command that say that it follows; others can be about anything."""
@@ -48,6 +50,8 @@ class TextCheck:
     page: TextPage
     logs: tuple[Path, ...]
     findings: tuple[Finding, ...]
+    unread: tuple[Path, ...] = ()
+    """Logs that were given, and in which no training was found."""
 
     def of(self, outcome: Outcome) -> list[Finding]:
         return [each for each in self.findings if each.outcome is outcome]
@@ -62,13 +66,13 @@ def check_text(path: Path, logs: Sequence[Path] = ()) -> TextCheck:
         target = _target(page, link)
         if target is not None and target.is_file() and target.suffix.lower() != ".md":
             given.append(target)
-    by_path = _read_logs(given)
+    by_path = _read_logs(given, max(MOST_LOGS, len(logs)))
     if not any(by_path.values()):
         beside = []
         for each in sorted(page.path.parent.iterdir()):
             if each.is_file() and each.suffix.lower() in _LOG_SUFFIXES:
                 beside.append(each)
-        by_path = _read_logs(beside)
+        by_path = _read_logs(beside, MOST_LOGS)
     runs = [run for found in by_path.values() for run in found]
     figures = list(find_figures(page.blocks, file))
     findings = [
@@ -83,13 +87,14 @@ def check_text(path: Path, logs: Sequence[Path] = ()) -> TextCheck:
         places = tuple(value.place for value in finding.found)
         once.setdefault((finding.stated, places), finding)
     used = tuple(log for log, found in by_path.items() if found)
-    return TextCheck(page, used, tuple(once.values()))
+    unread = tuple(log for log in dict.fromkeys(logs) if log not in used)
+    return TextCheck(page, used, tuple(once.values()), unread)
 
 
-def _read_logs(paths: Iterable[Path]) -> dict[Path, list[LogRun]]:
-    """Return the runs of each log; none for a file that is none or cannot be read."""
+def _read_logs(paths: Iterable[Path], most: int) -> dict[Path, list[LogRun]]:
+    """Return the runs of the first logs; none for a file that is none or cannot be read."""
     by_path: dict[Path, list[LogRun]] = {}
-    for log in list(dict.fromkeys(paths))[:MOST_LOGS]:
+    for log in list(dict.fromkeys(paths))[:most]:
         by_path[log] = []
         with contextlib.suppress(ProfkitError, OSError):
             by_path[log] = read_log_runs(log)
@@ -157,7 +162,7 @@ def _compare(
     names = " and ".join(each.shown for each in said)
     why = f"the text states {names} here, so it is not clear which is meant"
     if len(said) == 1:
-        why = "the other side says several values, so it is not clear which is meant"
+        why = "the command or log states several values, so it is not clear which is meant"
     yield Finding(Outcome.INCONCLUSIVE, said[0], tuple(others), why)
 
 

@@ -90,7 +90,7 @@ def judge_figure(stated: Value, found: Sequence[Value], cards: int | None) -> Fi
         for each in numbers:
             if _differs(value * cards, float(each.value)) <= tolerance:
                 of_one = amount(float(each.value) / cards)
-                why = f"it can be of one card, which has {of_one}"
+                why = f"it may be the figure of one card, which is {of_one}"
                 return Finding(Outcome.INCONCLUSIVE, stated, (each,), why)
     return Finding(Outcome.CONTRADICTS, stated, tuple(numbers))
 

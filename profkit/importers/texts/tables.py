@@ -14,7 +14,7 @@ from profkit.importers.texts.markdown import Block, Kind, TextLine, cells, is_ru
 from profkit.importers.texts.statements import find_statements
 from profkit.importers.texts.values import Value, What
 
-_NUMBER = re.compile(r"^\**(\d[\d,]*(?:\.\d+)?)\s{0,2}(%?)\**$")
+_NUMBER = re.compile(r"^\**(\d[\d,]{0,20}(?:\.\d{1,20})?)\s{0,2}(%?)\**$")
 _HEADERS = (
     (
         What.CARDS,

@@ -110,7 +110,7 @@ WORKLOAD = Workload(
     data="Cityscapes tree (leftImg8bit, gtFine labelTrainIds)",
     published={
         "image_size": "crops of 1024x512, frames scaled by 0.5 to 2",
-        "batch_size": "8 a GPU (1 or 8 GPUs), 4 a GPU (32)",
+        "batch_size": "8 per GPU (1 or 8 GPUs), 4 per GPU (32)",
         "norm": "batch norm over all GPUs",
         "optimizer": "SGD, momentum 0.9, weight decay 5e-4",
         "lr": "0.01 (1 or 8 GPUs), 0.02 (32), poly schedule to the power 0.9",

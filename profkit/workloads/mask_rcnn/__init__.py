@@ -140,8 +140,8 @@ WORKLOAD = Workload(
     data="COCO (instances JSON, polygons and RLE)",
     published={
         "image_size": "short side 800, long side at most 1333",
-        "batch_size": "2 or 4 a GPU",
-        "batching": "landscape and portrait apart, padded to multiples of 32",
+        "batch_size": "2 or 4 per GPU",
+        "batching": "landscape and portrait images in separate batches, padded to multiples of 32",
         "rois_per_image": ROIS,
         "optimizer": "SGD, momentum 0.9, weight decay 1e-4; biases at twice the rate without decay",
         "lr": "0.04 for 32 images (runs: from 0.001), 500 steps of warm-up from a third, "
@@ -154,7 +154,7 @@ WORKLOAD = Workload(
         "random first weights (published: ImageNet's)",
         "batch norm learns, also in the frozen layers' statistics (published: frozen)",
         "the box loss is linear from 1/9 (published: from 1)",
-        "2,000 proposals of each image go on to the box head (published: 4,000 of a batch)",
+        "the box head gets 2,000 proposals of each image (published: 4,000 of a batch)",
         "fp16 by PyTorch's autocast (published: apex)",
     ),
     defaults=Defaults(

@@ -313,3 +313,17 @@ def test_a_speed_in_words(check: Check, speed: str, outcome: Outcome) -> None:
     checked = check(f"It reaches {speed}.\n", train=log_of())
     (finding,) = checked.findings
     assert (finding.stated.what, finding.outcome) == (What.THROUGHPUT, outcome)
+
+
+def test_a_given_file_that_is_no_log_is_named(
+    check: Check, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check("Batch size 8 on 4 GPUs.\n")
+    text, other = tmp_path / "README.md", tmp_path / "notes.log"
+    other.write_text("no figures\n")
+    assert main(["verify", "--text", str(text), "--log", str(other)]) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert "no training log that profkit knows: notes.log" in shown
+    assert "give one with --log" not in shown
+    assert main(["verify", "--text", str(text), "--log", str(tmp_path)]) == ExitCode.USAGE
+    assert "not a file" in capsys.readouterr().err

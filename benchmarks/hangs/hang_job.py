@@ -1,0 +1,72 @@
+"""What the jobs of both frameworks share: arguments, the places to hang, and when to hang there.
+
+    hang_job_FRAMEWORK.py PLANT VARIANT RANK STEP LIMIT FOLDER
+
+A job writes the time at which it begins to hang to FOLDER/planted. The loops, models and
+collectives are each framework's own: they are what profkit has to recognise.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PLANT, VARIANT, RANK, STEP, LIMIT, FOLDER = sys.argv[1:7]
+ME = int(os.environ["RANK"])
+WORLD = int(os.environ["WORLD_SIZE"])
+IS_CULPRIT = int(RANK) == ME
+AT = int(STEP)
+LIMIT_S = float(LIMIT)
+HELD_OUT = VARIANT == "held-out"
+SITES: Any = importlib.import_module("hang_other_sites" if HELD_OUT else "hang_sites")
+STEPS = 10_000
+EVALUATED_S = 2.5
+SIMPLE = {
+    "sleep": SITES.decode_sleeping,
+    "spin": SITES.spin,
+    "read": lambda: SITES.read_manifest(FOLDER),
+    "lock": SITES.take_lock,
+    "queue": SITES.take_from_queue,
+    "native": SITES.call_native,
+    "subprocess": SITES.run_tool,
+    "pipe": SITES.write_log,
+    "raise": SITES.fail,
+    "stopped": SITES.stop,
+    "killed": SITES.die,
+    "exited": SITES.leave,
+    "late": lambda: SITES.late(2 * LIMIT_S),
+}
+"""The hangs between two steps that need no framework."""
+
+
+def note_time() -> None:
+    """Note that the job begins to hang now."""
+    Path(FOLDER, "planted").write_text(str(time.time()))
+
+
+def plant(name: str) -> bool:
+    """Return true if this rank is to hang in this way; note the time."""
+    if name != PLANT or not IS_CULPRIT:
+        return False
+    note_time()
+    return True
+
+
+def plant_sample(index: int) -> None:
+    """Hang in the data set, if this sample is the one."""
+    if index == 8 * AT and (plant("data_inline") or plant("data_worker")):
+        SITES.read_sample()
+    if index == 8 * AT and plant("data_worker_stopped"):
+        SITES.stop()
+
+
+class SlowToSave:
+    """Takes long to be pickled."""
+
+    def __reduce__(self) -> Any:
+        time.sleep(1.5 * LIMIT_S)
+        return dict, ()
