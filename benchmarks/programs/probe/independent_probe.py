@@ -177,6 +177,8 @@ def hook_paddle(paddle: ModuleType) -> None:
     for kind in (optimizer, *_subclasses(optimizer)):
         if "step" in vars(kind):
             kind.step = timed("step", kind.step, lambda self, *args, **kwargs: id(self))
+        if "minimize" in vars(kind):  # as `paddle.Model` calls, with no `step`
+            kind.minimize = timed("step", kind.minimize, lambda self, *args, **kwargs: id(self))
     paddle.Tensor.backward = timed("backward", paddle.Tensor.backward, _loss)
     sampler = paddle.io.BatchSampler
     for kind in (sampler, *_subclasses(sampler)):
