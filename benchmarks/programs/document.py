@@ -60,7 +60,8 @@ def _summary(verdicts: Sequence[Verdict]) -> str:
     words = (
         f"{right} of the {len(run)} programs that were run are right in everything that the probe"
     )
-    return f"{words} checks. {len(verdicts) - len(run)} were not run."
+    left = len(verdicts) - len(run)
+    return f"{words} checks." + (f" {left} were not run." if left else "")
 
 
 def as_document(verdicts: Sequence[Verdict], packages: dict[str, Any]) -> str:
