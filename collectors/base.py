@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, Protocol
 class Reading(NamedTuple):
     """One value; the metric's name ends in its unit. A missing value has no reading.
 
-    Names consist of lower-case letters, digits and `_`. `UNITS` in `tui/widgets/readings.py` lists
-    the units that screens format.
+    Names consist of lower-case letters, digits and `_`. `UNITS` in
+    `tests/collectors/test_poller.py` lists the allowed units, and `UNITS` in
+    `tui/widgets/readings.py` those that screens format.
     """
 
     metric: str
@@ -32,7 +33,7 @@ class Inside(NamedTuple):
 class Collector(Protocol):
     """One file in this folder holds one collector, under the name `COLLECTOR`.
 
-    To add a collector, copy `process.py`: it is the smallest. `profkit doctor` shows the first line
+    To add a collector, copy `garbage.py`, which is the smallest. `profkit doctor` shows the first line
     of the module's docstring as what is measured. Every rank runs each collector. One that reads
     what is the same for the whole machine yields it on the first rank only, as `host.py` does.
 

@@ -230,6 +230,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
                 if figure in FIGURES:
                     evidence.figures[FIGURES[figure]] = value
                 else:
+                    assert hasattr(Evidence, figure), f"add {figure} to FIGURES"
                     vars(evidence)[figure] = value
         return replace(cases[name], before=before, after=after)
 

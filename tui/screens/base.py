@@ -3,8 +3,8 @@
 To add a screen, add one file here that defines `SCREEN`, a class made from `RunScreen`. It is found
 by listing the folder; files that begin with an underscore are skipped. A screen defines
 
-- `NAME`, the file's name, which `--screen` and `self.go` use; `KEY`, the digit that opens it;
-  `TITLE`.
+- `NAME`, the file's name, which `--screen` and `self.go` use; `KEY`, the digit that opens it,
+  which `ProfkitApp` binds to `action_show_screen`; `TITLE`.
 - `build(source) -> view`: a pure static function that makes a frozen value of `profkit.analysis`
   out of a `Source`. It runs on a thread, so it touches no widget. A `ProfkitError` in it is shown
   as one line, and the other screens still work.

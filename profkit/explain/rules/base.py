@@ -5,6 +5,9 @@ A rule is a module of this folder with a function `find(case)`. It returns at mo
 states its cost, the numbers behind it, and one concrete thing to try. A cause with the cost `None`
 is always reported. `EXPLAINS` names the kinds whose cost is wholly that of this one.
 
+A rule reads rows of `case.ledger`, and facts of either run in `case.before` and `case.after` (see
+`Evidence`). A figure of its own is `case.after.figure(function)`, as in `more_calls.py`.
+
 A rule decides itself whether a cost is large enough (`grew`, `is_material`). `explain/causes.py`
 drops causes with an uncertain cost. `tests/rules/test_rules.py` tests every rule.
 """
