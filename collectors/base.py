@@ -33,9 +33,10 @@ class Inside(NamedTuple):
 class Collector(Protocol):
     """One file in this folder holds one collector, under the name `COLLECTOR`.
 
-    To add a collector, copy `garbage.py`, which is the smallest. `profkit doctor` shows the first line
-    of the module's docstring as what is measured. Every rank runs each collector. One that reads
-    what is the same for the whole machine yields it on the first rank only, as `host.py` does.
+    To add a collector, copy `garbage.py`, which is the smallest. `profkit doctor` shows the first
+    line of the module's docstring as what is measured. Every rank runs each collector. One that
+    reads what is the same for the whole machine yields it on the first rank only, as `host.py`
+    does.
 
     A collector may also define `close()`, which undoes its hooks at the end of a run, and
     `limits()`, which returns what it can measure only in part. With `watch(inside)`, it gets the
