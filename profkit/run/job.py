@@ -181,13 +181,14 @@ class Job:
             device=device,
             rows=self.sink.rows,
         )
-        self._opener = threading.Thread(
+        opener = threading.Thread(
             target=guarded("opening the trace", self._open_files, None),
             args=(self._rank, device, timer),
             name="profkit-opener",
             daemon=True,
         )
-        self._opener.start()
+        opener.start()
+        self._opener = opener
 
     def _framework_in_use(self) -> Framework | None:
         """Return the framework whose hook reported last; with only one there is no question."""

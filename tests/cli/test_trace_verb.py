@@ -328,6 +328,7 @@ def test_the_same_seed_gives_the_same_losses_and_another_one_others(
     assert whole[0] != other[0]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("way", "code", "why"),
     [("by_sigint", 130, "interrupted"), ("by_sigterm", 143, "Terminated: SIGTERM")],

@@ -117,6 +117,7 @@ def test_a_job_killed_at_any_moment_leaves_stacks_that_can_be_read(
     assert not view.worker_lines.lost
 
 
+@pytest.mark.alone
 def test_the_line_of_the_late_rank_is_the_evidence(tmp_path: Path) -> None:
     for name, words in (("base", []), ("late", ["slow"])):
         _train(tmp_path / name, *TORCHRUN, RANKS_JOB, *words, stacks="loop")

@@ -768,7 +768,7 @@ def test_a_fault_of_ours_does_not_reach_the_job(
         assert _losses(kit) == bare
         followed.finish()
     told = Counter(
-        record.getMessage().split(" failed, ")[0].removeprefix("profkit: ")
+        record.getMessage().split(" failed ")[0].removeprefix("profkit: ")
         for record in caplog.records
     )
     assert told == dict.fromkeys(FAILURES, 1), "each site warns once"

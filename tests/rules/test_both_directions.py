@@ -233,5 +233,5 @@ def test_a_run_that_is_older_than_the_hooks_lacks_its_broadcasts(pair: Pair) -> 
 def test_what_no_run_recorded_is_not_called_equal() -> None:
     for recorded in (Recorded(True, True, True), Recorded(True, False, True)):
         words = no_difference_words(recorded)
-        assert "of what both runs recorded" in words
+        assert "Nothing else that both runs recorded differs" in words
         assert "code and data are not compared" in words

@@ -98,6 +98,7 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
     )
 
 
+@pytest.mark.alone
 def test_tmux_shows_the_figures_of_the_twins(folder: Path, tmux: Tmux) -> None:
     command = f"exec {sys.executable} -m profkit tui {folder}"
     tmux.call("new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), command)

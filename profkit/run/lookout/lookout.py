@@ -126,10 +126,11 @@ class Lookout:
         finally:
             self._lock.release()
         if self._thread is None:
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=guarded("lookout", self._watch, None), name="profkit-lookout", daemon=True
             )
-            self._thread.start()
+            thread.start()
+            self._thread = thread  # now it can be joined: the job may end on another thread
 
     def stop(self, error: BaseException | None = None) -> None:
         """Have the thread write how the rank ended, and wait for that for a moment.
