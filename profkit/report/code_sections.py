@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.flames import Flame
@@ -15,11 +15,13 @@ from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, LineT
 from profkit.analysis.unknown_places import UnknownPlace
 from profkit.analysis.views.code import CodeScreenView
 from profkit.analysis.worker_lines import WorkerLines
-from profkit.explain.explained import Explained
 from profkit.report import view_json
 from profkit.report.document import Grid, Section
 from profkit.report.words import interval_range, share_range
 from profkit.text import duration, percent, plural, signed
+
+if TYPE_CHECKING:  # a report of one run does not load what compares two
+    from profkit.explain.explained import Explained
 
 MOST_LINES = 5
 """Lines of a phase that are shown; all of them are in the JSON."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from profkit.analysis.device_times import LAUNCHES, PhaseClock
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.selection import SWITCHED_OFF
-from profkit.analysis.views.live import LiveView
 from profkit.text import duration, low_to_high, percent, plural, significant
 from profkit.vocab import PHASES, Phase
+
+if TYPE_CHECKING:
+    from profkit.analysis.views.live import LiveView
 
 Number = TypeVar("Number", int, float)
 
