@@ -106,7 +106,7 @@ def read(folder: Path) -> Seen:
 
 
 def _lines(path: Path) -> Iterator[list[Any]]:
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    for line in path.read_text(encoding="utf-8").rstrip("\0").splitlines(keepends=True):
         if line.endswith("\n"):  # a process that was killed leaves half a line
             yield json.loads(line)
 
