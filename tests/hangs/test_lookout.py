@@ -111,6 +111,18 @@ def test_an_error_is_written_with_its_line(
     assert status.stack[0].function == "stand_in_read"
 
 
+def test_an_error_that_a_notebook_has_shown_did_not_end_the_rank(
+    tmp_path: Path, tracker: Tracker, lookout: Lookout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "ps1", "In : ", raising=False)  # as IPython sets it
+    monkeypatch.setattr(sys, "last_exc", ValueError("of an earlier cell"), raising=False)
+    monkeypatch.setattr(sys, "last_value", ValueError("of an earlier cell"), raising=False)
+    tracker.recorder.end_step(tracker.recorder.clock(), 4)
+    time.sleep(LIMIT_S / 10)
+    lookout.stop()
+    assert (read(tmp_path).state, read(tmp_path).error) == (ENDED, "")
+
+
 def test_a_place_that_is_known_later_leaves_one_file(tmp_path: Path, tracker: Tracker) -> None:
     lookout = Lookout(tmp_path, tracker, LIMIT_S)
     lookout.start(Rank(0, 1), lambda: None)

@@ -138,7 +138,10 @@ class Lookout:
         The error is the one that ended it, if the caller knows it. An interrupt is no error of the
         rank: as after a SIGKILL, the file keeps what was seen before.
         """
-        self._error = error or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        # A notebook and a prompt show an error and go on, so that the last one ended nothing.
+        if error is None and not hasattr(sys, "ps1"):
+            error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        self._error = error
         self._ended.set()
         if self._thread is not None:
             self._thread.join(LONGEST_END_S)
