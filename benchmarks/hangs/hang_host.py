@@ -168,10 +168,10 @@ def launch(framework: str, run: Path, ranks: int, words: list[str]) -> None:
     for rank in range(ranks):
         running.add(in_child(functools.partial(be_a_rank, framework, run, rank, ports, words)))
     while running:
-        pid, status = os.wait()
+        time.sleep(0.1)  # as torchrun, which looks ten times a second
+        pid, status = os.waitpid(-1, os.WNOHANG)
         running.discard(pid)
         if status:
-            time.sleep(0.1)  # as a launcher that looks ten times a second
             os.killpg(0, signal.SIGKILL)
 
 
