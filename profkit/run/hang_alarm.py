@@ -17,7 +17,7 @@ from typing import Any
 from profkit.clock import now_ns, wall_ns
 from profkit.hangs.evidence import HOST_SUFFIX, Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, append_event
-from profkit.hangs.processes import ENDED_STATES, GONE, is_visible, look_at
+from profkit.hangs.processes import ENDED_STATES, GONE, find_exit_code, is_visible, look_at
 from profkit.hangs.status import (
     FOLDER,
     LONGEST_TICK_S,
@@ -81,6 +81,7 @@ class HangAlarm:
         self._known: set[str] = set()
         self._ends: dict[str, int] = {}
         self._states: dict[str, str] = {}
+        self._exit_codes: dict[str, int] = {}
         self._offset_ns = wall_ns() - now_ns()
         self._quiet_until_ns = 0
         """After a jump of the clock, when all statuses are written again."""
@@ -141,7 +142,11 @@ class HangAlarm:
                 self._judge(evidence, wall, now)
 
     def _note_end(self, descriptor: int, poll: select.poll) -> None:
-        self._ends[self._descriptors.pop(descriptor)] = wall_ns()
+        name = self._descriptors.pop(descriptor)
+        self._ends[name] = wall_ns()
+        code = find_exit_code(int(name))  # until the launcher reaps it
+        if code is not None:
+            self._exit_codes[name] = code
         poll.unregister(descriptor)
         os.close(descriptor)
         self._write_states()
@@ -170,6 +175,7 @@ class HangAlarm:
             "written_ns": wall_ns(),
             "states": self._states,
             "ended_ns": self._ends,
+            "exit_codes": self._exit_codes,
             "told_ns": self._told_ns,
         }
         with contextlib.suppress(OSError):  # on a full disk, verdicts are still printed

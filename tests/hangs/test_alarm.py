@@ -7,6 +7,10 @@ import json
 import os
 import platform
 import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,8 +19,8 @@ from profkit.analysis.views.runs import HUNG_STATE, read_head
 from profkit.hangs.account import FINE, HUNG, LONG, UNKNOWN, read_account, say_standstill
 from profkit.hangs.evidence import HOST_SUFFIX, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, SUFFIX, is_hung
-from profkit.hangs.processes import pid_space
-from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status
+from profkit.hangs.processes import find_exit_code, look_at, pid_space
+from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status, plain_host
 from profkit.run.hang_alarm import HangAlarm
 from profkit.trace.jsonfile import replace_json
 from profkit.trace.manifest import RunManifest
@@ -175,6 +179,53 @@ def test_ranks_that_a_launcher_ended_are_not_called_dead(run: Path, after_ms: in
     assert evidence is not None
     dead = [number for number in range(4) if evidence.is_dead(number)]
     assert dead == ([3] if after_ms > 100 else [])
+
+
+def exit_codes_of(run: Path) -> Mapping[int, int]:
+    evidence = read_evidence(run)
+    return evidence.exit_codes if evidence is not None else {}
+
+
+def wait_until(has_come: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and not has_come():
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(3, "ended with exit code 3"), (-11, "was ended by SIGSEGV")]
+)
+def test_a_rank_that_quits_explains_the_ends_of_the_others(
+    run: Path, code: int, words: str
+) -> None:
+    """`sys.exit` runs the end of the process, so that the rank reports no error."""
+    quits = late(state=ENDED, written_ns=NOW - SECOND)
+    write(run, rank(0), rank(1), rank(2), quits)
+    ends = {str(1000 + number): NOW + SECOND // 10 for number in range(3)}
+    codes = {"1000": -9, "1001": -9, "1002": -9, "1003": code}
+    content = {"states": {}, "ended_ns": {**ends, "1003": NOW}, "exit_codes": codes}
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+    verdict = read_account(run).verdict
+    assert verdict is not None
+    assert (verdict["class"], verdict["ranks"]) == ("rank dead", [3])
+    assert f"rank 3 {words} (process 1003) at step 55" in verdict["text"]
+
+
+def test_the_exit_code_of_a_rank_is_seen_until_its_launcher_reaps_it(run: Path) -> None:
+    words = "import sys; sys.stdin.read(); sys.exit(3)"
+    child = subprocess.Popen([sys.executable, "-c", words], stdin=subprocess.PIPE)
+    write(run, late(pid=child.pid, host=platform.node(), started_ticks=look_at(child.pid)[2]))
+    alarm = HangAlarm(run, LIMIT_S, lambda line: None)
+    alarm.start()
+    path = run / FOLDER / f"{plain_host(platform.node())}{HOST_SUFFIX}"
+    wait_until(path.exists)
+    assert child.stdin is not None
+    child.stdin.close()
+    wait_until(lambda: bool(exit_codes_of(run)))
+    alarm.stop()
+    assert find_exit_code(child.pid) == 3
+    child.wait()
+    assert exit_codes_of(run) == {3: 3}
 
 
 def test_the_rank_that_failed_explains_the_ends_of_the_others(run: Path) -> None:
