@@ -168,11 +168,11 @@ def launch(framework: str, run: Path, ranks: int, words: list[str]) -> None:
     for rank in range(ranks):
         running.add(in_child(functools.partial(be_a_rank, framework, run, rank, ports, words)))
     while running:
-        time.sleep(0.1)  # as torchrun, which looks ten times a second
+        time.sleep(0.1)  # as torchrun, which looks ten times a second, and ends ranks so
         pid, status = os.waitpid(-1, os.WNOHANG)
         running.discard(pid)
         if status:
-            os.killpg(0, signal.SIGKILL)
+            os.killpg(0, signal.SIGTERM)
 
 
 def be_a_rank(framework: str, run: Path, rank: int, ports: list[int], words: list[str]) -> None:

@@ -6,7 +6,7 @@ Frameworks are known by their files and functions. The innermost frame that is k
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -123,6 +123,8 @@ def find_activity(status: Status) -> Activity:
         decided, function = found[0]
         if decided in WAITS_FOR_RANKS:
             return Activity(decided, outermost_function(stack, decided), place, evaluates)
+        if decided is Doing.DATA:
+            place = place_in_loader((stack, *status.other_stacks)) or place
         return Activity(decided, function.rpartition(".")[2], place, evaluates)
     port = status.store.rpartition(":")[2]
     if port and status.reads.endswith(f":{port}"):
@@ -130,6 +132,16 @@ def find_activity(status: Status) -> Activity:
     if status.region:
         return Activity(Doing.CHECKPOINT, status.region, place, evaluates)
     return Activity(Doing.CODE if stack else Doing.UNKNOWN, "", place, evaluates)
+
+
+def place_in_loader(stacks: Iterable[Sequence[Frame]]) -> Frame | None:
+    """Return the job's line that a loader runs; Paddle's reads samples in a thread of its own."""
+    for stack in stacks:
+        place = own_frame(stack, OWN_CODE)
+        callers = stack[stack.index(place) + 1 :] if place is not None else ()
+        if any(_look_up(frame) is Doing.DATA for frame in callers):
+            return place
+    return None
 
 
 def names_evaluation(function: str) -> bool:

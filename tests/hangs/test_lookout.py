@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status, read_statuses
+from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Frame, Status, read_statuses
 from profkit.instrument.collectives import CallLog, Group, Message
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank
 from profkit.run.job import Job
 from profkit.run.lookout.lookout import LONGEST_END_S, Lookout
-from profkit.run.lookout.stacks import native_id
+from profkit.run.lookout.stacks import Stacks, native_id
 
 LIMIT_S = 1.2
 
@@ -109,6 +109,35 @@ def test_an_error_is_written_with_its_line(
     assert status.state == FAILED
     assert "Bad file descriptor" in status.error
     assert status.stack[0].function == "stand_in_read"
+
+
+def dive(depth: int) -> tuple[Frame, ...]:
+    if depth:
+        return dive(depth - 1)
+    stack, _ = Stacks().read(threading.get_ident())
+    return stack
+
+
+def dive_and_fail(depth: int) -> None:
+    if depth:
+        dive_and_fail(depth - 1)
+    raise ValueError("no label")
+
+
+def test_a_deep_stack_keeps_both_of_its_ends() -> None:
+    """Nested imports put hundreds of frames on top of the job's own."""
+    stack = dive(200)
+    functions = [frame.function for frame in stack]
+    assert functions.index("dive") < 3
+    assert "test_a_deep_stack_keeps_both_of_its_ends" in functions
+    assert len(stack) < 100
+    found: list[Frame] = []
+    try:
+        dive_and_fail(200)
+    except ValueError as error:
+        found = Stacks().of_error(error)
+    assert found[-1].function == "test_a_deep_stack_keeps_both_of_its_ends"
+    assert found[0].line == found[1].line + 1
 
 
 def test_an_error_that_a_notebook_has_shown_did_not_end_the_rank(

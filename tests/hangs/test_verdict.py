@@ -96,6 +96,26 @@ def test_one_rank_has_not_entered() -> None:
     }
 
 
+def test_a_loader_that_reads_in_a_thread_has_the_line_of_the_thread() -> None:
+    package = "/opt/lib/python3.11/site-packages/paddle/io/dataloader/dataloader_iter.py"
+    loop = Frame("/home/me/train.py", "main", 30, "job")
+    reader = (
+        Frame("/home/me/data.py", "decode", 88, "job"),
+        Frame(package, "_thread_loop", 230, "package"),
+    )
+    other = (Frame("/home/me/log.py", "send", 5, "job"),)
+    late = rank(
+        3,
+        stack=(Frame(package, "__next__", 300, "package"), loop),
+        other_stacks=(other, reader),
+        calls=calls(55, done=True),
+    )
+    verdict = verdict_of(*waiting(0, 1, 2), late)
+    assert verdict.kind is HangClass.DATA
+    assert "data.py:88 decode" in say_verdict(verdict)
+    assert as_json(verdict)["places"]["3"]["line"] == 88
+
+
 @pytest.mark.parametrize("state", ["S", "R"])
 def test_code_of_the_job_is_no_long_part(state: str) -> None:
     own = rank(3, stack=IN_CODE, calls=calls(55, done=True), idle_s=0.0, thread_state=state)
