@@ -35,7 +35,8 @@ class LineChanges:
     """The lines of phases that were sampled often enough, the largest difference first.
 
     These are phases with enough samples in one run, if the other run has as many in all phases: a
-    line that one run lacks has few samples or none there. `too_few` are the other considerable phases with the samples of the base and of the target.
+    line that one run lacks has few samples or none there. `too_few` are the other considerable
+    phases with the samples of the base and of the target.
     """
 
     lines: tuple[LineChange, ...]
