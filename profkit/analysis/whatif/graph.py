@@ -167,7 +167,7 @@ class _Builder:
     def finish(self) -> StepGraph:
         """Return the graph with the groups of operations that communicate with each other."""
         kinds = self._template.kind
-        groups: list[list[int]] = [list(pair) for pair in self._messages.pairs]
+        groups: list[list[int]] = [list(pair.nodes) for pair in self._messages.pairs]
         groups += [[node] for node in self._messages.alone]
         groups += [[node] for node, kind in enumerate(kinds) if kind in DATA_PARALLEL]
         for kind in (EMBEDDING, CLIP):

@@ -93,18 +93,26 @@ class Grid:
         return np.asarray(self.row[:, 0, 0])
 
 
-def arrange(operations: Operations) -> Grid:
-    """Arrange the operations of those steps that have the same ones on each data-parallel rank."""
-    steps, step = np.unique(operations.step, return_inverse=True)
-    data_ranks, place = np.unique(operations.data_rank, return_inverse=True)
-    if not len(steps):
-        raise ReplayError("there are no operations to replay")
+def key_of(operations: Operations) -> Ints:
+    """Return a number for the stage, type and number within the step of each operation."""
     longest, deepest = operations.sequence.max() + 1, operations.stage.max() + 1
-    key = (operations.kind * longest + operations.sequence) * deepest + operations.stage
-    keys, node = np.unique(key, return_inverse=True)
+    return (operations.kind * longest + operations.sequence) * deepest + operations.stage
+
+
+def arrange(operations: Operations) -> Grid:
+    """Arrange the operations of those steps that have the same ones on each data-parallel rank.
+
+    Operations of unknown types are ignored.
+    """
+    known = np.flatnonzero(np.isin(operations.kinds, KINDS)[operations.kind])
+    if not len(known):
+        raise ReplayError("there are no operations to replay")
+    steps, step = np.unique(operations.step[known], return_inverse=True)
+    data_ranks, place = np.unique(operations.data_rank[known], return_inverse=True)
+    keys, node = np.unique(key_of(operations)[known], return_inverse=True)
     row = np.full((len(keys), len(steps), len(data_ranks)), -1, dtype=np.int64)
-    row[node, step, place] = np.arange(len(node))
-    if np.count_nonzero(row >= 0) != len(node):
+    row[node, step, place] = known
+    if np.count_nonzero(row >= 0) != len(known):
         raise ReplayError(
             "several ranks of one stage and data-parallel rank have operations, such as those of "
             "a tensor-parallel group; keep one of them"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from profkit.analysis.whatif.operations import (
     BACKWARD,
@@ -67,11 +68,21 @@ class Template:
         return self.start[node], self.sequence[node], self.kind[node]
 
 
+class Pair(NamedTuple):
+    """A message: its send and its receive, and its number among those of its link."""
+
+    direction: str
+    sender: int
+    receiver: int
+    number: int
+    nodes: tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Messages:
     """Sends and receives with their peers, and with the computation that they belong to."""
 
-    pairs: Sequence[tuple[int, int]]
+    pairs: Sequence[Pair]
     alone: Sequence[int]
     """Messages without a peer: at the ends of the model, or recorded and never sent."""
     compute: dict[int, int]
@@ -104,13 +115,14 @@ def match_messages(template: Template) -> Messages:
                 waiting.setdefault((kind.partition("-")[0], *ends, count), []).append(node)
                 count += 1
     pairs = []
-    for (direction, sender, receiver, count), both in waiting.items():
+    for link, both in waiting.items():
         if len(both) != 2:
+            direction, sender, receiver, number = link
             raise ReplayError(
-                f"message {count} of the {direction} from stage {sender} to stage {receiver} was "
+                f"message {number} of the {direction} from stage {sender} to stage {receiver} was "
                 "recorded on one side only"
             )
-        pairs.append((both[0], both[1]))
+        pairs.append(Pair(*link, (both[0], both[1])))
     return Messages(pairs, alone, compute)
 
 
