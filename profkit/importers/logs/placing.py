@@ -191,7 +191,7 @@ def samples_per_step(log: ParsedLog, records: Sequence[Record]) -> Ints:
     """Return rank 0's samples per step: the mean if these are words, which vary."""
     cards = 1
     if log.scope is Scope.ALL:
-        cards = world_size(log)
+        cards = log.metadata.sample_ranks
     given = [min((each.samples or 0.0) / cards, _MAX_SAMPLES) for each in records]
     known = [each for each in given if each]
     if not known:

@@ -118,7 +118,7 @@ class _Reader:
         except pa.ArrowInvalid:
             self._fail(f"the column {name} has numbers beyond 64 bits; {_EXPORT}")
         self._refuse(
-            (values < least) | (values >= limit), f"its {name} is not from {least:,} to {limit:,}"
+            (values < least) | (values >= limit), f"its {name} is not from {least:,} to {limit - 1:,}"
         )
         return values
 
