@@ -37,7 +37,7 @@ _SAME_SIZE = 0.02
 
 def world_size(log: ParsedLog) -> int:
     """Return the number of cards of the job, or one if it is unknown."""
-    return log.metadata.world_size or 1
+    return max(log.metadata.world_size or 1, log.metadata.data_ranks or 1)
 
 
 @dataclass(frozen=True)
