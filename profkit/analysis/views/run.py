@@ -158,6 +158,8 @@ def _why_host_hides(costs: RunCosts) -> str:
 
 def _evidence(part: Part, overview: Overview) -> str:
     words = _MEANINGS.get(part.name, "")
+    if part.name == Phase.ALLREDUCE.value:
+        words = overview.exchange_meaning
     if part.inside:
         pieces = []
         for each in sorted(part.inside, key=lambda each: -each.step_ns.value):
