@@ -23,8 +23,8 @@ from profkit.analysis.whatif.operations import (
 from profkit.analysis.whatif.replay import Replay, prepare
 from profkit.analysis.whatif.slowdown import Slowdown, find_slowdown
 from profkit.importers.straggler.table import read_operations
-from profkit.testing.pipelines import PipelinePlan, run_pipeline
 from tests.importers.conftest import DATA
+from tests.pipelines import PipelinePlan, run_pipeline
 
 PUBLISHED = DATA / "straggler"
 JOBS = ("ST", "AR")

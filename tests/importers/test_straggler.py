@@ -25,10 +25,10 @@ from profkit.importers.straggler import IMPORTER, NO_PAUSES
 from profkit.importers.straggler.table import read_operations
 from profkit.plugins import IMPORTERS
 from profkit.report import as_text
-from profkit.testing.pipelines import COMPUTING, PipelinePlan, run_pipeline
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity
 from tests.importers.conftest import DATA, Import
+from tests.pipelines import COMPUTING, PipelinePlan, run_pipeline
 
 PUBLISHED = DATA / "straggler"
 needs_jobs = pytest.mark.skipif(
@@ -91,9 +91,7 @@ def test_every_operation_is_in_the_run_once(
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_step_is_as_long_as_the_job_took(
-    name: str, tmp_path: Path, import_files: Import
-) -> None:
+def test_a_step_is_as_long_as_the_job_took(name: str, tmp_path: Path, import_files: Import) -> None:
     made = run_pipeline(PLANS[name])
     trace = imported(made.write(tmp_path), import_files)
     for rank in trace.ranks:
@@ -165,9 +163,7 @@ def test_collectives_are_matched_over_their_ranks(
     assert {key: len(ranks) for key, ranks in groups.items()} == sizes_of
 
 
-def test_both_sides_of_a_message_carry_one_microbatch(
-    tmp_path: Path, import_files: Import
-) -> None:
+def test_both_sides_of_a_message_carry_one_microbatch(tmp_path: Path, import_files: Import) -> None:
     trace = imported(run_pipeline(PLANS["chunks"]).write(tmp_path), import_files)
     sides: dict[tuple[str, int], set[int]] = {}
     for row in trace.collectives.to_pylist():
@@ -191,9 +187,7 @@ def test_the_layout_is_that_of_the_meta_file(tmp_path: Path, import_files: Impor
     assert "24 ranks (dp 2 x pp 3 x tp 4)" in text_of(trace)
 
 
-def test_without_a_meta_file_the_rows_show_the_layout(
-    tmp_path: Path, import_files: Import
-) -> None:
+def test_without_a_meta_file_the_rows_show_the_layout(tmp_path: Path, import_files: Import) -> None:
     path = run_pipeline(PLANS["tensor parallel"]).write(tmp_path)
     (tmp_path / "meta-made.yaml").unlink()
     trace = imported(path, import_files)

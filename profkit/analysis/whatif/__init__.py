@@ -1,1 +1,1 @@
-"""Replay of hybrid-parallel steps: how long they take if some operations take another time."""
+"""Replay of hybrid-parallel steps with other durations of some operations."""

@@ -168,8 +168,10 @@ class _Builder:
         """Return the graph with the groups of operations that communicate with each other."""
         kinds = self._template.kind
         groups: list[list[int]] = [list(pair.nodes) for pair in self._messages.pairs]
-        groups += [[node] for node in self._messages.alone]
-        groups += [[node] for node, kind in enumerate(kinds) if kind in DATA_PARALLEL]
+        alone = set(self._messages.alone)
+        for node, kind in enumerate(kinds):
+            if node in alone or kind in DATA_PARALLEL:
+                groups.append([node])
         for kind in (EMBEDDING, CLIP):
             by_sequence: dict[int, list[int]] = {}
             for node, own in enumerate(kinds):
@@ -190,11 +192,11 @@ def _sort(
 ) -> list[int]:
     """Return an order in which the operations can start; raise if there is none."""
     after: list[list[int]] = [[] for _ in before]
-    open_count = [len(each) for each in before]
+    open_count = list(map(len, before))
     for node, each in enumerate(before):
         for earlier in each:
             after[earlier].append(node)
-    to_come = [len(group) for group in groups]
+    to_come = list(map(len, groups))
     ready = [node for node, count in enumerate(open_count) if not count]
     order = []
     while ready:

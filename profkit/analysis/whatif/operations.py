@@ -100,7 +100,7 @@ def key_of(operations: Operations) -> Ints:
 
 
 def arrange(operations: Operations) -> Grid:
-    """Arrange the operations of those steps that have the same ones on each data-parallel rank.
+    """Arrange the operations of the steps that are alike on all data-parallel ranks.
 
     Operations of unknown types are ignored.
     """

@@ -67,7 +67,7 @@ class Replay:
         graph, shape = self.graph, (len(scenarios), *self.measured.shape[1:])
         end: list[Floats] = [np.empty(0)] * len(self.kind)
         arrived: list[Floats | None] = [None] * len(graph.groups)
-        to_come = [len(group) for group in graph.groups]
+        to_come = list(map(len, graph.groups))
         longest = np.zeros(shape)
 
         def durations(node: int) -> Floats:
@@ -114,7 +114,7 @@ def prepare(operations: Operations) -> Replay:
 
 
 def _transfers(grid: Grid, graph: StepGraph) -> Floats:
-    """Return all durations; of a communication, what follows the start of its last participant."""
+    """Return all durations; those of communication from the last participant's start on."""
     operations = grid.operations
     measured = operations.duration[grid.row].astype(np.float64)
     start, end = operations.start[grid.row], operations.end[grid.row]

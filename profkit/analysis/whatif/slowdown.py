@@ -76,15 +76,17 @@ def find_slowdown(replay: Replay) -> Slowdown:
     every = replay.choose(every_node, every_rank)
     last_stage = replay.choose(replay.stage == stages[-1], every_rank)
     scenarios = [every, ~every, ~last_stage]
-    scenarios += [replay.choose(kind == each, every_rank) for each in kinds]
-    scenarios += [replay.choose(replay.stage == each, every_rank) for each in stages]
-    scenarios += [replay.choose(every_node, data_ranks == each) for each in data_ranks]
-    replayed, ideal, without_last, *parts = replay.step_times(scenarios)
-    ratios = [float(part.mean() / ideal.mean()) for part in parts]
+    for labels, own in ((kinds, kind), (stages, replay.stage)):
+        for label in labels:
+            scenarios.append(replay.choose(own == label, every_rank))
+    for data_rank in data_ranks:
+        scenarios.append(replay.choose(every_node, data_ranks == data_rank))
+    times = replay.step_times(scenarios)
+    replayed, ideal, without_last = times[:3]
+    ratios = iter((times[3:].mean(axis=1) / ideal.mean()).tolist())
     by_kind = dict(zip(kinds.tolist(), ratios, strict=False))
-    ratios = ratios[len(kinds) :]
     by_stage = dict(zip(stages.tolist(), ratios, strict=False))
-    by_data_rank = dict(zip(data_ranks.tolist(), ratios[len(stages) :], strict=True))
+    by_data_rank = dict(zip(data_ranks.tolist(), ratios, strict=False))
     slowest = _slowest_workers(replay, by_data_rank, by_stage)
     without = every.copy()
     for data_rank, stage in slowest:

@@ -1,4 +1,4 @@
-"""The operations of one step on one data-parallel rank, from which the dependencies follow."""
+"""One step of one data-parallel rank, from which the dependencies follow."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def match_messages(template: Template) -> Messages:
 
 
 def _towards(kind: str) -> int:
-    """Return where the peer of a message is in the model: 1 for the next part, -1 for the last."""
+    """Return 1 if the peer of a message is in the next part of the model, else -1."""
     return 1 if kind in ("forward-send", "backward-recv") else -1
 
 

@@ -38,9 +38,7 @@ from profkit.vocab import HINTS
 LIKELY = 6
 """A table with so many of the format's columns is one, even if others are missing."""
 
-NO_SAMPLES = (
-    f"{HINTS[0]} a step trains on, so there is no throughput; give --samples-per-step"
-)
+NO_SAMPLES = f"{HINTS[0]} a step trains on, so there is no throughput; give --samples-per-step"
 NO_SIZES = "the file has no sizes of messages: they count as zero bytes"
 NO_PAUSES = (
     "the file has no time between its steps: they were placed one after the other, each from its "
@@ -79,7 +77,9 @@ class Straggler:
                     samples = target.options.samples_per_step or 0
                     tables.write("steps", step_columns(operations, own, windows, samples))
                     tables.write("spans", span_columns(operations, own, windows, job))
-                    tables.write("collectives", collective_columns(operations, own, windows, groups))
+                    tables.write(
+                        "collectives", collective_columns(operations, own, windows, groups)
+                    )
                 if not target.options.samples_per_step:
                     draft.flags.append(NO_SAMPLES)
                 draft.flags += _flags(operations, job, windows, groups)
@@ -113,9 +113,7 @@ def _describe(operations: Operations, job: Job) -> RunManifest:
     return RunManifest(clean_name(job.name), world_size=job.world_size, config=config)
 
 
-def _flags(
-    operations: Operations, job: Job, windows: Windows, groups: Groups
-) -> Iterator[str]:
+def _flags(operations: Operations, job: Job, windows: Windows, groups: Groups) -> Iterator[str]:
     yield NO_SIZES
     if windows.were_placed:
         yield NO_PAUSES

@@ -1,4 +1,4 @@
-"""The groups of ranks that communicate with each other, and the numbers of their operations."""
+"""The groups of ranks that communicate, and the numbers of their operations."""
 
 from __future__ import annotations
 
@@ -54,9 +54,8 @@ class Groups:
 
 def find_groups(operations: Operations, job: Job) -> Groups:
     """Return the groups of all operations that communicate."""
-    place = np.array([job.tensor_place[rank] for rank in range(operations.rank.max() + 1)
-                      if rank in job.tensor_place])  # fmt: skip
-    ranks = np.unique(operations.rank)
+    place = np.array(list(job.tensor_place.values()))
+    ranks = np.array(list(job.tensor_place))
     tensor = place[np.searchsorted(ranks, operations.rank)]
     several = len(np.unique(tensor)) > 1
     maker = _Maker(operations, tensor, several=several)
@@ -112,7 +111,7 @@ class _Maker:
         try:
             link, number, microbatch, names, count = self._match(rows)
         except ReplayError as error:
-            link, number, microbatch = (np.full(len(rows), -1) for _ in range(3))
+            link, number, microbatch = np.full((3, len(rows)), -1)
             names, count, why = [], 1, f"sends and receives were not matched: {error}"
         else:
             why = ""

@@ -53,8 +53,8 @@ def find_job(path: Path, operations: Operations) -> Job:
         if meta.is_file():
             stated = _read_meta(meta)
             _check(meta, stated, operations)
-            sizes = (stated[name] for name in _SIZES)
-            data_ranks, sequence_ranks, stages, tensor_ranks = map(int, sizes)
+            sizes = map(int, map(stated.__getitem__, _SIZES))
+            data_ranks, sequence_ranks, stages, tensor_ranks = sizes
             return Job(
                 str(stated["trial_name"]), data_ranks, sequence_ranks, stages, tensor_ranks,
                 int(stated["vpp_size"]), int(stated["world_size"]), place,
@@ -79,8 +79,8 @@ def _read_meta(path: Path) -> dict[str, str | int]:
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableError(f"{shown}: cannot be read as text ({error}); correct it") from error
     found: dict[str, str | int] = {"trial_name": "", "run_id": 0, "vpp_size": 1, "dsp_size": 1}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = _COMMENT.sub("", line).rstrip()
+    for number, written in enumerate(text.splitlines(), 1):
+        line = _COMMENT.sub("", written).rstrip()
         if not line or line in ("---", "..."):
             continue
         match = _LINE.fullmatch(line)

@@ -88,9 +88,7 @@ def span_columns(operations: Operations, own: Ints, windows: Windows, job: Job) 
     work, sent = own[~communicates], own[communicates]
     place, start, end = _times(operations, work, windows)
     exposed = _exposed(operations, work, sent, windows)
-    place, start, end = (
-        np.concatenate(both) for both in zip((place, start, end), exposed, strict=True)
-    )
+    place, start, end = np.concatenate([(place, start, end), exposed], axis=1)
     names, ids = _span_names(operations, work, job)
     kind = operations.kind[work]
     known = [PHASES.get(each, UNKNOWN) for each in operations.kinds]
@@ -155,12 +153,12 @@ def collective_columns(
     communicator, microbatch = groups.communicator[rows], groups.microbatch[rows]
     ops = [OPS.get(each, "all_reduce") for each in operations.kinds]
     dimensions = [DIMENSIONS.get(each, "") for each in operations.kinds]
-    is_known = np.array([bool(each) for each in dimensions], dtype=bool)[kind]
+    is_known = np.array([*dimensions, ""])[kind] != ""
     modules = [MODULES.get(each, "") for each in operations.kinds]
     chunks = int(chunk.max(initial=0)) + 1
     module = np.where(chunk >= 0, len(modules) + chunk, kind)
     modules += [f"model chunk {number}" for number in range(chunks)]
-    named = np.array([bool(each) for each in modules], dtype=bool)[module]
+    named = np.array([*modules, ""])[module] != ""
     return {
         "communicator": columns.names(communicator, groups.names),
         "sequence": groups.sequence[rows],

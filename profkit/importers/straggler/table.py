@@ -30,8 +30,9 @@ _NUMBERS = {
 """The columns of whole numbers, with their smallest value and the one that none reaches."""
 _PLACES = ("mc", "gmc", "mb_id")
 """Columns of whole numbers that may be missing: -1 or null."""
-_TIMES = ("start_ts", "duration")
-KNOWN = frozenset([*_NUMBERS, *_PLACES, *_TIMES, "optype"])
+_NAMES_ROW = ("rank", "step")
+"""The columns that an error about a row names."""
+KNOWN = frozenset([*_NUMBERS, *_PLACES, "start_ts", "duration", "optype"])
 COLUMNS = ", ".join(sorted(KNOWN))
 _EXPORT = "export the trace again"
 
@@ -64,11 +65,13 @@ class _Reader:
         numbers: dict[str, Ints] = {}
         for name, (least, limit) in _NUMBERS.items():
             numbers[name] = self._whole(table[name], name, least, limit)
-            self._where = {each: numbers[each] for each in ("rank", "step") if each in numbers}
+            if name in _NAMES_ROW:
+                self._where[name] = numbers[name]
         for name in _PLACES:
             numbers[name] = self._whole(table[name], name, NOWHERE, MAX_NUMBER)
         kinds, kind = self._kinds(table["optype"])
-        start, duration = (self._seconds(table[name], name) for name in _TIMES)
+        start = self._seconds(table["start_ts"], "start_ts")
+        duration = self._seconds(table["duration"], "duration")
         self._refuse(duration < 0, "its duration is negative")
         found = Operations(
             kinds, kind, numbers["rank"], numbers["dp_rank"], numbers["stage"], numbers["step"],
@@ -118,7 +121,8 @@ class _Reader:
         except pa.ArrowInvalid:
             self._fail(f"the column {name} has numbers beyond 64 bits; {_EXPORT}")
         self._refuse(
-            (values < least) | (values >= limit), f"its {name} is not from {least:,} to {limit - 1:,}"
+            (values < least) | (values >= limit),
+            f"its {name} is not from {least:,} to {limit - 1:,}",
         )
         return values
 

@@ -11,6 +11,7 @@ from tests.importers.logs.samples import (
     BATCH,
     SAMPLES,
     STEP_S,
+    STEPS,
     Sample,
     mean,
     mean_data_s,

@@ -289,7 +289,11 @@ class _Step:
         counts: dict[object, int] = {}
         for op in sorted(self.before, key=lambda each: each.number):
             key: object = op.kind, op.number
-            if op.kind in ("params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce"):
+            if op.kind in (
+                "params-all-gather",
+                "grads-reduce-scatter",
+                "separate-grads-all-reduce",
+            ):
                 key = op.kind, op.number, op.stage
             elif op.kind == "embedding-grads-all-reduce":
                 key = op.kind, op.data_rank
