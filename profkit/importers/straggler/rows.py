@@ -15,7 +15,6 @@ from profkit.analysis.whatif.operations import (
     DATA_PARALLEL,
     EMBEDDING,
     FORWARD,
-    GARBAGE,
     LAYERNORM,
     MESSAGES,
     OPTIMIZER,
@@ -29,8 +28,9 @@ from profkit.vocab import EXPOSED, Phase
 
 PHASES: Final = {
     FORWARD: Phase.FORWARD.value, BACKWARD: Phase.BACKWARD.value,
-    OPTIMIZER: Phase.OPTIMIZER.value, GARBAGE: Phase.OTHER.value,
+    OPTIMIZER: Phase.OPTIMIZER.value,
 }  # fmt: skip
+"""The phases of operations that compute; garbage collection is in none."""
 DIMENSIONS: Final = {
     **dict.fromkeys(MESSAGES, "pp"), **dict.fromkeys(DATA_PARALLEL, "dp"),
     EMBEDDING: "pp", LAYERNORM: "tp",
