@@ -18,6 +18,10 @@ import pytest
 from profkit.analysis.exchange import match_collectives
 from profkit.analysis.overview import build_overview
 from profkit.analysis.views.ranks import build_ranks_view
+from profkit.analysis.whatif.operations import ReplayError
+from profkit.analysis.whatif.replay import prepare
+from profkit.analysis.whatif.run_operations import operations_of
+from profkit.analysis.whatif.slowdown import find_slowdown
 from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
 from profkit.importers.base import plan_import, read_head
@@ -25,6 +29,7 @@ from profkit.importers.straggler import IMPORTER, NO_PAUSES
 from profkit.importers.straggler.table import read_operations
 from profkit.plugins import IMPORTERS
 from profkit.report import as_text
+from profkit.testing import synthetic_trace
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity
 from tests.importers.conftest import DATA, Import
@@ -247,6 +252,30 @@ def test_a_slow_worker_is_named_with_the_phases_that_make_it_late(
     assert late.phase == "backward"
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_a_run_has_all_that_a_replay_needs(name: str, tmp_path: Path, import_files: Import) -> None:
+    path = run_pipeline(PLANS[name]).write(tmp_path)
+    check_replay(path, imported(path, import_files))
+
+
+def check_replay(path: Path, trace: Trace) -> None:
+    """The replay of a run gives what that of its source gives."""
+    of_file = find_slowdown(prepare(read_operations(path)))
+    of_run = find_slowdown(prepare(operations_of(trace)))
+    assert of_run.steps == of_file.steps
+    for name in ("measured_ns", "replayed_ns", "ideal_ns"):
+        assert getattr(of_run, name).tolist() == pytest.approx(getattr(of_file, name).tolist())
+    assert of_run.by_kind == pytest.approx(of_file.by_kind)
+    assert of_run.by_stage == pytest.approx(of_file.by_stage)
+    assert of_run.slowest_workers == of_file.slowest_workers
+
+
+def test_a_run_without_places_cannot_be_replayed(tmp_path: Path) -> None:
+    trace = Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=5))
+    with pytest.raises(ReplayError, match="rank 0 does not say its place"):
+        operations_of(trace)
+
+
 # -- what is wrong with a file ---------------------------------------------------------------------
 
 
@@ -462,6 +491,13 @@ def test_a_published_job_has_its_published_step_times(
     for row in trace.steps.to_pylist():
         length = (row["end_ns"] - row["start_ns"]) / 1e9
         assert length == pytest.approx(expected[str(row["step"])], rel=1e-6)
+
+
+@needs_jobs
+@pytest.mark.parametrize("job", ["ST", "AR"])
+def test_a_published_job_can_be_replayed_from_its_run(job: str, import_files: Import) -> None:
+    path = PUBLISHED / f"trace-{job}.parquet"
+    check_replay(path, imported(path, import_files))
 
 
 @needs_jobs

@@ -13,6 +13,7 @@ import numpy as np
 
 from profkit.analysis.selection import DEFAULT_WARM_UP
 from profkit.analysis.whatif.operations import Operations
+from profkit.analysis.whatif.run_operations import COORDINATES
 from profkit.clock import Anchor
 from profkit.importers.base import Imported, Target, clean_name
 from profkit.importers.straggler.groups import Groups, find_groups
@@ -46,8 +47,6 @@ NO_PAUSES = (
 )
 UNKNOWN_KINDS = "operations of types that profkit does not know are in no figure"
 MOST_NAMED = 3
-COORDINATES = "coordinates"
-"""Key of a rank's configuration: its place along each dimension."""
 
 
 class Straggler:

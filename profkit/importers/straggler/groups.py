@@ -21,6 +21,7 @@ from profkit.analysis.whatif.operations import (
     arrange,
     key_of,
 )
+from profkit.analysis.whatif.run_operations import ALONE
 from profkit.analysis.whatif.template import Template, match_messages
 from profkit.importers.reading.columns import NULL
 from profkit.importers.reading.numbers import Bools, Ints
@@ -128,7 +129,7 @@ class _Maker:
             mine = alone[operations.kind[alone] == code]
             each = int(operations.sequence[mine].max(initial=0)) + 1
             self._sequence[mine] = self._step[mine] * each + operations.sequence[mine]
-            what = f"{operations.kinds[code]} without a peer"
+            what = f"{operations.kinds[code]}{ALONE}"
             self._name(mine, what, {"rank": operations.rank[mine]})
         return why
 
