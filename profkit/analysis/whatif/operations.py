@@ -39,6 +39,9 @@ COMMUNICATES: Final = frozenset([*MESSAGES, *DATA_PARALLEL, LAYERNORM, EMBEDDING
 KINDS: Final = (*COMPUTES, *MESSAGES, *DATA_PARALLEL, LAYERNORM, EMBEDDING, CLIP, OPTIMIZER,
                 GARBAGE)  # fmt: skip
 
+MOST_EMPTY: Final = 50
+"""If equal steps had this many times the operations that there are, the steps are not equal."""
+
 NOWHERE: Final = -1
 """The microbatch or chunk of an operation that has none."""
 
@@ -110,6 +113,9 @@ def arrange(operations: Operations) -> Grid:
     steps, step = np.unique(operations.step[known], return_inverse=True)
     data_ranks, place = np.unique(operations.data_rank[known], return_inverse=True)
     keys, node = np.unique(key_of(operations)[known], return_inverse=True)
+    cells = len(keys) * len(steps) * len(data_ranks)
+    if cells > MOST_EMPTY * len(known):
+        raise ReplayError("most operations are in few steps: the steps have nothing in common")
     row = np.full((len(keys), len(steps), len(data_ranks)), -1, dtype=np.int64)
     row[node, step, place] = known
     if np.count_nonzero(row >= 0) != len(known):

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from profkit.analysis.columns import names_and_codes
 from profkit.analysis.whatif.operations import KINDS, NOWHERE, Operations
 from profkit.errors import UnreadableError
 from profkit.importers.reading.numbers import Bools, Ints
@@ -19,7 +20,8 @@ MAX_RANKS = 100_000
 MAX_ROWS = 50_000_000
 MAX_NUMBER = 2**31 - 1
 MAX_SECONDS = 4_000_000_000
-"""Later times do not fit into 64 bits of nanoseconds, when steps are placed after each other."""
+"""Later times, and longer runs, do not fit into 64 bits of nanoseconds."""
+_MAX_REASON = 200
 COARSE_S = 0.001
 """Start times that are exact to no more than this say nothing about the order of operations."""
 
@@ -35,6 +37,8 @@ _NAMES_ROW = ("rank", "step")
 KNOWN = frozenset([*_NUMBERS, *_PLACES, "start_ts", "duration", "optype"])
 COLUMNS = ", ".join(sorted(KNOWN))
 _EXPORT = "export the trace again"
+_DAMAGE = (OSError, pa.ArrowException, ValueError, MemoryError)
+"""The exceptions that damaged Parquet files raise; names that are no UTF-8 raise a `ValueError`."""
 
 
 def columns_of(path: Path) -> set[str] | None:
@@ -43,7 +47,7 @@ def columns_of(path: Path) -> set[str] | None:
 
     try:
         return set(pq.read_schema(path).names)
-    except (OSError, pa.ArrowException):
+    except _DAMAGE:
         return None
 
 
@@ -78,6 +82,7 @@ class _Reader:
             numbers["seq_id"], numbers["mc"], numbers["gmc"], numbers["mb_id"],
             _nanoseconds(start), _nanoseconds(duration),
         )  # fmt: skip
+        self._check_length(found)
         self._check_places(found)
         self._check_twice(found)
         return found
@@ -102,9 +107,11 @@ class _Reader:
                         f"has {rows:,} rows (limit {MAX_ROWS:,}); import fewer steps at a time"
                     )
                 table = opened.read(columns=sorted(KNOWN))
-        except (OSError, pa.ArrowException) as error:
-            reason = safe_text(str(error).partition("\n")[0])[:200]
+        except _DAMAGE as error:
+            reason = safe_text(str(error).partition("\n")[0])[:_MAX_REASON]
             self._fail(f"a damaged or incomplete Parquet file ({reason}); copy it again")
+        if sorted(table.column_names) != sorted(KNOWN):
+            self._fail(f"has a column of the format twice; {_EXPORT}")
         if not table.num_rows:
             self._fail(f"has no rows; {_EXPORT}")
         return table
@@ -132,10 +139,11 @@ class _Reader:
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             self._fail_type("optype", column, "text")
-        names = column.cast(pa.string()).combine_chunks().dictionary_encode()
-        if isinstance(names, pa.ChunkedArray):
-            names = names.combine_chunks()
-        return tuple(names.dictionary.to_pylist()), names.indices.to_numpy().astype(np.int64)
+        try:
+            names, codes = names_and_codes(column.cast(pa.string()))
+        except _DAMAGE:
+            self._fail(f"the column optype has names that are no text; {_EXPORT}")
+        return tuple(names), codes
 
     def _seconds(self, column: pa.ChunkedArray, name: str) -> Any:
         """Return a column of times in seconds, as doubles."""
@@ -152,6 +160,15 @@ class _Reader:
                 "store doubles, or times since the start of each step"
             )
         return values.astype(np.float64)
+
+    def _check_length(self, found: Operations) -> None:
+        """Refuse steps that take longer than times can be."""
+        _, step = np.unique(found.step, return_inverse=True)
+        first, last = np.full((2, step.max() + 1), np.nan)
+        np.fmin.at(first, step, found.start / 1e9)
+        np.fmax.at(last, step, found.end / 1e9)
+        if float((last - first).sum()) > MAX_SECONDS:
+            self._fail(f"its steps take longer than a century; {_EXPORT}")
 
     def _check_places(self, found: Operations) -> None:
         """Refuse a rank that is in several places."""
@@ -185,7 +202,8 @@ class _Reader:
         self._fail(f"row {row:,}{f' ({where})' if where else ''}: {why}{more}; {_EXPORT}")
 
     def _fail_type(self, name: str, column: pa.ChunkedArray, wanted: str) -> NoReturn:
-        self._fail(f"the column {name} is of {column.type} instead of {wanted}; {_EXPORT}")
+        kind = safe_text(str(column.type).partition("\n")[0])[:_MAX_REASON]
+        self._fail(f"the column {name} is of {kind} instead of {wanted}; {_EXPORT}")
 
     def _fail(self, why: str) -> NoReturn:
         raise UnreadableError(f"{safe_text(str(self._path))}: {why}")
