@@ -241,15 +241,28 @@ def test_steps_from_the_middle_of_a_job_are_no_warm_up(
     assert len(build_overview(trace).selection.steps) == 10
 
 
-def test_a_slow_worker_is_named_with_the_phases_that_make_it_late(
+def test_a_slow_replica_is_named_with_the_phases_that_make_it_late(
     tmp_path: Path, import_files: Import
 ) -> None:
-    plan = PipelinePlan(data_ranks=4, stages=2, steps=9, slow={(2, 1): 2.0})
+    plan = PipelinePlan(data_ranks=4, stages=1, steps=9, slow={(2, 0): 2.0})
     trace = imported(run_pipeline(plan).write(tmp_path), import_files)
     late = build_ranks_view(trace).late_rank
     assert late is not None
-    assert late.rank == 6
+    assert late.rank == 2
     assert late.phase == "backward"
+
+
+def test_the_waiting_of_a_pipeline_is_not_all_for_one_rank(
+    tmp_path: Path, import_files: Import
+) -> None:
+    plan = PipelinePlan(data_ranks=2, stages=4, steps=9, slow={(1, 2): 1.2})
+    trace = imported(run_pipeline(plan).write(tmp_path), import_files)
+    found = match_collectives(trace.collectives, np.arange(9))
+    waiting = found.end - found.start - found.transfer
+    for rank, share in found.waited_for().items():
+        of_rank = waiting[found.late_rank == rank].sum()
+        assert share == pytest.approx(of_rank / waiting.sum())
+    assert sum(found.waited_for().values()) < 0.9
 
 
 @pytest.mark.parametrize("name", PLANS)
