@@ -152,7 +152,7 @@ class Matched:
         counts = self.matched & ((self.late_rank >= 0) | self.is_message)
         waiting = (self.end - self.start - self.transfer) * counts
         total = float(waiting.sum())
-        if total <= 0:
+        if not (waiting * (self.late_rank >= 0)).any():
             return {}
         shares = {}
         for rank in np.unique(self.late_rank[self.late_rank >= 0]):

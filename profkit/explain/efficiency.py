@@ -49,25 +49,13 @@ def log_caveats(base: Trace, target: Trace) -> Iterator[str]:
 
 
 def doubt_efficiency(base: Trace, target: Trace, ledger: Ledger) -> str:
-    """Return why two logs cannot be compared per sample and rank, or nothing if they can."""
+    """Return why two logs cannot be of one job, or nothing if they can."""
     if not (is_log(base) and is_log(target) and ledger.per_sample):
         return ""
-    split = [_ranks_of_model(each.manifest) for each in (base, target)]
-    if split[0] != split[1]:
-        return (
-            f"one model is on {split[0]:g} and {split[1]:g} ranks, and a log's samples are those "
-            "of all of them"
-        )
     few, many, efficiency = base.manifest, target.manifest, ledger.efficiency
     if few.world_size > many.world_size:
         few, many, efficiency = many, few, divide(ledger.total.target, ledger.total.base)
     return doubt(few, many, efficiency, ledger.differences)
-
-
-def _ranks_of_model(manifest: RunManifest) -> float:
-    """Return the number of ranks that share the samples of a log's rank."""
-    rows = manifest.config.get("rows_speak_for_ranks")
-    return manifest.world_size / rows if isinstance(rows, int) and rows > 0 else 1.0
 
 
 def doubt(

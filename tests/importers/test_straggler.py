@@ -334,7 +334,7 @@ WRONG = {
     ),
     "broken ranks": (as_type("rank", "double"), "column rank is of double"),
     "not a number": (
-        with_value("start_ts", 5, float("nan")), r"row 5 \(rank 0, step 0\): its start_ts is not"
+        with_value("start_ts", 5, float("nan")), r"row 5 \(rank \d, step 0\): its start_ts is not"
     ),
     "infinite": (with_value("duration", 4, float("inf")), "row 4 .* duration is not a number"),
     "negative": (with_value("duration", 3, -0.5), "row 3 .* duration is negative"),

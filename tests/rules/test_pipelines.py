@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from profkit.analysis.whatif.operations import MESSAGES
 from profkit.explain.explained import explain
 from profkit.explain.rules.base import Cause
 from profkit.explain.rules.exposed_communication import share_in_messages
@@ -15,7 +17,7 @@ from profkit.importers.straggler import IMPORTER
 from profkit.report import as_text
 from profkit.report.ledger_document import explained
 from profkit.trace import Trace
-from tests.pipelines import PipelinePlan, run_pipeline
+from tests.pipelines import MEAN_NS, PipelinePlan, run_pipeline
 
 STEPS = 12
 
@@ -42,9 +44,27 @@ def test_equal_jobs_have_no_cause(usual: Trace, tmp_path: Path) -> None:
 
 def test_a_slow_stage_makes_the_others_wait_for_its_messages(usual: Trace, tmp_path: Path) -> None:
     slow = make(tmp_path, "slow", slow={(0, 3): 2.0, (1, 3): 2.0})
-    cause = causes_of(usual, slow)["exposed_communication"]
+    cause = causes_of(usual, slow)["late_rank"]
+    assert re.search(r"most others'; rank [67] is late as well", cause.evidence)
+    assert "all ranks of stage 3 of the pipeline" in cause.remedy
+
+
+def test_a_slow_worker_of_a_stage_is_late_alone(usual: Trace, tmp_path: Path) -> None:
+    slow = make(tmp_path, "slow", slow={(1, 2): 2.0})
+    cause = causes_of(usual, slow)["late_rank"]
+    assert "rank 5's backward takes" in cause.evidence
+    assert "longer than the others'" in cause.evidence
+    assert "compare rank 5's host" in cause.remedy
+
+
+def test_slow_messages_are_a_cause_of_their_own(
+    usual: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slower = {**MEAN_NS, **dict.fromkeys(MESSAGES, 20_000_000)}
+    monkeypatch.setattr("tests.pipelines.MEAN_NS", slower)
+    cause = causes_of(usual, make(tmp_path, "slow"))["exposed_communication"]
     assert "of it is in messages between stages of the pipeline" in cause.evidence
-    assert "stages that take equally long" in cause.remedy
+    assert "links between the stages" in cause.remedy
     assert "buckets" not in cause.remedy
 
 

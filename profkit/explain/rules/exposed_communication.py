@@ -10,7 +10,7 @@ from profkit.analysis.columns import durations, rows_of_rank
 from profkit.analysis.config_join import NOT_SAID
 from profkit.analysis.costs import INPUT, REST
 from profkit.analysis.exchange import MESSAGES, exposed_windows
-from profkit.analysis.exposed import WAITING
+from profkit.analysis.exposed import TRANSFER, WAITING
 from profkit.analysis.intervals import covered_each
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Row
@@ -59,6 +59,7 @@ _REMEDY_IN_PIPELINE = (
     "stages that take equally long, more microbatches per step, or an interleaved schedule; a rank "
     "waits for what its neighbours compute"
 )
+_REMEDY_OF_LINKS = "the links between the stages of the pipeline (profkit ceilings)"
 _WAITING_KNOWN = "; waiting for late ranks is reported separately"
 _WAITING_UNKNOWN = "how much of it is waiting for late ranks is not known"
 
@@ -81,6 +82,9 @@ def find(case: Case) -> Cause | None:
         share = percent(in_messages, 0)
         words.append(f"{here(ledger)}{share} of it is in messages between stages of the pipeline")
         remedy = _REMEDY_IN_PIPELINE
+        largest = max(row.inside, key=lambda part: part.delta.value, default=None)
+        if largest is not None and largest.name == TRANSFER:
+            remedy = _REMEDY_OF_LINKS
     if row.inside:
         remedy += _WAITING_KNOWN
     else:

@@ -38,7 +38,8 @@ DIMENSIONS: Final = {
 """The dimension of the ranks that take part; the gradient clip is of all ranks."""
 
 THREAD: Final = "operations"
-NOT_SAID: Final = "unknown"
+NO_TYPE: Final = "unknown"
+NO_BACKEND: Final = "unknown backend"
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,11 +165,11 @@ def collective_columns(
         "sequence": groups.sequence[rows],
         "op": columns.names(kind, ops),
         "bytes": np.zeros(count, dtype=np.int64),
-        "dtype": columns.constant(NOT_SAID, count),
+        "dtype": columns.constant(NO_TYPE, count),
         "group_size": groups.size[communicator].astype(np.int32),
         "start_ns": start,
         "end_ns": end,
-        "backend": columns.constant(NOT_SAID, count),
+        "backend": columns.constant(NO_BACKEND, count),
         "step": windows.steps[place],
         "dimension": columns.names(np.where(is_known, kind, columns.NULL), dimensions),
         "module": columns.names(np.where(named, module, columns.NULL), modules),

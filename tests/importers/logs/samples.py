@@ -569,7 +569,7 @@ def gpt_neox() -> Sample:
             ),
             "time (ms) | forward: 659.86 | backward: 2164.69 | optimizer: 1172.51",
         ]
-    return Sample("megatron", "neox.log", _text(lines), data_s=None)
+    return Sample("megatron", "neox_gpu1.log", _text(lines), data_s=None)
 
 
 def megatron_deepspeed() -> Sample:
@@ -632,7 +632,7 @@ def deepspeed_pipeline() -> Sample:
                 f"{BATCH / average:.3f}"
             ),
         ]
-    return Sample("deepspeed", "pipeline.log", _text(lines), data_s=None)
+    return Sample("deepspeed", "pipeline_gpu1.log", _text(lines), data_s=None)
 
 
 def _text(lines: list[str]) -> str:
