@@ -26,7 +26,7 @@ INPUT_PIECES = ("read", "decode", "collate", "queue")
 NOT_READY = "bucket not ready"
 WAITING = "waiting for a late rank"
 WAITING_IN_PIPELINE = "waiting for another rank"
-"""The same with messages between two ranks: the one that sends may have its own work to do first."""
+"""The same with messages between two ranks: the sender may have its own work to do first."""
 TRANSFER = "transfer"
 
 

@@ -88,3 +88,10 @@ def test_no_line_speaks_of_what_the_file_does_not_say(usual: Trace, tmp_path: Pa
         "a late rank",
     ):
         assert words not in text
+
+
+def test_the_pace_is_that_of_the_job_and_not_of_all_its_ranks(usual: Trace) -> None:
+    text = as_text.document(explained(explain(usual, usual), ()))
+    seconds = float(usual.steps["end_ns"][-1].as_py()) / STEPS / 1e9
+    (pace,) = set(re.findall(r"([\d.]+) steps/s", text))
+    assert float(pace) == pytest.approx(1 / seconds, rel=0.05)

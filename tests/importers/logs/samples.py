@@ -562,8 +562,8 @@ def gpt_neox() -> Sample:
     for last, average in _windows():
         lines += [
             (
-                f" samples/sec: {BATCH / average:.3f} | iteration {last + 1:8d}/{STEPS:8d} | elapsed "
-                f"time per iteration (ms): {average * 1000:.1f} | learning rate: 2.111E-06 | approx "
+                f" samples/sec: {BATCH / average:.3f} | iteration {last + 1:8d}/{STEPS:8d} | "
+                f"elapsed time per iteration (ms): {average * 1000:.1f} | learning rate: 2.111E-06 | approx "
                 f"flops per GPU: 112.9TFLOPS | lm_loss: {loss(last):.6E} | number of skipped "
                 "iterations:   0 | number of nan iterations:   0 |"
             ),
@@ -577,8 +577,8 @@ def megatron_deepspeed() -> Sample:
     for last, average in _windows():
         lines += [
             (
-                f"[{clock(last):%Y-%m-%d %H:%M:%S}][INFO][training:1251] -  iteration={last + 1:8d}/"
-                f"{STEPS:8d} | consumed_samples={last:12d} | elapsed_time_per_iteration_ms="
+                f"[{clock(last):%Y-%m-%d %H:%M:%S}][INFO][training:1251] -  iteration="
+                f"{last + 1:8d}/{STEPS:8d} | consumed_samples={last:12d} | elapsed_time_per_iteration_ms="
                 f"{average * 1000:.1f} | learning_rate=9.4372e-09 | global_batch_size={BATCH:5d} | "
                 f"lm loss={loss(last):.6f} | loss_scale=1.0 | number_of_skipped_iterations=  0 | "
                 "number_of_nan_iterations=  0 |"
@@ -612,8 +612,8 @@ def deepspeed() -> Sample:
                 f"{BATCH / STEP_S}, MemAllocated=4.32GB, MaxMemAllocated=38.49GB"
             ),
             (
-                f"{_head(last)} [logging.py:96:log_dist] [Rank 0] time (ms) | fwd: 54.66 | bwd: 67.97 "
-                "| bwd_inner: 50.40 | bwd_allreduce: 17.40 | step: 9.19"
+                f"{_head(last)} [logging.py:96:log_dist] [Rank 0] time (ms) | fwd: 54.66 | bwd: "
+                "67.97 | bwd_inner: 50.40 | bwd_allreduce: 17.40 | step: 9.19"
             ),
         ]
     return Sample("deepspeed", "run.log", _text(lines), data_s=None, world_size=4)
@@ -628,8 +628,8 @@ def deepspeed_pipeline() -> Sample:
                 "lr=[0.001], mom=[[0.9, 0.999]]"
             ),
             (
-                f"steps: {last + 1} loss: {loss(last):.4f} iter time (s): {average:.3f} samples/sec: "
-                f"{BATCH / average:.3f}"
+                f"steps: {last + 1} loss: {loss(last):.4f} iter time (s): {average:.3f} "
+                f"samples/sec: {BATCH / average:.3f}"
             ),
         ]
     return Sample("deepspeed", "pipeline_gpu1.log", _text(lines), data_s=None)
