@@ -560,31 +560,29 @@ def megatron() -> Sample:
 def gpt_neox() -> Sample:
     lines = []
     for last, average in _windows():
-        lines += [
-            (
-                f" samples/sec: {BATCH / average:.3f} | iteration {last + 1:8d}/{STEPS:8d} | "
-                f"elapsed time per iteration (ms): {average * 1000:.1f} | learning rate: 2.111E-06 | approx "
-                f"flops per GPU: 112.9TFLOPS | lm_loss: {loss(last):.6E} | number of skipped "
-                "iterations:   0 | number of nan iterations:   0 |"
-            ),
-            "time (ms) | forward: 659.86 | backward: 2164.69 | optimizer: 1172.51",
+        parts = [
+            f" samples/sec: {BATCH / average:.3f} | iteration {last + 1:8d}/{STEPS:8d}",
+            f"elapsed time per iteration (ms): {average * 1000:.1f} | learning rate: 2.111E-06",
+            f"approx flops per GPU: 112.9TFLOPS | lm_loss: {loss(last):.6E}",
+            "number of skipped iterations:   0 | number of nan iterations:   0 |",
         ]
+        timers = "time (ms) | forward: 659.86 | backward: 2164.69 | optimizer: 1172.51"
+        lines += [" | ".join(parts), timers]
     return Sample("megatron", "neox_gpu1.log", _text(lines), data_s=None)
 
 
 def megatron_deepspeed() -> Sample:
     lines = []
     for last, average in _windows():
-        lines += [
-            (
-                f"[{clock(last):%Y-%m-%d %H:%M:%S}][INFO][training:1251] -  iteration="
-                f"{last + 1:8d}/{STEPS:8d} | consumed_samples={last:12d} | elapsed_time_per_iteration_ms="
-                f"{average * 1000:.1f} | learning_rate=9.4372e-09 | global_batch_size={BATCH:5d} | "
-                f"lm loss={loss(last):.6f} | loss_scale=1.0 | number_of_skipped_iterations=  0 | "
-                "number_of_nan_iterations=  0 |"
-            ),
-            "  world_size ...................................... 4",
+        head = f"[{clock(last):%Y-%m-%d %H:%M:%S}][INFO][training:1251] -  iteration="
+        parts = [
+            f"{head}{last + 1:8d}/{STEPS:8d} | consumed_samples={last:12d}",
+            f"elapsed_time_per_iteration_ms={average * 1000:.1f} | learning_rate=9.4372e-09",
+            f"global_batch_size={BATCH:5d} | lm loss={loss(last):.6f} | loss_scale=1.0",
+            "number_of_skipped_iterations=  0 | number_of_nan_iterations=  0 |",
         ]
+        world = "  world_size ...................................... 4"
+        lines += [" | ".join(parts), world]
     return Sample("megatron", "alcf.log", _text(lines), data_s=None, world_size=4)
 
 
