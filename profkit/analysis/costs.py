@@ -200,8 +200,8 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
     )
     if clock is not PhaseClock.HOST and untimed.any():
         costs = costs.without_exchange()
-    if (ranks := ranks_of_model(trace)) > 1:
-        costs = costs.of_ranks(ranks)
+    if (sharing := ranks_of_model(trace)) > 1:
+        costs = costs.of_ranks(sharing)
     return dataclasses.replace(
         costs,
         switched=switched_cost(outside, warm_up_of(trace, trace.steps)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,11 @@ def test_the_published_figures_are_reproduced(job: str) -> None:
         theirs = [expected[name][step] for step in steps]
         assert (times / 1e9).tolist() == pytest.approx(theirs, rel=EXACT), name
     assert found.whole == pytest.approx(expected["blocking_slowdown"], rel=EXACT)
-    parts = {"optype": found.by_kind, "dp_rank": found.by_data_rank, "stage": found.by_stage}
+    parts: dict[str, Mapping[Any, float]] = {
+        "optype": found.by_kind,
+        "dp_rank": found.by_data_rank,
+        "stage": found.by_stage,
+    }
     for name, part in parts.items():
         ours = {str(label): ratio for label, ratio in part.items()}
         assert ours == pytest.approx(expected[f"blocking_decompose_by_{name}"], rel=EXACT), name

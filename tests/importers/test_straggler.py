@@ -353,7 +353,7 @@ def test_what_is_wrong_is_one_line_that_names_file_row_and_remedy(
 ) -> None:
     path = run_pipeline(PipelinePlan(steps=1, microbatches=2)).write(tmp_path)
     change, why = WRONG[name]
-    rewrite(path, change)  # type: ignore[arg-type]
+    rewrite(path, change)
     with pytest.raises(UnreadableError, match=why) as raised:
         import_files(IMPORTER, path)
     assert str(raised.value).startswith(f"{path}: ")

@@ -207,8 +207,8 @@ def _sort(
         if group >= 0:
             to_come[group] -= 1
             ended = () if to_come[group] else groups[group]
-        for each in ended:
-            for later in after[each]:
+        for done in ended:
+            for later in after[done]:
                 open_count[later] -= 1
                 if not open_count[later]:
                     ready.append(later)

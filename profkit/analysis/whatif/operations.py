@@ -99,7 +99,8 @@ class Grid:
 def key_of(operations: Operations) -> Ints:
     """Return a number for the stage, type and number within the step of each operation."""
     longest, deepest = operations.sequence.max() + 1, operations.stage.max() + 1
-    return (operations.kind * longest + operations.sequence) * deepest + operations.stage
+    key = (operations.kind * longest + operations.sequence) * deepest + operations.stage
+    return np.asarray(key, dtype=np.int64)
 
 
 def arrange(operations: Operations) -> Grid:

@@ -52,7 +52,7 @@ class Replay:
         found = []
         for first in range(0, len(scenarios), batch):
             found.append(self._replay(scenarios[first : first + batch]))
-        return np.concatenate(found)
+        return np.asarray(np.concatenate(found))
 
     def delayed_step_times(self) -> Floats:
         """Return the step times with the measured delays: those of the recorded steps.
@@ -60,13 +60,14 @@ class Replay:
         The difference from the measured times shows errors of the dependencies.
         """
         every = np.ones((len(self.kind), len(self.grid.data_ranks)), dtype=bool)
-        return self._replay([every], delays=find_delays(self.grid, self.graph))[0]
+        delays = find_delays(self.grid, self.graph)
+        return np.asarray(self._replay([every], delays)[0])
 
     def _replay(self, scenarios: Sequence[Bools], delays: Floats | None = None) -> Floats:
         kept = np.stack(scenarios)[:, :, None, :]
         graph, shape = self.graph, (len(scenarios), *self.measured.shape[1:])
         end: list[Floats] = [np.empty(0)] * len(self.kind)
-        arrived: list[Floats | None] = [None] * len(graph.groups)
+        arrived: list[Floats] = [np.array(-np.inf)] * len(graph.groups)
         to_come = list(map(len, graph.groups))
         longest = np.zeros(shape)
 
@@ -85,8 +86,7 @@ class Replay:
                 end[node] = start + durations(node)
                 longest = np.maximum(longest, end[node])
                 continue
-            last = arrived[group]
-            arrived[group] = start if last is None else np.maximum(start, last)
+            arrived[group] = np.maximum(start, arrived[group])
             to_come[group] -= 1
             if to_come[group]:
                 continue

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 from profkit.importers.logs.grammar import Found, Grammar
 from profkit.importers.logs.parsed import Mean, Scope
@@ -65,7 +66,7 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
         lr, skipped = as_number(match[3]), as_count(match[2])
         found.add_record(line, step, time_s=find_time(line.text), lr=lr, skipped=skipped)
         return
-    figures = {
+    figures: dict[str, Any] = {
         "step_s": number_after(line.text, "iter time (s):"),
         "throughput": number_after(line.text, "samples/sec:"),
         "loss": number_after(line.text, "loss:"),
