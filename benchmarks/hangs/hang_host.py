@@ -27,7 +27,7 @@ from pathlib import Path
 from hang_launch import free_ports, rank_variables
 from hang_plants import BY_NAME, HEALTHY, HELD_OUT, Plant
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 LONGEST_TRAINING_S = 12.0
 AFTER_VERDICT_S = 1.0
 ALARM = "the job stands still"
@@ -107,6 +107,9 @@ def supervise(  # what makes a job
     with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher, signal.SIGKILL)
     planted = folder / "planted"
+    if not planted.exists() and plant is not HEALTHY:
+        print(f"{folder.name}: the job ended before the hang, see its log", file=sys.stderr)
+        return
     planted_at = float(planted.read_text()) if planted.exists() else started
     result = {
         "plant": name,

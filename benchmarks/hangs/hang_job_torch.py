@@ -144,7 +144,8 @@ def take_long(model: Any) -> None:
         SITES.evaluate(model, EVALUATED_S * LIMIT_S)
         model.train()
     if plant("compile"):
-        torch.compile(lambda value: value + 1, backend=slow_compiler)(torch.ones(2))
+        compiled = torch.compile(lambda value: value + 1, backend=slow_compiler)
+        compiled(torch.ones(2))  # site: compile
     if plant("checkpoint"):
         slow = SlowToSave(EVALUATED_S * LIMIT_S)
         torch.save({"slow": slow}, os.path.join(FOLDER, "checkpoint.pt"))
@@ -154,7 +155,7 @@ def take_long(model: Any) -> None:
 def stand_in_device() -> Any:
     """Return torch's own function that waits for a device, which never answers."""
     torch.cuda._lazy_init = int  # type: ignore[assignment]  # noqa: SLF001  # there is no GPU
-    torch.cuda._exchange_device = torch.cuda._maybe_exchange_device = int  # noqa: SLF001
+    torch.cuda._exchange_device = torch.cuda._maybe_exchange_device = bool  # noqa: SLF001
     forever = functools.partial(time.sleep, 900)
     torch._C._cuda_synchronize = forever  # type: ignore[attr-defined]  # noqa: SLF001
     return torch.cuda.synchronize

@@ -43,6 +43,7 @@ class _Known(NamedTuple):
 _MEETINGS = (
     "init_process_group|_new_process_group_helper|_store_based_barrier|new_group|_new_group.*"
     "|new_subgroups.*|split_group|init_device_mesh|_setup_world_group_and_device"
+    "|_create_.*_process_group"
 )
 _TABLE = (
     _Known(Doing.COMPILE, r"torch/_dynamo/convert_frame\.py"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,9 @@ SILENT_AFTER_S = 6.0
 
 TOGETHER_NS = 50_000_000
 """Processes that end this close to each other were ended together."""
+
+FORCED = {-signal.SIGTERM: 2, -signal.SIGKILL: 1}
+"""A launcher ends ranks with these signals, and begins with SIGTERM."""
 
 MOST_STACK_BYTES = 1_000_000
 _THREAD = re.compile(r"(?m)^(?:Current thread|Thread) 0x")
@@ -180,7 +184,7 @@ def read_states(
             if isinstance(told_ns, int) and ended_ns > told_ns - TOGETHER_NS:
                 were_told.add(rank)
     bad = {rank: at for rank, at in ends.items() if ends_badly(ranks[rank], exit_codes.get(rank))}
-    first = keep_first_ends(seen, bad, ranks)
+    first = keep_first_ends(seen, bad, ranks, exit_codes)
     return {rank: state for rank, state in first.items() if rank not in were_told}
 
 
@@ -198,20 +202,26 @@ def read_peers(
 
 
 def keep_first_ends(
-    seen: dict[int, str], ends: Mapping[int, int], ranks: Mapping[int, Status]
+    seen: dict[int, str],
+    ends: Mapping[int, int],
+    ranks: Mapping[int, Status],
+    exit_codes: Mapping[int, int],
 ) -> dict[int, str]:
     """Drop the ends of ranks that ended after another one: their launcher ends them then.
 
-    If all ended together, something outside the job ended it.
+    If all ended together and in the same way, something outside the job ended it.
     """
     reported = [status.written_ns for status in ranks.values() if status.state == FAILED]
     if not ends:
         return seen
     first = min([*ends.values(), *reported])
-    later = [rank for rank, ended_ns in ends.items() if ended_ns - first > TOGETHER_NS]
-    if not later and len(ends) == len(ranks) > 1:
-        later = list(ends)
-    return {rank: state for rank, state in seen.items() if rank not in later}
+    together = [rank for rank, ended_ns in ends.items() if ended_ns - first <= TOGETHER_NS]
+    forces = {rank: FORCED.get(exit_codes.get(rank, 0), 0) for rank in together}
+    least = min(forces.values(), default=0)
+    kept = [rank for rank, force in forces.items() if force == least]
+    if len(kept) == len(ranks) > 1:
+        kept = []
+    return {rank: state for rank, state in seen.items() if rank in kept or rank not in ends}
 
 
 def _dictionary(value: Any) -> dict[str, Any]:

@@ -225,6 +225,30 @@ def test_a_rank_that_quits_explains_the_ends_of_the_others(
     assert f"rank 3 {words} (process 1003) at step 55" in verdict["text"]
 
 
+@pytest.mark.parametrize(
+    ("codes", "dead"),
+    [
+        ((-15, -15, -15, 1), [3]),
+        ((-15, -15, -9, -15), [2]),
+        ((-9, -9, -6, -9), [2]),
+        ((-9, -9, -9, -9), []),
+        ((-15, -15, -15, -15), []),
+    ],
+)
+def test_a_launcher_that_is_quick_is_known_by_its_signal(
+    run: Path, codes: tuple[int, ...], dead: list[int]
+) -> None:
+    """A launcher looks often, so that the ends of all ranks may be milliseconds apart."""
+    write(run, rank(0), rank(1), rank(2), late())
+    ends = {str(1000 + number): NOW + number * 5_000_000 for number in range(4)}
+    exit_codes = {str(1000 + number): code for number, code in enumerate(codes)}
+    content = {"states": {}, "ended_ns": ends, "exit_codes": exit_codes}
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+    evidence = read_evidence(run)
+    assert evidence is not None
+    assert [number for number in range(4) if evidence.is_dead(number)] == dead
+
+
 def test_the_exit_code_of_a_rank_is_seen_until_its_launcher_reaps_it(run: Path) -> None:
     words = "import sys; sys.stdin.read(); sys.exit(3)"
     child = subprocess.Popen([sys.executable, "-c", words], stdin=subprocess.PIPE)

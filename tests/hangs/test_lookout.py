@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Frame, Status, read_statuses
+from profkit.hangs.status import (
+    ENDED,
+    FAILED,
+    FOLDER,
+    LONGEST_TICK_S,
+    RUNNING,
+    Frame,
+    Status,
+    read_statuses,
+)
 from profkit.instrument.collectives import CallLog, Group, Message
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.tracking.tracker import Tracker
@@ -86,6 +95,17 @@ def test_a_loop_that_moves_shows_its_steps_and_no_stack(
     assert status.steps > 10
     assert 0.005 < status.usual_step_s < 0.1
     assert status.stack == ()
+
+
+def test_a_rank_leaves_a_file_before_it_joins_the_others(tmp_path: Path, tracker: Tracker) -> None:
+    """A rendezvous may hold the interpreter, so that no later look is possible."""
+    lookout = Lookout(tmp_path, tracker, 600.0)
+    lookout.start(Rank(1, 2), lambda: None)
+    deadline = time.monotonic() + LONGEST_TICK_S / 2
+    while time.monotonic() < deadline and not list((tmp_path / FOLDER).glob("*.rank.json")):
+        time.sleep(0.01)
+    assert (read(tmp_path).rank, read(tmp_path).steps) == (1, 0)
+    lookout.stop()
 
 
 def test_the_end_is_written(tmp_path: Path, tracker: Tracker, lookout: Lookout) -> None:

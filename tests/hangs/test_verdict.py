@@ -230,6 +230,17 @@ def test_a_rank_that_has_not_joined() -> None:
     assert "rank 3 has not joined them: train.py:12 resize" in say_verdict(verdict)
 
 
+def test_a_rank_that_makes_its_group_is_in_the_rendezvous() -> None:
+    group = Frame(
+        f"{TORCH}distributed/distributed_c10d.py", "_create_gloo_process_group", 760, "package"
+    )
+    joining = [rank(number, steps=0, stack=JOINING, calls=()) for number in (0,)]
+    connecting = [rank(number, steps=0, stack=(group, *JOINING), calls=()) for number in (1, 2)]
+    late = rank(3, steps=0, stack=IN_CODE, calls=())
+    verdict = verdict_of(*joining, *connecting, late)
+    assert (verdict.kind, verdict.ranks) == (HangClass.STORE, (3,))
+
+
 def test_a_rank_without_a_file_is_named_and_said_to_be_missing() -> None:
     verdict = verdict_of(*waiting(0, 1, 2))
     assert (verdict.kind, verdict.ranks) == (HangClass.NEVER_ENTERED, (3,))

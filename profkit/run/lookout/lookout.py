@@ -161,11 +161,14 @@ class Lookout:
         # A disk that is full for a while must not end the lookout.
         look = guarded("lookout", self._look, None)
         number = 0
-        while not self._ended.wait(self._tick_s):
-            if self._is_worker():
-                return
+        # The first look is at once: the job may hold the interpreter in its rendezvous.
+        while not self._is_worker():
             look(number)
             number += 1
+            if self._ended.wait(self._tick_s):
+                break
+        else:
+            return
         guarded("fault handler", self._fault.close, None)()
         with self._lock:
             if self._leaves_nothing:
