@@ -91,6 +91,7 @@ class HangAlarm:
         self._settling: tuple[str, int] | None = None
         """What kind of standstill was seen, and since when it has not changed."""
         self._said: list[tuple[HangClass, Level, tuple[int, ...]]] = []
+        self._seen_before: tuple[HangClass, Level, tuple[int, ...]] | None = None
         self._latest: Verdict | None = None
         self.unresolved = ""
         """The last verdict of an alarm after which the job has not moved."""
@@ -204,6 +205,10 @@ class HangAlarm:
         if verdict is None:
             return
         is_settled = self._has_settled(verdict, now)
+        key = (verdict.kind, verdict.level, verdict.ranks)
+        # When the job moves again, the ranks' statuses are of different moments for one look.
+        is_stable = self._since_ns is None or key == self._seen_before
+        self._seen_before = key
         # Nobody waits, and the job computes or has not begun: nothing to say.
         is_idle = verdict.kind is HangClass.OWN_CODE and verdict.level is Level.NOTICE
         if left_ns > 0 or is_idle or not is_settled:
@@ -212,8 +217,7 @@ class HangAlarm:
             moved_ns = min(s.moved_ns for s in running if self._left_ns(s, wall) <= 0)
             self._since_ns = now - (wall - moved_ns)
             self._said.clear()
-        key = (verdict.kind, verdict.level, verdict.ranks)
-        if key not in self._said:
+        if key not in self._said and is_stable:
             self._said.append(key)
             self._report(verdict, wall)
 

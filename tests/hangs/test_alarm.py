@@ -163,6 +163,22 @@ def test_an_alarm_is_raised_when_the_limit_is_over(run: Path) -> None:
     assert said
 
 
+def test_a_verdict_of_the_moment_in_which_the_job_moves_is_not_said(run: Path) -> None:
+    """The late rank's status is a second older than that of the rank that has moved on."""
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    write(run, rank(0), rank(1), rank(2), late())
+    judge_now(alarm, run, NOW)
+    moving = {"stack": IN_CODE, "calls": calls(56, done=True)}
+    write(run, rank(0, **moving), rank(1, **moving), rank(2, **moving))
+    look_at_ranks(alarm, run, NOW)
+    assert not any("own code" in line for line in said)
+    write(run, *(rank(number, moved_ns=NOW) for number in range(4)))
+    look_at_ranks(alarm, run, NOW)
+    (past,) = read_account(run).past
+    assert (past["class"], past["ranks"]) == ("entered late", [3])
+
+
 def test_a_job_that_computes_after_its_last_step_says_nothing(run: Path) -> None:
     said: list[str] = []
     for number in range(4):
