@@ -144,7 +144,7 @@ def take_long(model: Any) -> None:
         SITES.evaluate(model, EVALUATED_S * LIMIT_S)
         model.train()
     if plant("compile"):
-        compiled = torch.compile(lambda value: value + 1, backend=slow_compiler)
+        compiled = torch.compile(plus_one, backend=slow_compiler)  # site: compile
         compiled(torch.ones(2))  # site: compile
     if plant("checkpoint"):
         slow = SlowToSave(EVALUATED_S * LIMIT_S)
@@ -179,6 +179,10 @@ def share_loss(loss: torch.Tensor) -> None:
     if NOW == AT and plant("skipped_call"):
         return
     dist.all_reduce(loss)  # site: mismatch_size, mismatch_type
+
+
+def plus_one(value: Any) -> Any:
+    return value + 1
 
 
 def slow_compiler(graph: Any, inputs: Any) -> Any:

@@ -32,9 +32,7 @@ def judge(result: dict[str, Any]) -> dict[str, bool | None]:
     if result["plant"] == "healthy":
         return {"quiet": result["alarms"] == 0 and account.get("state") == "did not hang"}
     plant = BY_NAME[result["plant"]]
-    verdict: dict[str, Any] = account.get("verdict") or next(
-        iter(account.get("moved_again") or []), {}
-    )
+    verdict = shown_verdict(account)
     ranks = list(range(result["ranks"])) if plant.everybody else [result["culprit"]]
     if "mismatch" in plant.classes and result["ranks"] == 2:
         right_ranks = result["culprit"] in verdict.get("ranks", [])  # two ranks have no majority
@@ -60,6 +58,17 @@ def judge(result: dict[str, Any]) -> dict[str, bool | None]:
         "in time": in_time,
         "no alarm before": result["early_alarms"] == 0,
     }
+
+
+def shown_verdict(account: dict[str, Any]) -> dict[str, Any]:
+    """Return the verdict, or that of the first alarm after which the job moved again.
+
+    A notice of a start that took long comes before it.
+    """
+    past = account.get("moved_again") or []
+    alarms = [each for each in past if each.get("level") == "alarm"]
+    verdict: dict[str, Any] = account.get("verdict") or next(iter(alarms or past), {})
+    return verdict
 
 
 LIMIT_STEPS = 10
@@ -195,9 +204,7 @@ def _table(results: list[dict[str, Any]]) -> Iterator[str]:
         yield "| " + " | ".join([*map(str, key[:3]), f"{key[3]:g}", *cells]) + " |"
     misses, rows = [], []
     for result in results:
-        verdict = result["account"].get("verdict") or {}
-        past: dict[str, Any] = next(iter(result["account"].get("moved_again") or []), {})
-        shown = {**past, **verdict}
+        shown = shown_verdict(result["account"])
         said = result["said_after_s"]
         cells = [*map(str, key_of(result)[:4]), f"{result['limit_s']:g}"]
         wrong = ", ".join(wrong_parts(result))

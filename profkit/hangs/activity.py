@@ -47,6 +47,9 @@ _MEETINGS = (
 )
 _TABLE = (
     _Known(Doing.COMPILE, r"torch/_dynamo/convert_frame\.py"),
+    _Known(Doing.COMPILE, r"torch/__init__\.py", "compile"),
+    _Known(Doing.COMPILE, r"torch/_dynamo/eval_frame\.py", "_?optimize|get_compiler_fn"),
+    _Known(Doing.COMPILE, r"torch/(_dynamo|_inductor|_functorch)/", "<module>"),
     _Known(Doing.COMPILE, r"torch/_inductor/(compile_fx|async_compile|graph|scheduler)\.py"),
     _Known(Doing.COMPILE, r"torch/_inductor/codegen/"),
     _Known(Doing.COMPILE, r"torch/_inductor/codecache\.py", "(?!.*call).*(load|compile).*"),

@@ -209,9 +209,12 @@ def keep_first_ends(
 ) -> dict[int, str]:
     """Drop the ends of ranks that ended after another one: their launcher ends them then.
 
-    If all ended together and in the same way, something outside the job ended it.
+    If all ended together and in the same way, something outside the job ended it. A rank that ended
+    without an error, but before a rank that SIGTERM ended, may have had an exit code that nobody saw.
     """
-    reported = [status.written_ns for status in ranks.values() if status.state == FAILED]
+    is_told = all(exit_codes.get(rank) == -signal.SIGTERM for rank in ends)
+    explaining = {FAILED, ENDED} if is_told else {FAILED}
+    reported = [status.written_ns for status in ranks.values() if status.state in explaining]
     if not ends:
         return seen
     first = min([*ends.values(), *reported])

@@ -241,6 +241,21 @@ def test_a_rank_that_quits_explains_the_ends_of_the_others(
     assert f"rank 3 {words} (process 1003) at step 55" in verdict["text"]
 
 
+def test_a_rank_that_ended_unseen_explains_why_others_were_told_to_end(run: Path) -> None:
+    """The launcher may reap the rank before anybody can read its exit code."""
+    moving = calls(56, done=False)
+    quits = late(state=ENDED, calls=(), calls_from="", stack=(), written_ns=NOW - SECOND)
+    write(run, rank(0, calls=moving), rank(1, calls=moving), rank(2, calls=moving), quits)
+    ends = {str(1000 + number): NOW for number in range(4)}
+    codes = {"1000": -15, "1001": -15, "1002": -15}
+    content = {"states": {}, "ended_ns": ends, "exit_codes": codes}
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+    verdict = read_account(run).verdict
+    assert verdict is not None
+    assert (verdict["class"], verdict["ranks"]) == ("rank dead", [3])
+    assert "ranks 0-2 wait in all_reduce #56; rank 3 has ended, after 55 steps" in verdict["text"]
+
+
 @pytest.mark.parametrize(
     ("codes", "dead"),
     [

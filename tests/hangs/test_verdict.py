@@ -144,6 +144,27 @@ def test_the_import_of_a_compiler_is_a_part_of_the_compilation() -> None:
     assert (verdict.kind, verdict.level) == (HangClass.COMPILE, Level.NOTICE)
 
 
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [
+        ("_functorch/partitioners.py", "<module>"),
+        ("_dynamo/eval_frame.py", "_optimize"),
+        ("__init__.py", "compile"),
+    ],
+)
+def test_what_compile_does_before_it_compiles_is_compilation(file: str, function: str) -> None:
+    own = rank(
+        0,
+        stack=(
+            Frame("/opt/lib/python3.11/site-packages/networkx/a.py", "<module>", 3, "package"),
+            Frame(f"{TORCH}{file}", function, 60, "package"),
+            *IN_CODE,
+        ),
+        calls=calls(55, done=True),
+    )
+    assert verdict_of(own, *waiting(1, 2, 3)).kind is HangClass.COMPILE
+
+
 def test_the_first_difference_is_a_mismatch() -> None:
     other = rank(2, calls=calls(56, done=False, op="broadcast"))
     verdict = verdict_of(*waiting(0, 1, 3), other)
