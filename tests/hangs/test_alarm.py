@@ -204,8 +204,10 @@ def test_a_run_without_status_files_is_inconclusive(tmp_path: Path) -> None:
 
 def test_a_job_that_ended_did_not_hang(run: Path) -> None:
     for number in range(4):
-        write(run, rank(number, state=ENDED))
-    assert read_account(run).state == FINE
+        write(run, rank(number, state=ENDED, calls=calls(55, done=True)))
+    account = read_account(run)
+    assert (account.state, account.verdict) == (FINE, None)
+    assert account.headline == "the job did not hang: all of its ranks have ended"
 
 
 @pytest.mark.parametrize("after_ms", [10, 500])
