@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from profkit.analysis.estimate import Estimate
+from profkit.analysis.machine_state import MachineState
 from profkit.explain.causes import find_all
 from profkit.explain.evidence import Evidence, Loader
 from profkit.explain.evidence_counters import Load
@@ -33,6 +34,7 @@ from profkit.explain.rules import (
 )
 from profkit.explain.rules.base import Case, Cause, all_of, compute_row
 from profkit.explain.rules.more_calls import Calls
+from profkit.explain.slowness import state_of
 from profkit.explain.turned import find_gains
 from profkit.plugins import RULES
 from profkit.testing import synthetic, synthetic_trace
@@ -47,6 +49,7 @@ FIGURES: Mapping[str, Callable[[Evidence], object]] = {
     "skipped_share": skipped_amp_steps.skipped_share,
     "epoch_start_ns": worker_start.epoch_start_ns,
     "calls": more_calls.count_calls,
+    "state_of": state_of,
 }
 """The figures that only one rule computes; all others are attributes of the evidence."""
 
@@ -333,6 +336,66 @@ def test_a_busy_host_holds_up_threads_that_want_to_run(
     load = Load(8, own, 1.0, 7.9, switches)
     cause = _ask("host_busy", make(Planted(13, SLOWER, {"load": IDLE}, {"load": load})))
     assert (cause is not None) is named
+
+
+OTHERS = Load(8, 1.0, 1.0, 7.9, 40.0)
+"""Other processes fill the machine, and take the cores from the ranks."""
+
+
+@pytest.mark.parametrize(
+    ("knob", "values"),
+    [("precision", ("fp32", "fp64")), ("batch_elements", (26103, 62080)), ("model", ("a", "b"))],
+)
+def test_work_that_the_job_added_is_no_contention(
+    knob: str, values: tuple[Any, Any], make: Make
+) -> None:
+    """The ranks' processor time went with the step, so what they compute made it longer."""
+    base, target = ({"config": {knob: value, "batch_elements_error": 9.0}} for value in values)
+    case = make(Planted(13, {**SLOWER, **target}, {"load": IDLE}, {"load": OTHERS}, base))
+    row = compute_row(case.ledger)
+    own_ns = row.base.value * (case.after.step_ns / case.before.step_ns - 1)
+    own_ns *= case.ledger.samples_per_step
+    assert own_ns > 6 * MS
+    found = find_all(case, [RULES.load(each) for each in RULES.names()])
+    costs = {each.kind: each.cost_ns.value for each in found if each.cost_ns}
+    assert costs == pytest.approx(
+        {"setting_changed": own_ns, "host_busy": 13 * MS - own_ns}, rel=0.15
+    )
+    busy = next(each for each in found if each.kind == "host_busy")
+    assert "of it are the job's own: its processor time went from" in busy.evidence
+
+
+def test_a_longer_step_of_the_same_work_is_contention_however_long_its_threads_ran(
+    make: Make,
+) -> None:
+    """Threads that share a core's units use more processor time for the same work."""
+    cause = _ask("host_busy", make(Planted(13, SLOWER, {"load": IDLE}, {"load": OTHERS})))
+    assert cause is not None
+    assert cause.cost_ns is not None
+    assert cause.cost_ns.value == pytest.approx(13 * MS, rel=0.15)
+    assert "the job's own" not in cause.evidence
+
+
+@pytest.mark.parametrize(("waited", "most_ms"), [(0.3, 13.0), (0.02, 6.0), (0.0, 0.0)])
+def test_others_cost_no_more_than_threads_waited_for_them(
+    waited: float, most_ms: float, make: Make
+) -> None:
+    """A pause of the job on a machine that became busier is not the machine's."""
+    before, after = MachineState(8, 0.5, 0.0), MachineState(8, 0.9, waited)
+    load = replace(OTHERS, machine=7.9)
+    case = make(
+        Planted(13, SLOWER, {"load": IDLE, "state_of": before}, {"load": load, "state_of": after})
+    )
+    cause = _ask("host_busy", case)
+    cost_ms = 0.0
+    if cause is not None:
+        assert cause.cost_ns is not None
+        assert cause.takes["optimizer_unfused"] >= cause.cost_ns.value
+        cost_ms = cause.cost_ns.value / MS
+    waits_ms = waited * case.after.step_ns / MS
+    shared_ms = 0.9 / 8 * compute_row(case.ledger).base.value * case.ledger.samples_per_step / MS
+    assert cost_ms == pytest.approx(min(13.0, waits_ms + shared_ms), rel=0.15)
+    assert cost_ms <= most_ms + shared_ms
 
 
 @pytest.mark.parametrize(("threads", "named"), [((8.0, 8.0), False), ((8.0, 9.0), True)])
