@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from profkit.analysis.estimate import Estimate
+from profkit.analysis.lateness import WORK, RankWork
 from profkit.analysis.machine_state import MachineState
 from profkit.explain.causes import find_all
 from profkit.explain.evidence import Evidence, Loader
@@ -25,6 +26,7 @@ from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.evidence_kernels import Windows
 from profkit.explain.explained import explain
 from profkit.explain.rules import (
+    _late_ranks,
     amp_without_effect,
     bad_samples,
     garbage_pauses,
@@ -50,6 +52,7 @@ FIGURES: Mapping[str, Callable[[Evidence], object]] = {
     "epoch_start_ns": worker_start.epoch_start_ns,
     "calls": more_calls.count_calls,
     "state_of": state_of,
+    "segments": _late_ranks.find_segments,
 }
 """The figures that only one rule computes; all others are attributes of the evidence."""
 
@@ -526,6 +529,42 @@ def test_a_rank_that_is_late_costs_the_whole_step(make: Make) -> None:
         assert first.cost_ns is not None
         assert first.cost_ns.value == pytest.approx(8 * MS, rel=0.15)
         assert all(each.cost_ns is None for each in others), others
+
+
+def _segment(*late: tuple[int, str, float]) -> RankWork:
+    """Return the work of two ranks before a meeting, with ms by which they are late."""
+    ns = np.random.default_rng(3).normal(8 * MS, 0.2 * MS, (2, len(WORK), 110))
+    for rank, phase, ms in late:
+        ns[rank, WORK.index(phase)] += ms * MS
+    return RankWork((0, 1), WORK, ns)
+
+
+@pytest.mark.parametrize("known_ms", [0.0, 4.0])
+def test_ranks_that_are_late_before_other_meetings_both_cost_their_time(
+    known_ms: float, make: Make
+) -> None:
+    """Their whole work is equal, but each waits for the other, at another place of the step."""
+    before = (_segment((1, "data", known_ms)), _segment())
+    after = (_segment((1, "data", 12.0)), _segment((0, "forward", 11.0)))
+    slower = {"phase_ns": {"data": 8 * MS, "forward": 18 * MS, "allreduce": 15 * MS}}
+    facts = {"exchanges": BUCKETS}
+    cause = _ask(
+        "late_rank",
+        make(Planted(23, slower, facts | {"segments": before}, facts | {"segments": after}, RANKS)),
+    )
+    assert cause is not None
+    assert cause.cost_ns is not None
+    assert cause.cost_ns.value == pytest.approx((23 - known_ms) * MS, rel=0.1)
+    assert "rank 1's input takes" in cause.evidence
+    assert "rank 0's forward takes" in cause.evidence
+    assert "put right alone, each saves 1" in cause.evidence
+    assert set(cause.rows) == {"input", "forward", "allreduce"}
+    alone = (_segment((1, "data", 12.0)), _segment((1, "forward", 11.0)))
+    one = make(
+        Planted(23, slower, facts | {"segments": before}, facts | {"segments": alone}, RANKS)
+    )
+    found = _ask("late_rank", one)
+    assert found is None or "put right alone" not in found.evidence
 
 
 def _drifting(path: Path, seed: int, added_ns: int) -> Trace:
