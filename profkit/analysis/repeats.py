@@ -16,7 +16,7 @@ from profkit.analysis.selection import Selection
 from profkit.errors import UsageError
 from profkit.text import safe_text
 from profkit.trace import Trace
-from profkit.trace.folders import group_of
+from profkit.trace.folders import session_of
 
 _ALIKE = ("batch_size", "global_batch_size", "precision", "image_size")
 """Configured values that repeats of one job have in common."""
@@ -49,16 +49,15 @@ def _settings(trace: Trace) -> dict[str, str]:
 def group_repeats(traces: Sequence[Trace]) -> list[list[Trace]]:
     """Group repeats of one job, in the order of the first of each.
 
-    No knob, version or variable that can affect their speed differs within a group, and `profkit
-    run --repeats` gave them no different names.
+    No knob, version or variable that can affect their speed differs within a group, and they are of
+    one session of `profkit run --repeats`, or of none.
     """
     groups: list[list[Trace]] = []
     for trace in traces:
         for group in groups:
-            # Traces of other tools do not name their job, so nothing shows that it is the same.
-            names = {group_of(group[0].manifest), group_of(trace.manifest)} - {""}
-            if len(names) > 1:
+            if session_of(group[0].manifest) != session_of(trace.manifest):
                 continue
+            # Traces of other tools do not name their job, so nothing shows that it is the same.
             if "imported_from" in trace.manifest.config and not trace.manifest.workload:
                 continue
             differences = join_config(group[0].manifest, trace.manifest)
