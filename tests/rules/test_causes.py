@@ -616,6 +616,33 @@ def test_a_slow_input_says_what_of_it_is_slow(
     assert cause.cost_ns.value == pytest.approx(10 * MS, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("piece", "workers", "said"),
+    [
+        ("decode", (4, 4), "the processor time of the loader's workers"),
+        ("decode", (0, 0), "the processor time of the training process"),
+        ("decode", (0, 2), "the processor time of the training process, then the loader's workers"),
+        ("read", (4, 4), "the time that waits, as for files, blocked the loader's workers"),
+        (
+            "read",
+            (0, 0),
+            "the time that waits, as for files or a core, blocked the training process",
+        ),
+        ("collate", (4, 4), "the time in collate_fn of the loader's workers"),
+    ],
+)
+def test_a_slow_input_says_which_time_of_which_process_is_longer(
+    piece: str, workers: tuple[int, int], said: str, make: Make
+) -> None:
+    before = replace(WORKERS, workers=workers[0])
+    after = replace(WORKERS, workers=workers[1], pieces={**WORKERS.pieces, piece: 48.0 * MS})
+    slow = {"phase_ns": {"data": 12 * MS}}
+    case = make(Planted(0, slow, {"loader": before}, {"loader": after}))
+    cause = _ask("input_bound", case)
+    assert cause is not None
+    assert f"to 48.0 ms per step, {said}" in cause.evidence
+
+
 def test_an_input_that_others_crowd_out_is_not_its_own_fault(make: Make) -> None:
     """Batches are as much work as before, and something else has the processors.
 
