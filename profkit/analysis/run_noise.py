@@ -40,6 +40,9 @@ LEVEL_OF_RUNS, LEVEL_OF_ROUNDS = 0.957, 0.990
 `tests/analysis/test_run_noise.py` simulates it.
 """
 
+MOST_REPEATS, Z_80 = 30, 0.8416
+"""Nobody repeats a job more often than this; the 80 % quantile of a normal variable."""
+
 
 class Rounds(NamedTuple):
     """The orders of each side's runs in which the runs at one place took turns."""
@@ -206,6 +209,23 @@ def keep_possible(delta: Estimate, base_value: float, *sides: Ints | None) -> Es
     if not is_time or delta.low is None:
         return delta
     return dataclasses.replace(delta, low=max(delta.low, min(-base_value, delta.value)))
+
+
+def repeats_to_tell(delta: Estimate, runs: int) -> int | None:
+    """Return how many repeats per side find a change of this size in 80 % of comparisons.
+
+    `runs` is how many there are. The answer is at most `MOST_REPEATS`, and `None` without noise.
+    """
+    if delta.low is None or delta.high is None or not delta.high > delta.low:
+        return None
+    half = (delta.high - delta.low) / 2
+    spread = half / (student_of_few(2 * runs - 2) * math.sqrt(2 / runs))
+    for count in range(runs + 1, MOST_REPEATS):
+        if (student_of_few(2 * count - 2) + Z_80) * spread * math.sqrt(2 / count) <= abs(
+            delta.value
+        ):
+            return count
+    return MOST_REPEATS
 
 
 class _Noise(NamedTuple):

@@ -20,7 +20,7 @@ from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, divide, scal
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.few_steps import each_step, exact_difference, is_rare, plain_difference
 from profkit.explain.resolution import at_one_resolution, unlike_clocks
-from profkit.explain.verdict import INDECISIVE, Between, Verdict, judge
+from profkit.explain.verdict import INDECISIVE, Between, Verdict, judge, more_repeats_words
 from profkit.text import percent
 from profkit.vocab import PHASES
 
@@ -128,7 +128,10 @@ class Ledger:
     @property
     def what_helps(self) -> str:
         """The remedy for a wide interval."""
-        return f"more {'repeats' if self.has_repeats else 'steps'} are needed"
+        if not self.has_repeats:
+            return "more steps are needed"
+        runs = min(len(self.base.repeats), len(self.target.repeats))
+        return more_repeats_words(self.total.delta, runs)
 
     def verdict_of(self, row: Row) -> Verdict:
         """Judge a row, or the total.

@@ -17,6 +17,7 @@ from profkit.analysis.run_noise import (
     estimate_repeats,
     estimate_within,
     find_rounds,
+    repeats_to_tell,
     widen_difference,
 )
 from profkit.analysis.student import student_of_few
@@ -131,6 +132,16 @@ def test_rounds_find_more_where_they_share_the_noise() -> None:
     assert together > apart + 0.1
     assert _called(0.10, (5, 5), noise, in_turn=True) >= 0.95
     assert _called(0.10, (6, 6), _normal(0.05), in_turn=True) >= 0.80
+
+
+@pytest.mark.parametrize(("spread", "wanted"), [(0.02, 3), (0.05, 5), (0.1, 17), (0.5, 30)])
+def test_as_many_repeats_are_asked_for_as_find_the_change(spread: float, wanted: int) -> None:
+    """Three runs per side do not show a change of 10 %; so many find it in 80 % of comparisons."""
+    half = student_of_few(4) * spread * (2 / 3) ** 0.5
+    asked = repeats_to_tell(Estimate(0.1, 0.1 - half, 0.1 + half), 3)
+    assert asked == pytest.approx(max(4, wanted), abs=1)
+    if spread < 0.5:
+        assert _called(0.10, (asked, asked), _normal(spread)) >= 0.75
 
 
 def test_the_only_run_of_a_side_is_as_noisy_as_the_repeats_of_the_other() -> None:
