@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from profkit.analysis.apart import Apart
 from profkit.analysis.config_join import HARMLESS, join_config
-from profkit.analysis.costs import OWN, Apart, RunCosts
+from profkit.analysis.costs import OWN, RunCosts
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Ints, mean_of
 from profkit.analysis.selection import Selection

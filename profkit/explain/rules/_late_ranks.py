@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, Floats, estimate_ratios, scale, subtract
@@ -70,7 +71,7 @@ def find_late_ranks(case: Case) -> LateRanks | None:
     were late, less the same in the base.
     """
     after, before = case.after, case.before
-    if after.costs.clock is not PhaseClock.HOST or not grew(case.ledger.total, case.ledger):
+    if not all(map(_meet_as_one, (after, before))) or not grew(case.ledger.total, case.ledger):
         return None
     found = sorted(_find_late(case), key=lambda each: -each.excess_ns)
     ranks = dict.fromkeys(each.rank for each in found)
@@ -89,6 +90,16 @@ def find_late_ranks(case: Case) -> LateRanks | None:
         mine = [each for each in found if each.rank == rank]
         alone_ns[rank] = factor * _cost(segments_of(after), mine).value
     return LateRanks(tuple(found), cost_ns, alone_ns)
+
+
+def _meet_as_one(evidence: Evidence) -> bool:
+    """Return true if all ranks do the same work and meet together, on the host's clock.
+
+    Stages of a pipeline, for example, are different work, and meet their neighbours alone.
+    """
+    sizes = pc.unique(evidence.trace.collectives["group_size"]).to_pylist()
+    is_one_group = set(sizes) <= {evidence.trace.manifest.world_size}
+    return is_one_group and evidence.costs.clock is PhaseClock.HOST
 
 
 def segments_of(evidence: Evidence) -> tuple[RankWork, ...]:
