@@ -17,6 +17,7 @@ import pytest
 
 from profkit.analysis.exchange import match_collectives
 from profkit.analysis.overview import build_overview
+from profkit.analysis.timeline.clocks import AS_RECORDED, align_clocks
 from profkit.analysis.views.ranks import build_ranks_view
 from profkit.analysis.whatif.operations import ReplayError
 from profkit.analysis.whatif.replay import prepare
@@ -281,6 +282,13 @@ def check_replay(path: Path, trace: Trace) -> None:
     assert of_run.by_kind == pytest.approx(of_file.by_kind)
     assert of_run.by_stage == pytest.approx(of_file.by_stage)
     assert of_run.slowest_workers == of_file.slowest_workers
+
+
+def test_ranks_without_hosts_are_not_said_to_share_one(
+    tmp_path: Path, import_files: Import
+) -> None:
+    trace = imported(run_pipeline(PipelinePlan()).write(tmp_path), import_files)
+    assert align_clocks(trace)[1] == AS_RECORDED
 
 
 def test_a_run_without_places_cannot_be_replayed(tmp_path: Path) -> None:
