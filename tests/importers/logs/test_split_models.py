@@ -63,6 +63,8 @@ def test_another_split_of_the_same_job_takes_as_long_per_sample(
     assert view.ledger.change.value == pytest.approx(0, abs=1e-3)
     document = as_text.document(explained(view, ()))
     assert document.count("80.00 samples/s") == 2
+    assert "took no time" not in document
+    assert "too few lines of a log state different times" in document
 
 
 def test_nested_timers_are_in_no_row(split: Trace) -> None:
