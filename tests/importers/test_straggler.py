@@ -446,6 +446,16 @@ def test_a_wrong_meta_file_is_an_error_that_names_it(
     assert str(raised.value).startswith(str(meta))
 
 
+def test_a_meta_file_in_a_folder_is_no_unknown_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_pipeline(PipelinePlan(steps=1)).write(tmp_path)
+    (tmp_path / "notes.yaml").write_text("a: 1\n")
+    assert main(["import", str(tmp_path), "-o", str(tmp_path / "out")]) == ExitCode.DONE
+    assert "meta-made" not in (error := capsys.readouterr().err)
+    assert "notes.yaml: unknown format, skipped" in error
+
+
 def test_comments_and_quotes_of_a_meta_file_are_read(tmp_path: Path, import_files: Import) -> None:
     path = run_pipeline(PipelinePlan(steps=1)).write(tmp_path)
     meta = tmp_path / "meta-made.yaml"
