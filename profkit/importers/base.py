@@ -67,7 +67,10 @@ class Imported:
 
 
 class Importer(Protocol):
-    """One format. `name` is its name for `--format`, `title` the one that people know."""
+    """One format. `name` is its name for `--format`, `title` the one that people know.
+
+    If it reads further files with one of its own, `companions(path)` returns them.
+    """
 
     name: str
     title: str
