@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_import(args.files, importers, args.format)
     read_too: set[Path] = set()
     for name, sources in plan.sources.items():
-        companions = getattr(importers[name], "companions", None)
-        for source in sources if companions is not None else ():
-            read_too |= companions(source)
+        if hasattr(importers[name], "companions"):
+            for source in sources:
+                read_too |= importers[name].companions(source)
     for path in plan.unknown:
         if path in read_too:
             continue

@@ -131,7 +131,7 @@ def test_messages_that_were_recorded_and_never_sent_change_nothing(
     """A receive after the last computation has begun, or a send before the first one has ended."""
     operations = read_operations(run_pipeline(PipelinePlan()).write(tmp_path))
     chosen = (operations.kind == operations.kinds.index(FORWARD)) & (operations.stage == 1)
-    moments = {}
+    moments: dict[tuple[int, int], tuple[int, int]] = {}
     for row in np.flatnonzero(chosen).tolist():
         key = int(operations.step[row]), int(operations.rank[row])
         start, end = int(operations.start[row]), int(operations.end[row])
