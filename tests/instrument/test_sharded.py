@@ -24,7 +24,7 @@ from tests.scripts import BENCHMARKS
 
 pytest.importorskip("torch")
 
-from profkit.instrument.frameworks.pytorch.stages import hook_messages  # noqa: E402  # torch
+from profkit.instrument.frameworks.pytorch.stages import hook_messages  # torch
 
 PATIENCE_S = 200
 MICROBATCHES = 4

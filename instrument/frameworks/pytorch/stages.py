@@ -17,10 +17,11 @@ import torch
 from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.pytorch.collectives import CONTEXT, MOST_OPEN, GroupCalls
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges
+from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.phases import Calls, ModelCalls
 from profkit.instrument.frameworks.shared import Function, Wrap, timed
 from profkit.instrument.guard import Patches, guarded
-from profkit.vocab import Phase
+from profkit.vocab import PIPELINE_MESSAGES, Phase
 
 _STAGES: Final = "torch.distributed.pipelining.stage"
 _SCHEDULES: Final = "torch.distributed.pipelining.schedules"
@@ -48,9 +49,6 @@ _OPERATIONS: Final = (
 _HAND_OVER: Final = "_batch_p2p"
 """The function of schedules that hands listed messages over to a process group."""
 
-_MESSAGES: Final = "messages"
-"""Name of the spans in which messages are listed and handed over."""
-
 
 def hook_messages(patches: Patches, calls: GroupCalls) -> Callable[[], None]:
     """Return a function that hooks the messages of pipelines, if the job has imported them since.
@@ -63,7 +61,7 @@ def hook_messages(patches: Patches, calls: GroupCalls) -> Callable[[], None]:
 
     def keep_unguarded(start: int) -> None:
         if recorder.device is None:
-            recorder.keep_inner(Phase.ALLREDUCE.value, _MESSAGES, start, clock())
+            recorder.keep_inner(Phase.ALLREDUCE.value, PIPELINE_MESSAGES, start, clock())
 
     keep = guarded("messages", keep_unguarded, None)
 
@@ -99,19 +97,28 @@ def hook_stages(
 ) -> Callable[[], None]:
     """Return a function that hooks the stages of pipelines, if the job has imported them since."""
     nesting = models.nesting
-    begin_model = guarded("begin_forward", lambda stage: models.begin(stage.submod), None)
+    note_schedule = guarded("schedule of a pipeline", LAYOUT.note_schedule, None)
 
-    def begin_loss(_: Any) -> Any:
-        return seams.begin_forward(with_gradients=False)  # the stage's forward is counted already
+    def begin_model(stage: Any, *_: Any) -> Any:
+        return models.begin(stage.submod)
+
+    def begin_loss(schedule: Any, stage: Any, *_: Any) -> Any:
+        if not LAYOUT.pipeline:
+            note_schedule(schedule)
+        # The stage's forward, which was called with gradients, is counted already.
+        return seams.begin_forward(with_gradients=False) if stage.is_last else None
 
     def wrap_forward(begin: Function, original: Function) -> Function:
+        begin_guarded = guarded("begin_forward", begin, None)
+
         @functools.wraps(original)
         def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
             if nesting.inside or torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
             nesting.inside = True
             try:
-                return timed(seams, begin(self), original, self, *args, **kwargs)
+                span = begin_guarded(self, *args, *kwargs.values())
+                return timed(seams, span, original, self, *args, **kwargs)
             finally:
                 nesting.inside = False
 
