@@ -53,6 +53,8 @@ class Waits(NamedTuple):
 
     rank: Ints
     step: Ints
+    start: Ints
+    end: Ints
     row: Ints
     """The collective, by its place in the rows of `Matched`."""
     place: Ints
@@ -129,12 +131,16 @@ def find_places(collectives: pa.Table, spans: pa.Table, used: Ints) -> Places | 
         flying = covered_each(start, end, opens, closes)
         moving = covered_each(sent_from, end, opens, closes)
         waiter = np.full(len(row), rank)
-        parts.append((waiter, own["step"].to_numpy(), row, around, closes - opens, flying, moving))
-    rank, step, row, around, exposed, flying, moving = map(np.concatenate, zip(*parts, strict=True))
+        step = own["step"].to_numpy()
+        parts.append((waiter, step, opens, closes, row, around, flying, moving))
+    waiter, step, start, end, row, around, flying, moving = map(
+        np.concatenate, zip(*parts, strict=True)
+    )
     numbers: dict[Place, int] = {}
     place = _number_places(numbers, found.rows, begun)
     waited = _number_places(numbers, found.rows.take(row), around)
-    waits = Waits(rank, step, row, waited, exposed.astype(np.float64), flying, moving)
+    exposed = (end - start).astype(np.float64)
+    waits = Waits(waiter, step, start, end, row, waited, exposed, flying, moving)
     return Places(tuple(numbers), waits, found, place, len(ranks), used)
 
 
