@@ -83,11 +83,11 @@ class Places:
         """True if all collectives were seen on all of their ranks."""
         return self.found.count == self.found.matched_count
 
-    def by_step(self) -> dict[tuple[Place, str], Ints]:
-        """Return the exposed time of each place and part by step, as sums over the ranks."""
+    def by_step(self, *, split: bool) -> dict[tuple[Place, str], Ints]:
+        """Return the exposed time of each place by step, as sums over the ranks, or its parts."""
         waits, steps, count = self.waits, self.steps, len(self.places)
         kinds = {EXPOSED: waits.exposed}
-        if self.is_complete:
+        if split:
             # Rounded before they are subtracted, so that the parts add up to the wait.
             flying, moving = np.rint(waits.flying), np.rint(waits.moving)
             kinds = {WAITING: flying - moving, TRANSFER: moving, IDLE: waits.exposed - flying}

@@ -6,13 +6,17 @@ from collections.abc import Iterator
 
 from profkit.analysis.exchange_places import BETWEEN
 from profkit.analysis.place_costs import Pipeline, PlaceCost, ShardedExchange
+from profkit.explain.exchange_ledger import ExchangeLedger
+from profkit.explain.ledger import Ledger
+from profkit.report import ledger_words
 from profkit.report.document import Grid, Section
-from profkit.report.words import NO_FIGURE, known
+from profkit.report.words import NO_FIGURE, known, level_words
 from profkit.text import byte_size, duration, percent, safe_text, significant
 
 MOST_PLACES = 10
 MOST_STAGES = 8
 MOST_MODULES = 3
+MOST_ROWS = 8
 
 MIN_MODULE_SHARE = 0.1
 """Modules are named from this share of the exposed exchange of a step on."""
@@ -116,3 +120,26 @@ def by_stage(pipeline: Pipeline) -> Section:
     header = ("rank", "stages", "computes", "waits", "imbalance", "bubble", "rest")
     grid = Grid(header, tuple(rows), frozenset(range(2, len(header))))
     return Section("Pipeline, per step", tuple(notes), grid=grid)
+
+
+def exchange_places(found: ExchangeLedger | None, ledger: Ledger) -> Iterator[Section]:
+    """Yield the exchange of two runs by place, in rows that add up to that of the exchange."""
+    if found is None:
+        return
+    cells, rows, factor = [], found.rows(), ledger.samples_per_step
+    for row in rows[:MOST_ROWS]:
+        name = safe_text(row.name)
+        cells.append(tuple(ledger_words.row_cells(ledger, row, name, factor)))
+        for part in row.inside:
+            label = f"  {part.name}"
+            cells.append(tuple(ledger_words.row_cells(ledger, part, label, factor)))
+    notes = ["Exposed time. The rows add up to the row of the exchange."]
+    if ledger.has_repeats:
+        notes[0] = "Exposed time of the two runs of middle speed, which the rows add up to."
+    if len(rows) > MOST_ROWS:
+        notes.append(f"The {MOST_ROWS} longest; {len(rows) - MOST_ROWS:,} more in --json.")
+    if not found.is_split:
+        notes.append(f"Some collectives were not seen on all of their ranks: {NO_WAITS}.")
+    header = ("", "base", "target", "difference", level_words(ledger.total.delta.level), "verdict")
+    grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}))
+    yield Section("Exchange by dimension", tuple(notes), grid=grid)
