@@ -51,7 +51,7 @@ class ExchangeLedger:
                     ns = ns + part
             sides.append(_only(side, name, ns))
         alone = dataclasses.replace(self.ledger, base=sides[0], target=sides[1])
-        return sum_rows(alone, name, [name])
+        return dataclasses.replace(sum_rows(alone, name, [name]), sums=(Phase.ALLREDUCE.value,))
 
     @property
     def is_split(self) -> bool:
