@@ -22,6 +22,8 @@ settings.load_profile("shared machine")
 pytest_plugins = ["pytester"]
 
 MOST_ATTEMPTS = 3
+LONG_FOLDERS = ("hangs", "workloads", "harmless", "trust", "cli")
+"""Tests that start jobs. With several workers they run first, so that none is last alone."""
 RAN_AGAIN = pytest.StashKey[list[str]]()
 
 
@@ -36,6 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "alone: fails while other tests use the machine; .ci/run runs it after the others",
     )
     config.stash[RAN_AGAIN] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.parent.name not in LONG_FOLDERS)
 
 
 def _heed_signals() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations
+from profkit.analysis.apart import Apart, find_apart
 from profkit.analysis.device_times import (
     PhaseClock,
     clock_of,
@@ -25,7 +25,7 @@ from profkit.analysis.device_times import (
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, Ints
 from profkit.analysis.exposed import share_input, split_allreduce, untimed_exchanges
 from profkit.analysis.kernels.windows import window_steps
-from profkit.analysis.notices import is_log
+from profkit.analysis.notices import is_log, ranks_of_model
 from profkit.analysis.own_cost import span_price_ns, switched_cost, without
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.rank_sums import SpanSums, add_sums, sum_spans
@@ -54,18 +54,6 @@ MOST_OUTLIERS_SHARE = 0.02
 """If more than this share of the steps is far out, that is how the job runs: none is excluded."""
 
 _COMPUTES = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value)
-
-
-@dataclass(frozen=True)
-class Apart:
-    """Steps that are excluded from the averages for one reason.
-
-    `excess_ns` is how much longer they took than as many of the others, per step of the run.
-    """
-
-    reason: str
-    steps: int
-    excess_ns: float
 
 
 @dataclass(frozen=True)
@@ -146,6 +134,18 @@ class RunCosts:
         own, unknown = parts.pop(OWN), parts.pop(UNKNOWN)
         return dataclasses.replace(self, parts={**parts, UNKNOWN: unknown + own})
 
+    def of_ranks(self, count: int) -> RunCosts:
+        """Return the costs of so many ranks that take what the only one in the run takes."""
+
+        def times(parts: Mapping[str, Ints]) -> Mapping[str, Ints]:
+            return {name: count * ns for name, ns in parts.items()}
+
+        inside = {name: times(parts) for name, parts in self.inside.items()}
+        return dataclasses.replace(
+            self, wall_ns=count * self.wall_ns, ranks=count, parts=times(self.parts),
+            inside=inside, beside=times(self.beside),
+        )  # fmt: skip
+
     def of_wall_alone(self) -> RunCosts:
         """Keep nothing but the wall clock."""
         return dataclasses.replace(self, parts={REST: self.wall_ns}, inside={}, beside={})
@@ -200,6 +200,8 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
     )
     if clock is not PhaseClock.HOST and untimed.any():
         costs = costs.without_exchange()
+    if (sharing := ranks_of_model(trace)) > 1:
+        costs = costs.of_ranks(sharing)
     return dataclasses.replace(
         costs,
         switched=switched_cost(outside, warm_up_of(trace, trace.steps)),
@@ -256,7 +258,7 @@ def cost_of_sums(
         parts[OWN] = _whole(np.asarray(price_ns * sums.outer, dtype=np.float64))
     parts[UNKNOWN] = wall_ns - sum(parts.values())
     ranks = max(1, len(pc.unique(steps["rank"])))
-    apart = _apart(steps, selection)
+    apart = find_apart(steps, selection)
     costs = RunCosts(wall_ns, samples, ranks, parts, inside, beside, selection, apart)
     if not sums.on_device:
         return costs
@@ -285,16 +287,3 @@ def _walls(steps: pa.Table, used: Ints) -> tuple[Ints, Ints]:
 
 def _whole(values: Floats) -> Ints:
     return np.asarray(np.rint(values), dtype=np.int64)
-
-
-def _apart(steps: pa.Table, selection: Selection) -> tuple[Apart, ...]:
-    """Return the excluded steps by reason, with what they cost."""
-    index, wall_ns = steps["step"].to_numpy(), durations(steps)
-    inside = np.isin(index, selection.steps)
-    usual = float(wall_ns[inside].mean()) if inside.any() else 0.0
-    found = []
-    for reason, numbers in selection.which.items():
-        rows = np.isin(index, numbers)
-        excess_ns = float(wall_ns[rows].sum() - usual * rows.sum()) / len(index)
-        found.append(Apart(reason, len(numbers), excess_ns))
-    return tuple(found)

@@ -137,6 +137,8 @@ class Matched:
     group: Ints
     """The collective that each row belongs to, counted from 0."""
     matched: Bools
+    is_message: Bools
+    """True if only two ranks took part, one of which sent."""
     count: int
     matched_count: int
     ends_shared: bool
@@ -144,10 +146,15 @@ class Matched:
     """The same collectives, as they were recorded."""
 
     def waited_for(self) -> dict[int, float]:
-        """Return each rank's share of all waiting, by the collectives that it was last in."""
-        waiting = (self.end - self.start - self.transfer) * (self.matched & (self.late_rank >= 0))
+        """Return each rank's share of all waiting, by the collectives that it was last in.
+
+        Waiting for messages is part of the whole, and nobody's: a rank in a pipeline waits for
+        what its neighbour computes, even if no rank is late.
+        """
+        counts = self.matched & ((self.late_rank >= 0) | self.is_message)
+        waiting = (self.end - self.start - self.transfer) * counts
         total = float(waiting.sum())
-        if total <= 0:
+        if not (waiting * (self.late_rank >= 0)).any():
             return {}
         shares = {}
         for rank in np.unique(self.late_rank[self.late_rank >= 0]):
@@ -184,7 +191,8 @@ def match_all(rows: pa.Table) -> Matched:
     # With more than two ranks, one that has nobody to wait for may be quick and not late.
     rooted = pc.is_in(rows["op"].cast(pa.string()), pa.array(ROOTED)).to_numpy()
     late[rooted[quickest] & (rows["group_size"].to_numpy()[quickest] > 2)] = -1
-    late[pc.is_in(rows["op"].cast(pa.string()), pa.array(MESSAGES)).to_numpy()[quickest]] = -1
+    is_message = pc.is_in(rows["op"].cast(pa.string()), pa.array(MESSAGES)).to_numpy()
+    late[is_message[quickest]] = -1
     return Matched(
         rank=rank,
         step=rows["step"].fill_null(-1).to_numpy(),
@@ -194,6 +202,7 @@ def match_all(rows: pa.Table) -> Matched:
         late_rank=late[group],
         group=group,
         matched=matched[group],
+        is_message=is_message,
         count=len(quickest),
         matched_count=int(matched.sum()),
         ends_shared=bool(shared.any()),

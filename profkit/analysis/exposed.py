@@ -25,6 +25,8 @@ from profkit.vocab import Phase
 INPUT_PIECES = ("read", "decode", "collate", "queue")
 NOT_READY = "bucket not ready"
 WAITING = "waiting for a late rank"
+WAITING_IN_PIPELINE = "waiting for another rank"
+"""The same with messages between two ranks: the sender may have its own work to do first."""
 TRANSFER = "transfer"
 
 
@@ -135,7 +137,8 @@ def split_allreduce(collectives: pa.Table, spans: pa.Table, used: Ints) -> Allre
         own = rows_of_rank(windows, int(rank))
         totals += _split_rank(found, found.rank == rank, own, used)
     not_ready, waiting, transfer, hidden = np.rint(totals).astype(np.int64)
-    parts = {NOT_READY: not_ready, WAITING: waiting, TRANSFER: transfer}
+    name = WAITING_IN_PIPELINE if found.is_message.any() else WAITING
+    parts = {NOT_READY: not_ready, name: waiting, TRANSFER: transfer}
     return AllreduceSplit(parts, None if found.ends_shared else hidden)
 
 

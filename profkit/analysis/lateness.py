@@ -17,6 +17,9 @@ from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.vocab import PHASES, Phase
 
+AS_LATE_SHARE = 0.5
+"""A rank is as late as another from this share of the other's lateness on."""
+
 WORK = tuple(name for name in (*PHASES, UNKNOWN) if name != Phase.ALLREDUCE.value)
 
 
@@ -77,6 +80,17 @@ class RankWork:
         mine = int(np.argmax(whole))
         phase = int(np.argmax(self._over_others(mine).mean(axis=1)))
         return self.lateness(self.ranks[mine], self.phases[phase])
+
+    def as_late(self, late: Lateness) -> tuple[int, ...]:
+        """Return the other ranks that are late in the same phases, by half as much or more."""
+        rows = [self.phases.index(phase) for phase in late.phases]
+        found = []
+        for place, rank in enumerate(self.ranks):
+            if rank != late.rank:
+                over_ns = float(self._over_others(place)[rows].sum(axis=0).mean())
+                if over_ns >= AS_LATE_SHARE * late.excess.value:
+                    found.append(rank)
+        return tuple(found)
 
     def turns_ns(self) -> float:
         """Return how much longer steps take because it is not always the same rank that is late.

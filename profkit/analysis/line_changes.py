@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 from profkit.analysis.estimate import Z_95, Estimate, scale, subtract
 from profkit.analysis.stack_samples import Place
-from profkit.analysis.stacks import LEAST_SHARE, CodeView, PhaseLines, wilson
+from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, PhaseLines, wilson
 
 ERROR_RATE = 0.05
 """The probability that any line of equal runs is said to differ."""
@@ -32,9 +32,11 @@ class LineChange:
 
 @dataclass(frozen=True)
 class LineChanges:
-    """The lines of phases that both runs sampled often enough, the largest difference first.
+    """The lines of phases that were sampled often enough, the largest difference first.
 
-    `too_few` are the other considerable phases with the samples of the base and of the target.
+    These are phases with enough samples in one run, if the other run has as many in all phases: a
+    line that one run lacks has few samples or none there. `too_few` are the other considerable
+    phases with the samples of the base and of the target.
     """
 
     lines: tuple[LineChange, ...]
@@ -56,7 +58,8 @@ def compare_lines(base: CodeView, target: CodeView, factor: float = 1.0) -> Line
     too_few = []
     for phase in sorted(sides[0].keys() & sides[1].keys()):
         before, after = sides[0][phase], sides[1][phase]
-        if before.judged and after.judged:
+        enough = min(base.samples, target.samples) >= FEWEST_SAMPLES
+        if enough and (before.judged or after.judged):
             changes.extend(_compare_phase(before, after, factor))
         elif max(before.step_share, after.step_share) >= LEAST_SHARE:
             too_few.append((phase, before.samples, after.samples))

@@ -53,6 +53,18 @@ def is_log(trace: Trace) -> bool:
     return "log_of" in trace.manifest.config
 
 
+def ranks_of_model(trace: Trace) -> int:
+    """Return the number of ranks that share the samples of a log's rank, and its model.
+
+    One rank prints a log. If a model is split among several, they take the same steps.
+    """
+    config, ranks = trace.manifest.config, trace.manifest.world_size
+    groups = config.get("rows_speak_for_ranks")
+    if not is_log(trace) or not isinstance(groups, int) or not 0 < groups < ranks:
+        return 1
+    return 1 if ranks % groups else ranks // groups
+
+
 def _end_notices(trace: Trace) -> Iterator[str]:
     """Report what the ranks' end records say: dropped rows and early ends."""
     dropped, early = 0, []

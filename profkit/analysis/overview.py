@@ -118,6 +118,12 @@ class Overview:
         return self.costs is None or self.costs.exchange_timed
 
     @property
+    def exchange_meaning(self) -> str:
+        """The meaning of exposed communication; no other tool says what carries gradients."""
+        imported = "imported_from" in self.config
+        return "communication that nothing hides" if imported else Phase.ALLREDUCE.meaning
+
+    @property
     def judged(self) -> bool:
         doubtful = self.bad_times or self.changed or self.silent_ranks
         return self.throughput.judged and not doubtful

@@ -11,7 +11,14 @@ from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.estimate import Estimate, Ints
 from profkit.analysis.line_changes import LineChange, compare_lines, mark_sure
 from profkit.analysis.stack_samples import Place
-from profkit.analysis.stacks import CodeView, LineTime, PhaseLines, view_code, wilson
+from profkit.analysis.stacks import (
+    FEWEST_SAMPLES,
+    CodeView,
+    LineTime,
+    PhaseLines,
+    view_code,
+    wilson,
+)
 from profkit.trace import Trace
 
 MOST_RANKS = 64
@@ -21,7 +28,8 @@ MOST_RANKS = 64
 def lines_by_rank(trace: Trace, used: Ints) -> dict[int, tuple[LineChange, ...]]:
     """Return the lines on which single ranks of a run certainly spend another time, by rank.
 
-    The base is the mean of the other ranks. The largest difference is first.
+    The base is the mean of the other ranks. Lines that take longer than there are first, the
+    largest first: a late rank waits less than the others, which is no reason for anything.
     """
     ranks = np.unique(trace.stacks["rank"].to_numpy()).tolist()
     if not 2 <= len(ranks) <= MOST_RANKS:
@@ -49,13 +57,15 @@ def compare_ranks(views: Mapping[int, CodeView]) -> dict[int, tuple[LineChange, 
     sure: dict[int, tuple[LineChange, ...]] = {}
     for rank, changes in found.items():
         marked = [change for change in mark_sure(changes, compared) if change.is_sure]
+        marked.sort(key=lambda change: change.difference.value <= 0)
         if marked:
             sure[rank] = tuple(marked)
     return sure
 
 
 def _mean_of(views: Sequence[CodeView]) -> CodeView:
-    """Return the mean over ranks of each line's time, in phases with enough samples of each."""
+    """Return the mean over ranks of each line's time, if each rank has enough samples."""
+    fewest = min(view.samples for view in views)
     by_phase: dict[str, list[PhaseLines]] = {}
     for view in views:
         for part in view.phases:
@@ -67,12 +77,10 @@ def _mean_of(views: Sequence[CodeView]) -> CodeView:
         step_share = float(np.mean([part.step_share for part in parts]))
         independent = sum(part.independent for part in parts)
         lines: tuple[LineTime, ...] = ()
-        if all(part.judged for part in parts):
+        if fewest >= FEWEST_SAMPLES:
             lines = _mean_lines(parts, step_ns)
-        else:
-            samples = min(part.samples for part in parts)
         phases.append(PhaseLines(name, step_ns, step_share, samples, independent, lines))
-    return dataclasses.replace(views[0], phases=tuple(phases))
+    return dataclasses.replace(views[0], samples=fewest, phases=tuple(phases))
 
 
 def _mean_lines(parts: Sequence[PhaseLines], step_ns: float) -> tuple[LineTime, ...]:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from profkit.analysis.apart import Apart
 from profkit.analysis.config_join import HARMLESS, join_config
-from profkit.analysis.costs import OWN, Apart, RunCosts
+from profkit.analysis.costs import OWN, RunCosts
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import (
     Estimate,

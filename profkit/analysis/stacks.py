@@ -42,7 +42,10 @@ class LineTime:
 
 @dataclass(frozen=True)
 class PhaseLines:
-    """The lines of one phase, longest first. There are none if there are too few samples.
+    """The lines of one phase, longest first. With too few samples it is not `judged`.
+
+    Then no line of it is named for itself. Its lines are compared with those of another run or rank
+    all the same, if the whole run has enough samples: a phase that is short there has few.
 
     `step_ns` is the phase's time on the host per step, `independent` the number of samples that
     would give the same intervals if they were independent.
@@ -111,8 +114,8 @@ def common_folder(files: Sequence[str]) -> str:
 def _open_phase(found: Samples, phase: int, step_ns: float, step_share: float) -> PhaseLines:
     rows = np.flatnonzero(found.phase == phase)
     name, samples = (*PHASES, UNKNOWN)[phase], len(rows)
-    if samples < FEWEST_SAMPLES:
-        return PhaseLines(name, step_ns, step_share, samples, float(samples), ())
+    if not samples:
+        return PhaseLines(name, step_ns, step_share, 0, 0.0, ())
     lines, independent = time_lines(found, rows, step_ns)
     return PhaseLines(name, step_ns, step_share, samples, independent, lines)
 
@@ -180,6 +183,8 @@ def estimate_share(
 
 def wilson(share: float, count: float) -> Estimate:
     """Return a share of `count` samples with its 95 % interval, which is within 0 to 1."""
+    if not count > 0:
+        return Estimate(share, 0.0, 1.0)
     square = Z_95**2
     middle = (share + square / (2 * count)) / (1 + square / count)
     half = Z_95 * (share * (1 - share) / count + square / (4 * count**2)) ** 0.5

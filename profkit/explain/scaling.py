@@ -11,7 +11,7 @@ import numpy as np
 from profkit.analysis.costs import INPUT, RunCosts
 from profkit.analysis.device_times import LAUNCHES, PhaseClock
 from profkit.analysis.estimate import Estimate, Floats, divide, estimate_ratios, scale
-from profkit.analysis.exposed import WAITING
+from profkit.analysis.exposed import WAITING, WAITING_IN_PIPELINE
 from profkit.analysis.repeats import widen
 from profkit.explain.meeting import Meeting
 from profkit.explain.resolution import unlike_clocks
@@ -115,7 +115,8 @@ def _estimate_stages(costs: RunCosts) -> tuple[list[Estimate], list[Estimate]]:
     nothing = np.zeros(costs.steps)
     input_ns = costs.parts.get(INPUT, nothing)
     exchange = costs.parts.get(Phase.ALLREDUCE.value, nothing)
-    waiting = costs.inside.get(Phase.ALLREDUCE.value, {}).get(WAITING, nothing)
+    inside = costs.inside.get(Phase.ALLREDUCE.value, {})
+    waiting = inside.get(WAITING, inside.get(WAITING_IN_PIPELINE, nothing))
     computing = costs.wall_ns - input_ns - exchange
     parts = np.stack([computing, input_ns, waiting, exchange - waiting]).astype(np.float64)
     stages = np.cumsum(parts, axis=0)

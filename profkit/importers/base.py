@@ -35,7 +35,10 @@ LONGEST_NAME = 4_096
 LONGEST_FILE_NAME = 120
 _GZIP = b"\x1f\x8b"
 _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
-_SUFFIXES = (".gz", ".json", ".trace", ".pt", ".sqlite", ".log", ".txt", ".pkl", ".jsonl")
+_SUFFIXES = (
+    *(".gz", ".json", ".trace", ".pt", ".sqlite", ".log", ".txt", ".pkl", ".jsonl"),
+    ".parquet",
+)
 _OTHER_PLACE = "choose another place with --output"
 
 

@@ -65,7 +65,7 @@ class TrainingLog:
     name = "training_log"
     title = (
         "training logs: PaddleClas, PaddleSeg, PaddleVideo, PaddleNLP, OpenMMLab, detectron2, "
-        "NVIDIA DLLogger, AI-Rank, and others"
+        "NVIDIA DLLogger, Megatron-LM, DeepSpeed, AI-Rank, and others"
     )
 
     def recognises(self, head: bytes, path: Path) -> float:
@@ -212,7 +212,7 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         "step_times": log.times.value,
         "steps_per_line": statistics.mode(windows) if windows else None,
         "printed_every": _printed_every(log),
-        "rows_speak_for_ranks": metadata.world_size,
+        "rows_speak_for_ranks": metadata.data_ranks or metadata.world_size,
         "cards_of_one_node": metadata.cards_of_one_node,
         "accumulation": metadata.accumulation,
         "warmup": placed.warm_up,

@@ -178,7 +178,7 @@ def changed_lines(view: Explained, base: str, target: str) -> Iterator[Section]:
     matched = "Lines are matched by file, number and function: an edit moves those below."
     notes = [f"{sampled} {matched}"]
     for phase, before, after in found.too_few:
-        least = f"at least {FEWEST_SAMPLES} of each for an interval"
+        least = f"one run needs {FEWEST_SAMPLES}, the other {FEWEST_SAMPLES} in all phases"
         notes.append(f"{phase}: {before:,} and {plural(after, 'sample')} only: {least}.")
     sure = [change for change in found.lines if change.is_sure]
     if not sure:
@@ -210,7 +210,7 @@ def code_json(view: CodeView | None) -> dict[str, Any] | None:
     for part in view.phases:
         row = {"phase": part.phase, "ns_per_step": part.step_ns, "share_of_step": part.step_share}
         row |= {"samples": part.samples, "samples_needed": FEWEST_SAMPLES}
-        phases.append(row | {"lines": list(map(_line_json, part.lines))})
+        phases.append(row | {"lines": list(map(_line_json, part.lines if part.judged else ()))})
     counts = {"samples": view.samples, "samples_lost": view.lost, "samples_late": view.unsure}
     return counts | {"phases": phases}
 

@@ -108,7 +108,7 @@ def by_link(view: Overview) -> Section:
     if recorded < view.world_size:
         notes.append(
             f"{plural(recorded, 'rank')} of {view.world_size:,} recorded them: "
-            "transfer includes waiting for the others."
+            "transfer may include waiting for the others."
         )
     if any(use.transfer_ns_per_step is None for use in links):
         notes.append(

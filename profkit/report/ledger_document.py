@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from profkit.analysis.config_join import HARMLESS
-from profkit.analysis.costs import INPUT
+from profkit.analysis.costs import HIDDEN_EXCHANGE, INPUT
 from profkit.analysis.estimate import scale
 from profkit.analysis.overview import build_overview
 from profkit.analysis.views.pictures import StepPoint
@@ -172,7 +172,10 @@ def _notes_on_rows(view: Explained) -> Iterator[str]:
         yield f"There is no interval for {names}: too few lines of a log contain it."
     overlapped = []
     for row in ledger.beside:
-        overlapped.append(f"{row.name} {ledger_words.both_sides(row, factor)}")
+        name = row.name
+        if name == HIDDEN_EXCHANGE and "imported_from" in view.case.base.config:
+            name = "communication under other work"
+        overlapped.append(f"{name} {ledger_words.both_sides(row, factor)}")
     if overlapped:
         yield f"Overlapped, and not in the rows: {'; '.join(overlapped)}."
     if ledger.unsure_rows:

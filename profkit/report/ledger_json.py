@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from profkit.analysis.costs import Apart, RunCosts
+from profkit.analysis.apart import Apart
+from profkit.analysis.costs import RunCosts
 from profkit.analysis.estimate import Estimate
 from profkit.explain.compared import Compared, Pair
 from profkit.explain.coverage import Coverage

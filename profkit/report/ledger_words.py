@@ -38,9 +38,10 @@ def verdict_name(verdict: Verdict) -> str:
 def pace(ledger: Ledger, own: Estimate, gpus: int, unit: str = "samples") -> str:
     if not own.value > 0:
         return "no steps"
-    if not ledger.per_sample:
-        unit = "steps"
-    return f"{significant(1e9 * gpus / own.value, 4)} {unit}/s on {plural(gpus, 'rank')}"
+    rate = 1e9 * gpus / own.value
+    if not ledger.per_sample:  # all ranks take the same steps
+        unit, rate = "steps", 1e9 / own.value
+    return f"{significant(rate, 4)} {unit}/s on {plural(gpus, 'rank')}"
 
 
 def verdict_words(ledger: Ledger, unit: str = "samples") -> str:

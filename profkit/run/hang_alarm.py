@@ -225,7 +225,10 @@ class HangAlarm:
         if verdict.level is Level.NOTICE:
             kind = Level.NOTICE.value if verdict.kind is not HangClass.OWN_CODE else ""
         elif verdict.kind in {HangClass.NONE_LEFT, HangClass.MISMATCH}:
-            kind = verdict.kind.value
+            # Ranks that go from call to call are seen in different ones at each look.
+            opened = verdict.waits.open.items()
+            places = sorted((rank, call.group, call.sequence) for rank, call in opened)
+            kind = f"{verdict.kind.value} {places}"
         else:
             kind = ""  # what a slow rank does may change from look to look
         if self._settling is None or kind != self._settling[0]:

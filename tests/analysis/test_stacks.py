@@ -289,8 +289,29 @@ def test_equal_runs_have_no_line_that_differs(tmp_path: Path) -> None:
 def test_phases_with_few_samples_are_not_compared(tmp_path: Path) -> None:
     view = _code(write_run(tmp_path / "run"))
     few = dataclasses.replace(view.phases[0], samples=3, lines=())
-    found = compare_lines(view, dataclasses.replace(view, phases=(few, *view.phases[1:])))
-    assert found.too_few == ((few.phase, view.phases[0].samples, 3),)
+    sparse = dataclasses.replace(view, phases=(few, *view.phases[1:]))
+    found = compare_lines(sparse, sparse)
+    assert found.too_few == ((few.phase, 3, 3),)
+
+
+def test_a_line_that_the_base_lacks_is_named_though_its_phase_is_short_there(
+    tmp_path: Path,
+) -> None:
+    base = _code(write_run(tmp_path / "base", clip_ms=0))
+    target = _code(write_run(tmp_path / "target"))
+    assert {part.phase: part.judged for part in base.phases}["unknown"] is False
+    found = compare_lines(base, target)
+    sure = [change for change in found.lines if change.is_sure]
+    assert [(change.phase, change.place.function) for change in sure] == [("unknown", "clip")]
+    assert sure[0].difference.value == pytest.approx(30 * MS)
+    assert found.too_few == ()
+
+
+def test_a_short_run_says_that_it_has_too_few_samples(tmp_path: Path) -> None:
+    base = _code(write_run(tmp_path / "base", clip_ms=0, steps=3))
+    found = compare_lines(base, _code(write_run(tmp_path / "target")))
+    assert found.lines == ()
+    assert {phase for phase, _, _ in found.too_few} == {"data", "forward", "unknown"}
 
 
 def _random_view(rng: np.random.Generator, shares: Floats) -> CodeView:
@@ -344,6 +365,11 @@ def test_the_line_of_one_rank_is_named(tmp_path: Path) -> None:
     assert "train.py:22 clip" in row
     shown = as_json.overview(view)["code_of_ranks"]
     assert next(each for each in shown if each["rank"] == 2)["lines"][0]["line"] == 22
+
+
+def test_a_rank_whose_line_the_others_lack_is_named(tmp_path: Path) -> None:
+    view = build_overview(write_run(tmp_path / "run", clip_ms=(0, 0, 30)))
+    assert [change.place.line for change in view.rank_lines[2]] == [22]
 
 
 def test_equal_ranks_have_no_line_of_their_own(tmp_path: Path) -> None:

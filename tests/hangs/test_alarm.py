@@ -122,6 +122,20 @@ def test_the_barrier_after_a_long_part_is_a_hang_only_if_it_lasts(
     assert has_alarm == (barrier_s == 9)
 
 
+@pytest.mark.parametrize("moves", [True, False])
+def test_ranks_that_go_from_call_to_call_are_no_hang(run: Path, *, moves: bool) -> None:
+    """As parameters that are sent one by one before the first step, on a busy machine."""
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    for second in range(20):
+        number = 227 + 8 * second * moves
+        for place in range(4):
+            entered = calls(number + place, done=False)
+            write(run, rank(place, steps=0, calls=entered))
+        look_at_ranks(alarm, run, NOW + second * SECOND)
+    assert any("stands still" in line for line in said) == (not moves)
+
+
 def test_a_barrier_entered_just_before_the_limit_is_no_hang_yet(run: Path) -> None:
     said: list[str] = []
     alarm = HangAlarm(run, LIMIT_S, said.append)

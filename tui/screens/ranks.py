@@ -90,7 +90,7 @@ class RanksScreen(RunScreen[RanksView]):
             table.styles.height = min(table.count, MAX_ROWS) + HEADING_AND_SCROLL_BAR
         title = "Bus bandwidth by message size"
         if view.matched < view.collectives:
-            title += "; not all ranks recorded the collectives: transfer includes waiting for them"
+            title += "; not all ranks recorded the collectives: transfer may include their lateness"
         self.query_one("#sizes_title", Static).update(title)
         waits = self.query_one("#waits", VirtualTable)
         waits.empty = "no rank waits for another"

@@ -70,8 +70,9 @@ def build_code_view(trace: Trace, rank: int | None = None) -> CodeScreenView:
     flames: tuple[Flame, ...] = ()
     if code is not None:
         for part in code.phases:
-            rows.extend(CodeRow(part.phase, line) for line in part.lines)
-            if not part.judged:
+            if part.judged:
+                rows.extend(CodeRow(part.phase, line) for line in part.lines)
+            else:
                 too_few.append((part.phase, part.samples))
         flames = build_flames(code, stacks, frames, steps, spans, used)
     if at_work is not None:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from profkit.analysis.apart import Apart
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, REST, Apart, RunCosts, run_costs
+from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, REST, RunCosts, run_costs
 from profkit.analysis.device_clock import WORKS
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Ints
@@ -158,6 +159,8 @@ def _why_host_hides(costs: RunCosts) -> str:
 
 def _evidence(part: Part, overview: Overview) -> str:
     words = _MEANINGS.get(part.name, "")
+    if part.name == Phase.ALLREDUCE.value:
+        words = overview.exchange_meaning
     if part.inside:
         pieces = []
         for each in sorted(part.inside, key=lambda each: -each.step_ns.value):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from profkit.analysis.costs import INPUT
@@ -16,6 +16,9 @@ from profkit.vocab import Phase
 
 MIN_PHASE_SHARE = 0.1
 """Phases of a late rank that differ by less than this share of its latest phase are noise."""
+
+
+MOST_RANKS_NAMED = 4
 
 
 class Growth(NamedTuple):
@@ -103,6 +106,16 @@ def row_of(phase: str) -> str:
     return INPUT if phase == Phase.DATA.value else phase
 
 
+def _name_ranks(ranks: Sequence[int]) -> str:
+    """Return a few ranks as the subject of a sentence."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} is"
+    if len(ranks) > MOST_RANKS_NAMED:
+        return f"{len(ranks):,} more ranks are"
+    *first, last = map(str, ranks)
+    return f"ranks {', '.join(first)} and {last} are"
+
+
 def describe_lateness(case: Case, growth: Growth) -> str:
     """Return in which phases the rank takes longer, and where it catches up."""
     late = growth.late
@@ -121,7 +134,12 @@ def describe_lateness(case: Case, growth: Growth) -> str:
         else:
             less.append(f"; its {where} takes only {takes} longer than theirs")
     joined = " and ".join(filter(None, [", ".join(longer[:-1]), longer[-1]]))
-    words = f"{here(case.ledger)}{joined} per step longer than the others'"
+    words = f"{here(case.ledger)}{joined} per step longer than"
+    also = case.after.work.as_late(late)
+    if also:
+        words += f" most others'; {_name_ranks(also)} late as well"
+    else:
+        words += " the others'"
     if is_material(growth.known_ns, case.ledger):
         words += f", against {duration(growth.known_ns)} in the {other_side(case.ledger)}"
     return words + "".join(less)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.columns import durations, rows_of_rank
 from profkit.analysis.config_join import NOT_SAID
 from profkit.analysis.costs import INPUT, REST
-from profkit.analysis.exposed import WAITING
+from profkit.analysis.exchange import MESSAGES, exposed_windows
+from profkit.analysis.exposed import TRANSFER, WAITING
+from profkit.analysis.intervals import covered_each
+from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Row
 from profkit.explain.rules.base import (
     Case,
@@ -14,6 +22,7 @@ from profkit.explain.rules.base import (
     differs,
     from_to,
     grew,
+    here,
     shift,
     stated_input_ns,
     trains_on_host,
@@ -33,6 +42,9 @@ MIN_RATIO_TO_COMPUTING = 1.5
 MIN_SHARE_IN_LOGS = 0.5
 """In logs, everything but input must make at least this share of the gap."""
 
+MIN_SHARE_OF_MESSAGES = 0.5
+"""If messages are a larger share of the exposed time, ranks wait for each other's stages."""
+
 RANKS_KNOWN = "rows_speak_for_ranks"
 """The setting of a log's run that is missing if nothing tells the number of ranks."""
 
@@ -43,6 +55,11 @@ _REMEDY = (
     "larger batches or gradient accumulation, smaller first buckets, and a look at the links "
     "(profkit ceilings)"
 )
+_REMEDY_IN_PIPELINE = (
+    "stages that take equally long, more microbatches per step, or an interleaved schedule; a rank "
+    "waits for what its neighbours compute"
+)
+_REMEDY_OF_LINKS = "the links between the stages of the pipeline (profkit ceilings)"
 _WAITING_KNOWN = "; waiting for late ranks is reported separately"
 _WAITING_UNKNOWN = "how much of it is waiting for late ranks is not known"
 
@@ -60,12 +77,36 @@ def find(case: Case) -> Cause | None:
         if part.name == WAITING and part.delta.value > MAX_WAITING_SHARE * row.delta.value:
             return None
         words.append(f"{part.name} {from_to(part, ledger)}")
-    remedy = _REMEDY
+    remedy, in_messages = _REMEDY, case.after.figure(share_in_messages)
+    if in_messages > MIN_SHARE_OF_MESSAGES:
+        share = percent(in_messages, 0)
+        words.append(f"{here(ledger)}{share} of it is in messages between stages of the pipeline")
+        remedy = _REMEDY_IN_PIPELINE
+        largest = max(row.inside, key=lambda part: part.delta.value, default=None)
+        if largest is not None and largest.name == TRANSFER:
+            remedy = _REMEDY_OF_LINKS
     if row.inside:
         remedy += _WAITING_KNOWN
     else:
         words.append(_WAITING_UNKNOWN)
     return Cause.from_row("exposed_communication", row, ledger, "; ".join(words), remedy)
+
+
+def share_in_messages(evidence: Evidence) -> float:
+    """Return the share of the exposed exchange that sends and receives take."""
+    rows = evidence.select_used(evidence.trace.collectives)
+    rows = rows.filter(pc.is_in(rows["op"].cast(pa.string()), pa.array(MESSAGES)))
+    windows = exposed_windows(evidence.basis.spans, evidence.used).sort_by("start_ns")
+    total = float(durations(windows).sum())
+    if not rows.num_rows or not total:
+        return 0.0
+    inside = 0.0
+    for rank in np.unique(rows["rank"].to_numpy()).tolist():
+        own, exposed = rows_of_rank(rows, rank), rows_of_rank(windows, rank)
+        sent = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
+        waited = exposed["start_ns"].to_numpy(), exposed["end_ns"].to_numpy()
+        inside += float(covered_each(*sent, *waited).sum())
+    return inside / total
 
 
 def _carries_more(case: Case, row: Row) -> bool:

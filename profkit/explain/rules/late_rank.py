@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 from profkit.analysis.costs import INPUT
@@ -12,6 +13,8 @@ from profkit.analysis.lateness import Lateness
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.rank_lines import lines_by_rank
+from profkit.analysis.whatif.run_operations import COORDINATES
+from profkit.errors import UnreadableError
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._late_in_forward import (
     MIN_WHOLE_SHARE,
@@ -88,11 +91,25 @@ def find(case: Case) -> Cause | None:
         added,
         share,
         evidence,
-        f"compare rank {late.rank}'s host, cores, disk and clock with the others'",
+        _remedy(case.after, late),
         detail=rows[0],
         takes=takes,
         rows=(*rows, *({waits_in} - set(rows))),
     )
+
+
+def _remedy(evidence: Evidence, late: Lateness) -> str:
+    """Return what to look at: a machine, or the part of a model if all of its ranks are late."""
+    stages: dict[int, object] = {}
+    for rank in evidence.trace.ranks:
+        with contextlib.suppress(UnreadableError):
+            place = rank.manifest.config.get(COORDINATES)
+            stages[rank.rank] = place.get("pp") if isinstance(place, Mapping) else None
+    stage = stages.get(late.rank)
+    ranks = {rank for rank, each in stages.items() if each == stage}
+    if stage is not None and len(ranks) > 1 and ranks == {late.rank, *evidence.work.as_late(late)}:
+        return f"these are all ranks of stage {stage} of the pipeline: give it less of the model"
+    return f"compare rank {late.rank}'s host, cores, disk and clock with the others'"
 
 
 def _is_late(case: Case, growth: Growth, *, has_trade: bool) -> bool:

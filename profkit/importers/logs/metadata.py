@@ -14,7 +14,10 @@ from profkit.importers.logs.grammar import Found, Grammar
 from profkit.importers.logs.knobs import PREFIX
 from profkit.importers.logs.parsed import Flag, Metadata, Record, Scope, Stated
 
-_FIELDS = ("batch_size", "global_batch_size", "model", "device", "last_step", "accumulation")
+_FIELDS = (
+    *("batch_size", "global_batch_size", "model", "device", "last_step", "accumulation"),
+    "data_ranks",
+)
 _SAME_BATCH = 0.15
 """A batch fits a stated throughput if it differs by a smaller share: start-up is in the latter."""
 
@@ -82,7 +85,7 @@ def add_name_hints(
 def batch_size(metadata: Metadata, scope: Scope) -> float | None:
     """Return the samples of a step, of one card or of all."""
     card, total = metadata.batch_size, metadata.global_batch_size
-    world = metadata.world_size or 1
+    world = metadata.sample_ranks
     if scope is Scope.CARD:
         if total and not card:
             return total / world
@@ -144,7 +147,7 @@ def learn_batch(metadata: Metadata, records: Sequence[Record], grammar: Grammar)
     if grammar.unit == "words" or not sizes:
         return metadata
     usual = sizes.most_common(1)[0][0]
-    world = metadata.world_size or 1
+    world = metadata.sample_ranks
     if grammar.scope is Scope.CARD:
         card, total = usual, usual * world
     else:

@@ -134,6 +134,13 @@ class Metadata:
     knobs: Mapping[str, str] = field(default_factory=dict)
     """The settings that the log states, under profkit's names."""
     from_name: tuple[str, ...] = ()
+    data_ranks: int | None = None
+    """The number of cards with different samples, if others share theirs."""
+
+    @property
+    def sample_ranks(self) -> int:
+        """The number of cards among which the samples of a step are divided."""
+        return self.data_ranks or self.world_size or 1
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ _SAME_SIZE = 0.02
 
 def world_size(log: ParsedLog) -> int:
     """Return the number of cards of the job, or one if it is unknown."""
-    return log.metadata.world_size or 1
+    return max(log.metadata.world_size or 1, log.metadata.data_ranks or 1)
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def samples_per_step(log: ParsedLog, records: Sequence[Record]) -> Ints:
     """Return rank 0's samples per step: the mean if these are words, which vary."""
     cards = 1
     if log.scope is Scope.ALL:
-        cards = world_size(log)
+        cards = log.metadata.sample_ranks
     given = [min((each.samples or 0.0) / cards, _MAX_SAMPLES) for each in records]
     known = [each for each in given if each]
     if not known:

@@ -530,6 +530,109 @@ def psenet() -> Sample:
     )
 
 
+_WORLD = (
+    "using world size: 8, data-parallel size: 2, context-parallel size: 1, tensor-model-parallel "
+    "size: 2, pipeline-model-parallel size: 2"
+)
+
+
+def megatron() -> Sample:
+    """A job whose model is split among four cards, with its timers."""
+    lines = [_WORLD, "  bf16 ............................................ True"]
+    for last, average in _windows():
+        lines.append(
+            f" [{clock(last):%Y-%m-%d %H:%M:%S}] iteration {last + 1:8d}/{STEPS:8d} | consumed "
+            f"samples: {(last + 1) * BATCH:12d} | elapsed time per iteration (ms): "
+            f"{average * 1000:.1f} | throughput per GPU (TFLOP/s/GPU): 180.2 | learning rate: "
+            f"1.500000E-06 | global batch size: {BATCH:5d} | lm loss: {loss(last):.6E} | "
+            "load_balancing_loss: 1.041994E+00 | loss scale: 1.0 | grad norm: 5.960 | number of "
+            "skipped iterations:   0 | number of nan iterations:   0 |"
+        )
+        lines += [
+            "(min, max) time across ranks (ms):",
+            f"    forward-backward ...............................: (380.10, {last + 400:.2f})",
+            f"    forward-compute ................................: (120.00, {last + 130:.2f})",
+            "    optimizer ......................................: (30.25, 31.50)",
+        ]
+    return Sample("megatron", "pretrain.log", _text(lines), data_s=None, world_size=8)
+
+
+def gpt_neox() -> Sample:
+    lines = []
+    for last, average in _windows():
+        parts = [
+            f" samples/sec: {BATCH / average:.3f} | iteration {last + 1:8d}/{STEPS:8d}",
+            f"elapsed time per iteration (ms): {average * 1000:.1f} | learning rate: 2.111E-06",
+            f"approx flops per GPU: 112.9TFLOPS | lm_loss: {loss(last):.6E}",
+            "number of skipped iterations:   0 | number of nan iterations:   0 |",
+        ]
+        timers = "time (ms) | forward: 659.86 | backward: 2164.69 | optimizer: 1172.51"
+        lines += [" | ".join(parts), timers]
+    return Sample("megatron", "neox_gpu1.log", _text(lines), data_s=None)
+
+
+def megatron_deepspeed() -> Sample:
+    lines = []
+    for last, average in _windows():
+        head = f"[{clock(last):%Y-%m-%d %H:%M:%S}][INFO][training:1251] -  iteration="
+        parts = [
+            f"{head}{last + 1:8d}/{STEPS:8d} | consumed_samples={last:12d}",
+            f"elapsed_time_per_iteration_ms={average * 1000:.1f} | learning_rate=9.4372e-09",
+            f"global_batch_size={BATCH:5d} | lm loss={loss(last):.6f} | loss_scale=1.0",
+            "number_of_skipped_iterations=  0 | number_of_nan_iterations=  0 |",
+        ]
+        world = "  world_size ...................................... 4"
+        lines += [" | ".join(parts), world]
+    return Sample("megatron", "alcf.log", _text(lines), data_s=None, world_size=4)
+
+
+def _head(step: int) -> str:
+    return f"[{clock(step):%Y-%m-%d %H:%M:%S},{clock(step).microsecond // 1000:03d}] [INFO]"
+
+
+def deepspeed() -> Sample:
+    lines = [
+        f"{_head(0)} [config.py:960:print] DeepSpeedEngine configuration:",
+        f"{_head(0)} [config.py:964:print]   bfloat16_enabled ............. True",
+        f"{_head(0)} [config.py:964:print]   train_batch_size ............. {BATCH}",
+        f"{_head(0)} [config.py:964:print]   train_micro_batch_size_per_gpu  5",
+        f"{_head(0)} [config.py:964:print]   world_size ................... 4",
+    ]
+    for last, _ in _windows():
+        lines += [
+            (
+                f"{_head(last)} [logging.py:96:log_dist] [Rank 0] step={last + 1}, skipped=1, "
+                "lr=[4.998e-05, 4.998e-05], mom=[(0.9, 0.95), (0.9, 0.95)]"
+            ),
+            (
+                f"{_head(last)} [timer.py:260:stop] epoch=0/micro_step={last + 1}/global_step="
+                f"{last + 1}, RunningAvgSamplesPerSec={BATCH / STEP_S}, CurrSamplesPerSec="
+                f"{BATCH / STEP_S}, MemAllocated=4.32GB, MaxMemAllocated=38.49GB"
+            ),
+            (
+                f"{_head(last)} [logging.py:96:log_dist] [Rank 0] time (ms) | fwd: 54.66 | bwd: "
+                "67.97 | bwd_inner: 50.40 | bwd_allreduce: 17.40 | step: 9.19"
+            ),
+        ]
+    return Sample("deepspeed", "run.log", _text(lines), data_s=None, world_size=4)
+
+
+def deepspeed_pipeline() -> Sample:
+    lines = []
+    for last, average in _windows():
+        lines += [
+            (
+                f"{_head(last)} [logging.py:68:log_dist] [Rank 0] step={last + 1}, skipped=0, "
+                "lr=[0.001], mom=[[0.9, 0.999]]"
+            ),
+            (
+                f"steps: {last + 1} loss: {loss(last):.4f} iter time (s): {average:.3f} "
+                f"samples/sec: {BATCH / average:.3f}"
+            ),
+        ]
+    return Sample("deepspeed", "pipeline_gpu1.log", _text(lines), data_s=None)
+
+
 def _text(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
@@ -559,5 +662,10 @@ MAKERS: tuple[Callable[[], Sample], ...] = (
     fairseq,
     gluoncv,
     psenet,
+    megatron,
+    gpt_neox,
+    megatron_deepspeed,
+    deepspeed,
+    deepspeed_pipeline,
 )
 SAMPLES = {maker.__name__: maker() for maker in MAKERS}

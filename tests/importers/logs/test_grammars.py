@@ -6,10 +6,12 @@ import pytest
 
 from profkit.importers.logs.assemble import GRAMMARS, load_grammars, parse_log
 from profkit.importers.logs.parsed import Mean, ParsedLog
+from profkit.importers.logs.placing import place_steps
 from tests.importers.logs.samples import (
     BATCH,
     SAMPLES,
     STEP_S,
+    STEPS,
     Sample,
     mean,
     mean_data_s,
@@ -188,3 +190,82 @@ def test_openmmlab_prints_in_several_ways() -> None:
         assert (log.grammar, [each.steps for each in log.records]) == ("mmcv", [50] * 4)
         assert log.mean_step_s == pytest.approx(0.2)
         assert mean_data_s(log) == pytest.approx(0.05)
+
+
+def test_cards_that_split_a_model_share_its_samples() -> None:
+    log = only(SAMPLES["megatron"])
+    assert (log.metadata.world_size, log.metadata.data_ranks) == (8, 2)
+    assert (log.metadata.batch_size, log.metadata.global_batch_size) == (BATCH // 2, BATCH)
+    assert log.metadata.precision == "bf16"
+    assert log.metadata.knobs == {"tensor_parallel": "2", "pipeline_parallel": "2"}
+    assert set(place_steps(log).samples.tolist()) == {BATCH // 2}
+
+
+def test_a_batch_smaller_than_the_number_of_cards_is_kept() -> None:
+    text = SAMPLES["megatron"].text.replace("world size: 8,", "world size: 96,")
+    (log,) = parse(text.encode())
+    placed = place_steps(log)
+    seconds = (placed.end_ns - placed.start_ns).sum() / 1e9
+    assert 2 * placed.samples.sum() / seconds == pytest.approx(BATCH / STEP_S, rel=1e-3)
+
+
+def test_the_last_value_of_each_timer_is_kept_and_none_are_added() -> None:
+    stated = {each.what: each for each in only(SAMPLES["megatron"]).stated}
+    assert set(stated) == {"timer forward-backward", "timer forward-compute", "timer optimizer"}
+    assert stated["timer forward-backward"].value == STEPS - 1 + 400
+    assert "380.1 the fastest" in stated["timer forward-backward"].how
+    stated = {each.what: each for each in only(SAMPLES["deepspeed"]).stated}
+    assert stated["timer bwd"].value == 67.97
+    assert stated["timer bwd_inner"].value == 50.4
+    assert stated["throughput"].value == BATCH / STEP_S
+
+
+def test_timers_of_each_rank_give_the_slowest_and_the_fastest() -> None:
+    lines = SAMPLES["megatron"].text.splitlines()[:3]
+    lines += ["times across ranks (ms):", "  forward-backward:"]
+    lines += [f"     rank {rank:2d}: {100 + rank}.50" for rank in range(4)]
+    (log,) = parse("\n".join(lines).encode() + b"\n")
+    (timer,) = log.stated
+    assert (timer.what, timer.value) == ("timer forward-backward", 103.5)
+    assert "100.5 the fastest" in timer.how
+
+
+def test_timers_outside_of_training_steps_are_no_result() -> None:
+    lines = SAMPLES["megatron"].text.splitlines()
+    lines[3:3] = ["    save-checkpoint ................................: (24895.07, 24895.13)"]
+    lines[1:1] = ["    model-and-optimizer-setup ......................: (1020.90, 1022.97)"]
+    (log,) = parse("\n".join(lines).encode() + b"\n")
+    assert {each.what for each in log.stated} == {
+        "timer forward-backward",
+        "timer forward-compute",
+        "timer optimizer",
+    }
+
+
+def test_the_elapsed_time_of_a_fork_with_a_mean_is_that_of_the_line() -> None:
+    text = SAMPLES["megatron"].text.replace(" | throughput per GPU", "/777.7 | throughput per GPU")
+    (log,) = parse(text.encode())
+    assert log.mean_step_s == pytest.approx(STEP_S, rel=1e-3)
+
+
+def test_the_pipeline_engine_states_the_time_of_its_steps() -> None:
+    log = only(SAMPLES["deepspeed_pipeline"])
+    assert [each.step for each in log.records] == list(range(10, STEPS + 1, 10))
+    assert log.records[3].step_s == pytest.approx(mean(30, 39), abs=1e-3)
+    assert log.records[3].lr == 0.001
+    assert log.records[3].loss is not None
+
+
+def test_a_job_that_was_restarted_from_a_checkpoint_is_another_run() -> None:
+    lines = SAMPLES["megatron"].text.splitlines()
+    first, second = lines[: len(lines) // 2], lines[len(lines) // 2 :]
+    text = "\n".join([*first, lines[0], *second]) + "\n"
+    runs = parse(text.encode())
+    assert len(runs) == 2
+    assert all(each.metadata.world_size == 8 for each in runs)
+
+
+def test_steps_that_are_not_finite_are_flagged() -> None:
+    text = SAMPLES["megatron"].text.replace("nan iterations:   0", "nan iterations:   1", 1)
+    (log,) = parse(text.encode())
+    assert any("not finite" in flag.text for flag in log.flags)

@@ -1,0 +1,1 @@
+"""Replay of hybrid-parallel steps with other durations of some operations."""
