@@ -35,8 +35,8 @@ class Uneven(NamedTuple):
 def find_uneven(case: Case) -> Uneven | None:
     """Return the longest stage of the target, if it is longer than in the base.
 
-    With as many parameters as in the base, it is the rank that is slower: a late rank, which has
-    its own rule.
+    Only another part of the model makes a stage longer. A rank with the same part, or one of which
+    the run does not say it, is late, which has its own rule.
     """
     found, before = case.after.figure(pipeline_of), case.before.figure(pipeline_of)
     if found is None or before is None or not found.stages:
@@ -54,7 +54,9 @@ def find_uneven(case: Case) -> Uneven | None:
         scale(known, share * ledger.batch_factor(case.before.step_samples)),
     )
     is_sure = cost_ns.low is not None and cost_ns.low > 0
-    if not (is_sure and is_material(cost_ns.value, ledger)) or _has_same_part(case, longest.rank):
+    if not (is_sure and is_material(cost_ns.value, ledger)) or not _has_other_part(
+        case, longest.rank
+    ):
         return None
     last = max(each for stage in found.stages for each in (*stage.stages, -1))
     return Uneven(
@@ -95,8 +97,8 @@ def _excess(evidence: Evidence, rank: int, ranks: list[int]) -> Estimate | None:
     return found
 
 
-def _has_same_part(case: Case, rank: int) -> bool:
-    """Return true if the rank has the same stages with as many parameters in both runs."""
+def _has_other_part(case: Case, rank: int) -> bool:
+    """Return true if the rank is known to have other stages or parameters than in the base."""
     sides = []
     for run in (case.before, case.after):
         for each in run.trace.ranks:
@@ -105,4 +107,5 @@ def _has_same_part(case: Case, rank: int) -> bool:
                 described = config.get(PIPELINE)
                 own = described.get("own_stages") if isinstance(described, dict) else None
                 sides.append((config.get("parameters_fingerprint"), own))
-    return len(sides) == 2 and sides[0] == sides[1] and None not in sides[0]
+    is_known = len(sides) == 2 and None not in (*sides[0], *sides[1])
+    return is_known and sides[0] != sides[1]
