@@ -189,6 +189,7 @@ def _begin(state: _Rank, step: int, action: Begin) -> None:
         "group_size": len(action.ranks),
         "ready_ns": state.now,
         "start_ns": state.now,
+        "end_ns": state.now + int(action.ms * MS),
         "backend": "gloo",
         "step": step,
         "dimension": action.dimension,

@@ -94,6 +94,7 @@ def pipeline(
         for number in range(microbatches):
             if 0 <= before < ranks:
                 yield from both(message("recv", (before, rank), kind, number))
+            yield Work(0.01)
             yield Phase(kind)
             yield Work(share * mine)
             yield Phase()
