@@ -159,7 +159,7 @@ def difference(base: Estimate, target: Estimate) -> Estimate:
     if quotient.low is None or quotient.high is None:
         return found
     low, high = base.value * (quotient.low - 1), base.value * (quotient.high - 1)
-    return Estimate(found.value, min(low, found.value), max(high, found.value), found.level)
+    return Estimate(found.value, min(low, found.value), max(high, found.high or high), found.level)
 
 
 def widen_difference(
