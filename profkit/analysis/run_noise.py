@@ -147,17 +147,19 @@ def _is_multiplied(*sides: Floats) -> bool:
 def difference(base: Estimate, target: Estimate) -> Estimate:
     """Return how much the target is above the base, two independent figures.
 
-    Of positive figures whose intervals are not wide, it is the difference that their quotient
-    makes, so it is never below minus the base.
+    If the noise reaches below minus the base, it is the difference that the quotient of positive
+    figures makes, which cannot.
     """
-    lows = (base.low or 0.0, target.low or 0.0)
-    if min(lows) <= 0 or base.value > MOST_FACTOR * lows[0] or target.value > MOST_FACTOR * lows[1]:
-        return subtract(target, base)
-    quotient, value = divide(target, base), target.value - base.value
+    found = subtract(target, base)
+    if found.low is None or found.low >= -base.value:
+        return found
+    if base.low is None or target.low is None or min(base.low, target.low) <= 0:
+        return found
+    quotient = divide(target, base)
     if quotient.low is None or quotient.high is None:
-        return Estimate(value)
+        return found
     low, high = base.value * (quotient.low - 1), base.value * (quotient.high - 1)
-    return Estimate(value, min(low, value), max(high, value), quotient.level)
+    return Estimate(found.value, min(low, found.value), max(high, found.high or high), found.level)
 
 
 def widen_difference(

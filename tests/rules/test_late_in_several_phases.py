@@ -66,7 +66,7 @@ PLANTS = {
     ),
     "half of the ranks": Plant({2: {"forward": 10}, 3: {"forward": 10}}, 10, ("forward",), ranks=4),
     "another is late elsewhere": Plant({0: {"forward": 10}, 1: {"data": 5}}, 10, ("forward",)),
-    "two as late elsewhere": Plant({0: {"optimizer": 12}, 1: {"data": 12}}, 12, ("optimizer",)),
+    "two as late elsewhere": Plant({0: {"optimizer": 13}, 1: {"data": 11}}, 13, ("optimizer",)),
     "late in one phase": Plant({1: {"forward": 12}}, 12, ("forward",)),
 }
 
