@@ -222,7 +222,8 @@ def keep_first_ends(
     forces = {rank: FORCED.get(exit_codes.get(rank, 0), 0) for rank in together}
     least = min(forces.values(), default=0)
     kept = [rank for rank, force in forces.items() if force == least]
-    if len(kept) == len(ranks) > 1:
+    is_forced = all(exit_codes.get(rank) in {None, *FORCED} for rank in kept)
+    if len(kept) == len(ranks) > 1 and is_forced:
         kept = []
     return {rank: state for rank, state in seen.items() if rank in kept or rank not in ends}
 
