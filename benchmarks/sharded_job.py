@@ -175,7 +175,7 @@ def pipeline(model: Model, per_rank: int) -> Job:
     rank, world, cpu = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
     count = world * per_rank
     blocks = [*model.blocks, *(Block() for _ in range(count - BLOCKS))]
-    per, stages = -(-len(blocks) // count), []
+    per, stages = -(-len(blocks) // count), []  # type: int, list[Any]
     for number in range(rank, count, world):
         part = nn.Sequential(*blocks[number * per : (number + 1) * per])
         stages.append(PipelineStage(part, number, count, cpu, group=mesh.get_group("pp")))
@@ -241,7 +241,7 @@ PROBED = {
 """The operators of torch that start collectives, as its profiler names them."""
 
 
-def main() -> None:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=sorted(JOBS))
     parser.add_argument("--out", type=Path, required=True)
@@ -250,7 +250,11 @@ def main() -> None:
     parser.add_argument("--late-ms", type=float, default=0.0, help="the last rank sleeps so long")
     parser.add_argument("--slow-ms", type=float, default=0.0, help="each stage sleeps so long")
     parser.add_argument("--leave-open", action="store_true", help="destroy no process group")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
     torch.set_num_threads(1)
     torch.manual_seed(1)
     dist.init_process_group("gloo")

@@ -1,4 +1,4 @@
-"""The exposed exchange by what it was for: dimension, operation, phase around it, and module.
+"""The exposed exchange by dimension, operation, phase around it, and module.
 
 Each wait of a rank is for one collective, the one that ends where the wait ends. So the waits of
 all places add up to the exposed exchange, and nothing is counted twice.
