@@ -4,7 +4,7 @@ RUN := uv run --group test
 SHOT := $(RUN) profkit tui --size 96x28 --screenshot docs/screens
 ALONE := traces/recorded-resnet50-workers-0
 
-.PHONY: screenshots check test systems converge gpu bench trust accuracy programs slow-lines sharded docs
+.PHONY: screenshots check test systems converge gpu bench trust accuracy programs slow-lines sharded recorded docs
 
 check:  ## lint, format, types, import contracts
 	$(RUN) ruff check .
@@ -48,6 +48,9 @@ sharded:  ## sharded jobs: every collective against an independent probe; a few 
 slow-lines:  ## slow lines planted in two jobs, and how often sampled stacks name them; a quarter of an hour
 	$(RUN) python benchmarks/slow_lines.py run --work build/slow-lines
 	$(RUN) python benchmarks/slow_lines.py score --work build/slow-lines --write
+
+recorded:  ## the runs of traces/, on a quiet machine; a few minutes
+	$(RUN) python benchmarks/recorded.py
 
 docs:  ## what is generated from the code
 	$(RUN) profkit schema --markdown > docs/schema.md

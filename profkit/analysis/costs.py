@@ -74,6 +74,8 @@ class RunCosts:
     apart: tuple[Apart, ...] = field(default=())
     repeats: tuple[int, ...] = ()
     """The number of steps of each run, if these are the costs of several."""
+    began_ns: tuple[int, ...] = ()
+    """The time at which each of several runs began; empty if that is not known."""
     of_lines: bool = False
     """True if a log has several steps per line: equal neighbours are one figure."""
     switched: Estimate | None = None
@@ -269,10 +271,8 @@ def cost_of_sums(
 
 def _by_part(sums: SpanSums, by_phase: Ints) -> dict[str, Ints]:
     """Return the sums of each phase that took any time; input has the ledger's name."""
-    parts = {}
-    for name, ns in sums.by_phase(by_phase).items():
-        parts[INPUT if name == Phase.DATA.value else name] = ns
-    return parts
+    named = sums.by_phase(by_phase).items()
+    return {INPUT if name == Phase.DATA.value else name: ns for name, ns in named}
 
 
 def _walls(steps: pa.Table, used: Ints) -> tuple[Ints, Ints]:

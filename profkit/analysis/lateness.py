@@ -6,7 +6,7 @@ for each other is no work of theirs and does not count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,6 +71,19 @@ class RankWork:
             estimates = estimate_ratios(over, np.ones_like(over))
             self._known[rank] = dict(zip(self.phases, estimates, strict=True))
         return self._known[rank]
+
+    def later_by(self, least_ns: float) -> Iterator[tuple[int, str]]:
+        """Yield the ranks and phases that take so much longer than the others, on average."""
+        for mine, rank in enumerate(self.ranks if self._comparable else ()):
+            over = self._over_others(mine).mean(axis=1)
+            for place in np.flatnonzero(over >= least_ns).tolist():
+                yield rank, self.phases[place]
+
+    def mean_ns(self, rank: int, phase: str) -> float:
+        """Return the mean time of a rank's phase; zero without this rank."""
+        if rank not in self.ranks or not self.ns.shape[2]:
+            return 0.0
+        return float(self.ns[self.ranks.index(rank), self.phases.index(phase)].mean())
 
     def latest(self) -> Lateness | None:
         """Return the rank with the most work, and the phase that makes it so."""

@@ -1,16 +1,10 @@
-"""Pools several runs of one side of a comparison; intervals include run-to-run noise.
-
-Steps of one run share what that run met: its memory, its neighbours, its place on the machine. So
-the interval over all steps is at least the one that the runs' own figures give.
-"""
+"""Groups and pools several runs of one side of a comparison."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,19 +12,12 @@ from profkit.analysis.apart import Apart
 from profkit.analysis.config_join import HARMLESS, join_config
 from profkit.analysis.costs import OWN, RunCosts
 from profkit.analysis.device_times import PhaseClock
-from profkit.analysis.estimate import (
-    Estimate,
-    Floats,
-    Ints,
-    estimate_ratios,
-    mean_of,
-)
+from profkit.analysis.estimate import Ints, mean_of
 from profkit.analysis.selection import Selection
-from profkit.analysis.student import student_of_few
 from profkit.errors import UsageError
 from profkit.text import safe_text
 from profkit.trace import Trace
-from profkit.trace.folders import group_of
+from profkit.trace.folders import session_of
 
 _ALIKE = ("batch_size", "global_batch_size", "precision", "image_size")
 """Configured values that repeats of one job have in common."""
@@ -63,16 +50,15 @@ def _settings(trace: Trace) -> dict[str, str]:
 def group_repeats(traces: Sequence[Trace]) -> list[list[Trace]]:
     """Group repeats of one job, in the order of the first of each.
 
-    No knob, version or variable that can affect their speed differs within a group, and `profkit
-    run --repeats` gave them no different names.
+    No knob, version or variable that can affect their speed differs within a group, and they are of
+    one session of `profkit run --repeats`, or of none.
     """
     groups: list[list[Trace]] = []
     for trace in traces:
         for group in groups:
-            # Traces of other tools do not name their job, so nothing shows that it is the same.
-            names = {group_of(group[0].manifest), group_of(trace.manifest)} - {""}
-            if len(names) > 1:
+            if session_of(group[0].manifest) != session_of(trace.manifest):
                 continue
+            # Traces of other tools do not name their job, so nothing shows that it is the same.
             if "imported_from" in trace.manifest.config and not trace.manifest.workload:
                 continue
             differences = join_config(group[0].manifest, trace.manifest)
@@ -84,8 +70,11 @@ def group_repeats(traces: Sequence[Trace]) -> list[list[Trace]]:
     return groups
 
 
-def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
-    """Concatenate the steps of all runs, with the splits that all of them know."""
+def pool_costs(runs: Sequence[RunCosts], began_ns: Sequence[int] = ()) -> RunCosts:
+    """Concatenate the steps of all runs, with the splits that all of them know.
+
+    `began_ns` says when each run that has steps began, if that is known.
+    """
     if len(runs) == 1:
         return runs[0]
     known = [run for run in runs if run.steps] or list(runs[:1])
@@ -121,6 +110,7 @@ def pool_costs(runs: Sequence[RunCosts]) -> RunCosts:
         selection=Selection(np.arange(sum(repeats)), dict(left_out)),
         apart=_pool_apart(runs),
         repeats=repeats,
+        began_ns=tuple(began_ns),
         clock=clocks.pop() if len(clocks) == 1 else PhaseClock.MIXED,
         host=merged("host"),
         switched=mean_of([run.switched for run in known]),
@@ -151,86 +141,3 @@ def _pool_apart(runs: Sequence[RunCosts]) -> tuple[Apart, ...]:
             steps[each.reason] = steps.get(each.reason, 0) + each.steps
             excess_ns[each.reason] = excess_ns.get(each.reason, 0) + each.excess_ns
     return tuple(Apart(reason, steps[reason], excess_ns[reason] / len(runs)) for reason in steps)
-
-
-def run_ratios(numerators: Floats, denominators: Floats, repeats: Sequence[int]) -> Floats:
-    """Return each quantity's ratio in each run, as an array of (quantity, run)."""
-    counts = repeats or (numerators.shape[1],)
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
-    above = np.add.reduceat(numerators, starts, axis=1)
-    return np.asarray(above / np.add.reduceat(denominators, starts, axis=1))
-
-
-def widen(
-    estimates: Sequence[Estimate], numerators: Floats, denominators: Floats, repeats: Sequence[int]
-) -> list[Estimate]:
-    """Widen the intervals as far as the repeats' own ratios demand."""
-    if len(repeats) < 2:
-        return list(estimates)
-    ratios = run_ratios(numerators, denominators, repeats)
-    student = student_of_few(len(repeats) - 1)
-    halves = student * ratios.std(axis=1, ddof=1) / math.sqrt(len(repeats))
-    least = np.where((numerators >= 0).all(axis=1), 0.0, -math.inf)  # as in `estimate_ratios`
-    widened = []
-    for estimate, half, lowest in zip(estimates, halves.tolist(), least.tolist(), strict=True):
-        if estimate.low is None or estimate.high is None:
-            widened.append(estimate)
-            continue
-        low, high = max(lowest, estimate.value - half), estimate.value + half
-        widened.append(Estimate(estimate.value, min(estimate.low, low), max(estimate.high, high)))
-    return widened
-
-
-def widen_difference(delta: Estimate, base: Floats, target: Floats) -> Estimate:
-    """Widen the interval of a difference for the noise between runs, by Student's t.
-
-    `base` and `target` hold the figure of each run. Repeats that take turns meet the same noise, so
-    sides of equally many are taken to be equally noisy. Otherwise Welch's test allows one side to
-    be noisier. The only run of a side is as noisy as the repeats of the other. Without any repeats
-    the interval stays as it is.
-    """
-    spreads: list[tuple[float, float]] = []
-    for runs in (base, target):
-        if len(runs) > 1 and np.isfinite(runs).all():
-            spreads.append((float(runs.var(ddof=1)), len(runs) - 1))
-    if not spreads:
-        return delta
-    (before, freedom), (after, other) = spreads[0], spreads[-1]
-    before, after = before / len(base), after / len(target)
-    error = before + after
-    if len(spreads) > 1 and len(base) == len(target):
-        freedom += other
-    elif len(spreads) > 1 and error > 0:
-        freedom = error**2 / (before**2 / freedom + after**2 / other)
-    half = student_of_few(freedom) * math.sqrt(error)
-    low, high = delta.value - half, delta.value + half
-    if delta.low is not None and delta.high is not None:
-        low, high = min(delta.low, low), max(delta.high, high)
-    return Estimate(delta.value, low, high, delta.level)
-
-
-class TimesPerSample(NamedTuple):
-    """Time per sample per GPU of each part."""
-
-    within: Sequence[Estimate]
-    """With intervals that only know the noise within runs."""
-    widened: Sequence[Estimate]
-    """With intervals that hold the noise between repeats, too."""
-    runs: Floats
-    """The time in each run, by part."""
-
-
-def times_per_sample(
-    parts: Mapping[str, Ints], names: Sequence[str], costs: RunCosts
-) -> TimesPerSample:
-    """Return the time per sample per GPU of each part."""
-    if not costs.steps:
-        unknown = [Estimate(math.nan)] * len(names)
-        return TimesPerSample(unknown, unknown, np.full((len(names), 1), np.nan))
-    nothing = np.zeros(costs.steps)
-    stacked = np.stack([parts.get(name, nothing) for name in names]).astype(np.float64)
-    samples = np.broadcast_to(costs.samples.astype(np.float64), stacked.shape)
-    within = estimate_ratios(stacked, samples)
-    widened = widen(within, stacked, samples, costs.repeats)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return TimesPerSample(within, widened, run_ratios(stacked, samples, costs.repeats))

@@ -46,7 +46,7 @@ def unknown_places(steps: pa.Table, spans: pa.Table, used: Ints) -> tuple[Unknow
 def _add_gaps(sums: dict[tuple[int, int], float], steps: pa.Table, spans: pa.Table) -> None:
     """Add one rank's gaps, from each end of a phase to the start of the next."""
     begin, end = len(PHASES), len(PHASES) + 1
-    thread = _main_thread(spans)
+    thread = main_thread(spans)
     if thread is None or not steps.num_rows:
         return
     spans = spans.filter(pc.equal(spans["thread"].cast(pa.string()), thread))
@@ -70,7 +70,7 @@ def _add_gaps(sums: dict[tuple[int, int], float], steps: pa.Table, spans: pa.Tab
         sums[between] = sums.get(between, 0.0) + float(gap[pair == code].sum())
 
 
-def _main_thread(spans: pa.Table) -> str | None:
+def main_thread(spans: pa.Table) -> str | None:
     """Return the thread with the most time in phases: what others do overlaps."""
     took = pc.subtract(spans["end_ns"], spans["start_ns"])
     threads = spans["thread"].cast(pa.string())

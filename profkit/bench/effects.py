@@ -17,6 +17,7 @@ from typing import Any, Final
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, scale
 from profkit.analysis.matrix import Setting
 from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.run_noise import difference, keep_possible
 from profkit.bench.timings import Timing, combine, groups_of
 
 AXES: Final = ("precision", "loader", "gpus", "batch_size", "framework")
@@ -38,7 +39,8 @@ class Effect:
 
     @property
     def delta(self) -> Estimate:
-        return combine([(1.0, self.target.total), (-1.0, self.base.total)])
+        base = self.base.total
+        return keep_possible(difference(base, self.target.total), base.value)
 
     @property
     def share(self) -> Estimate:

@@ -10,13 +10,11 @@ from typing import TypeVar
 import numpy as np
 
 from profkit.analysis.costs import RunCosts
-from profkit.analysis.estimate import Estimate, estimate_ratios, student_95
+from profkit.analysis.estimate import Estimate, estimate_ratios
 from profkit.analysis.matrix import Cell, Setting
+from profkit.analysis.student import student_of_few
 
 T = TypeVar("T")
-
-_EXACT_STUDENT = {1: math.tan(math.pi * 0.475), 2: 0.95 / math.sqrt(2 * 0.975 * 0.025)}
-"""The 97.5 % quantiles of Student's t for which the expansion of `student_95` fails."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +91,10 @@ def _over_repeats(times: Sequence[Estimate], scatter: float, freedom: int) -> Es
     within = combine([(1 / len(times), time) for time in times])
     if within.low is None or within.high is None:
         return Estimate(value)
-    between = 0.0
+    factor = 1.0
     if freedom:
-        student = _EXACT_STUDENT.get(freedom) or student_95(freedom)
-        between = student * scatter * value / math.sqrt(len(times))
-    return Estimate(value, min(within.low, value - between), max(within.high, value + between))
+        factor = math.exp(student_of_few(freedom) * scatter / math.sqrt(len(times)))
+    return Estimate(value, min(within.low, value / factor), max(within.high, value * factor))
 
 
 def _mean_parts(repeats: Sequence[RunCosts]) -> dict[str, float]:

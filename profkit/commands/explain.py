@@ -139,10 +139,11 @@ def _check_runs(args: argparse.Namespace) -> None:
 def _repeats(path: Path) -> list[Path]:
     """Return the runs of one argument: a run, a folder or a group, or several with commas."""
     from profkit.commands._options import DEFAULT_RUNS
-    from profkit.trace.folders import find_group, find_runs
+    from profkit.trace.folders import check_one_session, find_group, find_runs
 
     if path.is_dir():
         runs = [] if (path / RUN_FILE).exists() else find_runs(path)
+        check_one_session(path)
         return runs or [path]
     names = str(path).split(",")
     if path.exists():

@@ -61,7 +61,8 @@ def settle(found: Sequence[Cause], ledger: Ledger) -> Iterator[Cause]:
     yield from settled
     for cause in found:
         if cause.kind == SETTING_CHANGED:
-            owed = math.fsum(_cost_in(cause.rows, other, ledger) for other in settled)
+            others = [other for other in settled if other.kind not in cause.less]
+            owed = math.fsum(_cost_in(cause.rows, other, ledger) for other in others)
             yield from _less(cause, owed, ledger)
 
 

@@ -30,7 +30,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True)
 class Loader:
-    """The making of batches: time by piece in ns per step and rank, in whichever process."""
+    """The making of batches: time by piece in ns per step and rank, of workers or the loop."""
 
     pieces: Mapping[str, float]
     workers: int

@@ -187,7 +187,8 @@ def _middle(runs: Sequence[Evidence]) -> Evidence:
 
 
 def _pool(runs: Sequence[Evidence]) -> RunCosts:
-    return pool_costs([run.costs for run in runs])
+    began_ns = [run.trace.manifest.created_ns for run in runs if run.costs.steps]
+    return pool_costs([run.costs for run in runs], began_ns)
 
 
 def side_name(runs: Sequence[Evidence]) -> str:

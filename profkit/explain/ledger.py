@@ -13,14 +13,14 @@ from fractions import Fraction
 
 import numpy as np
 
+from profkit.analysis import run_noise
 from profkit.analysis.config_join import Difference
 from profkit.analysis.costs import INPUT, OWN, REST, RunCosts
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, divide, scale, subtract
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.repeats import times_per_sample, widen_difference
 from profkit.explain.few_steps import each_step, exact_difference, is_rare, plain_difference
 from profkit.explain.resolution import at_one_resolution, unlike_clocks
-from profkit.explain.verdict import INDECISIVE, Between, Verdict, judge
+from profkit.explain.verdict import INDECISIVE, Between, Verdict, judge, more_repeats_words
 from profkit.text import percent
 from profkit.vocab import PHASES
 
@@ -90,9 +90,7 @@ class Ledger:
     def change(self) -> Estimate:
         """The change of time per sample, as a share of the base."""
         base = self.total.base.value
-        share = scale(self.total.delta, 1 / base if base > 0 else math.nan)
-        # Nothing takes less than no time.
-        return share if share.low is None else dataclasses.replace(share, low=max(-1.0, share.low))
+        return scale(self.total.delta, 1 / base if base > 0 else math.nan)
 
     @property
     def efficiency(self) -> Estimate:
@@ -130,7 +128,10 @@ class Ledger:
     @property
     def what_helps(self) -> str:
         """The remedy for a wide interval."""
-        return f"more {'repeats' if self.has_repeats else 'steps'} are needed"
+        if not self.has_repeats:
+            return "more steps are needed"
+        runs = min(len(self.base.repeats), len(self.target.repeats))
+        return more_repeats_words(self.total.delta, runs)
 
     def verdict_of(self, row: Row) -> Verdict:
         """Judge a row, or the total.
@@ -240,21 +241,21 @@ def _make_rows(
     """Return a row for each name, from each side's time per step."""
     if not names:
         return []
-    rows = []
-    lefts, rights = (
-        times_per_sample(base_ns, names, base),
-        times_per_sample(target_ns, names, target),
-    )
+    rows, rounds = [], run_noise.find_rounds(base.began_ns, target.began_ns)
+    lefts = run_noise.times_per_sample(base_ns, names, base)
+    rights = run_noise.times_per_sample(target_ns, names, target)
     for place, name in enumerate(names):
         left, right = lefts.within[place], rights.within[place]
         exact = _exact(target_ns.get(name), target) - _exact(base_ns.get(name), base)
-        delta = subtract(right, left)
+        delta = run_noise.difference(left, right)
         if min(base.steps, target.steps) < FEWEST_STEPS:
             steps = each_step(base_ns.get(name), base), each_step(target_ns.get(name), target)
             delta = exact_difference(*steps, delta.value)
         if is_rare(base_ns.get(name), base) or is_rare(target_ns.get(name), target):
             delta = Estimate(delta.value)
-        delta = widen_difference(delta, lefts.runs[place], rights.runs[place])
+        runs = lefts.runs[place], rights.runs[place]
+        delta = run_noise.widen_difference(delta, *runs, base_value=left.value, rounds=rounds)
+        delta = run_noise.keep_possible(delta, left.value, base_ns.get(name), target_ns.get(name))
         rows.append(Row(name, lefts.widened[place], rights.widened[place], delta, exact))
     return rows
 
@@ -293,5 +294,7 @@ def why_not_at_all(ledger: Ledger) -> str:
     if ledger.total.base.value > 0 and ledger.total.delta.low is not None:
         return ""
     if not any(ledger.steps_needed):
+        if ledger.total.base.value > 0:
+            return "too few lines of a log state different times to give an interval"
         return "the used steps took no time at all"
     return plain_difference(ledger.base, ledger.target)

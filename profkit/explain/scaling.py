@@ -10,9 +10,9 @@ import numpy as np
 
 from profkit.analysis.costs import INPUT, RunCosts
 from profkit.analysis.device_times import LAUNCHES, PhaseClock
-from profkit.analysis.estimate import Estimate, Floats, divide, estimate_ratios, scale
+from profkit.analysis.estimate import Estimate, Floats, divide, scale
 from profkit.analysis.exposed import WAITING, WAITING_IN_PIPELINE
-from profkit.analysis.repeats import widen
+from profkit.analysis.run_noise import estimate_repeats
 from profkit.explain.meeting import Meeting
 from profkit.explain.resolution import unlike_clocks
 from profkit.vocab import Phase
@@ -128,4 +128,4 @@ def _estimate_stages(costs: RunCosts) -> tuple[list[Estimate], list[Estimate]]:
 def _ratios(above: Floats, below: Floats, repeats: Sequence[int]) -> list[Estimate]:
     if not (above.shape[1] and below.sum()):
         return [Estimate(math.nan)] * len(above)
-    return widen(estimate_ratios(above, below), above, below, repeats)
+    return estimate_repeats(above, below, repeats)

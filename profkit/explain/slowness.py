@@ -95,12 +95,12 @@ def find_slowness(
         basis, share = Basis.READINGS, QUIET_SHARE
     if state is None:
         return Slowness(basis, share, device, slower=slower, spread=spread)
-    waited_ns = 0.0
+    waits_ns = 0.0
     if state.waited is not None:
         before = other_state.waited if other_state else None
-        waited_ns = _waited_ns(ledger, state.waited, before or 0.0, state.others)
+        waits_ns = waited_ns(ledger, state.waited, before or 0.0, state.others)
     lost = _share_lost(state)
-    return Slowness(basis, share, device, lost, slower, waited_ns, state, spread)
+    return Slowness(basis, share, device, lost, slower, waits_ns, state, spread)
 
 
 def _slowness_of_repeats(
@@ -113,11 +113,11 @@ def _slowness_of_repeats(
     """
     if state is None or other is None:
         return Slowness(Basis.REPEATS, 0.0, 0.0, slower=slower)
-    waited_ns = 0.0
+    waits_ns = 0.0
     if state.waited is not None and other.waited is not None:
-        waited_ns = _waited_ns(ledger, state.waited, other.waited, state.others)
+        waits_ns = waited_ns(ledger, state.waited, other.waited, state.others)
     lost = max(0.0, _share_lost(state) - _share_lost(other))
-    return Slowness(Basis.REPEATS, 0.0, 0.0, lost, slower, waited_ns, state)
+    return Slowness(Basis.REPEATS, 0.0, 0.0, lost, slower, waits_ns, state)
 
 
 def _find_slower_probe(slow: Sequence[Evidence], quick: Sequence[Evidence]) -> float:
@@ -157,7 +157,7 @@ def _share_lost(state: MachineState) -> float:
     return state.share_of_others + state.others
 
 
-def _waited_ns(ledger: Ledger, slow: float, quick: float, others: float) -> float:
+def waited_ns(ledger: Ledger, slow: float, quick: float, others: float) -> float:
     """Return how much longer threads waited for a core, in ns per sample and rank.
 
     `slow` and `quick` are seconds per second of each side. Threads of the job wait for each other,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate
+from profkit.analysis.run_noise import MOST_REPEATS, repeats_to_tell
 
 INDECISIVE = 0.25
 """An interval that holds zero and reaches this share of the base from it is inconclusive.
@@ -64,3 +65,12 @@ def judge(delta: Estimate, base: float) -> Verdict:
     if abs(delta.value) < NEGLIGIBLE * base:
         return Verdict.NEUTRAL
     return Verdict.REGRESSION if delta.value > 0 else Verdict.IMPROVEMENT
+
+
+def more_repeats_words(delta: Estimate, runs: int) -> str:
+    """Return how many repeats per side are needed instead of the fewer ones of a side, `runs`."""
+    wanted = repeats_to_tell(delta, max(2, runs))
+    if wanted is None:
+        return "more repeats are needed"
+    about = "about" if wanted < MOST_REPEATS else "more than"
+    return f"more repeats are needed, {about} {wanted} per side for a change of this size"

@@ -58,6 +58,8 @@ class Repeat(NamedTuple):
     group: str
     number: int
     of: int
+    session: str = ""
+    """The call of `profkit run` that recorded it; two calls may use one name."""
 
 
 class Ended(NamedTuple):

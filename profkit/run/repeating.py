@@ -6,6 +6,7 @@ import random
 import shlex
 import signal
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ class RepeatedJob:
 
     command: tuple[str, ...]
     group: str
+    earlier: str = ""
+    """The group of the session before that had the same name."""
 
 
 def run_repeats(
@@ -49,10 +52,11 @@ def run_repeats(
         find_program(each[0])
     jobs = _name_groups(command, against, output, name)
     workload = clean(name) if name else name_job(command)
+    session = uuid.uuid4().hex
     for number, job in take_turns(jobs, repeats):
         words = safe_text(shlex.join(job.command))
         _say(f"run {number} of {repeats} of {safe_text(job.group)}: {words}")
-        repeat = Repeat(job.group, number, repeats)
+        repeat = Repeat(job.group, number, repeats, session)
         ended = run_job(
             job.command, output, name=workload, samples_per_step=samples_per_step, repeat=repeat
         )
@@ -92,14 +96,16 @@ def _name_groups(
     """Name each command's group; a number is added if the folder has a group of that name."""
     taken = {group_of(manifest) for _, manifest in read_manifests(output)}
     stem = clean(name) if name else name_run(command)
+    earlier = ""
     for attempt in range(1, len(taken) + 2):
         numbered = stem if attempt == 1 else f"{stem}-{attempt}"
-        jobs = [RepeatedJob(tuple(command), numbered)]
+        jobs = [RepeatedJob(tuple(command), numbered, earlier)]
         if against:
             base = RepeatedJob(tuple(against), f"{numbered}-{BASE}")
             jobs = [base, RepeatedJob(tuple(command), f"{numbered}-{TARGET}")]
         if not taken & {job.group for job in jobs}:
             break
+        earlier = numbered
     return jobs
 
 
@@ -107,9 +113,12 @@ def _conclusion(jobs: Sequence[RepeatedJob], repeats: int, output: Path) -> str:
     groups = [safe_text(str(output / job.group)) for job in jobs]
     runs = plural(repeats, "run")
     if len(jobs) == 1:
+        earlier = "BASE"
+        if jobs[0].earlier:
+            earlier = shlex.quote(safe_text(str(output / jobs[0].earlier)))
         return (
             f"{runs} of the group {safe_text(jobs[0].group)}; compare it with another group: "
-            f"profkit explain BASE {shlex.quote(groups[0])}"
+            f"profkit explain {earlier} {shlex.quote(groups[0])}"
         )
     return f"{runs} of each command; compare them: profkit explain {shlex.join(groups)}"
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from profkit.errors import ProfkitError, UnreadableError
+from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.text import safe_text
 from profkit.trace.manifest import RunManifest
 from profkit.trace.rank import RankTrace
@@ -41,18 +41,45 @@ def read_manifests(folder: Path) -> Iterator[tuple[Path, RunManifest]]:
 
 def group_of(manifest: RunManifest) -> str:
     """Return the group of repeats that a run belongs to; empty if it belongs to none."""
+    return _note_of(manifest, "group")
+
+
+def session_of(manifest: RunManifest) -> tuple[str, str]:
+    """Return the group of a run and the session that recorded it; both empty without a group.
+
+    Repeats belong to one session: the job may have changed before the next, whatever its name.
+    """
+    return _note_of(manifest, "group"), _note_of(manifest, "session")
+
+
+def _note_of(manifest: RunManifest, name: str) -> str:
     repeats = manifest.config.get(REPEATS)
-    group = repeats.get("group") if isinstance(repeats, dict) else None
-    return group if isinstance(group, str) else ""
+    value = repeats.get(name) if isinstance(repeats, dict) else None
+    return value if isinstance(value, str) else ""
 
 
 def find_group(path: Path) -> list[Path]:
-    """Return the complete runs of a group, which is named like a run in the folder of runs."""
-    found = []
+    """Return the complete runs of a group, which is named like a run in the folder of runs.
+
+    If several sessions used the name, they are those of the newest.
+    """
+    found: dict[tuple[str, str], list[Path]] = {}
     for run, manifest in read_manifests(path.parent):
         if group_of(manifest) == path.name and manifest.state is RunState.COMPLETE:
-            found.append(run)
-    return found
+            found.setdefault(session_of(manifest), []).append(run)
+    return found.popitem()[1] if found else []
+
+
+def check_one_session(folder: Path) -> None:
+    """Raise a `UsageError` if a folder has repeats of several sessions, or others as well."""
+    sessions = {session_of(manifest) for _, manifest in read_manifests(folder)}
+    groups = sorted({group for group, _ in sessions} - {""})
+    if len(sessions) > 1 and groups:
+        named = ", ".join(str(folder / group) for group in groups)
+        raise UsageError(
+            f"{safe_text(str(folder))} holds runs of several sessions, between which the job may "
+            f"have changed; name one group ({safe_text(named)}), or runs with commas"
+        )
 
 
 def check_folder(path: Path) -> None:

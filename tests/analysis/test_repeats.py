@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 
 from profkit.analysis.costs import OWN, RunCosts, run_costs
-from profkit.analysis.estimate import Estimate, Floats
-from profkit.analysis.repeats import group_repeats, pool_costs, widen, widen_difference
-from profkit.analysis.student import student_of_few
+from profkit.analysis.estimate import Estimate
+from profkit.analysis.repeats import group_repeats, pool_costs
+from profkit.analysis.run_noise import widen
 from profkit.cli import main
 from profkit.errors import ExitCode
-from profkit.explain.ledger import Verdict, compare, judge
+from profkit.explain.ledger import Verdict, compare
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 
 MS = 1_000_000
-TRIALS = 4_000
-"""Simulated comparisons, which give a rate of 5 % within 0.7 %."""
 
 
 def _runs(folder: Path, speeds: Sequence[float], seed: int) -> list[Path]:
@@ -71,7 +69,10 @@ def test_runs_that_differ_widen_the_interval_and_alike_ones_do_not(tmp_path: Pat
 
 @pytest.mark.parametrize("runs", [2, 3, 6])
 def test_the_interval_is_students_over_the_runs(runs: int) -> None:
-    """The width agrees with the textbook's table for runs whose steps are all alike."""
+    """The width agrees with the textbook's table for runs whose steps are all alike.
+
+    One run has nothing of the figure, so its noise does not multiply it.
+    """
     table = {2: 12.706, 3: 4.303, 6: 2.571}
     values = np.arange(runs, dtype=float)
     (found,) = widen(
@@ -144,62 +145,3 @@ def test_what_profkit_costs_is_pooled_where_all_repeats_know_it(tmp_path: Path) 
     partly = pool_costs([measured[0], other.without_own()])
     assert (partly.switched, OWN in partly.parts) == (None, False)
     assert np.array_equal(sum(partly.parts.values()), partly.wall_ns)
-
-
-@pytest.mark.parametrize(
-    ("freedom", "quantile"),
-    [(1, 12.706), (1.5, 6.25), (2, 4.303), (2.5, 3.57), (3, 3.182), (9, 2.262)],
-)
-def test_students_quantile_for_few_and_broken_degrees_of_freedom(
-    freedom: float, quantile: float
-) -> None:
-    assert student_of_few(freedom) == pytest.approx(quantile, rel=0.05)
-
-
-def _verdicts(
-    change: float, runs: tuple[int, int], noise: Callable[[np.random.Generator, int], Floats]
-) -> float:
-    """The share of comparisons of simulated run means that are called a change."""
-    rng = np.random.default_rng(1)
-    called = 0
-    for _ in range(TRIALS):
-        base, target = noise(rng, runs[0]), noise(rng, runs[1]) * (1 + change)
-        value = float(target.mean() - base.mean())
-        found = widen_difference(Estimate(value, value, value), base, target)
-        called += judge(found, float(base.mean())) in {Verdict.REGRESSION, Verdict.IMPROVEMENT}
-    return called / TRIALS
-
-
-def _quiet(rng: np.random.Generator, runs: int) -> Floats:
-    return 1 + 0.03 * rng.standard_normal(runs)
-
-
-def _contended(rng: np.random.Generator, runs: int) -> Floats:
-    return np.asarray(1 + rng.gamma(2.0, 0.2, runs))
-
-
-def _suddenly(rng: np.random.Generator, runs: int) -> Floats:
-    """A third of the runs meet something that takes half of their time again."""
-    return np.asarray((1 + 0.02 * rng.standard_normal(runs)) * (1 + 0.5 * (rng.random(runs) < 0.3)))
-
-
-@pytest.mark.parametrize("noise", [_quiet, _contended, _suddenly])
-@pytest.mark.parametrize("runs", [(3, 3), (4, 4), (3, 5)])
-def test_repeats_of_one_job_are_rarely_called_a_change(
-    noise: Callable[[np.random.Generator, int], Floats], runs: tuple[int, int]
-) -> None:
-    assert _verdicts(0.0, runs, noise) <= 0.06  # 5 %, and the error of the rate
-
-
-def test_three_repeats_find_ten_percent_on_a_quiet_host() -> None:
-    assert _verdicts(0.10, (3, 3), _quiet) >= 0.80
-
-
-def test_the_only_run_of_a_side_is_as_noisy_as_the_repeats_of_the_other() -> None:
-    assert _verdicts(0.0, (4, 1), _quiet) <= 0.06
-    assert _verdicts(0.25, (4, 1), _quiet) >= 0.80
-
-
-def test_without_repeats_the_interval_stays_as_it_is() -> None:
-    delta = Estimate(1.0, 0.9, 1.1)
-    assert widen_difference(delta, np.array([1.0]), np.array([2.0])) is delta

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from profkit.analysis.repeats import group_repeats
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.run import launch, repeating
 from profkit.run.repeating import RepeatedJob, take_turns
 from profkit.testing import synthetic_trace
-from profkit.trace import RunManifest
-from profkit.trace.folders import find_group, find_runs, group_of
+from profkit.trace import RunManifest, Trace
+from profkit.trace.folders import find_group, find_runs, group_of, session_of
 
 Capture = pytest.CaptureFixture[str]
 
@@ -60,6 +61,11 @@ def test_two_commands_run_in_turn_as_two_groups_of_one_workload(
     assert _groups(traces)["new"] == 1
     assert main(command) == ExitCode.DONE
     assert _groups(traces)["new-2-base"] == 3, "another session is another group"
+    sessions = {session_of(RunManifest.read(run))[1] for run in find_runs(traces)}
+    assert len(sessions) == 3, "both groups of a session share it"
+    capfd.readouterr()
+    assert main([*command[:3], "--repeats", "1", "--", sys.executable, new, "t"]) == ExitCode.DONE
+    assert f"profkit explain {traces}/new {traces}/new-2" in capfd.readouterr().err
 
 
 def test_a_job_that_fails_ends_the_repeats_with_its_code(tmp_path: Path, capfd: Capture) -> None:
@@ -145,3 +151,43 @@ def test_explain_takes_groups_by_their_name(
     assert main(["explain", "before", "nothing"]) == ExitCode.UNREADABLE
     assert main(["report", "traces/before"]) == ExitCode.UNREADABLE
     assert "before: a group of 3 runs and no run; name one, such as" in capsys.readouterr().err
+
+
+def _repeat(folder: Path, name: str, forward_ms: int, session: str, group: str = "job") -> Path:
+    repeats = {"group": group, "number": 1, "of": 2, "session": session}
+    return synthetic_trace(
+        folder / name,
+        steps=60,
+        jitter=0.01,
+        phase_ns={"forward": forward_ms * 1_000_000},
+        config={"repeats": repeats} if group else {},
+    )
+
+
+def test_sessions_of_one_name_are_never_one_side(tmp_path: Path, capsys: Capture) -> None:
+    """The job may have changed between them, so the newest session is the group."""
+    for name, forward_ms, session in (
+        ("a", 12, "first"),
+        ("b", 12, "first"),
+        ("c", 24, "second"),
+        ("d", 24, "second"),
+    ):
+        _repeat(tmp_path, name, forward_ms, session)
+    assert [run.name for run in find_group(tmp_path / "job")] == ["c", "d"]
+    groups = group_repeats([Trace.open(run) for run in find_runs(tmp_path)])
+    assert [[run.name for run in group] for group in groups] == [["a", "b"], ["c", "d"]]
+    old = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    assert main(["explain", old, str(tmp_path / "job"), "--json"]) == ExitCode.DONE
+    assert json.loads(capsys.readouterr().out)["verdict"] == "regression"
+    assert main(["explain", str(tmp_path), str(tmp_path / "job")]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "holds runs of several sessions, between which the job may have changed" in said
+    assert f"name one group ({tmp_path / 'job'})" in said
+
+
+def test_a_single_run_of_the_same_job_is_no_repeat_of_a_session(tmp_path: Path) -> None:
+    _repeat(tmp_path, "a", 12, "first")
+    _repeat(tmp_path, "b", 12, "", group="")
+    _repeat(tmp_path, "c", 12, "", group="")
+    groups = group_repeats([Trace.open(run) for run in find_runs(tmp_path)])
+    assert [[run.name for run in group] for group in groups] == [["a"], ["b", "c"]]

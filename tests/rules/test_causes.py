@@ -17,6 +17,8 @@ import pyarrow as pa
 import pytest
 
 from profkit.analysis.estimate import Estimate
+from profkit.analysis.lateness import WORK, RankWork
+from profkit.analysis.machine_state import MachineState
 from profkit.explain.causes import find_all
 from profkit.explain.evidence import Evidence, Loader
 from profkit.explain.evidence_counters import Load
@@ -24,6 +26,7 @@ from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.evidence_kernels import Windows
 from profkit.explain.explained import explain
 from profkit.explain.rules import (
+    _late_ranks,
     amp_without_effect,
     bad_samples,
     garbage_pauses,
@@ -33,6 +36,7 @@ from profkit.explain.rules import (
 )
 from profkit.explain.rules.base import Case, Cause, all_of, compute_row
 from profkit.explain.rules.more_calls import Calls
+from profkit.explain.slowness import state_of
 from profkit.explain.turned import find_gains
 from profkit.plugins import RULES
 from profkit.testing import synthetic, synthetic_trace
@@ -47,6 +51,8 @@ FIGURES: Mapping[str, Callable[[Evidence], object]] = {
     "skipped_share": skipped_amp_steps.skipped_share,
     "epoch_start_ns": worker_start.epoch_start_ns,
     "calls": more_calls.count_calls,
+    "state_of": state_of,
+    "segments": _late_ranks.find_segments,
 }
 """The figures that only one rule computes; all others are attributes of the evidence."""
 
@@ -226,6 +232,8 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
             Evidence(side.trace, side.costs) for side in (cases[name].before, cases[name].after)
         )
         for evidence, facts in ((before, planted.before), (after, planted.after)):
+            if "load" in facts:  # the machine of the synthetic run is another one
+                evidence.figures[state_of] = None
             for figure, value in facts.items():
                 if figure in FIGURES:
                     evidence.figures[FIGURES[figure]] = value
@@ -333,6 +341,67 @@ def test_a_busy_host_holds_up_threads_that_want_to_run(
     load = Load(8, own, 1.0, 7.9, switches)
     cause = _ask("host_busy", make(Planted(13, SLOWER, {"load": IDLE}, {"load": load})))
     assert (cause is not None) is named
+
+
+OTHERS = Load(8, 1.0, 1.0, 7.9, 40.0)
+"""Other processes fill the machine, and take the cores from the ranks."""
+
+
+@pytest.mark.parametrize(
+    ("knob", "values"),
+    [("precision", ("fp32", "fp64")), ("batch_elements", (26103, 62080)), ("model", ("a", "b"))],
+)
+def test_work_that_the_job_added_is_no_contention(
+    knob: str, values: tuple[Any, Any], make: Make
+) -> None:
+    """The ranks' processor time went with the step, so what they compute made it longer."""
+    base, target = ({"config": {knob: value, "batch_elements_error": 9.0}} for value in values)
+    busy_load = replace(OTHERS, own=0.9)
+    case = make(Planted(13, {**SLOWER, **target}, {"load": IDLE}, {"load": busy_load}, base))
+    row = compute_row(case.ledger)
+    own_ns = row.base.value * (0.9 * case.after.step_ns / case.before.step_ns - 1)
+    own_ns *= case.ledger.samples_per_step
+    assert own_ns > 6 * MS
+    found = find_all(case, [RULES.load(each) for each in RULES.names()])
+    costs = {each.kind: each.cost_ns.value for each in found if each.cost_ns}
+    assert costs == pytest.approx(
+        {"setting_changed": own_ns, "host_busy": 13 * MS - own_ns}, rel=0.15
+    )
+    busy = next(each for each in found if each.kind == "host_busy")
+    assert "of it are the job's own: its processor time went from" in busy.evidence
+
+
+def test_a_longer_step_of_the_same_work_is_contention_however_long_its_threads_ran(
+    make: Make,
+) -> None:
+    """Threads that share a core's units use more processor time for the same work."""
+    cause = _ask("host_busy", make(Planted(13, SLOWER, {"load": IDLE}, {"load": OTHERS})))
+    assert cause is not None
+    assert cause.cost_ns is not None
+    assert cause.cost_ns.value == pytest.approx(13 * MS, rel=0.15)
+    assert "the job's own" not in cause.evidence
+
+
+@pytest.mark.parametrize(("waited", "most_ms"), [(0.3, 13.0), (0.02, 6.0), (0.0, 0.0)])
+def test_others_cost_no_more_than_threads_waited_for_them(
+    waited: float, most_ms: float, make: Make
+) -> None:
+    """A pause of the job on a machine that became busier is not the machine's."""
+    before, after = MachineState(8, 0.5, 0.0), MachineState(8, 0.9, waited)
+    load = replace(OTHERS, machine=7.9)
+    case = make(
+        Planted(13, SLOWER, {"load": IDLE, "state_of": before}, {"load": load, "state_of": after})
+    )
+    cause = _ask("host_busy", case)
+    cost_ms = 0.0
+    if cause is not None:
+        assert cause.cost_ns is not None
+        assert cause.takes["optimizer_unfused"] >= cause.cost_ns.value
+        cost_ms = cause.cost_ns.value / MS
+    waits_ms = waited * case.after.step_ns / MS
+    shared_ms = 0.9 / 8 * compute_row(case.ledger).base.value * case.ledger.samples_per_step / MS
+    assert cost_ms == pytest.approx(min(13.0, waits_ms + shared_ms), rel=0.15)
+    assert cost_ms <= most_ms + shared_ms
 
 
 @pytest.mark.parametrize(("threads", "named"), [((8.0, 8.0), False), ((8.0, 9.0), True)])
@@ -465,6 +534,42 @@ def test_a_rank_that_is_late_costs_the_whole_step(make: Make) -> None:
         assert all(each.cost_ns is None for each in others), others
 
 
+def _segment(*late: tuple[int, str, float]) -> RankWork:
+    """Return the work of two ranks before a meeting, with ms by which they are late."""
+    ns = np.random.default_rng(3).normal(8 * MS, 0.2 * MS, (2, len(WORK), 110))
+    for rank, phase, ms in late:
+        ns[rank, WORK.index(phase)] += ms * MS
+    return RankWork((0, 1), WORK, ns)
+
+
+@pytest.mark.parametrize("known_ms", [0.0, 4.0])
+def test_ranks_that_are_late_before_other_meetings_both_cost_their_time(
+    known_ms: float, make: Make
+) -> None:
+    """Their whole work is equal, but each waits for the other, at another place of the step."""
+    before = (_segment((1, "data", known_ms)), _segment())
+    after = (_segment((1, "data", 12.0)), _segment((0, "forward", 11.0)))
+    slower = {"phase_ns": {"data": 8 * MS, "forward": 18 * MS, "allreduce": 15 * MS}}
+    facts = {"exchanges": BUCKETS}
+    cause = _ask(
+        "late_rank",
+        make(Planted(23, slower, facts | {"segments": before}, facts | {"segments": after}, RANKS)),
+    )
+    assert cause is not None
+    assert cause.cost_ns is not None
+    assert cause.cost_ns.value == pytest.approx((23 - known_ms) * MS, rel=0.1)
+    assert "rank 1's input takes" in cause.evidence
+    assert "rank 0's forward takes" in cause.evidence
+    assert "put right alone, each saves 1" in cause.evidence
+    assert set(cause.rows) == {"input", "forward", "allreduce"}
+    alone = (_segment((1, "data", 12.0)), _segment((1, "forward", 11.0)))
+    one = make(
+        Planted(23, slower, facts | {"segments": before}, facts | {"segments": alone}, RANKS)
+    )
+    found = _ask("late_rank", one)
+    assert found is None or "put right alone" not in found.evidence
+
+
 def _drifting(path: Path, seed: int, added_ns: int) -> Trace:
     """A run whose steps become longer, by so much from the first to the last."""
     trace = Trace.open(synthetic_trace(path, steps=200, seed=seed, steps_per_epoch=0))
@@ -512,6 +617,33 @@ def test_a_slow_input_says_what_of_it_is_slow(
     assert cause.detail == detail
     assert cause.cost_ns is not None
     assert cause.cost_ns.value == pytest.approx(10 * MS, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("piece", "workers", "said"),
+    [
+        ("decode", (4, 4), "the processor time of the loader's workers"),
+        ("decode", (0, 0), "the processor time of the training process"),
+        ("decode", (0, 2), "the processor time of the training process, then the loader's workers"),
+        ("read", (4, 4), "the time that waits, as for files, blocked the loader's workers"),
+        (
+            "read",
+            (0, 0),
+            "the time that waits, as for files or a core, blocked the training process",
+        ),
+        ("collate", (4, 4), "the time in collate_fn of the loader's workers"),
+    ],
+)
+def test_a_slow_input_says_which_time_of_which_process_is_longer(
+    piece: str, workers: tuple[int, int], said: str, make: Make
+) -> None:
+    before = replace(WORKERS, workers=workers[0])
+    after = replace(WORKERS, workers=workers[1], pieces={**WORKERS.pieces, piece: 48.0 * MS})
+    slow = {"phase_ns": {"data": 12 * MS}}
+    case = make(Planted(0, slow, {"loader": before}, {"loader": after}))
+    cause = _ask("input_bound", case)
+    assert cause is not None
+    assert f"to 48.0 ms per step, {said}" in cause.evidence
 
 
 def test_an_input_that_others_crowd_out_is_not_its_own_fault(make: Make) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -64,9 +65,8 @@ PLANTS = {
         {1: {"forward": 10}, 2: {"backward": 6}}, 10, ("forward",), ranks=4
     ),
     "half of the ranks": Plant({2: {"forward": 10}, 3: {"forward": 10}}, 10, ("forward",), ranks=4),
-    "another is late elsewhere": Plant(
-        {0: {"forward": 10}, 1: {"data": 5}}, 5, ("forward",), others={"input_bound": 2.5}
-    ),
+    "another is late elsewhere": Plant({0: {"forward": 10}, 1: {"data": 5}}, 10, ("forward",)),
+    "two as late elsewhere": Plant({0: {"optimizer": 13}, 1: {"data": 11}}, 13, ("optimizer",)),
     "late in one phase": Plant({1: {"forward": 12}}, 12, ("forward",)),
 }
 
@@ -124,6 +124,26 @@ def test_the_phases_in_which_the_rank_is_late_are_named(name: str, compare: Comp
     said = late.evidence.split(" per step longer")[0]
     for phase in ("input", "forward", "backward", "optimizer"):
         assert (phase in said) == (phase in plant.phases), late.evidence
+
+
+@pytest.mark.parametrize(
+    ("late", "said", "saved"),
+    [
+        ({0: {"forward": 10}, 1: {"data": 5}}, ("rank 0's forward", "rank 1's input"), (5, 0)),
+        ({0: {"optimizer": 12}, 1: {"data": 12}}, ("rank 0's optimizer", "rank 1's input"), (0, 0)),
+    ],
+)
+def test_both_ranks_that_are_late_at_once_are_named(
+    late: Added, said: tuple[str, str], saved: tuple[float, float], compare: Compare
+) -> None:
+    """Neither waits for the other, so to put one of them right saves the rest alone."""
+    (cause,) = compare(Plant(late, 0, ())).causes
+    assert all(words in cause.evidence for words in said), cause.evidence
+    alone = re.search(r"each saves (.+) for rank \d and (.+) for rank \d", cause.evidence)
+    assert alone is not None
+    for words, ms in zip(alone.groups(), saved, strict=True):
+        number, unit = words.split()
+        assert float(number) * {"ms": 1.0, "us": 1e-3, "s": 0.0}[unit] == pytest.approx(ms, abs=1)
 
 
 def test_what_the_rank_catches_up_with_is_said(compare: Compare) -> None:

@@ -37,7 +37,7 @@ _TIMED_WITHOUT_WAITING = frozenset({"read", "decode"})
 
 
 def slow_piece(case: Case, added_ns: float) -> str:
-    """Return the piece of making a batch that takes longer, in whichever process it is made.
+    """Return the piece of making a batch that takes longer, in workers or in the loop itself.
 
     The result is empty if batches are made as fast as before, or if nothing timed their making.
     """

@@ -91,6 +91,8 @@ class Cause:
     takes: Mapping[str, float] = field(default_factory=dict)
     rows: tuple[str, ...] = ()
     """The rows of the ledger that hold the cost; empty if that is not known."""
+    less: tuple[str, ...] = ()
+    """Kinds whose cost was subtracted from this one by its rule."""
     is_gain: bool = False
     """True if the target costs that much less, because the base has the cause."""
 

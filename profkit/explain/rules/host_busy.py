@@ -1,17 +1,33 @@
 """Processes outside the run take the processors: neither its ranks nor their workers.
 
-Only phases that compute are judged: outside all phases, the job itself may write or wait.
+Only phases that compute are judged: outside all phases, the job itself may write or wait. Work that
+the job itself added is not their doing, nor is more than they can have made its threads wait.
 """
 
 from __future__ import annotations
 
-from profkit.analysis.config_join import COMPUTE
+import dataclasses
+from typing import NamedTuple
+
+from profkit.analysis.config_join import COMPUTE, NOT_SAID
 from profkit.analysis.costs import INPUT
+from profkit.analysis.estimate import scale
 from profkit.explain.evidence_counters import Load
-from profkit.explain.ledger import sum_rows
+from profkit.explain.ledger import Row, sum_rows
+from profkit.explain.rules import more_calls
 from profkit.explain.rules._input import MIN_OTHER_CORES, waits_for_cores
-from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time, trains_on_host
-from profkit.text import significant
+from profkit.explain.rules.base import (
+    Case,
+    Cause,
+    from_to,
+    grew,
+    in_time,
+    is_material,
+    share_of,
+    trains_on_host,
+)
+from profkit.explain.slowness import state_of, waited_ns
+from profkit.text import duration, significant
 from profkit.vocab import Phase
 
 MIN_SWITCHES_RATIO = 1.2
@@ -54,7 +70,82 @@ def find(case: Case) -> Cause | None:
         f"went from {significant(was, 2)} to {significant(now, 2)} cores "
         f"of {significant(after.cores, 2)}"
     )
-    return Cause.from_row("host_busy", row, case.ledger, evidence, _REMEDY, explains=explains)
+    cause = Cause.from_row("host_busy", row, case.ledger, evidence, _REMEDY, explains=explains)
+    return _without_own_work(case, row, cause)
+
+
+class _OwnWork(NamedTuple):
+    """The processor time that the job used per step before and after, in ns."""
+
+    before_ns: float
+    after_ns: float
+
+    def added_ns(self, row: Row) -> float:
+        """Return how much longer the row is for it, in ns per sample and rank."""
+        longer_ns = row.base.value * (self.after_ns / self.before_ns - 1)
+        return min(max(0.0, longer_ns), row.delta.value)
+
+
+def _own_work(case: Case) -> _OwnWork | None:
+    """Return the job's own processor time, if something says that a sample is another work.
+
+    Otherwise more of it is taken for the sharing of caches and of a core's units.
+    """
+    ledger = case.ledger
+    is_other = more_calls.find(case) is not None
+    for each in ledger.differences:
+        is_stated = NOT_SAID not in {each.base, each.target}
+        is_other |= is_stated and any(map(each.can_affect, COMPUTE))
+        is_other |= each.name == "batch_size" and not ledger.per_sample
+    before_ns = case.before.own_ns(ledger.batch_factor(case.before.step_samples))
+    after_ns = case.after.own_ns(ledger.batch_factor(case.after.step_samples))
+    if not is_other or not before_ns or after_ns is None:
+        return None
+    return _OwnWork(before_ns, after_ns)
+
+
+def _without_own_work(case: Case, row: Row, cause: Cause) -> Cause | None:
+    """Return the cause less what others cannot have done, or `None` if little is left."""
+    ledger, factor, words = case.ledger, case.ledger.samples_per_step, ""
+    own, less_ns = _own_work(case), 0.0
+    if own is not None and own.added_ns(row):
+        less_ns = own.added_ns(row)
+        was, now = in_time(ledger, own.before_ns, own.after_ns)
+        words = (
+            f"; {duration(less_ns * factor)} of it are the job's own: its processor time went from "
+            f"{duration(was)} to {duration(now)} per step, and what it computes differs"
+        )
+    longest_ns = _longest_ns(case, row)
+    if longest_ns is not None and longest_ns < row.delta.value - less_ns:
+        less_ns = row.delta.value - longest_ns
+        words = (
+            f"; by the time that its threads waited for a core, at most "
+            f"{duration(longest_ns * factor)} of it are the other processes'"
+        )
+    if not words or cause.cost_ns is None:
+        return cause
+    if not is_material((row.delta.value - less_ns) * factor, ledger):
+        return None
+    cost_ns = scale(cause.cost_ns, 1 - less_ns / row.delta.value)
+    return dataclasses.replace(
+        cause,
+        cost_ns=cost_ns,
+        share_of_gap=share_of(cost_ns.value, ledger),
+        evidence=cause.evidence + words,
+        takes=dict.fromkeys(cause.takes, cost_ns.value),
+    )
+
+
+def _longest_ns(case: Case, row: Row) -> float | None:
+    """Return by how much others may have made a row longer; `None` if no wait was measured.
+
+    They make threads wait for a core, and share caches and the units of cores.
+    """
+    before, after = case.before.figure(state_of), case.after.figure(state_of)
+    if before is None or after is None or before.waited is None or after.waited is None:
+        return None
+    waits_ns = waited_ns(case.ledger, after.waited, before.waited, after.others)
+    return waits_ns + after.share_of_others * row.base.value
 
 
 def _sends_as_much(case: Case) -> bool:

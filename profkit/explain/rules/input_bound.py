@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from profkit.analysis.costs import INPUT
 from profkit.analysis.notices import is_log
+from profkit.explain.evidence import Loader
 from profkit.explain.ledger import sum_rows
 from profkit.explain.rules._input import (
     NO_WORKERS,
@@ -43,6 +44,13 @@ _REMEDIES = {
     "late",
 }
 """What to try, by the piece of the input that is slow."""
+
+_MEASURED = {
+    "read": "the time that waits, as for files, blocked",
+    "decode": "the processor time of",
+    "collate": "the time in collate_fn of",
+}
+"""The figure behind a piece of the loader."""
 
 _OTHERWISE = (
     "more workers (--workers) and a deeper prefetch; then see which of read, decode and collate "
@@ -101,7 +109,19 @@ def _describe_loader(case: Case, detail: str) -> Iterator[str]:
         longer = "takes longer"
         if case.ledger.turned:
             longer = "takes less time"
+        measured, makers = _MEASURED[detail], _describe_makers(case, before, after)
+        if detail == "read" and not (before.workers and after.workers):
+            measured = "the time that waits, as for files or a core, blocked"
         yield (
-            f"making a batch {longer}: {detail} went from {duration(first)} to {duration(then)}, "
-            "in whichever process"
+            f"making a batch {longer}: {detail} went from {duration(first)} to {duration(then)} "
+            f"per step, {measured} {makers}"
         )
+
+
+def _describe_makers(case: Case, before: Loader, after: Loader) -> str:
+    """Return the processes whose time a piece of the loader is."""
+    makers = []
+    for loader in in_time(case.ledger, before, after):
+        makers.append("the loader's workers" if loader.workers else "the training process")
+    first, then = makers
+    return first if first == then else f"{first}, then {then}"

@@ -22,8 +22,10 @@ from profkit.explain.rules._late_in_forward import (
     confirm_lateness,
     describe_trade,
     find_trade,
+    times_broadcasts,
 )
 from profkit.explain.rules._late_phases import Growth, describe_lateness, find_growth, row_of
+from profkit.explain.rules._late_ranks import LateRanks, find_late_ranks
 from profkit.explain.rules._stages import find_uneven
 from profkit.explain.rules.base import Case, Cause, grew, share_of
 from profkit.text import duration, percent
@@ -63,6 +65,10 @@ def find(case: Case) -> Cause | None:
     if late is None or find_uneven(case) is not None:  # the rank has more work
         return None
     trade = find_trade(case.after, late)
+    if trade is None and case.after.figure(times_broadcasts):
+        several = find_late_ranks(case)
+        if several is not None and _stands_out(several.cost_ns, case):
+            return _blame_several(case, several)
     confirmed = confirm_lateness(case.after, late) if trade is not None else late
     growth = find_growth(
         case, confirmed or late, has_trade=trade is not None, is_told=confirmed is not None
@@ -96,6 +102,29 @@ def find(case: Case) -> Cause | None:
         detail=rows[0],
         takes=takes,
         rows=(*rows, *({waits_in} - set(rows))),
+    )
+
+
+def _blame_several(case: Case, several: LateRanks) -> Cause:
+    """Return the cause of ranks that are late independently of each other."""
+    ranks = case.after.costs.ranks
+    added, takes, own_ns = several.cost_ns, dict[str, float](), 0.0
+    rows = dict.fromkeys(row_of(each.phase) for each in several.all)
+    for each in several.all:
+        mean_ns = each.excess_ns / ranks
+        own_ns += mean_ns
+        for kind in KINDS_BY_ROW.get(row_of(each.phase), ()):
+            takes[kind] = takes.get(kind, 0.0) + mean_ns
+    takes[WAITING_KIND] = max(0.0, added.value - own_ns)
+    return Cause(
+        "late_rank",
+        added,
+        share_of(added.value, case.ledger),
+        several.describe(case),
+        "compare these ranks' hosts, cores, disks and clocks with the others'",
+        detail=next(iter(rows)),
+        takes=takes,
+        rows=(*rows, *({Phase.ALLREDUCE.value} - set(rows))),
     )
 
 

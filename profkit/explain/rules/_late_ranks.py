@@ -1,0 +1,162 @@
+"""Several ranks that are late: in other phases, or before other meetings of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from profkit.analysis.device_times import PhaseClock
+from profkit.analysis.estimate import Estimate, Floats, estimate_ratios, scale, subtract
+from profkit.analysis.lateness import RankWork
+from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.segments import work_by_segment
+from profkit.explain.evidence import Evidence
+from profkit.explain.rules._input import is_slow_on_all_ranks
+from profkit.explain.rules._late_phases import row_of
+from profkit.explain.rules.base import Case, grew, here
+from profkit.text import duration
+from profkit.vocab import Phase
+
+MIN_SHARE = 0.1
+"""Each of several late ranks must be late by at least this share of the base's step.
+
+Ranks that share a machine differ in single phases by more than in their whole work.
+"""
+
+
+class Late(NamedTuple):
+    """A rank that is later than the others' median in one phase before one meeting."""
+
+    segment: int
+    rank: int
+    phase: str
+    excess_ns: float
+    """More than in the base, per step of its batch."""
+
+
+class LateRanks(NamedTuple):
+    """Ranks that are late independently of each other, and what that costs together."""
+
+    all: tuple[Late, ...]
+    """The latest first."""
+    cost_ns: Estimate
+    """Per step of the base's batch."""
+    alone_ns: Mapping[int, float]
+    """The part of the cost that ends if only this rank is put right."""
+
+    def describe(self, case: Case) -> str:
+        parts = []
+        for each in self.all:
+            where = "time outside all phases" if each.phase == UNKNOWN else row_of(each.phase)
+            takes = duration(each.excess_ns)
+            longer = "" if parts else " per step longer than the others'"
+            parts.append(f"rank {each.rank}'s {where} takes {takes}{longer}")
+        saved = [f"{duration(ns)} for rank {rank}" for rank, ns in self.alone_ns.items()]
+        return (
+            f"{here(case.ledger)}{', and '.join(parts)}; put right alone, each saves {_join(saved)}"
+        )
+
+
+def _join(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def find_late_ranks(case: Case) -> LateRanks | None:
+    """Return the late ranks if there are several, and what they cost together.
+
+    The cost is how much longer the latest rank takes before each meeting than it would if nobody
+    were late, less the same in the base.
+    """
+    after, before = case.after, case.before
+    if not all(map(_meet_as_one, (after, before))) or not grew(case.ledger.total, case.ledger):
+        return None
+    found = sorted(_find_late(case), key=lambda each: -each.excess_ns)
+    ranks = dict.fromkeys(each.rank for each in found)
+    if len(ranks) < 2:
+        return None
+    factor = case.ledger.batch_factor(after.step_samples)
+    known_factor = case.ledger.batch_factor(before.step_samples)
+    cost_ns = scale(_cost(segments_of(after), found), factor)
+    base = segments_of(before)
+    if len(base) == len(segments_of(after)):
+        known_ns = _cost(base, found)
+        if known_ns.value > 0:
+            cost_ns = subtract(cost_ns, scale(known_ns, known_factor))
+    alone_ns = {}
+    for rank in ranks:
+        mine = [each for each in found if each.rank == rank]
+        alone_ns[rank] = factor * _cost(segments_of(after), mine).value
+    return LateRanks(tuple(found), cost_ns, alone_ns)
+
+
+def _meet_as_one(evidence: Evidence) -> bool:
+    """Return true if all ranks do the same work and meet together, on the host's clock.
+
+    Stages of a pipeline, for example, are different work, and meet their neighbours alone.
+    """
+    sizes = pc.unique(evidence.trace.collectives["group_size"]).to_pylist()
+    is_one_group = set(sizes) <= {evidence.trace.manifest.world_size}
+    return is_one_group and evidence.costs.clock is PhaseClock.HOST
+
+
+def segments_of(evidence: Evidence) -> tuple[RankWork, ...]:
+    """Return the work before each meeting of a step, or that of whole steps."""
+    return evidence.figure(find_segments) or (evidence.work,)
+
+
+def find_segments(evidence: Evidence) -> tuple[RankWork, ...]:
+    """Return the work before each meeting of a step; nothing without several of them."""
+    if evidence.costs.clock is not PhaseClock.HOST:
+        return ()
+    return work_by_segment(evidence.basis.steps, evidence.basis.spans, evidence.used)
+
+
+def _find_late(case: Case) -> Iterable[Late]:
+    """Yield each rank and phase that is late by much more than in the base, by segment."""
+    ledger = case.ledger
+    factor = ledger.batch_factor(case.after.step_samples)
+    known_factor = ledger.batch_factor(case.before.step_samples)
+    least_ns = MIN_SHARE * ledger.total.base.value * ledger.samples_per_step
+    base = segments_of(case.before)
+    for number, work in enumerate(segments_of(case.after)):
+        same = base[number] if len(base) == len(segments_of(case.after)) else case.before.work
+        for rank, phase in work.later_by(least_ns / factor):
+            grown_ns = factor * work.mean_ns(rank, phase) - known_factor * same.mean_ns(rank, phase)
+            if grown_ns < least_ns:  # the others have become quicker
+                continue
+            change, was = scale(work.by_phase(rank)[phase], factor), same.by_phase(rank).get(phase)
+            if was is not None and was.value > 0:
+                change = subtract(change, scale(was, known_factor))
+            if change.low is None or change.low <= 0 or change.value < least_ns:
+                continue
+            if phase != Phase.DATA.value or not is_slow_on_all_ranks(case, rank):
+                yield Late(number, rank, phase, change.value)
+
+
+def _cost(segments: Sequence[RankWork], late: Iterable[Late]) -> Estimate:
+    """Return how much longer the latest ranks take than if these were as quick as the others."""
+    lost: Floats | float = 0.0
+    late = list(late)
+    for number, work in enumerate(segments):
+        whole = work.ns.sum(axis=1)
+        healed = whole.copy()
+        for each in late:
+            if each.segment == number and each.rank in work.ranks:
+                mine, phase = work.ranks.index(each.rank), work.phases.index(each.phase)
+                healthy = _healthy(work, phase, [one for one in late if one.segment == number])
+                healed[mine] -= np.maximum(0.0, work.ns[mine, phase] - healthy)
+        lost = lost + whole.max(axis=0) - healed.max(axis=0)
+    series = np.atleast_2d(np.asarray(lost, dtype=np.float64))
+    (found,) = estimate_ratios(series, np.ones_like(series))
+    return found
+
+
+def _healthy(work: RankWork, phase: int, late: Sequence[Late]) -> Floats:
+    """Return the median time of a phase over the ranks that are not late in it."""
+    name = work.phases[phase]
+    ranks = {each.rank for each in late if each.phase == name}
+    others = [place for place, rank in enumerate(work.ranks) if rank not in ranks]
+    return np.asarray(np.median(work.ns[others, phase], axis=0))
