@@ -206,21 +206,13 @@ def pipeline(model: Model, per_rank: int) -> Job:
     return job
 
 
-def make_pp(model: Model) -> Job:
-    return pipeline(model, 1)
-
-
-def make_interleaved(model: Model) -> Job:
-    return pipeline(model, 2)
-
-
 JOBS: dict[str, Callable[[Model], Job]] = {
     "ddp": make_ddp,
     "fsdp1": make_fsdp1,
     "fsdp2": make_fsdp2,
     "hsdp": make_hsdp,
-    "interleaved": make_interleaved,
-    "pp": make_pp,
+    "interleaved": lambda model: pipeline(model, 2),
+    "pp": lambda model: pipeline(model, 1),
     "tp": make_tp,
 }
 
