@@ -84,7 +84,6 @@ MESSAGES = ("send", "recv")
 LATE_SHARE = 0.6
 """A rank is named if more than this share of the waiting is for it; else ranks take turns."""
 
-
 ALSO_SHARE = 0.2
 """A late rank is late in another phase as well from this share of the waiting on."""
 
