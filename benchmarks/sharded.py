@@ -49,6 +49,7 @@ CASES: Mapping[str, tuple[str, int]] = {
     "hsdp-2x2": ("hsdp", 4),
     "tp-2": ("tp", 2),
     "pp-2": ("pp", 2),
+    "interleaved-2": ("interleaved", 2),
 }
 """The kind of each job, and its ranks."""
 

@@ -34,8 +34,11 @@ class Block(nn.Module):
         super().__init__()
         self.up = nn.Linear(width, 4 * width, bias=False)
         self.down = nn.Linear(4 * width, width, bias=False)
+        self.sleep_s = 0.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
         added: torch.Tensor = self.down(torch.relu(self.up(x)))
         return x + added
 
@@ -76,6 +79,8 @@ class Job:
     data_rank: int
     layout: dict[str, int] = field(default_factory=dict)
     keep: list[Any] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    """The blocks of this rank."""
 
 
 def plain_step(model: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], float]:
@@ -158,16 +163,29 @@ def make_tp(model: Model) -> Job:
     return Job(plain_step(model), expected, 1, 0, keep=[mesh])
 
 
-def make_pp(model: Model) -> Job:
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+def pipeline(model: Model, per_rank: int) -> Job:
+    """Return a pipeline with so many stages on each rank."""
+    from torch.distributed.pipelining import (
+        PipelineStage,
+        Schedule1F1B,
+        ScheduleInterleaved1F1B,
+    )
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("pp",))
-    rank, world = dist.get_rank(), dist.get_world_size()
-    per = -(-BLOCKS // world)
-    own = nn.Sequential(*model.blocks[rank * per : (rank + 1) * per])
-    stage = PipelineStage(own, rank, world, torch.device("cpu"), group=mesh.get_group("pp"))
-    schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=nn.functional.mse_loss)
-    optimizer = torch.optim.SGD(own.parameters(), lr=0.01)
+    rank, world, cpu = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
+    count = world * per_rank
+    blocks = [*model.blocks, *(Block() for _ in range(count - BLOCKS))]
+    per, stages = -(-len(blocks) // count), []
+    for number in range(rank, count, world):
+        part = nn.Sequential(*blocks[number * per : (number + 1) * per])
+        stages.append(PipelineStage(part, number, count, cpu, group=mesh.get_group("pp")))
+    schedule: Any
+    if per_rank == 1:
+        schedule = Schedule1F1B(stages[0], MICROBATCHES, loss_fn=nn.functional.mse_loss)
+    else:
+        schedule = ScheduleInterleaved1F1B(stages, MICROBATCHES, loss_fn=nn.functional.mse_loss)
+    parts = nn.ModuleList([stage.submod for stage in stages])
+    optimizer = torch.optim.SGD(parts.parameters(), lr=0.01)
 
     def step(x: torch.Tensor, y: torch.Tensor) -> float:
         losses: list[torch.Tensor] = []
@@ -181,9 +199,19 @@ def make_pp(model: Model) -> Job:
         optimizer.zero_grad()
         return float(torch.stack(losses).mean().detach()) if losses else 0.0
 
-    neighbours = (rank > 0) + (rank < world - 1)
+    neighbours = sum((stage.stage_index > 0) + (stage.stage_index < count - 1) for stage in stages)
     message = (neighbours * MICROBATCHES, neighbours * ACTIVATION_BYTES)
-    return Job(step, {"send": message, "recv": message}, 1, 0, keep=[mesh])
+    job = Job(step, {"send": message, "recv": message}, 1, 0, keep=[mesh])
+    job.blocks = [block for block in parts.modules() if isinstance(block, Block)]
+    return job
+
+
+def make_pp(model: Model) -> Job:
+    return pipeline(model, 1)
+
+
+def make_interleaved(model: Model) -> Job:
+    return pipeline(model, 2)
 
 
 JOBS: dict[str, Callable[[Model], Job]] = {
@@ -191,6 +219,7 @@ JOBS: dict[str, Callable[[Model], Job]] = {
     "fsdp1": make_fsdp1,
     "fsdp2": make_fsdp2,
     "hsdp": make_hsdp,
+    "interleaved": make_interleaved,
     "pp": make_pp,
     "tp": make_tp,
 }
@@ -219,6 +248,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--probe", type=int, default=0, help="count so many of the last steps")
     parser.add_argument("--late-ms", type=float, default=0.0, help="the last rank sleeps so long")
+    parser.add_argument("--slow-ms", type=float, default=0.0, help="each stage sleeps so long")
     parser.add_argument("--leave-open", action="store_true", help="destroy no process group")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -226,6 +256,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     job = JOBS[options.kind](Model())
+    for block in job.blocks[-1:] if options.kind == "pp" else job.blocks:
+        block.sleep_s = options.slow_ms / 1e3
     count = options.steps * BATCH * job.data_parallel
     torch.manual_seed(2)
     data = TensorDataset(torch.randn(count, WIDTH), torch.randn(count, WIDTH))

@@ -189,7 +189,7 @@ def straggler() -> bytes:
         )
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows), sink)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue().to_pybytes())
 
 
 SOURCES: dict[str, tuple[str, Callable[[], bytes], str]] = {

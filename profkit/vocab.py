@@ -145,6 +145,9 @@ LOST_GPU: Final = "lost_count"
 SKIPPED_STEP: Final = "skipped step"
 """Name of the span of an optimizer step that the gradient scaler skipped."""
 
+PIPELINE_MESSAGES: Final = "messages"
+"""Name of the span in which a pipeline lists messages and hands them over."""
+
 EXPOSED: Final = "exposed"
 """Name of the span in which nothing but the exchange went on."""
 

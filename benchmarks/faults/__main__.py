@@ -10,6 +10,7 @@ python benchmarks/faults list            list the faults
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -17,8 +18,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # slow_lines is next to this
 
 from fault import Fault, as_words
 from pairs import is_done, run_pairs, why_not
-from sharded import BEGIN as SHARDED
-from sharded import END as END_OF_SHARDED
 from slow_lines import keep_section
 from variants import DEVELOPMENT, HELD_OUT_2, VARIANTS, faults_of, named
 
@@ -92,7 +91,8 @@ def score(args: argparse.Namespace, variants: list[str]) -> None:
     if args.write:
         before = DOCUMENT.read_text()
         page = update_page(before, scores, both_ways, has_gpu=has_gpu())
-        page = keep_section(keep_section(page, before), before, SHARDED, END_OF_SHARDED)
+        for name in re.findall(r"(?m)^<!-- (?!end of |by )(.+) -->$", before):
+            page = keep_section(page, before, f"<!-- {name} -->", f"<!-- end of {name} -->")
         DOCUMENT.write_text(page)
 
 

@@ -1,6 +1,6 @@
 """Keep a framework imported and fork the ranks of jobs, because imports outlast a job.
 
-    python benchmarks/hangs/hang_host.py FRAMEWORK WORK AT_ONCE PLANT-VARIANT-RANKS ...
+    python benchmarks/hangs/hang_host.py FRAMEWORK WORK AT_ONCE LIMIT PLANT/VARIANT/RANKS ...
 
 Each job has a supervisor, which stands for `profkit run`: it makes the run's folder and raises the
 alarm. Its ranks are hooked as `profkit run` hooks them. After the verdict all ranks are killed, and
@@ -27,9 +27,10 @@ from pathlib import Path
 from hang_launch import free_ports, rank_variables
 from hang_plants import BY_NAME, HEALTHY, HELD_OUT, Plant
 
-LIMIT_S = 4.0
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
+LONGEST_TRAINING_S = 12.0
 AFTER_VERDICT_S = 1.0
+ALARM = "the job stands still"
 MODULES = {
     "torch": ("torch", "torch._dynamo", "torch.nn.parallel", "torch.utils.data"),
     "paddle": ("paddle", "paddle.distributed", "paddle.io"),
@@ -40,15 +41,16 @@ STEPS = {False: 30, True: 47}
 
 def main() -> None:
     framework, work, at_once = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    limit_s = float(sys.argv[4])
     for module in (*MODULES[framework], *PROFKIT):
         importlib.import_module(module)
     gc.freeze()
     running: set[int] = set()
-    for words in sys.argv[4:]:
+    for words in sys.argv[5:]:
         name, variant, ranks = words.rsplit("/", 2)
         while len(running) >= at_once:
             running.discard(os.wait()[0])
-        job = functools.partial(supervise, work, framework, name, variant, int(ranks))
+        job = functools.partial(supervise, work, framework, name, variant, int(ranks), limit_s)
         running.add(in_child(job))
     while running:
         running.discard(os.wait()[0])
@@ -63,6 +65,8 @@ def in_child(act: Callable[[], object]) -> int:
     try:
         act()
         code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
     except BaseException as error:  # noqa: BLE001  # as Python does with what nobody catches
         sys.last_value = error
         traceback.print_exc()
@@ -73,7 +77,9 @@ def in_child(act: Callable[[], object]) -> int:
         os._exit(code)
 
 
-def supervise(work: Path, framework: str, name: str, variant: str, ranks: int) -> None:
+def supervise(  # what makes a job
+    work: Path, framework: str, name: str, variant: str, ranks: int, limit_s: float
+) -> None:
     """Run one job until its verdict, end it, and keep what profkit said."""
     from profkit.hangs.account import read_account
     from profkit.run.hang_alarm import HangAlarm
@@ -81,24 +87,29 @@ def supervise(work: Path, framework: str, name: str, variant: str, ranks: int) -
     from profkit.trace import RunManifest
 
     plant = HEALTHY if name == HEALTHY.name else BY_NAME[name]
-    folder = work / f"{framework}-{ranks}-{variant}-{name}"
+    folder = work / f"{framework}-{ranks}-{variant}-{name}-{limit_s:g}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     run = make_run(folder / "runs", "job", RunManifest(name, framework, world_size=ranks))
     is_held_out = variant == HELD_OUT
     culprit = ranks // 2 - 1 if is_held_out else ranks - 1
-    words = [name, variant, culprit, STEPS[is_held_out], LIMIT_S, folder]
+    at = min(STEPS[is_held_out], int(LONGEST_TRAINING_S / plant.step_s))
+    words = [name, variant, culprit, at, limit_s, folder]
     said: list[tuple[float, str]] = []
     launcher = in_child(lambda: launch(framework, run, ranks, list(map(str, words))))
-    alarm = HangAlarm(run, LIMIT_S, lambda line: said.append((time.time(), line)))
+    alarm = HangAlarm(run, limit_s, lambda line: said.append((time.time(), line)))
     alarm.start()
     started = time.time()
-    said_at = wait_for_verdict(launcher, said, folder, plant)
+    deadline = time.monotonic() + PATIENCE_S + 2 * limit_s
+    said_at, has_ended = wait_for_verdict(launcher, said, folder, plant, deadline)
     time.sleep(AFTER_VERDICT_S)
     alarm.stop()  # whoever kills the ranks kills `profkit run` as well
     with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher, signal.SIGKILL)
     planted = folder / "planted"
+    if not planted.exists() and plant is not HEALTHY:
+        print(f"{folder.name}: the job ended before the hang, see its log", file=sys.stderr)
+        return
     planted_at = float(planted.read_text()) if planted.exists() else started
     result = {
         "plant": name,
@@ -106,8 +117,12 @@ def supervise(work: Path, framework: str, name: str, variant: str, ranks: int) -
         "ranks": ranks,
         "variant": variant,
         "culprit": culprit,
+        "limit_s": limit_s,
+        "step_s": plant.step_s,
         "said_after_s": None if said_at is None else said_at - planted_at,
-        "alarms": sum("the job stands still" in line for _, line in said),
+        "has_ended": has_ended,
+        "alarms": sum(ALARM in line for _, line in said),
+        "early_alarms": sum(ALARM in line and at < planted_at for at, line in said),
         "said": [line for _, line in said],
         "account": read_account(run).as_json(),
     }
@@ -115,19 +130,24 @@ def supervise(work: Path, framework: str, name: str, variant: str, ranks: int) -
 
 
 def wait_for_verdict(
-    launcher: int, said: list[tuple[float, str]], folder: Path, plant: Plant
-) -> float | None:
-    """Return when profkit said the verdict; `None` if the job ended without one.
+    launcher: int,
+    said: list[tuple[float, str]],
+    folder: Path,
+    plant: Plant,
+    deadline: float,
+) -> tuple[float | None, bool]:
+    """Return when profkit said the verdict, if it did, and true if the job ended before.
 
     What it said of the job's start does not count.
     """
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline and os.waitpid(launcher, os.WNOHANG) == (0, 0):
+    has_ended = False
+    while time.monotonic() < deadline and not has_ended:
         has_come = find_verdict(said, folder, plant) is not None
         if has_come and not (plant.goes_on or plant.ends):
             break
+        has_ended = os.waitpid(launcher, os.WNOHANG) != (0, 0)
         time.sleep(0.1)
-    return find_verdict(said, folder, plant)
+    return find_verdict(said, folder, plant), has_ended
 
 
 def find_verdict(said: list[tuple[float, str]], folder: Path, plant: Plant) -> float | None:
@@ -151,11 +171,11 @@ def launch(framework: str, run: Path, ranks: int, words: list[str]) -> None:
     for rank in range(ranks):
         running.add(in_child(functools.partial(be_a_rank, framework, run, rank, ports, words)))
     while running:
-        pid, status = os.wait()
+        time.sleep(0.1)  # as torchrun, which looks ten times a second, and ends ranks so
+        pid, status = os.waitpid(-1, os.WNOHANG)
         running.discard(pid)
         if status:
-            time.sleep(0.1)  # as a launcher that looks ten times a second
-            os.killpg(0, signal.SIGKILL)
+            os.killpg(0, signal.SIGTERM)
 
 
 def be_a_rank(framework: str, run: Path, rank: int, ports: list[int], words: list[str]) -> None:
@@ -164,7 +184,7 @@ def be_a_rank(framework: str, run: Path, rank: int, ports: list[int], words: lis
     os.environ.update(
         {
             "PROFKIT_RUN": str(run.absolute()),
-            "PROFKIT_HANG_AFTER": str(LIMIT_S),
+            "PROFKIT_HANG_AFTER": words[4],
             "PROFKIT_COLLECT": "none",
         }
     )

@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
+import stat
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from hang_plants import BY_NAME, HEALTHY
 
 PLANT, VARIANT, RANK, STEP, LIMIT, FOLDER = sys.argv[1:7]
 ME = int(os.environ["RANK"])
@@ -25,6 +30,10 @@ HELD_OUT = VARIANT == "held-out"
 SITES: Any = importlib.import_module("hang_other_sites" if HELD_OUT else "hang_sites")
 STEPS = 10_000
 EVALUATED_S = 2.5
+PAIR = sorted({int(RANK), (int(RANK) + 1) % WORLD})
+"""The ranks of a group that is smaller than the job, if there are more than two."""
+
+STEP_S = BY_NAME.get(PLANT, HEALTHY).step_s
 SIMPLE = {
     "sleep": SITES.decode_sleeping,
     "spin": SITES.spin,
@@ -39,6 +48,15 @@ SIMPLE = {
     "killed": SITES.die,
     "exited": SITES.leave,
     "late": lambda: SITES.late(2 * LIMIT_S),
+    "slow_steps": SITES.decode_sleeping,
+    "helper": SITES.wait_for_helper,
+    "deadlock": SITES.cross_locks,
+    "network": SITES.ask_server,
+    "coroutine": SITES.run_coroutine,
+    "file": lambda: SITES.wait_for_file(FOLDER),
+    "logging": SITES.log_line,
+    "crash": SITES.crash,
+    "quit": SITES.quit_early,
 }
 """The hangs between two steps that need no framework."""
 
@@ -62,11 +80,41 @@ def plant_sample(index: int) -> None:
         SITES.read_sample()
     if index == 8 * AT and plant("data_worker_stopped"):
         SITES.stop()
+    if index == 8 * AT and plant("data_worker_dead"):
+        SITES.die()
 
 
+@dataclass
 class SlowToSave:
     """Takes long to be pickled."""
 
+    seconds: float = 1.5 * LIMIT_S
+
     def __reduce__(self) -> Any:
-        time.sleep(1.5 * LIMIT_S)
+        time.sleep(self.seconds)  # site: checkpoint
         return dict, ()
+
+
+def cut_links() -> None:
+    """Have the sockets between ranks stay open and pass nothing on."""
+    note_time()
+    silent, other = socket.socketpair()
+    store = int(os.environ["MASTER_PORT"])
+    for number in list(map(int, os.listdir("/proc/self/fd"))):
+        try:
+            if not stat.S_ISSOCK(os.fstat(number).st_mode) or number in {
+                silent.fileno(),
+                other.fileno(),
+            }:
+                continue
+            peer = socket.socket(fileno=os.dup(number))
+            ports = {peer.getsockname()[1], peer.getpeername()[1]}
+        except (OSError, IndexError):
+            continue
+        if store not in ports:
+            KEPT.append(peer)
+            os.dup2(silent.fileno(), number)
+    KEPT.extend([silent, other])
+
+
+KEPT: list[Any] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from typing import Any
@@ -17,12 +18,15 @@ from hang_job import (
     IS_CULPRIT,
     LIMIT_S,
     ME,
+    PAIR,
     PLANT,
     SIMPLE,
     SITES,
+    STEP_S,
     STEPS,
     WORLD,
     SlowToSave,
+    cut_links,
     note_time,
     plant,
     plant_sample,
@@ -80,20 +84,90 @@ def hang_in_loop(model: Any) -> None:
         dist.all_gather([], paddle.ones([1]))  # site: mismatch_op
     if plant("mismatch_order"):
         dist.barrier()  # site: mismatch_order
+    if plant("store"):
+        SITES.wait_for_key(paddle.base.core.create_or_get_global_tcp_store(), "another key")
+    if plant("receive"):
+        dist.recv(paddle.ones([3]), (ME + 1) % WORLD)  # site: receive
+    if plant("new_group"):
+        dist.new_group(list(range(WORLD)))  # site: new_group
+    if plant("evaluate_with_ddp"):
+        model.eval()
+        with paddle.no_grad():
+            dist.all_gather([], paddle.ones([1]))  # site: evaluate_with_ddp
+    if plant("device"):
+        SITES.wait_for_device(stand_in_device())
+    hang_together(model)
+
+
+def hang_together(model: Any) -> None:
+    """Take part in a hang in which other ranks have a part, too."""
+    if PLANT == "link":
+        cut_links()
+    if PLANT == "device_everywhere":
+        note_time()
+        SITES.wait_for_device(stand_in_device())
+    if PLANT == "subgroup":
+        if plant("subgroup"):
+            SITES.decode_sleeping()
+        if ME in PAIR:
+            dist.all_reduce(paddle.ones([1]), group=GROUPS[0])
     if PLANT == "groups":
         note_time()
         if IS_CULPRIT:
             dist.all_reduce(paddle.ones([1]), group=GROUPS[1])  # site: groups
         dist.all_reduce(paddle.ones([1]), group=GROUPS[0])
-    if PLANT == "evaluate":
-        if plant("evaluate"):
-            model.eval()
-            SITES.evaluate(model, EVALUATED_S * LIMIT_S)
-            model.train()
-        dist.barrier()
+    if PLANT in LONG:
+        take_long(model)
+
+
+LONG = ("evaluate", "compile", "checkpoint")
+
+
+def take_long(model: Any) -> None:
+    """Have one rank do what may take long, while the others wait in a barrier."""
+    if plant("evaluate"):
+        model.eval()
+        SITES.evaluate(model, EVALUATED_S * LIMIT_S)
+        model.train()
+    if plant("compile"):
+        compiled = paddle.jit.to_static(compiled_slowly, full_graph=True)
+        compiled(paddle.ones([2]))  # site: compile
+    if plant("checkpoint"):
+        saved: Any = {"slow": SlowToSave(EVALUATED_S * LIMIT_S)}
+        paddle.save(saved, os.path.join(FOLDER, "checkpoint.pd"))
+    dist.barrier()
+
+
+def compiled_slowly(value: Any) -> Any:
+    """Compute little; tracing this takes long."""
+    paddle.jit.not_to_static(SITES.slow_backend)(EVALUATED_S * LIMIT_S)
+    return value + 1
+
+
+def stand_in_device() -> Any:
+    """Return Paddle's own function that waits for a device, which never answers."""
+    paddle.device.cuda.core._device_synchronize = time.sleep  # noqa: SLF001  # there is no GPU
+    return functools.partial(paddle.device.cuda.synchronize, 900)
+
+
+def share_loss(loss: Any) -> None:
+    """Exchange the loss; one rank may send another size or type, or forget it."""
+    if NOW == AT and plant("mismatch_size"):
+        loss = paddle.ones([70_000])
+    if NOW == AT and plant("mismatch_type"):
+        loss = loss.astype("float64")
+    if NOW == AT and plant("skipped_call"):
+        return
+    dist.all_reduce(loss)  # site: mismatch_size, mismatch_type
 
 
 GROUPS: list[Any] = []
+
+
+def make_groups() -> None:
+    """Make the groups of a hang that needs some."""
+    for members in {"groups": [range(WORLD)] * 2, "subgroup": [PAIR]}.get(PLANT, []):
+        GROUPS.append(dist.new_group(list(members)))
 
 
 def main() -> None:
@@ -101,8 +175,7 @@ def main() -> None:
     if plant("join"):
         SITES.before_joining()
     dist.init_parallel_env()
-    if PLANT == "groups":
-        GROUPS.extend(dist.new_group(list(range(WORLD))) for _ in range(2))
+    make_groups()
     paddle.seed(0)
     model = paddle.DataParallel(Model())
     optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())
@@ -111,19 +184,21 @@ def main() -> None:
     for NOW, batch in enumerate(loader):
         if NOW == AT:
             hang_in_loop(model)
-        loss = model(batch)
-        loss.backward()
+            if plant("uneven"):
+                break
+        loss = model(batch)  # site: skipped_call
+        loss.backward()  # site: skipped_call
         optimizer.step()
         optimizer.clear_grad()
-        dist.all_reduce(loss.detach())
-        time.sleep(0.03)
-        if PLANT in {"late", "evaluate"} and AT + 20 < NOW:
+        share_loss(loss.detach())
+        time.sleep(STEP_S)
+        if PLANT in {"late", *LONG} and AT + 20 < NOW:
             break
         if PLANT == "healthy":
             live_well(model, NOW)
             if 2 * AT + 10 <= NOW:
                 break
-    dist.barrier()
+    dist.barrier()  # site: uneven
 
 
 def live_well(model: Any, step: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from datetime import timedelta
@@ -17,12 +18,15 @@ from hang_job import (
     IS_CULPRIT,
     LIMIT_S,
     ME,
+    PAIR,
     PLANT,
     SIMPLE,
     SITES,
+    STEP_S,
     STEPS,
     WORLD,
     SlowToSave,
+    cut_links,
     note_time,
     plant,
     plant_sample,
@@ -81,7 +85,7 @@ class Model(torch.nn.Module):
 NOW = 0
 
 
-def hang_in_loop(model: Any) -> None:  # noqa: C901, PLR0912  # one branch per plant
+def hang_in_loop(model: Any) -> None:
     """Hang between two steps, if this rank is to."""
     for name, act in SIMPLE.items():
         if plant(name):
@@ -93,38 +97,92 @@ def hang_in_loop(model: Any) -> None:  # noqa: C901, PLR0912  # one branch per p
         dist.barrier()  # site: mismatch_order
     if plant("store"):
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001  # no public name
-        SITES.wait_for_key(store)
+        SITES.wait_for_key(store, ["another key"])
     if plant("receive"):
         dist.recv(torch.ones(3), (ME + 1) % WORLD)  # site: receive
+    if plant("new_group"):
+        dist.new_group(list(range(WORLD)))  # site: new_group
     if plant("evaluate_with_ddp"):
         model.eval()
         with torch.no_grad():
             model.train(False)
             parts = [torch.zeros(1) for _ in range(WORLD)]
             dist.all_gather(parts, torch.ones(1))  # site: evaluate_with_ddp
+    if plant("device"):
+        SITES.wait_for_device(stand_in_device())
+    hang_together(model)
+
+
+def hang_together(model: Any) -> None:
+    """Take part in a hang in which other ranks have a part, too."""
     if PLANT == "link":
         cut_links()
-    if PLANT == "evaluate" and NOW == AT:
-        if plant("evaluate"):
-            model.eval()
-            SITES.evaluate(model, EVALUATED_S * LIMIT_S)
-            model.train()
-        dist.barrier()
-    if PLANT == "groups" and NOW == AT:
-        cross_groups()
-    if PLANT == "compile" and NOW == AT:
-        if plant("compile"):
-            torch.compile(lambda value: value + 1, backend=slow_compiler)(torch.ones(2))
-        dist.barrier()
+    if PLANT == "device_everywhere":
+        note_time()
+        SITES.wait_for_device(stand_in_device())
+    if PLANT == "subgroup":
+        if plant("subgroup"):
+            SITES.decode_sleeping()
+        if ME in PAIR:
+            dist.all_reduce(torch.ones(1), group=GROUPS[0])
+    if PLANT == "groups":
+        note_time()
+        if IS_CULPRIT:
+            dist.all_reduce(torch.ones(1), group=GROUPS[1])  # site: groups
+        dist.all_reduce(torch.ones(1), group=GROUPS[0])
+    if PLANT in LONG:
+        take_long(model)
+
+
+LONG = ("evaluate", "compile", "checkpoint")
+
+
+def take_long(model: Any) -> None:
+    """Have one rank do what may take long, while the others wait in a barrier."""
+    if plant("evaluate"):
+        model.eval()
+        SITES.evaluate(model, EVALUATED_S * LIMIT_S)
+        model.train()
+    if plant("compile"):
+        compiled = torch.compile(plus_one, backend=slow_compiler)  # site: compile
+        compiled(torch.ones(2))  # site: compile
+    if plant("checkpoint"):
+        slow = SlowToSave(EVALUATED_S * LIMIT_S)
+        torch.save({"slow": slow}, os.path.join(FOLDER, "checkpoint.pt"))
+    dist.barrier()
+
+
+def stand_in_device() -> Any:
+    """Return torch's own function that waits for a device, which never answers."""
+    torch.cuda._lazy_init = int  # type: ignore[assignment]  # noqa: SLF001  # there is no GPU
+    torch.cuda._exchange_device = torch.cuda._maybe_exchange_device = bool  # noqa: SLF001
+    forever = functools.partial(time.sleep, 900)
+    torch._C._cuda_synchronize = forever  # type: ignore[attr-defined]  # noqa: SLF001
+    return torch.cuda.synchronize
+
+
+GROUPS: list[Any] = []
+
+
+def make_groups() -> None:
+    """Make the groups of a hang that needs some."""
+    for members in {"groups": [range(WORLD)] * 2, "subgroup": [PAIR]}.get(PLANT, []):
+        GROUPS.append(dist.new_group(list(members)))
 
 
 def share_loss(loss: torch.Tensor) -> None:
-    """Exchange the loss; one rank may send another size or type."""
+    """Exchange the loss; one rank may send another size or type, or forget it."""
     if NOW == AT and plant("mismatch_size"):
         loss = torch.ones(70_000)
     if NOW == AT and plant("mismatch_type"):
         loss = loss.double()
+    if NOW == AT and plant("skipped_call"):
+        return
     dist.all_reduce(loss)  # site: mismatch_size, mismatch_type
+
+
+def plus_one(value: Any) -> Any:
+    return value + 1
 
 
 def slow_compiler(graph: Any, inputs: Any) -> Any:
@@ -132,50 +190,12 @@ def slow_compiler(graph: Any, inputs: Any) -> Any:
     return graph.forward
 
 
-def cross_groups() -> None:
-    """Have the ranks wait for each other in two groups."""
-    everybody: Any = list(range(WORLD))
-    first: Any = dist.new_group(everybody)
-    second: Any = dist.new_group(everybody)
-    note_time()
-    if IS_CULPRIT:
-        dist.all_reduce(torch.ones(1), group=second)  # site: groups
-    dist.all_reduce(torch.ones(1), group=first)
-
-
-def cut_links() -> None:
-    """Have the sockets between ranks stay open and pass nothing on."""
-    import socket
-    import stat
-
-    note_time()
-    silent, other = socket.socketpair()
-    store = int(os.environ["MASTER_PORT"])
-    for number in list(map(int, os.listdir("/proc/self/fd"))):
-        try:
-            if not stat.S_ISSOCK(os.fstat(number).st_mode) or number in {
-                silent.fileno(),
-                other.fileno(),
-            }:
-                continue
-            peer = socket.socket(fileno=os.dup(number))
-            ports = {peer.getsockname()[1], peer.getpeername()[1]}
-        except (OSError, IndexError):
-            continue
-        if store not in ports:
-            KEPT.append(peer)
-            os.dup2(silent.fileno(), number)
-    KEPT.extend([silent, other])
-
-
-KEPT: list[Any] = []
-
-
 def main() -> None:
     global NOW
     if plant("join"):
         SITES.before_joining()
     dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+    make_groups()
     torch.manual_seed(0)
     model = DistributedDataParallel(Model())
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -184,19 +204,21 @@ def main() -> None:
     for NOW, batch in enumerate(loader):
         if NOW == AT:
             hang_in_loop(model)
+            if plant("uneven"):
+                break
         optimizer.zero_grad()
-        loss = model(batch)
-        loss.backward()
+        loss = model(batch)  # site: skipped_call
+        loss.backward()  # site: skipped_call
         optimizer.step()
         share_loss(loss.detach())
-        time.sleep(0.03)
-        if PLANT in {"late", "evaluate", "compile"} and AT + 20 < NOW:
+        time.sleep(STEP_S)
+        if PLANT in {"late", *LONG} and AT + 20 < NOW:
             break
         if PLANT == "healthy":
             live_well(model, NOW)
             if 3 * AT <= NOW:
                 break
-    dist.barrier()
+    dist.barrier()  # site: uneven
     dist.destroy_process_group()
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import fcntl
+import glob
+import logging
+import multiprocessing
 import os
 import select
 import signal
@@ -12,6 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 
 FOREVER_S = 900.0
 
@@ -106,8 +111,8 @@ def slow_backend(seconds: float) -> None:
         hash(until)  # site: compile
 
 
-def wait_for_key(store: object) -> None:
-    store.wait(["another key"])  # type: ignore[attr-defined]  # site: store
+def wait_for_key(store: object, keys: object) -> None:
+    store.wait(keys)  # type: ignore[attr-defined]  # site: store
 
 
 def before_joining() -> None:
@@ -116,3 +121,68 @@ def before_joining() -> None:
 
 def read_sample() -> None:
     threading.Event().wait(FOREVER_S)  # site: sample
+
+
+def wait_for_helper() -> None:
+    context = multiprocessing.get_context("fork")
+    answers: multiprocessing.queues.SimpleQueue[int] = context.SimpleQueue()
+    helper = context.Process(target=os._exit, args=(1,), daemon=True)
+    helper.start()
+    helper.join()
+    answers.get()  # site: helper
+
+
+def cross_locks() -> None:
+    thread = threading.Thread(target=threading.Event().wait, daemon=True)
+    thread.start()
+    thread.join()  # site: deadlock
+
+
+def ask_server() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    with socket.create_connection(server.getsockname()) as client, client.makefile() as answer:
+        answer.readline()  # site: network
+
+
+async def fetch() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def run_coroutine() -> None:
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(fetch())  # site: coroutine
+
+
+def wait_for_file(folder: str) -> None:
+    while not glob.glob(os.path.join(folder, "*.ready")):  # site: file
+        threading.Event().wait(0.05)  # site: file
+
+
+class Courier(logging.Handler):
+    """A handler whose receiver does not take the record."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        threading.Event().wait()  # site: logging
+
+
+def log_line() -> None:
+    logger = logging.getLogger("courier")
+    logger.addHandler(Courier())
+    logger.error("a sample is too large")
+
+
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGBUS)
+
+
+def quit_early() -> None:
+    raise SystemExit("no space is left")
+
+
+class Clock:
+    def stop(self, synchronize: Callable[[], object]) -> None:
+        synchronize()  # site: device
+
+
+def wait_for_device(synchronize: Callable[[], object]) -> None:
+    Clock().stop(synchronize)

@@ -1,4 +1,7 @@
-"""The planted hangs: the class of each, and if its line in the job's code is known."""
+"""The planted hangs: the class of each, and if its line in the job's code is known.
+
+The class is what is true of the job, written down before the job ran.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,17 @@ class Plant:
     """True if the job goes on after a while."""
     ends: bool = False
     """True if the job ends by itself, so that the files alone give the verdict."""
+    step_s: float = 0.03
+    """So long does the job sleep in each step."""
 
 
 NEVER = ("never entered",)
 DATA = ("waiting for data",)
 MISMATCH = ("mismatch",)
+DEVICE = ("device busy",)
 DEAD = ("rank dead",)
 EVALUATION = ("only some ranks evaluate",)
 STORE = ("waiting for the store or rendezvous",)
-TORCH = ("torch",)
 PLANTS = (
     Plant("sleep", NEVER, "sleep"),
     Plant("spin", NEVER, "spin"),
@@ -47,25 +52,42 @@ PLANTS = (
     Plant("pipe", NEVER, "pipe"),
     Plant("forward", NEVER, "lock"),
     Plant("backward", NEVER, "sleep"),
+    Plant("slow_steps", NEVER, "sleep", step_s=1.0),
+    Plant("helper", (*NEVER, *DATA), "helper"),
+    Plant("deadlock", NEVER, "deadlock"),
+    Plant("network", NEVER, "network"),
+    Plant("coroutine", NEVER, "coroutine"),
+    Plant("file", NEVER, "file"),
+    Plant("logging", NEVER, "logging"),
+    Plant("subgroup", NEVER, "sleep"),
     Plant("data_inline", DATA, "sample"),
     Plant("data_worker", DATA, "sample"),
     Plant("data_worker_stopped", DATA),
+    Plant("data_worker_dead", (*DEAD, *DATA), ends=True),
+    Plant("device", DEVICE, "device"),
+    Plant("device_everywhere", DEVICE, "device", everybody=True),
     Plant("mismatch_op", MISMATCH, "mismatch_op"),
     Plant("mismatch_order", MISMATCH, "mismatch_order"),
-    Plant("mismatch_size", MISMATCH, "mismatch_size", TORCH, ends=True),
-    Plant("mismatch_type", MISMATCH, "mismatch_size", TORCH, ends=True),
+    Plant("mismatch_size", MISMATCH, "mismatch_size", ends=True),
+    Plant("mismatch_type", MISMATCH, "mismatch_size", ends=True),
     Plant("groups", MISMATCH, "groups"),
-    Plant("link", ("all entered, none left",), frameworks=TORCH, everybody=True),
+    Plant("uneven", MISMATCH, "uneven"),
+    Plant("skipped_call", MISMATCH, "skipped_call"),
+    Plant("link", ("all entered, none left",), everybody=True),
     Plant("killed", DEAD, ends=True),
     Plant("exited", DEAD, ends=True),
     Plant("raise", DEAD, "raise", ends=True),
+    Plant("crash", DEAD, ends=True),
+    Plant("quit", DEAD, ends=True),
     Plant("stopped", ("rank stopped",)),
     Plant("join", STORE, "join"),
-    Plant("store", STORE, "store", TORCH),
-    Plant("receive", MISMATCH, "receive", TORCH),
+    Plant("store", STORE, "store"),
+    Plant("new_group", (*STORE, *MISMATCH), "new_group"),
+    Plant("receive", MISMATCH, "receive"),
     Plant("evaluate", EVALUATION, "evaluate", level="notice"),
-    Plant("evaluate_with_ddp", EVALUATION, "evaluate_with_ddp", TORCH),
-    Plant("compile", ("compile on one rank",), "compile", TORCH, level="notice"),
+    Plant("evaluate_with_ddp", EVALUATION, "evaluate_with_ddp"),
+    Plant("compile", ("compile on one rank",), "compile", level="notice"),
+    Plant("checkpoint", ("checkpoint",), "checkpoint", level="notice"),
     Plant("late", ("entered late",), "late", goes_on=True),
 )
 HEALTHY = Plant("healthy", (), level="", goes_on=True)
@@ -78,6 +100,7 @@ def lines_of(site: str, variant: str, framework: str) -> set[tuple[str, int]]:
     names = [
         "hang_other_sites.py" if variant == HELD_OUT else "hang_sites.py",
         f"hang_job_{framework}.py",
+        "hang_job.py",
     ]
     for name in names:
         for number, line in enumerate((HERE / name).read_text().splitlines(), 1):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import logging
+import multiprocessing
 import os
 import queue
 import signal
+import socket
 import subprocess
+import sys
 import threading
 import time
+import urllib.request
+from collections.abc import Callable
 
 FOREVER_S = 600.0
 
@@ -85,7 +92,7 @@ def slow_backend(seconds: float) -> None:
     time.sleep(seconds)  # site: compile
 
 
-def wait_for_key(store: object) -> None:
+def wait_for_key(store: object, keys: object) -> None:
     store.get("a key that nobody sets")  # type: ignore[attr-defined]  # site: store
 
 
@@ -95,3 +102,63 @@ def before_joining() -> None:
 
 def read_sample() -> None:
     time.sleep(FOREVER_S)  # site: sample
+
+
+def wait_for_helper() -> None:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.apply(signal.raise_signal, (signal.SIGKILL,))  # site: helper
+
+
+def cross_locks() -> None:
+    first, second, both = threading.Lock(), threading.Lock(), threading.Barrier(2)
+
+    def take_in_other_order() -> None:
+        with second:
+            both.wait()
+            first.acquire()
+
+    threading.Thread(target=take_in_other_order, daemon=True).start()
+    with first:
+        both.wait()
+        second.acquire()  # site: deadlock
+
+
+def ask_server() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    urllib.request.urlopen(f"http://127.0.0.1:{server.getsockname()[1]}/labels")  # site: network
+
+
+def run_coroutine() -> None:
+    asyncio.run(asyncio.sleep(FOREVER_S))  # site: coroutine
+
+
+def wait_for_file(folder: str) -> None:
+    while not os.path.exists(os.path.join(folder, "preprocessed")):  # site: file
+        time.sleep(0.1)  # site: file
+
+
+def log_line() -> None:
+    handler, held = logging.StreamHandler(), threading.Event()
+
+    def keep_lock() -> None:
+        with handler.lock:  # type: ignore[union-attr]  # every handler has one here
+            held.set()
+            time.sleep(FOREVER_S)
+
+    logger = logging.getLogger("train")
+    logger.addHandler(handler)
+    threading.Thread(target=keep_lock, daemon=True).start()
+    held.wait()
+    logger.warning("a sample is too large")  # site: logging
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+def quit_early() -> None:
+    sys.exit(3)
+
+
+def wait_for_device(synchronize: Callable[[], object]) -> None:
+    synchronize()  # site: device

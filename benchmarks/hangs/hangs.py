@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--framework", choices=BOTH, action="append")
     parser.add_argument("--variant", choices=(DEVELOPMENT, HELD_OUT), action="append")
     parser.add_argument("--ranks", type=int, action="append")
+    parser.add_argument("--limit", type=float, default=4.0, help="seconds without a step")
     parser.add_argument("--at-once", type=int, default=3, help="jobs that run together")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_intermixed_args()
@@ -39,7 +40,9 @@ def main() -> None:
         for variant in args.variant or [DEVELOPMENT, HELD_OUT]:
             for ranks in args.ranks or [2, 4]:
                 for plant in (*PLANTS, HEALTHY):
-                    folder = args.work / f"{framework}-{ranks}-{variant}-{plant.name}"
+                    folder = (
+                        args.work / f"{framework}-{ranks}-{variant}-{plant.name}-{args.limit:g}"
+                    )
                     is_wanted = not args.plants or plant.name in args.plants
                     is_done = (folder / "result.json").exists()
                     if is_wanted and framework in plant.frameworks and not is_done:
@@ -51,6 +54,7 @@ def main() -> None:
                 framework,
                 args.work,
                 args.at_once,
+                args.limit,
                 *jobs,
             ]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}

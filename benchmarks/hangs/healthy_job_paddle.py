@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from typing import Any
 
 import numpy as np
 import paddle
 import paddle.distributed as dist
-from healthy_plan import CHECKPOINT, EVALUATION, SlowToSave, evaluate, own_plan
+from healthy_plan import CHECKPOINT, EVALUATION, SlowToSave, own_plan
 from paddle.io import DataLoader, Dataset
 
 PLAN, ME, FOLDER = own_plan("paddle", sys.argv[1:])
@@ -34,6 +35,8 @@ class Samples(Dataset):  # type: ignore[type-arg]  # Paddle 2.6 has no generic o
 
 def main() -> None:
     dist.init_parallel_env()
+    time.sleep(PLAN.before[ME])
+    dist.barrier()
     paddle.seed(0)
     net = paddle.nn.Sequential(paddle.nn.Linear(32, 64), paddle.nn.ReLU(), paddle.nn.Linear(64, 1))
     model = paddle.DataParallel(net)
@@ -42,7 +45,7 @@ def main() -> None:
     def validate(seconds: float) -> None:
         net.eval()
         with paddle.no_grad():
-            evaluate(lambda: net(paddle.ones([BATCH, 32])), seconds)
+            PLAN.evaluate(lambda: net(paddle.ones([BATCH, 32])), seconds)
         net.train()
 
     def save(seconds: float) -> None:
@@ -60,6 +63,7 @@ def main() -> None:
             optimizer.step()
             optimizer.clear_grad()
             PLAN.live(number // PLAN.accumulation, ME, acts, dist.barrier)
+    time.sleep(PLAN.after[ME])
     dist.barrier()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from healthy_plan import CHECKPOINT, COMPILE, EVALUATION, SlowToSave, evaluate, own_plan
+from healthy_plan import CHECKPOINT, COMPILE, EVALUATION, SlowToSave, own_plan
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -44,6 +44,8 @@ def slow_compiler(seconds: float) -> Any:
 
 def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+    time.sleep(PLAN.before[ME])
+    dist.barrier()
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
     model = DistributedDataParallel(net)
@@ -52,7 +54,7 @@ def main() -> None:
     def validate(seconds: float) -> None:
         net.eval()
         with torch.no_grad():
-            evaluate(lambda: net(torch.ones(BATCH, 32)), seconds)
+            PLAN.evaluate(lambda: net(torch.ones(BATCH, 32)), seconds)
         net.train()
 
     def save(seconds: float) -> None:
@@ -72,6 +74,7 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             PLAN.live(number // PLAN.accumulation, ME, acts, dist.barrier)
+    time.sleep(PLAN.after[ME])
     dist.barrier()
     dist.destroy_process_group()
 

@@ -38,6 +38,11 @@ class Plan:
     slow_every: int
     steps: int
     parts: tuple[Part, ...]
+    busy: float
+    """The part of a step and of an evaluation in which a processor is used."""
+    before: tuple[float, float]
+    """So long does each rank work before its first step, and after its last one."""
+    after: tuple[float, float]
 
     @classmethod
     def draw(cls, seed: int, framework: str, limit_s: float) -> Plan:
@@ -65,15 +70,24 @@ class Plan:
             drawn.randint(20, 80),
             step + drawn.randint(20, 60),
             tuple(parts),
+            drawn.choice((0.02, 0.1, 0.5)),
+            *(drawn.choice(((0.0, 0.0), (long_s, 0.0), (long_s, long_s))) for _ in range(2)),
         )
 
     def take_step(self, rank: int) -> None:
         """Spend the time of one batch, part of it busy."""
         seconds = self.step_s * (self.slower if rank else 1.0)
-        until = time.monotonic() + seconds / 2
+        until = time.monotonic() + seconds * self.busy
         while time.monotonic() < until:
             sum(range(100))
-        time.sleep(seconds / 2)
+        time.sleep(seconds * (1 - self.busy))
+
+    def evaluate(self, score: Callable[[], object], seconds: float) -> None:
+        """Score again and again, until the time is over."""
+        until = time.monotonic() + seconds
+        while (now := time.monotonic()) < until:
+            score()
+            time.sleep((time.monotonic() - now) * (1 / self.busy - 1))
 
     def read_sample(self, index: int) -> None:
         """Spend the time of a sample that is slow to read, now and then."""
@@ -100,13 +114,6 @@ def own_plan(framework: str, words: list[str]) -> tuple[Plan, int, str]:
     """Return the plan, the rank and the folder of a job, from its arguments."""
     seed, limit_s, folder = words
     return Plan.draw(int(seed), framework, float(limit_s)), int(os.environ["RANK"]), folder
-
-
-def evaluate(score: Callable[[], object], seconds: float) -> None:
-    """Score again and again, until the time is over."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        score()
 
 
 @dataclass

@@ -41,8 +41,7 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     (
         (
             r"workers|prefetch|persistent_workers|data|loader|dali|bad_samples|distinct_samples|"
-            r"generated.*|"
-            r"packages\.(nvidia-dali.*|pillow|torchvision)|variables\.DALI_.*"
+            r"generated.*|packages\.(nvidia-dali.*|pillow|torchvision)|variables\.DALI_.*"
         ),
         "input",
     ),
@@ -70,6 +69,7 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     (r"batch_shapes|batch_elements", "input, h2d, compute"),
     (r"packages\.(torch|paddlepaddle.*|triton.*)|nvidia_driver", "compute, allreduce"),
     (r"batch_size|global_batch_size", "any, per sample"),
+    (r"pipeline\..*", "forward, backward, allreduce, unknown"),
     (r"world_size|gpus|nodes|variables\.(NCCL|GLOO)_.*|bucket.*|backend", "allreduce, input"),
     (r"evaluate.*|validate.*|checkpoint.*|log_every", "other"),
 )
@@ -79,9 +79,10 @@ A knob that matches none can affect any row.
 """
 
 _PROVENANCE = re.compile(
-    r"imported_from|sources|stated|told_by_file_name|log_grammar|log_of|sample_unit|"
+    r"imported_from|sources|stated|told_by_file_name|log_grammar|log_of|sample_unit|reduced|"
     r"samples_counted_of|rows_speak_for_ranks|cards_of_one_node|(slow_lines|fast_epoch_ends)\..*|"
-    r"data_parallel\..*|reduced|repeats\..*|machine_probes|batch_elements_error|packages\.pyarrow|"
+    r"data_parallel\..*|pipeline\.own_stages|repeats\..*|machine_probes|packages\.pyarrow|"
+    r"batch_elements_error|"
     r"variables\.PADDLE_(MASTER|\w*ENDPOINTS?|TRAINER_ID|(GLOBAL|LOCAL)_RANK|RANK_IN_NODE)"
 )
 """The origin of a run, how it is read, and the ports of its ranks are no settings of the job."""

@@ -142,6 +142,8 @@ class Matched:
     count: int
     matched_count: int
     ends_shared: bool
+    rows: pa.Table
+    """The same collectives, as they were recorded."""
 
     def waited_for(self) -> dict[int, float]:
         """Return each rank's share of all waiting, by the collectives that it was last in.
@@ -204,6 +206,7 @@ def match_all(rows: pa.Table) -> Matched:
         count=len(quickest),
         matched_count=int(matched.sum()),
         ends_shared=bool(shared.any()),
+        rows=rows,
     )
 
 
@@ -272,7 +275,7 @@ def exposed_windows(spans: pa.Table, used: Ints) -> pa.Table:
             own = pc.coalesce(device, exposed[name])
             exposed = exposed.set_column(place, exposed.schema.field(name), own)
         exposed = exposed.filter(pc.or_(timed, pc.invert(on_device)))
-    return exposed.select(["rank", "step", "start_ns", "end_ns"])
+    return exposed
 
 
 def _split_rank(rank: int, found: Matched, windows: pa.Table, steps: int) -> RankExchange:

@@ -25,6 +25,7 @@ from profkit.analysis.notices import find_notices, is_log
 from profkit.analysis.own_cost import OwnCost, own_cost
 from profkit.analysis.phase_basis import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, phase_basis
 from profkit.analysis.phases import step_times
+from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.rank_lines import lines_by_rank
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.analysis.stacks import CodeView, view_code
@@ -106,6 +107,8 @@ class Overview:
     """With device times, the ledger's costs: the phases are their parts."""
     sharing: Sharing = OWN_SAMPLES
     """The ranks that train on the same samples."""
+    sharded: ShardedExchange | None = None
+    """The exchange by dimension; `None` unless the job has several, or modules, or messages."""
     device_times: DeviceTimes | None = None
     """The device times that were recorded; `None` if the run is not profkit's, or on no device."""
 
@@ -189,6 +192,7 @@ def build_overview(
         costs=basis.costs,
         device_times=find_device_times(trace),
         sharing=trace.sharing,
+        sharded=sharded_exchange(trace, basis),
     )
 
 

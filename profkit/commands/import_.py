@@ -53,7 +53,14 @@ def run(args: argparse.Namespace) -> int:
     importers, broken = IMPORTERS.load_all()
     print_broken("importer", broken)
     plan = plan_import(args.files, importers, args.format)
+    read_too: set[Path] = set()
+    for name, sources in plan.sources.items():
+        if hasattr(importers[name], "companions"):
+            for source in sources:
+                read_too |= importers[name].companions(source)
     for path in plan.unknown:
+        if path in read_too:
+            continue
         print(f"profkit: {safe_text(str(path))}: unknown format, skipped", file=sys.stderr)
     target = Target(args.output, ImportOptions(args.name, args.samples_per_step, args.keep_private))
     runs = []

@@ -32,6 +32,7 @@ from profkit.explain.causes import find_all
 from profkit.explain.coverage import Coverage, cover
 from profkit.explain.efficiency import doubt, doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
+from profkit.explain.exchange_ledger import ExchangeLedger, compare_places
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
@@ -58,6 +59,8 @@ class Explained:
     causes: tuple[Cause, ...]
     caveats: tuple[str, ...]
     kernels: KernelLedger | None = None
+    exchange: ExchangeLedger | None = None
+    """The exchange by place; null unless a run is sharded, and all waits were timed."""
     lines: LineChanges | None = None
     """Lines of code by phase; null unless both runs sampled stacks."""
 
@@ -140,7 +143,8 @@ def explain_sides(
     caveats += _flags([run.trace for run in (*bases, *targets)])
     kernels = compare_kernels(before, after, ledger, ceilings)
     lines = _compare_lines(before, after, ledger)
-    return Explained(case, tuple(causes), tuple(caveats), kernels, lines)
+    exchange = compare_places(ledger, before, after)
+    return Explained(case, tuple(causes), tuple(caveats), kernels, exchange, lines)
 
 
 def _uneven_starts(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Iterator[str]:

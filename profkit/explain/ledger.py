@@ -294,5 +294,7 @@ def why_not_at_all(ledger: Ledger) -> str:
     if ledger.total.base.value > 0 and ledger.total.delta.low is not None:
         return ""
     if not any(ledger.steps_needed):
+        if ledger.total.base.value > 0:
+            return "too few lines of a log state different times to give an interval"
         return "the used steps took no time at all"
     return plain_difference(ledger.base, ledger.target)

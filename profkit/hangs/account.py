@@ -72,7 +72,7 @@ def read_account(run: Path) -> Account:
             verdicts.append(event["verdict"])
         elif event["event"] == MOVED and verdicts:
             alarms = [each for each in verdicts if each.get("level") == Level.ALARM.value]
-            chosen = {**(alarms or verdicts)[-1], "stood_s": event.get("stood_s")}
+            chosen = {**(alarms or verdicts)[0], "stood_s": event.get("stood_s")}
             if chosen.get("class") == HangClass.NEVER_ENTERED.value:
                 chosen["class"] = HangClass.ENTERED_LATE.value
             past.append(chosen)

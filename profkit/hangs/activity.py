@@ -6,7 +6,7 @@ Frameworks are known by their files and functions. The innermost frame that is k
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -43,9 +43,13 @@ class _Known(NamedTuple):
 _MEETINGS = (
     "init_process_group|_new_process_group_helper|_store_based_barrier|new_group|_new_group.*"
     "|new_subgroups.*|split_group|init_device_mesh|_setup_world_group_and_device"
+    "|_create_.*_process_group"
 )
 _TABLE = (
     _Known(Doing.COMPILE, r"torch/_dynamo/convert_frame\.py"),
+    _Known(Doing.COMPILE, r"torch/__init__\.py", "compile"),
+    _Known(Doing.COMPILE, r"torch/_dynamo/eval_frame\.py", "_?optimize|get_compiler_fn"),
+    _Known(Doing.COMPILE, r"torch/(_dynamo|_inductor|_functorch)/", "<module>"),
     _Known(Doing.COMPILE, r"torch/_inductor/(compile_fx|async_compile|graph|scheduler)\.py"),
     _Known(Doing.COMPILE, r"torch/_inductor/codegen/"),
     _Known(Doing.COMPILE, r"torch/_inductor/codecache\.py", "(?!.*call).*(load|compile).*"),
@@ -123,6 +127,8 @@ def find_activity(status: Status) -> Activity:
         decided, function = found[0]
         if decided in WAITS_FOR_RANKS:
             return Activity(decided, outermost_function(stack, decided), place, evaluates)
+        if decided is Doing.DATA:
+            place = place_in_loader((stack, *status.other_stacks)) or place
         return Activity(decided, function.rpartition(".")[2], place, evaluates)
     port = status.store.rpartition(":")[2]
     if port and status.reads.endswith(f":{port}"):
@@ -130,6 +136,16 @@ def find_activity(status: Status) -> Activity:
     if status.region:
         return Activity(Doing.CHECKPOINT, status.region, place, evaluates)
     return Activity(Doing.CODE if stack else Doing.UNKNOWN, "", place, evaluates)
+
+
+def place_in_loader(stacks: Iterable[Sequence[Frame]]) -> Frame | None:
+    """Return the job's line that a loader runs; Paddle's reads samples in a thread of its own."""
+    for stack in stacks:
+        place = own_frame(stack, OWN_CODE)
+        callers = stack[stack.index(place) + 1 :] if place is not None else ()
+        if any(_look_up(frame) is Doing.DATA for frame in callers):
+            return place
+    return None
 
 
 def names_evaluation(function: str) -> bool:

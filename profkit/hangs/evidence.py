@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from profkit.collectors._origins import Origins
 from profkit.errors import UnreadableError
 from profkit.hangs.processes import ENDED_STATES, GONE, STOPPED
 from profkit.hangs.status import (
+    ENDED,
     FAILED,
     FOLDER,
     RUNNING,
@@ -43,6 +45,9 @@ SILENT_AFTER_S = 6.0
 TOGETHER_NS = 50_000_000
 """Processes that end this close to each other were ended together."""
 
+FORCED = {-signal.SIGTERM: 2, -signal.SIGKILL: 1}
+"""A launcher ends ranks with these signals, and begins with SIGTERM."""
+
 MOST_STACK_BYTES = 1_000_000
 _THREAD = re.compile(r"(?m)^(?:Current thread|Thread) 0x")
 _ORIGINS = Origins()
@@ -58,6 +63,8 @@ class Evidence:
     world_size: int
     states: Mapping[int, str] = field(default_factory=dict)
     """States of the ranks' processes, seen from outside: stopped or ended."""
+    exit_codes: Mapping[int, int] = field(default_factory=dict)
+    """Exit codes of ranks, if they are not 0 and were seen; negative for a signal."""
     silent: frozenset[int] = frozenset()
     """Ranks that have written nothing while others did."""
     native: frozenset[int] = frozenset()
@@ -74,10 +81,18 @@ class Evidence:
         return self.states.get(rank, "?") in STOPPED
 
     def is_dead(self, rank: int) -> bool:
-        """Return true if a rank's process is gone, and the rank has not reported its end."""
+        """Return true if a rank's process is gone, and the rank has reported no end or error.
+
+        A rank that has called `sys.exit` reports an end, and its exit code shows that it failed.
+        """
         status = self.ranks.get(rank)
         is_gone = self.states.get(rank, "?") in ENDED_STATES
-        return status is not None and status.state == RUNNING and is_gone
+        return status is not None and is_gone and ends_badly(status, self.exit_codes.get(rank))
+
+
+def ends_badly(status: Status, code: int | None) -> bool:
+    """Return true if the end of this process is not the one that it has reported."""
+    return status.state == RUNNING or (status.state == ENDED and code is not None)
 
 
 def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | None:
@@ -111,10 +126,12 @@ def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | 
     for rank, status in chosen.items():
         chosen[rank] = dataclasses.replace(status, workers=join_workers(status, workers))
     world_size = max([max(chosen) + 1, *(status.world_size for status in statuses)])
+    exit_codes = read_exit_codes(folder, chosen)
     return Evidence(
         chosen,
         min(world_size, 100_000),
-        read_states(folder, chosen),
+        read_states(folder, chosen, exit_codes),
+        exit_codes,
         frozenset(silent),
         frozenset(native),
         tuple(damaged),
@@ -128,7 +145,22 @@ def choose_status(statuses: list[Status]) -> Status:
     return max(recent, key=lambda status: (status.steps, bool(status.calls), -status.started_ticks))
 
 
-def read_states(folder: Path, ranks: Mapping[int, Status]) -> dict[int, str]:
+def read_exit_codes(folder: Path, ranks: Mapping[int, Status]) -> dict[int, int]:
+    """Return the exit codes that `profkit run` saw on each host."""
+    codes = {}
+    for path in folder.glob(f"*{HOST_SUFFIX}"):
+        own = _dictionary(read_or_nothing(path).get("exit_codes"))
+        host = path.name.removesuffix(HOST_SUFFIX)
+        for rank, status in ranks.items():
+            code = own.get(str(status.pid)) if plain_host(status.host) == host else None
+            if isinstance(code, int) and code:
+                codes[rank] = code
+    return codes
+
+
+def read_states(
+    folder: Path, ranks: Mapping[int, Status], exit_codes: Mapping[int, int]
+) -> dict[int, str]:
     """Return the last states that `profkit run` or another rank saw of these processes."""
     places = {(plain_host(status.host), str(status.pid)): rank for rank, status in ranks.items()}
     seen = read_peers(ranks, places)
@@ -151,7 +183,8 @@ def read_states(folder: Path, ranks: Mapping[int, Status]) -> dict[int, str]:
             ends[rank], seen[rank] = ended_ns, GONE
             if isinstance(told_ns, int) and ended_ns > told_ns - TOGETHER_NS:
                 were_told.add(rank)
-    first = keep_first_ends(seen, ends, ranks)
+    bad = {rank: at for rank, at in ends.items() if ends_badly(ranks[rank], exit_codes.get(rank))}
+    first = keep_first_ends(seen, bad, ranks, exit_codes)
     return {rank: state for rank, state in first.items() if rank not in were_told}
 
 
@@ -169,21 +202,29 @@ def read_peers(
 
 
 def keep_first_ends(
-    seen: dict[int, str], ends: Mapping[int, int], ranks: Mapping[int, Status]
+    seen: dict[int, str],
+    ends: Mapping[int, int],
+    ranks: Mapping[int, Status],
+    exit_codes: Mapping[int, int],
 ) -> dict[int, str]:
     """Drop the ends of ranks that ended after another one: their launcher ends them then.
 
-    If all ended together, something outside the job ended it.
+    If all ended together and in the same way, something outside the job ended it. A rank that ended
+    without an error, but before a rank that SIGTERM ended, may have had an exit code that nobody saw.
     """
-    ends = {rank: ended_ns for rank, ended_ns in ends.items() if ranks[rank].state == RUNNING}
-    reported = [status.written_ns for status in ranks.values() if status.state == FAILED]
+    is_told = all(exit_codes.get(rank) == -signal.SIGTERM for rank in ends)
+    explaining = {FAILED, ENDED} if is_told else {FAILED}
+    reported = [status.written_ns for status in ranks.values() if status.state in explaining]
     if not ends:
         return seen
     first = min([*ends.values(), *reported])
-    later = [rank for rank, ended_ns in ends.items() if ended_ns - first > TOGETHER_NS]
-    if not later and len(ends) == len(ranks) > 1:
-        later = list(ends)
-    return {rank: state for rank, state in seen.items() if rank not in later}
+    together = [rank for rank, ended_ns in ends.items() if ended_ns - first <= TOGETHER_NS]
+    forces = {rank: FORCED.get(exit_codes.get(rank, 0), 0) for rank in together}
+    least = min(forces.values(), default=0)
+    kept = [rank for rank, force in forces.items() if force == least]
+    if len(kept) == len(ranks) > 1:
+        kept = []
+    return {rank: state for rank, state in seen.items() if rank in kept or rank not in ends}
 
 
 def _dictionary(value: Any) -> dict[str, Any]:

@@ -17,6 +17,9 @@ ZOMBIE, DEAD = "Z", "X"
 STOPPED = frozenset("Tt")
 ENDED_STATES = frozenset({GONE, ZOMBIE, DEAD})
 
+EXIT_FIELD = 49
+"""Index of `exit_code` in `/proc/PID/stat`, after the name."""
+
 _X86_64 = {
     0: "read", 1: "write", 7: "poll", 17: "pread64", 19: "readv", 23: "select", 34: "pause",
     35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg",
@@ -82,6 +85,20 @@ def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
         elif name in _POLLS and pid == os.getpid() and len(words) > 1:
             reads = describe_descriptor(pid, first_polled(int(words[1], 16)), proc)
     return look._replace(system_call=name, reads=reads, kernel_wait=kernel_wait)
+
+
+def find_exit_code(pid: int, *, proc: Path = PROC) -> int | None:
+    """Return the exit code of a process that its parent has not reaped; negative for a signal.
+
+    The kernel shows 0 as well if it does not want to say, so that 0 is returned as unknown.
+    """
+    try:
+        text = (proc / str(pid) / "stat").read_text(errors="replace")
+        fields = text.rpartition(")")[2].split()
+        code = os.waitstatus_to_exitcode(int(fields[EXIT_FIELD]))
+    except (OSError, IndexError, ValueError):
+        return None
+    return code if code and fields[0] in ENDED_STATES else None
 
 
 @functools.cache

@@ -197,8 +197,9 @@ def class_of(
 ) -> HangClass:
     """Return the class of ranks that have not entered a collective, by what they do."""
     known = [activities[rank] for rank in culprits if rank in activities]
-    if not known:
-        return HangClass.NEVER_ENTERED
+    states = {evidence.ranks[rank].state for rank in culprits if rank in activities}
+    if RUNNING not in states:
+        return HangClass.RANK_DEAD if states else HangClass.NEVER_ENTERED
     doing = {activity.doing for activity in known}
     if doing == {Doing.MEETING}:
         return HangClass.STORE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -109,7 +110,8 @@ def say_rank(verdict: Verdict, rank: int) -> str:
     if status.state == FAILED:
         return f"{who} ended with {safe_text(status.error)}{_place(verdict, rank, ' at ')}{where}"
     if verdict.evidence.is_dead(rank):
-        return f"{who} is dead: its process {status.pid} is gone{where}{say_last_place(status)}"
+        end = say_end(status, verdict.evidence.exit_codes.get(rank))
+        return f"{who} {end}{where}{say_last_place(status)}"
     if status.state != RUNNING:
         return f"{who} has ended, after {status.steps:,} steps"
     if verdict.evidence.is_stopped(rank):
@@ -140,6 +142,19 @@ def _place(verdict: Verdict, rank: int, before: str) -> str:
                 return f"{before}{shown_name(inside)} in {safe_text(worker.name)}"
     place = activity.place or (status.stack[0] if status.stack else None)
     return f"{before}{shown_name(place)}" if place is not None else ""
+
+
+def say_end(status: Status, code: int | None) -> str:
+    """Return how a process ended: its exit code or signal, if somebody saw it."""
+    if code is None:
+        return f"is dead: its process {status.pid} is gone"
+    if code > 0:
+        return f"ended with exit code {code} (process {status.pid})"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was ended by {name} (process {status.pid})"
 
 
 def say_last_place(status: Status) -> str:

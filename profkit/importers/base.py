@@ -35,10 +35,8 @@ LONGEST_NAME = 4_096
 LONGEST_FILE_NAME = 120
 _GZIP = b"\x1f\x8b"
 _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
-_SUFFIXES = (
-    *(".gz", ".json", ".trace", ".pt", ".sqlite", ".log", ".txt", ".pkl", ".jsonl"),
-    ".parquet",
-)
+_SUFFIXES = (".gz", ".json", ".trace", ".pt", ".sqlite", ".log", ".txt", ".pkl", ".jsonl",
+             ".parquet")  # fmt: skip
 _OTHER_PLACE = "choose another place with --output"
 
 
@@ -67,7 +65,10 @@ class Imported:
 
 
 class Importer(Protocol):
-    """One format. `name` is its name for `--format`, `title` the one that people know."""
+    """One format. `name` is its name for `--format`, `title` the one that people know.
+
+    If it reads further files with one of its own, `companions(path)` returns them.
+    """
 
     name: str
     title: str

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -36,7 +37,7 @@ from profkit.importers.logs.assemble import (
     parse_log,
 )
 from profkit.importers.logs.epoch_ends import find_fast_ends
-from profkit.importers.logs.parsed import Mean, ParsedLog
+from profkit.importers.logs.parsed import Mean, Metadata, ParsedLog
 from profkit.importers.logs.placing import (
     PlacedSteps,
     drop_untimed,
@@ -44,7 +45,7 @@ from profkit.importers.logs.placing import (
     world_size,
 )
 from profkit.importers.logs.slow import as_config
-from profkit.importers.logs.text import read_lines
+from profkit.importers.logs.text import as_count, read_lines
 from profkit.importers.reading.blocks import TornError, read_beginning, read_blocks
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
@@ -212,6 +213,7 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         "step_times": log.times.value,
         "steps_per_line": statistics.mode(windows) if windows else None,
         "printed_every": _printed_every(log),
+        "parallel": _dimensions(metadata),
         "rows_speak_for_ranks": metadata.data_ranks or metadata.world_size,
         "cards_of_one_node": metadata.cards_of_one_node,
         "accumulation": metadata.accumulation,
@@ -222,6 +224,18 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         "stated": results or None,
     }
     return {key: value for key, value in config.items() if value is not None}
+
+
+def _dimensions(metadata: Metadata) -> dict[str, int] | None:
+    """Return the dimensions of a job whose cards split a model, as far as the log states them."""
+    world, data_ranks = metadata.world_size, metadata.data_ranks
+    if not world or not data_ranks or world == data_ranks:
+        return None
+    sizes = {"dp": data_ranks}
+    for name, knob in (("tp", "tensor_parallel"), ("pp", "pipeline_parallel")):
+        if size := as_count(metadata.knobs.get(knob)):
+            sizes[name] = size
+    return sizes if math.prod(sizes.values()) == world else {"dp": data_ranks}
 
 
 def _printed_every(log: ParsedLog) -> int | None:

@@ -93,6 +93,7 @@ def overview(view: Overview) -> dict[str, Any]:
         "first_loss": _scaled(view.first_loss, 1.0),
         "last_loss": _scaled(view.last_loss, 1.0),
         "exchange": exchange(view),
+        "exchange_by_dimension": view_json.of(view.sharded),
         "own_cost_ms_per_step": own_cost(view),
         "own_cost_opening_ms": _ms(view.own_cost.opening_ns),
         "collectives": view_json.links(view.links),

@@ -29,6 +29,7 @@ from profkit.report.document import (
 )
 from profkit.report.log_words import is_log, sample_unit
 from profkit.report.overview_document import Illustrated, illustrate, quality, ranks_section, strip
+from profkit.report.sharded_sections import exchange_places
 from profkit.report.words import interval_words, level_words
 from profkit.text import amount, percent, plural, signed
 from profkit.trace import Trace
@@ -69,6 +70,7 @@ def explained(
         rows_that_add_up(view),
         *changed_lines(view, BASE, TARGET),
         *kernels(view, is_page=is_page),
+        *exchange_places(view.exchange, view.ledger),
         causes(view),
         differences(view, is_page=is_page),
         steps(ledger, sides or {}),

@@ -56,6 +56,9 @@ def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str
         "profkit_in_all_ns": row_json(ledger.switched) if ledger.switched else None,
         "lines": changes_json(view.lines),
         "kernels": kernels(view.kernels),
+        "exchange_by_dimension_ns": [row_json(row) for row in view.exchange.rows()]
+        if view.exchange
+        else None,
         "steps": {"base": steps_used(ledger.base), "target": steps_used(ledger.target)},
         "findings": list(map(cause_json, view.causes)),
         "explained": coverage_json(view.coverage),

@@ -58,7 +58,11 @@ def log_quality(view: Overview) -> Iterator[str]:
     if view.world_size > 1:
         others = view.world_size - 1
         which = "the other one" if others == 1 else f"the other {others:,}"
-        yield f"the log is of one rank; it says nothing about {which}"
+        has_timers = any(
+            "the slowest rank" in str(each) for each in view.config.get("stated") or ()
+        )
+        known = "has only the timers of" if has_timers else "says nothing about"
+        yield f"the log is of one rank; it {known} {which}"
     elif not view.quality:
         yield "all lines about training were read" if not view.flags else "see the flags"
 

@@ -40,6 +40,7 @@ from profkit.report.log_words import (
     sample_unit,
     source_rows,
 )
+from profkit.report.sharded_sections import sharded_sections
 from profkit.report.words import (
     clock_words,
     exchange_meanings,
@@ -171,6 +172,7 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         yield Section("Step times", (note,), (("", strip(drawn.points)),))
         yield from ranks_section(drawn, "Ranks")
     yield from exchange_sections(view)
+    yield from sharded_sections(view.sharded)
     yield from kernel_sections(view)
     yield quality({"": view})
     if drawn is not None:

@@ -17,7 +17,7 @@ from typing import Any
 from profkit.clock import now_ns, wall_ns
 from profkit.hangs.evidence import HOST_SUFFIX, Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, append_event
-from profkit.hangs.processes import ENDED_STATES, GONE, is_visible, look_at
+from profkit.hangs.processes import ENDED_STATES, GONE, find_exit_code, is_visible, look_at
 from profkit.hangs.status import (
     FOLDER,
     LONGEST_TICK_S,
@@ -81,6 +81,7 @@ class HangAlarm:
         self._known: set[str] = set()
         self._ends: dict[str, int] = {}
         self._states: dict[str, str] = {}
+        self._exit_codes: dict[str, int] = {}
         self._offset_ns = wall_ns() - now_ns()
         self._quiet_until_ns = 0
         """After a jump of the clock, when all statuses are written again."""
@@ -90,6 +91,7 @@ class HangAlarm:
         self._settling: tuple[str, int] | None = None
         """What kind of standstill was seen, and since when it has not changed."""
         self._said: list[tuple[HangClass, Level, tuple[int, ...]]] = []
+        self._seen_before: tuple[HangClass, Level, tuple[int, ...]] | None = None
         self._latest: Verdict | None = None
         self.unresolved = ""
         """The last verdict of an alarm after which the job has not moved."""
@@ -141,7 +143,11 @@ class HangAlarm:
                 self._judge(evidence, wall, now)
 
     def _note_end(self, descriptor: int, poll: select.poll) -> None:
-        self._ends[self._descriptors.pop(descriptor)] = wall_ns()
+        name = self._descriptors.pop(descriptor)
+        self._ends[name] = wall_ns()
+        code = find_exit_code(int(name))  # until the launcher reaps it
+        if code is not None:
+            self._exit_codes[name] = code
         poll.unregister(descriptor)
         os.close(descriptor)
         self._write_states()
@@ -170,6 +176,7 @@ class HangAlarm:
             "written_ns": wall_ns(),
             "states": self._states,
             "ended_ns": self._ends,
+            "exit_codes": self._exit_codes,
             "told_ns": self._told_ns,
         }
         with contextlib.suppress(OSError):  # on a full disk, verdicts are still printed
@@ -198,6 +205,10 @@ class HangAlarm:
         if verdict is None:
             return
         is_settled = self._has_settled(verdict, now)
+        key = (verdict.kind, verdict.level, verdict.ranks)
+        # When the job moves again, the ranks' statuses are of different moments for one look.
+        is_stable = self._since_ns is None or key == self._seen_before
+        self._seen_before = key
         # Nobody waits, and the job computes or has not begun: nothing to say.
         is_idle = verdict.kind is HangClass.OWN_CODE and verdict.level is Level.NOTICE
         if left_ns > 0 or is_idle or not is_settled:
@@ -206,8 +217,7 @@ class HangAlarm:
             moved_ns = min(s.moved_ns for s in running if self._left_ns(s, wall) <= 0)
             self._since_ns = now - (wall - moved_ns)
             self._said.clear()
-        key = (verdict.kind, verdict.level, verdict.ranks)
-        if key not in self._said:
+        if key not in self._said and is_stable:
             self._said.append(key)
             self._report(verdict, wall)
 

@@ -16,6 +16,7 @@ from profkit.analysis.whatif.graph import build_graph
 from profkit.analysis.whatif.operations import (
     BACKWARD,
     FORWARD,
+    FORWARD_RECEIVE,
     FORWARD_SEND,
     Operations,
     ReplayError,
@@ -121,6 +122,37 @@ def test_a_stage_without_its_receives_is_an_error(tmp_path: Path) -> None:
     gone = (operations.kind == kind) & (operations.stage == 1) & (operations.sequence > 3)
     with pytest.raises(ReplayError, match="stage 1 has 4 forward-send for 8 forward-compute"):
         prepare(changed(operations, ~gone))
+
+
+@pytest.mark.parametrize(("kind", "late"), [(FORWARD_RECEIVE, True), (FORWARD_SEND, False)])
+def test_messages_that_were_recorded_and_never_sent_change_nothing(
+    kind: str, late: bool, tmp_path: Path
+) -> None:
+    """A receive after the last computation has begun, or a send before the first one has ended."""
+    operations = read_operations(run_pipeline(PipelinePlan()).write(tmp_path))
+    chosen = (operations.kind == operations.kinds.index(FORWARD)) & (operations.stage == 1)
+    moments: dict[tuple[int, int], tuple[int, int]] = {}
+    for row in np.flatnonzero(chosen).tolist():
+        key = int(operations.step[row]), int(operations.rank[row])
+        start, end = int(operations.start[row]), int(operations.end[row])
+        known = moments.get(key, (start, end))
+        moments[key] = max(known[0], start), min(known[1], end)
+    columns = {name: column for name, column in vars(operations).items() if name != "kinds"}
+    own = (operations.kind == operations.kinds.index(kind)) & (operations.stage == 1)
+    rows = np.flatnonzero(own & (operations.sequence == operations.sequence[own].max()))
+    extra = {name: column[rows].copy() for name, column in columns.items()}
+    extra["sequence"] += 1
+    extra["duration"][:] = 1_000
+    for place, row in enumerate(rows.tolist()):
+        last_start, first_end = moments[int(operations.step[row]), int(operations.rank[row])]
+        extra["start"][place] = last_start + 100_000 if late else first_end - 200_000
+    if not late:  # numbers count by start
+        extra["sequence"][:] = 0
+        columns["sequence"] = columns["sequence"] + own
+    joined = {name: np.concatenate([column, extra[name]]) for name, column in columns.items()}
+    found = find_slowdown(prepare(Operations(kinds=operations.kinds, **joined)))
+    usual = find_slowdown(prepare(operations))
+    assert found.replayed_ns.tolist() == usual.replayed_ns.tolist()
 
 
 @pytest.mark.parametrize("kind", [FORWARD, BACKWARD])

@@ -7,6 +7,10 @@ import json
 import os
 import platform
 import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,8 +19,8 @@ from profkit.analysis.views.runs import HUNG_STATE, read_head
 from profkit.hangs.account import FINE, HUNG, LONG, UNKNOWN, read_account, say_standstill
 from profkit.hangs.evidence import HOST_SUFFIX, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, SUFFIX, is_hung
-from profkit.hangs.processes import pid_space
-from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status
+from profkit.hangs.processes import find_exit_code, look_at, pid_space
+from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status, plain_host
 from profkit.run.hang_alarm import HangAlarm
 from profkit.trace.jsonfile import replace_json
 from profkit.trace.manifest import RunManifest
@@ -159,6 +163,22 @@ def test_an_alarm_is_raised_when_the_limit_is_over(run: Path) -> None:
     assert said
 
 
+def test_a_verdict_of_the_moment_in_which_the_job_moves_is_not_said(run: Path) -> None:
+    """The late rank's status is a second older than that of the rank that has moved on."""
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    write(run, rank(0), rank(1), rank(2), late())
+    judge_now(alarm, run, NOW)
+    moving = {"stack": IN_CODE, "calls": calls(56, done=True)}
+    write(run, rank(0, **moving), rank(1, **moving), rank(2, **moving))
+    look_at_ranks(alarm, run, NOW)
+    assert not any("own code" in line for line in said)
+    write(run, *(rank(number, moved_ns=NOW) for number in range(4)))
+    look_at_ranks(alarm, run, NOW)
+    (past,) = read_account(run).past
+    assert (past["class"], past["ranks"]) == ("entered late", [3])
+
+
 def test_a_job_that_computes_after_its_last_step_says_nothing(run: Path) -> None:
     said: list[str] = []
     for number in range(4):
@@ -189,6 +209,92 @@ def test_ranks_that_a_launcher_ended_are_not_called_dead(run: Path, after_ms: in
     assert evidence is not None
     dead = [number for number in range(4) if evidence.is_dead(number)]
     assert dead == ([3] if after_ms > 100 else [])
+
+
+def exit_codes_of(run: Path) -> Mapping[int, int]:
+    evidence = read_evidence(run)
+    return evidence.exit_codes if evidence is not None else {}
+
+
+def wait_until(has_come: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and not has_come():
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(3, "ended with exit code 3"), (-11, "was ended by SIGSEGV")]
+)
+def test_a_rank_that_quits_explains_the_ends_of_the_others(
+    run: Path, code: int, words: str
+) -> None:
+    """`sys.exit` runs the end of the process, so that the rank reports no error."""
+    quits = late(state=ENDED, written_ns=NOW - SECOND)
+    write(run, rank(0), rank(1), rank(2), quits)
+    ends = {str(1000 + number): NOW + SECOND // 10 for number in range(3)}
+    codes = {"1000": -9, "1001": -9, "1002": -9, "1003": code}
+    content = {"states": {}, "ended_ns": {**ends, "1003": NOW}, "exit_codes": codes}
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+    verdict = read_account(run).verdict
+    assert verdict is not None
+    assert (verdict["class"], verdict["ranks"]) == ("rank dead", [3])
+    assert f"rank 3 {words} (process 1003) at step 55" in verdict["text"]
+
+
+def test_a_rank_that_ended_unseen_explains_why_others_were_told_to_end(run: Path) -> None:
+    """The launcher may reap the rank before anybody can read its exit code."""
+    moving = calls(56, done=False)
+    quits = late(state=ENDED, calls=(), calls_from="", stack=(), written_ns=NOW - SECOND)
+    write(run, rank(0, calls=moving), rank(1, calls=moving), rank(2, calls=moving), quits)
+    ends = {str(1000 + number): NOW for number in range(4)}
+    codes = {"1000": -15, "1001": -15, "1002": -15}
+    content = {"states": {}, "ended_ns": ends, "exit_codes": codes}
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+    verdict = read_account(run).verdict
+    assert verdict is not None
+    assert (verdict["class"], verdict["ranks"]) == ("rank dead", [3])
+    assert "ranks 0-2 wait in all_reduce #56; rank 3 has ended, after 55 steps" in verdict["text"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "dead"),
+    [
+        ((-15, -15, -15, 1), [3]),
+        ((-15, -15, -9, -15), [2]),
+        ((-9, -9, -6, -9), [2]),
+        ((-9, -9, -9, -9), []),
+        ((-15, -15, -15, -15), []),
+    ],
+)
+def test_a_launcher_that_is_quick_is_known_by_its_signal(
+    run: Path, codes: tuple[int, ...], dead: list[int]
+) -> None:
+    """A launcher looks often, so that the ends of all ranks may be milliseconds apart."""
+    write(run, rank(0), rank(1), rank(2), late())
+    ends = {str(1000 + number): NOW + number * 5_000_000 for number in range(4)}
+    exit_codes = {str(1000 + number): code for number, code in enumerate(codes)}
+    content = {"states": {}, "ended_ns": ends, "exit_codes": exit_codes}
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+    evidence = read_evidence(run)
+    assert evidence is not None
+    assert [number for number in range(4) if evidence.is_dead(number)] == dead
+
+
+def test_the_exit_code_of_a_rank_is_seen_until_its_launcher_reaps_it(run: Path) -> None:
+    words = "import sys; sys.stdin.read(); sys.exit(3)"
+    child = subprocess.Popen([sys.executable, "-c", words], stdin=subprocess.PIPE)
+    write(run, late(pid=child.pid, host=platform.node(), started_ticks=look_at(child.pid)[2]))
+    alarm = HangAlarm(run, LIMIT_S, lambda line: None)
+    alarm.start()
+    path = run / FOLDER / f"{plain_host(platform.node())}{HOST_SUFFIX}"
+    wait_until(path.exists)
+    assert child.stdin is not None
+    child.stdin.close()
+    wait_until(lambda: bool(exit_codes_of(run)))
+    alarm.stop()
+    assert find_exit_code(child.pid) == 3
+    child.wait()
+    assert exit_codes_of(run) == {3: 3}
 
 
 def test_the_rank_that_failed_explains_the_ends_of_the_others(run: Path) -> None:

@@ -13,14 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status, read_statuses
+from profkit.hangs.status import (
+    ENDED,
+    FAILED,
+    FOLDER,
+    LONGEST_TICK_S,
+    RUNNING,
+    Frame,
+    Status,
+    read_statuses,
+)
 from profkit.instrument.collectives import CallLog, Group, Message
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank
 from profkit.run.job import Job
 from profkit.run.lookout.lookout import LONGEST_END_S, Lookout
-from profkit.run.lookout.stacks import native_id
+from profkit.run.lookout.stacks import Stacks, native_id
 
 LIMIT_S = 1.2
 
@@ -88,6 +97,17 @@ def test_a_loop_that_moves_shows_its_steps_and_no_stack(
     assert status.stack == ()
 
 
+def test_a_rank_leaves_a_file_before_it_joins_the_others(tmp_path: Path, tracker: Tracker) -> None:
+    """A rendezvous may hold the interpreter, so that no later look is possible."""
+    lookout = Lookout(tmp_path, tracker, 600.0)
+    lookout.start(Rank(1, 2), lambda: None)
+    deadline = time.monotonic() + LONGEST_TICK_S / 2
+    while time.monotonic() < deadline and not list((tmp_path / FOLDER).glob("*.rank.json")):
+        time.sleep(0.01)
+    assert (read(tmp_path).rank, read(tmp_path).steps) == (1, 0)
+    lookout.stop()
+
+
 def test_the_end_is_written(tmp_path: Path, tracker: Tracker, lookout: Lookout) -> None:
     tracker.recorder.end_step(tracker.recorder.clock(), 4)
     time.sleep(LIMIT_S / 10)
@@ -109,6 +129,47 @@ def test_an_error_is_written_with_its_line(
     assert status.state == FAILED
     assert "Bad file descriptor" in status.error
     assert status.stack[0].function == "stand_in_read"
+
+
+def dive(depth: int) -> tuple[Frame, ...]:
+    if depth:
+        return dive(depth - 1)
+    stack, _ = Stacks().read(threading.get_ident())
+    return stack
+
+
+def dive_and_fail(depth: int) -> None:
+    if depth:
+        dive_and_fail(depth - 1)
+    raise ValueError("no label")
+
+
+def test_a_deep_stack_keeps_both_of_its_ends() -> None:
+    """Nested imports put hundreds of frames on top of the job's own."""
+    stack = dive(200)
+    functions = [frame.function for frame in stack]
+    assert functions.index("dive") < 3
+    assert "test_a_deep_stack_keeps_both_of_its_ends" in functions
+    assert len(stack) < 100
+    found: list[Frame] = []
+    try:
+        dive_and_fail(200)
+    except ValueError as error:
+        found = Stacks().of_error(error)
+    assert found[-1].function == "test_a_deep_stack_keeps_both_of_its_ends"
+    assert found[0].line == found[1].line + 1
+
+
+def test_an_error_that_a_notebook_has_shown_did_not_end_the_rank(
+    tmp_path: Path, tracker: Tracker, lookout: Lookout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "ps1", "In : ", raising=False)  # as IPython sets it
+    monkeypatch.setattr(sys, "last_exc", ValueError("of an earlier cell"), raising=False)
+    monkeypatch.setattr(sys, "last_value", ValueError("of an earlier cell"), raising=False)
+    tracker.recorder.end_step(tracker.recorder.clock(), 4)
+    time.sleep(LIMIT_S / 10)
+    lookout.stop()
+    assert (read(tmp_path).state, read(tmp_path).error) == (ENDED, "")
 
 
 def test_a_place_that_is_known_later_leaves_one_file(tmp_path: Path, tracker: Tracker) -> None:

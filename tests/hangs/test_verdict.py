@@ -96,6 +96,26 @@ def test_one_rank_has_not_entered() -> None:
     }
 
 
+def test_a_loader_that_reads_in_a_thread_has_the_line_of_the_thread() -> None:
+    package = "/opt/lib/python3.11/site-packages/paddle/io/dataloader/dataloader_iter.py"
+    loop = Frame("/home/me/train.py", "main", 30, "job")
+    reader = (
+        Frame("/home/me/data.py", "decode", 88, "job"),
+        Frame(package, "_thread_loop", 230, "package"),
+    )
+    other = (Frame("/home/me/log.py", "send", 5, "job"),)
+    late = rank(
+        3,
+        stack=(Frame(package, "__next__", 300, "package"), loop),
+        other_stacks=(other, reader),
+        calls=calls(55, done=True),
+    )
+    verdict = verdict_of(*waiting(0, 1, 2), late)
+    assert verdict.kind is HangClass.DATA
+    assert "data.py:88 decode" in say_verdict(verdict)
+    assert as_json(verdict)["places"]["3"]["line"] == 88
+
+
 @pytest.mark.parametrize("state", ["S", "R"])
 def test_code_of_the_job_is_no_long_part(state: str) -> None:
     own = rank(3, stack=IN_CODE, calls=calls(55, done=True), idle_s=0.0, thread_state=state)
@@ -122,6 +142,27 @@ def test_the_import_of_a_compiler_is_a_part_of_the_compilation() -> None:
     own = rank(0, stack=importing, calls=calls(55, done=True), idle_s=0.0)
     verdict = verdict_of(own, *waiting(1, 2, 3))
     assert (verdict.kind, verdict.level) == (HangClass.COMPILE, Level.NOTICE)
+
+
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [
+        ("_functorch/partitioners.py", "<module>"),
+        ("_dynamo/eval_frame.py", "_optimize"),
+        ("__init__.py", "compile"),
+    ],
+)
+def test_what_compile_does_before_it_compiles_is_compilation(file: str, function: str) -> None:
+    own = rank(
+        0,
+        stack=(
+            Frame("/opt/lib/python3.11/site-packages/networkx/a.py", "<module>", 3, "package"),
+            Frame(f"{TORCH}{file}", function, 60, "package"),
+            *IN_CODE,
+        ),
+        calls=calls(55, done=True),
+    )
+    assert verdict_of(own, *waiting(1, 2, 3)).kind is HangClass.COMPILE
 
 
 def test_the_first_difference_is_a_mismatch() -> None:
@@ -208,6 +249,17 @@ def test_a_rank_that_has_not_joined() -> None:
     assert (verdict.kind, verdict.ranks) == (HangClass.STORE, (3,))
     assert verdict.level is Level.NOTICE  # starting may take long
     assert "rank 3 has not joined them: train.py:12 resize" in say_verdict(verdict)
+
+
+def test_a_rank_that_makes_its_group_is_in_the_rendezvous() -> None:
+    group = Frame(
+        f"{TORCH}distributed/distributed_c10d.py", "_create_gloo_process_group", 760, "package"
+    )
+    joining = [rank(number, steps=0, stack=JOINING, calls=()) for number in (0,)]
+    connecting = [rank(number, steps=0, stack=(group, *JOINING), calls=()) for number in (1, 2)]
+    late = rank(3, steps=0, stack=IN_CODE, calls=())
+    verdict = verdict_of(*joining, *connecting, late)
+    assert (verdict.kind, verdict.ranks) == (HangClass.STORE, (3,))
 
 
 def test_a_rank_without_a_file_is_named_and_said_to_be_missing() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from profkit.analysis.exchange import match_collectives
 from profkit.analysis.overview import build_overview
+from profkit.analysis.timeline.clocks import AS_RECORDED, align_clocks
 from profkit.analysis.views.ranks import build_ranks_view
 from profkit.analysis.whatif.operations import ReplayError
 from profkit.analysis.whatif.replay import prepare
@@ -283,6 +284,13 @@ def check_replay(path: Path, trace: Trace) -> None:
     assert of_run.slowest_workers == of_file.slowest_workers
 
 
+def test_ranks_without_hosts_are_not_said_to_share_one(
+    tmp_path: Path, import_files: Import
+) -> None:
+    trace = imported(run_pipeline(PipelinePlan()).write(tmp_path), import_files)
+    assert align_clocks(trace)[1] == AS_RECORDED
+
+
 def test_a_run_without_places_cannot_be_replayed(tmp_path: Path) -> None:
     trace = Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=5))
     with pytest.raises(ReplayError, match="rank 0 does not say its place"):
@@ -436,6 +444,16 @@ def test_a_wrong_meta_file_is_an_error_that_names_it(
     with pytest.raises(UnreadableError, match=why) as raised:
         import_files(IMPORTER, path)
     assert str(raised.value).startswith(str(meta))
+
+
+def test_a_meta_file_in_a_folder_is_no_unknown_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_pipeline(PipelinePlan(steps=1)).write(tmp_path)
+    (tmp_path / "notes.yaml").write_text("a: 1\n")
+    assert main(["import", str(tmp_path), "-o", str(tmp_path / "out")]) == ExitCode.DONE
+    assert "meta-made" not in (error := capsys.readouterr().err)
+    assert "notes.yaml: unknown format, skipped" in error
 
 
 def test_comments_and_quotes_of_a_meta_file_are_read(tmp_path: Path, import_files: Import) -> None:

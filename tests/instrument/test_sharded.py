@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -9,17 +10,24 @@ import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 
+from profkit.analysis.costs import run_costs
+from profkit.analysis.phases import UNKNOWN
+from profkit.instrument.guard import Patches
 from profkit.trace import Trace
 from profkit.trace.sharing import say_world
 from tests.scripts import BENCHMARKS
 
 pytest.importorskip("torch")
 
+from profkit.instrument.frameworks.pytorch.stages import hook_messages  # torch
+
 PATIENCE_S = 200
+MICROBATCHES = 4
 PROBED_STEPS = 2
 
 
@@ -74,7 +82,7 @@ def rows_by_step(trace: Trace, rank: int) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "tp", "pp"])
+@pytest.mark.parametrize("kind", ["fsdp2", "tp", "pp", "interleaved"])
 def test_every_collective_has_one_row_with_its_bytes(recorded: Any, kind: str) -> None:
     made: Launched = recorded(kind)
     assert made.trace is not None
@@ -92,7 +100,7 @@ def test_every_collective_has_one_row_with_its_bytes(recorded: Any, kind: str) -
         assert seen == Counter(result["probe"])
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "tp", "pp"])
+@pytest.mark.parametrize("kind", ["fsdp2", "tp", "pp", "interleaved"])
 def test_rows_of_all_ranks_match(recorded: Any, kind: str) -> None:
     made: Launched = recorded(kind)
     assert made.trace is not None
@@ -107,9 +115,10 @@ def test_rows_of_all_ranks_match(recorded: Any, kind: str) -> None:
         assert {row["op"] for row in rows} in ({rows[0]["op"]}, {"send", "recv"})
 
 
-def test_losses_are_equal_to_the_bit(recorded: Any, tmp_path: Path) -> None:
-    bare = launch(tmp_path, "fsdp2", recorded=False)
-    losses = [result["losses"] for result in recorded("fsdp2").results]
+@pytest.mark.parametrize("kind", ["fsdp2", "interleaved"])
+def test_losses_are_equal_to_the_bit(recorded: Any, tmp_path: Path, kind: str) -> None:
+    bare = launch(tmp_path, kind, recorded=False)
+    losses = [result["losses"] for result in recorded(kind).results]
     assert losses == [result["losses"] for result in bare.results]
     assert len(losses[0]) == 8
 
@@ -164,3 +173,59 @@ def test_messages_of_a_pipeline_have_their_microbatch(recorded: Any) -> None:
         rows = rows_by_step(made.trace, rank)[5]
         for op in ("send", "recv"):
             assert sorted(row["microbatch"] for row in rows if row["op"] == op) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("kind", "stages"), [("pp", 1), ("interleaved", 2)])
+def test_each_microbatch_has_a_forward_and_a_backward(
+    recorded: Any, kind: str, stages: int
+) -> None:
+    trace = recorded(kind).trace
+    for rank in range(2):
+        counts = Counter(
+            row["phase"]
+            for row in trace.spans.to_pylist()
+            if row["rank"] == rank and row["step"] == 5 and row["depth"] == 0
+        )
+        losses = MICROBATCHES if rank else 0  # the last stage's
+        assert counts["forward"] == stages * MICROBATCHES + losses
+        assert counts["backward"] == stages * (MICROBATCHES + 1)  # and the gradients' scale
+
+
+@pytest.mark.parametrize("kind", ["pp", "interleaved"])
+def test_spans_of_a_pipeline_do_not_overlap(recorded: Any, kind: str) -> None:
+    trace = recorded(kind).trace
+    for rank in range(2):
+        own = [
+            row
+            for row in trace.spans.to_pylist()
+            if row["rank"] == rank and row["depth"] == 0 and row["thread"] == "MainThread"
+        ]
+        own.sort(key=lambda row: row["start_ns"])
+        for before, after in itertools.pairwise(own):
+            assert before["end_ns"] <= after["start_ns"], (before, after)
+
+
+@pytest.mark.parametrize("kind", ["pp", "interleaved"])
+def test_phases_cover_a_pipeline_with_work(tmp_path: Path, kind: str) -> None:
+    made = launch(tmp_path, kind, recorded=True, options=("--slow-ms", "5"))
+    assert made.trace is not None
+    costs = run_costs(made.trace)
+    assert costs.parts[UNKNOWN].sum() <= 0.1 * costs.wall_ns.sum()
+    computed = costs.parts["forward"].sum() / costs.steps
+    chunks = 2 * MICROBATCHES * (2 if kind == "interleaved" else 1)
+    assert computed >= 0.95 * chunks * 5e6
+
+
+def test_torch_without_the_names_of_pipelines_is_left_alone(monkeypatch: Any) -> None:
+    patches, log = Patches(), SimpleNamespace(recorder=None, clock=lambda: 0)
+    look = hook_messages(patches, cast("Any", SimpleNamespace(log=log, microbatches={})))
+    stage = type("_PipelineStageBase", (), {"forward_one_chunk": None})
+    named = {"stage": SimpleNamespace(_PipelineStageBase=stage)}
+    named["schedules"] = SimpleNamespace(_PipelineSchedule=object)
+    for name, module in named.items():
+        monkeypatch.setitem(sys.modules, f"torch.distributed.pipelining.{name}", module)
+    before = vars(stage).copy()
+    look()
+    assert vars(stage) == before
+    assert not hasattr(named["schedules"], "_batch_p2p")
+    patches.undo()

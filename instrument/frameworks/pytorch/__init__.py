@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.utils.data import DataLoader
@@ -24,6 +24,7 @@ from profkit.instrument.frameworks.pytorch.identity import describe_loader
 from profkit.instrument.frameworks.pytorch.layout import hook_meshes
 from profkit.instrument.frameworks.pytorch.optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks.pytorch.phases import hook_backward, hook_modules
+from profkit.instrument.frameworks.pytorch.stages import hook_messages, hook_stages
 from profkit.instrument.frameworks.pytorch.units import hook_units
 from profkit.instrument.frameworks.pytorch.waits import (
     hook_buffers,
@@ -43,28 +44,35 @@ def install(seams: Seams) -> Patches:
     hook_iteration(patches, seams, DataLoader, describe_loader)
     for name in ("to", "cuda"):
         hook_copy(patches, seams, torch.Tensor, name, torch.compiler.is_compiling)
-    hook_modules(patches, seams)
-    hook_backward(patches, seams, _hook_exchange(patches, seams))
+    models = hook_modules(patches, seams)
+    looks: list[Callable[[], None]] = []
+    exchanges = _hook_exchange(patches, seams, looks)
+    if looks:
+        looks.append(hook_stages(patches, seams, models, exchanges))
+        looks[-1]()
+    hook_backward(patches, seams, exchanges, models.nesting)
     hook_optimizers(patches, seams)
     hook_scaler(patches, seams)
     hook_saving(patches, seams, torch)
     return patches
 
 
-def _hook_exchange(patches: Patches, books: Books) -> Exchanges:
+def _hook_exchange(patches: Patches, books: Books, looks: list[Callable[[], None]]) -> Exchanges:
     """Hook captures of graphs, DDP's buckets, and the job's own collectives.
 
-    Buckets and collectives are numbered together.
+    Buckets and collectives are numbered together. Later, functions in `looks` hook what the job
+    has imported since.
     """
     CAPTURES.watch(patches, torch.cuda.CUDAGraph)
     sequences: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     if torch.distributed.is_available():
         clock = books.recorder.clock
         log = CallLog(books.recorder, books.collectives, sequences, clock=clock)
-        calls = GroupCalls(log)
+        calls = GroupCalls(log, looks)
         has_hooks = hasattr(torch.distributed.ProcessGroup, "register_pre_hook")
-        calls.looks.append(hook_functional(patches, calls, starts=not has_hooks))
-        calls.looks.append(hook_units(patches, calls))
+        looks.append(hook_functional(patches, calls, starts=not has_hooks))
+        looks.append(hook_units(patches))
+        looks.append(hook_messages(patches, calls))
         if has_hooks:  # torch 2.15 and later
             hook_each_group(patches, calls)
         else:
@@ -81,7 +89,7 @@ FRAMEWORK = Framework(
     name="torch",
     install=install,
     hook_workers=hook_workers,
-    hook_exchange=lambda patches, books: _hook_exchange(patches, books).end_of_backward,
+    hook_exchange=lambda patches, books: _hook_exchange(patches, books, []).end_of_backward,
     device=lambda: CudaDevice() if on_device() else None,
     dump_flight=dump_flight,
     device_name=lambda: f"cuda:{torch.cuda.current_device()}" if on_device() else "cpu",

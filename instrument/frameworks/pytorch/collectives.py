@@ -19,6 +19,7 @@ from profkit.instrument.collectives import CallLog, Group, Message, Sent
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.observed_group import size_of
 from profkit.instrument.guard import guarded
+from profkit.vocab import Phase
 
 BLOCKING = frozenset({"gloo", "mpi"})
 """Backends whose collectives have ended when the host has waited for them."""
@@ -128,9 +129,12 @@ UNFINISHED = Unfinished()
 
 
 class Context(threading.local):
-    """The module of FSDP whose weights or gradients this thread sends now."""
+    """The context in which this thread hands operations over."""
 
     module: str | None = None
+    """The module of FSDP whose weights or gradients it sends now."""
+    sends = False
+    """True in a pipeline's function whose whole time is exchange."""
 
 
 CONTEXT = Context()
@@ -139,8 +143,10 @@ CONTEXT = Context()
 class GroupCalls:
     """Makes rows of what process groups do, from the hooks before and after each operation."""
 
-    def __init__(self, log: CallLog) -> None:
+    def __init__(self, log: CallLog, looks: list[Callable[[], None]]) -> None:
         self.log = log
+        self.looks = looks
+        """Called when the job has imported something since the last operation."""
         self._dtypes: dict[Any, str] = {}
         self.in_flight: dict[int, Sent] = {}
         """Operations that the job may wait for without a handle, by the address of their result."""
@@ -148,8 +154,6 @@ class GroupCalls:
         """The microbatches of messages that a pipeline is about to send or receive, by address."""
         self._silent: set[tuple[str, str]] = set()
         """The backends and operations whose handles do not report the end."""
-        self.looks: list[Callable[[], None]] = []
-        """Called when the job has imported something since the last operation."""
         self._modules = 0
 
     def look(self) -> None:
@@ -195,6 +199,10 @@ class GroupCalls:
                 if len(self.in_flight) >= MOST_OPEN:  # mostly those whose handles were waited for
                     self.in_flight.clear()
                 self.in_flight[sent.address] = sent
+            if sent.group.peer is not None and sent.group.blocks and not CONTEXT.sends:
+                # It wakes threads of the backend, which may take the processor.
+                log = self.log
+                log.recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, sent.start_ns, log.clock())
             self.follow(sent, work)
         else:
             sent.is_sync = True

@@ -64,6 +64,8 @@ class Layout:
         """The name of the dimension that each group connects, by the name of the group."""
         self.version = 0
         """The number of meshes that were made."""
+        self.pipeline: Facts = {}
+        """The job's first pipeline: its schedule, and which of the stages this rank has."""
 
     def note_mesh(self, mesh: Any) -> None:
         """Remember the dimensions of a mesh, if it has names and this rank is in it."""
@@ -77,6 +79,14 @@ class Layout:
                 if self.dimensions.setdefault(group, name) != name:
                     self.dimensions[group] = ""  # two dimensions have the same ranks
         self.version += 1
+
+    def note_schedule(self, schedule: Any) -> None:
+        """Remember the schedule of a pipeline; its attributes are private parts of torch."""
+        self.pipeline = {"schedule": type(schedule).__name__}
+        stages = getattr(schedule, "_stages", None) or [schedule._stage]  # noqa: SLF001
+        self.pipeline["microbatches"] = int(schedule._n_microbatches)  # noqa: SLF001
+        self.pipeline["stages"] = int(stages[0].num_stages)
+        self.pipeline["own_stages"] = [int(stage.stage_index) for stage in stages]
 
     def forget_meshes(self) -> None:
         """Forget all meshes: torch has forgotten the groups, and uses their names again."""
@@ -109,6 +119,8 @@ class Layout:
             facts["parallel"] = dict(zip(mesh.names, mesh.shape, strict=True))
         elif found is not None and found.size == world:
             facts["parallel"] = {"dp": world}
+        if self.pipeline:
+            facts["pipeline"] = dict(self.pipeline)
         if found is None:
             facts["data_parallel"] = {"by": why}
         else:

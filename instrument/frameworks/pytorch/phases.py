@@ -14,6 +14,7 @@ from profkit.instrument.frameworks.pytorch.identity import autocast_dtype
 from profkit.instrument.frameworks.shared import Function, Nesting
 from profkit.instrument.guard import Patches, report_failure
 from profkit.instrument.models import TrainedModels
+from profkit.instrument.rows import Followed
 
 _INTERNALS: Any = torch._C  # noqa: SLF001  # no public name covers all devices
 _AUTOCASTS: Callable[[], bool] = getattr(
@@ -21,16 +22,40 @@ _AUTOCASTS: Callable[[], bool] = getattr(
 )
 
 
-def hook_modules(patches: Patches, seams: Seams) -> None:
+class Calls(Nesting):
+    """Calls that this thread is inside of."""
+
+    in_backward = False
+    """True in a hooked function that computes gradients with `torch.autograd`."""
+
+
+class ModelCalls:
+    """The loop's calls of models, also for hooks that see more than the call of a module."""
+
+    def __init__(self, seams: Seams) -> None:
+        self.nesting = Calls()
+        self.models = TrainedModels("torch", torch.nn.Module.modules, _trainable, _version)
+        self._seams = seams
+        seams.tracker.models.append(self.models)
+
+    def begin(self, model: Any) -> Followed | int | None:
+        """Begin a forward that calls this model; `hook_modules` has the same, inlined."""
+        seams, gradients = self._seams, torch.is_grad_enabled()
+        if (enabled := _AUTOCASTS()) is not seams.autocast:
+            seams.note_autocast(enabled, autocast_dtype)
+        noted = self.models.note_call(model, gradients)
+        return seams.tracker.notes.begin_forward(with_gradients=noted)
+
+
+def hook_modules(patches: Patches, seams: Seams) -> ModelCalls:
     """Count the outermost call of a module as a forward.
 
     Modules inside it cost one flag, which is asked first, and compiled code costs nothing. If torch
     only hands a call on to `_call_impl`, an inner module is called there: no call is added.
     """
     notes, grad_enabled = seams.tracker.notes, torch.is_grad_enabled
-    nesting = Nesting()
-    models = TrainedModels("torch", torch.nn.Module.modules, _trainable, _version)
-    seams.tracker.models.append(models)
+    calls = ModelCalls(seams)
+    nesting, models = calls.nesting, calls.models
     trained, note_call = models.ids, models.note_call
     autocasts = _AUTOCASTS
     original: Function = torch.nn.Module.__call__
@@ -70,6 +95,7 @@ def hook_modules(patches: Patches, seams: Seams) -> None:
             nesting.inside = False
 
     patches.replace(torch.nn.Module, "__call__", lambda _: call)
+    return calls
 
 
 def _trainable(model: Any) -> Iterator[Any]:
@@ -80,7 +106,7 @@ def _version(tensor: Any) -> int:
     return int(tensor._version)  # noqa: SLF001  # it has no public name
 
 
-def hook_backward(patches: Patches, seams: Seams, exchanges: Exchanges) -> None:
+def hook_backward(patches: Patches, seams: Seams, exchanges: Exchanges, nesting: Calls) -> None:
     """Time `torch.autograd.backward`, which `Tensor.backward` calls, too."""
     notes, recorder, tensor = seams.tracker.notes, seams.recorder, torch.Tensor
 
@@ -88,6 +114,8 @@ def hook_backward(patches: Patches, seams: Seams, exchanges: Exchanges) -> None:
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if nesting.in_backward:
+            return original(tensors, *args, **kwargs)
         try:
             loss = None
             # A device's tensor is never read, because that would wait. The loss has just been

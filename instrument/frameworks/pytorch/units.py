@@ -1,6 +1,6 @@
-"""The module of a collective of FSDP, and the microbatch of a pipeline's message.
+"""The modules of FSDP whose weights and gradients its collectives carry.
 
-Both are private parts of torch. In a version that has others, these columns stay null.
+They are private parts of torch. In a version that has others, the column stays null.
 """
 
 from __future__ import annotations
@@ -12,48 +12,32 @@ from typing import Any, Final
 
 import torch
 
-from profkit.instrument.frameworks.pytorch.collectives import CONTEXT, MOST_OPEN, GroupCalls
+from profkit.instrument.frameworks.pytorch.collectives import CONTEXT
 from profkit.instrument.guard import Patches, guarded
 
 _PARAMETER_GROUPS: Final = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
     "torch.distributed._composable.fsdp._fsdp_param_group",  # until torch 2.5
 )
-_STAGES: Final = "torch.distributed.pipelining.stage"
 
 _SENDS: Final = ("unshard", "post_backward")
 """The methods of FSDP2's groups of parameters that start collectives."""
-
-_OPERATIONS: Final = (
-    "get_fwd_recv_ops",
-    "get_fwd_send_ops",
-    "get_bwd_recv_ops",
-    "get_bwd_send_ops",
-)
-"""The methods of a pipeline's stage that list a microbatch's messages."""
-
 
 ROOT: Final = "(root)"
 """The module that holds all others; torch gives it no name."""
 
 
-def hook_units(patches: Patches, calls: GroupCalls) -> Callable[[], None]:
-    """Return a function that hooks those parts of torch that the job has imported since."""
+def hook_units(patches: Patches) -> Callable[[], None]:
+    """Return a function that hooks FSDP, if the job has imported it since."""
     hooked: set[str] = set()
-    note = guarded("microbatch", functools.partial(_note_microbatch, calls), None)
 
     def look() -> None:
         for name in _PARAMETER_GROUPS:
             kind = getattr(sys.modules.get(name), "FSDPParamGroup", None)
-            if kind is not None and "units" not in hooked:
-                hooked.add("units")
+            if kind is not None and not hooked:
+                hooked.add(name)
                 for method in _SENDS:
                     patches.replace(kind, method, _name_module)
-        kind = getattr(sys.modules.get(_STAGES), "_PipelineStageBase", None)
-        if kind is not None and "stages" not in hooked:
-            hooked.add("stages")
-            for method in _OPERATIONS:
-                patches.replace(kind, method, functools.partial(_wrap_operations, note))
 
     return guarded("modules of FSDP", look, None)
 
@@ -71,20 +55,3 @@ def _name_module(original: Callable[..., Any]) -> Callable[..., Any]:
             CONTEXT.module = before
 
     return send
-
-
-def _wrap_operations(note: Callable[..., None], original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def list_operations(self: Any, *args: Any, **kwargs: Any) -> Any:
-        operations = original(self, *args, **kwargs)
-        note(operations, *args, *kwargs.values())
-        return operations
-
-    return list_operations
-
-
-def _note_microbatch(calls: GroupCalls, operations: list[Any], chunk: int) -> None:
-    if len(calls.microbatches) >= MOST_OPEN:  # messages that were listed and never sent
-        calls.microbatches.clear()
-    for operation in operations:
-        calls.microbatches[operation.tensor.data_ptr()] = int(chunk)

@@ -72,7 +72,8 @@ class Replay:
         longest = np.zeros(shape)
 
         def durations(node: int) -> Floats:
-            return np.where(kept[:, node], self.measured[node], self.ideal[node])
+            found = np.where(kept[:, node], self.measured[node], self.ideal[node])
+            return np.asarray(found, dtype=np.float64)
 
         for node in graph.order:
             before = graph.before[node]

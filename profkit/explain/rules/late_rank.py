@@ -26,6 +26,7 @@ from profkit.explain.rules._late_in_forward import (
 )
 from profkit.explain.rules._late_phases import Growth, describe_lateness, find_growth, row_of
 from profkit.explain.rules._late_ranks import LateRanks, find_late_ranks
+from profkit.explain.rules._stages import find_uneven
 from profkit.explain.rules.base import Case, Cause, grew, share_of
 from profkit.text import duration, percent
 from profkit.vocab import Phase
@@ -61,7 +62,7 @@ def find(case: Case) -> Cause | None:
     by in the base is subtracted.
     """
     late = case.after.work.latest() if _knows_own_work(case) else None
-    if late is None:
+    if late is None or find_uneven(case) is not None:  # the rank has more work
         return None
     trade = find_trade(case.after, late)
     if trade is None and case.after.figure(times_broadcasts):

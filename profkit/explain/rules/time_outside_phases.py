@@ -83,11 +83,18 @@ def find(case: Case) -> Cause | None:
         price,
         share_of(price.value, ledger),
         "; ".join(words),
-        f"look at what the loop does there: {_BEFORE.get(place[1], _AFTER_UPDATE)}; "
+        f"look at what the loop does there{_usual_work(place)}; "
         "'profkit run --collect usual,stacks' samples its lines",
         detail=f"{place[0]} to {place[1]}",
         rows=(UNKNOWN,),
     )
+
+
+def _usual_work(place: Place) -> str:
+    """Return the work that a loop usually does there; next to an exchange, nothing is usual."""
+    if place[1] in _BEFORE:
+        return f": {_BEFORE[place[1]]}"
+    return "" if place[1] == Phase.ALLREDUCE.value else f": {_AFTER_UPDATE}"
 
 
 def _stands_out(case: Case, row: Row) -> bool:

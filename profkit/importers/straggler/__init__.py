@@ -17,7 +17,7 @@ from profkit.analysis.whatif.run_operations import COORDINATES
 from profkit.clock import Anchor
 from profkit.importers.base import Imported, Target, clean_name
 from profkit.importers.straggler.groups import Groups, find_groups
-from profkit.importers.straggler.job import Job, find_job
+from profkit.importers.straggler.job import Job, find_job, meta_files
 from profkit.importers.straggler.rows import (
     Windows,
     collective_columns,
@@ -62,6 +62,10 @@ class Straggler:
         if columns is None:
             return 0.3  # a damaged file: reading it says what is wrong with it
         return 0.95 if len(KNOWN & columns) >= LIKELY else 0.0
+
+    def companions(self, path: Path) -> set[Path]:
+        """Return the files that are read with a trace, though they are no traces."""
+        return set(meta_files(path))
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         for path in sources:

@@ -33,6 +33,12 @@ OPS = {
 }  # fmt: skip
 """profkit's names of operations; all others are all-reduces."""
 
+SHARED = {
+    **dict.fromkeys(DATA_PARALLEL, ("stage", "tp")), EMBEDDING: ("dp", "tp"),
+    LAYERNORM: ("dp", "stage"), CLIP: (),
+}  # fmt: skip
+"""The coordinates that the ranks of a group have in common, by the type of operation."""
+
 MODULES = {EMBEDDING: "embedding", LAYERNORM: "layernorm"}
 """The part of the model of operations that say it by their type."""
 
@@ -87,14 +93,11 @@ class _Maker:
         if not len(rows):
             return
         operations = self._operations
-        columns = {"stage": operations.stage[rows], "dp": operations.data_rank[rows],
-                   "tp": self._tensor[rows]}  # fmt: skip
-        same = {EMBEDDING: ("dp", "tp"), LAYERNORM: ("dp", "stage"), CLIP: ()}
-        fixed = same.get(kind, ("stage", "tp") if kind in DATA_PARALLEL else ())
+        columns = {"stage": operations.stage, "dp": operations.data_rank, "tp": self._tensor}
         parts = {}
-        for name in fixed:
+        for name in SHARED[kind]:
             if name != "tp" or self._several:
-                parts[name] = columns[name]
+                parts[name] = columns[name][rows]
         each = int(operations.sequence[rows].max()) + 1
         self._sequence[rows] = self._step[rows] * each + operations.sequence[rows]
         self._name(rows, kind, parts)

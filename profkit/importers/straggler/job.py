@@ -49,7 +49,7 @@ class Job:
 def find_job(path: Path, operations: Operations) -> Job:
     """Return the job of a trace; raise `UnreadableError` if its meta file contradicts it."""
     place = _places_of_ranks(operations)
-    for meta in _meta_files(path):
+    for meta in meta_files(path):
         if meta.is_file():
             stated = _read_meta(meta)
             _check(meta, stated, operations)
@@ -62,7 +62,7 @@ def find_job(path: Path, operations: Operations) -> Job:
     return _infer(path, operations, place)
 
 
-def _meta_files(path: Path) -> Iterator[Path]:
+def meta_files(path: Path) -> Iterator[Path]:
     """Yield the files that may describe the job: `meta-X.yaml` next to `trace-X.parquet`."""
     stems = dict.fromkeys([path.stem.replace("trace", "meta", 1), f"meta-{path.stem}"])
     for stem in stems:
@@ -133,7 +133,7 @@ def _infer(path: Path, operations: Operations, place: Mapping[int, int]) -> Job:
     if len(distances) == 1:  # a rank of each group was recorded, and the others follow it
         world = max(world, int(distances[0]) * len(ranks))
     others, rest = divmod(world, data_ranks * stages)
-    meta = next(_meta_files(path)).name
+    meta = next(meta_files(path)).name
     flag = (
         f"the file has no meta file next to it ({safe_text(meta)}): the number of ranks and the "
         "sizes of the dimensions are those that the rank numbers in its rows suggest"

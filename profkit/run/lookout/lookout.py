@@ -138,7 +138,10 @@ class Lookout:
         The error is the one that ended it, if the caller knows it. An interrupt is no error of the
         rank: as after a SIGKILL, the file keeps what was seen before.
         """
-        self._error = error or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        # A notebook and a prompt show an error and go on, so that the last one ended nothing.
+        if error is None and not hasattr(sys, "ps1"):
+            error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        self._error = error
         self._ended.set()
         if self._thread is not None:
             self._thread.join(LONGEST_END_S)
@@ -158,11 +161,14 @@ class Lookout:
         # A disk that is full for a while must not end the lookout.
         look = guarded("lookout", self._look, None)
         number = 0
-        while not self._ended.wait(self._tick_s):
-            if self._is_worker():
-                return
+        # The first look is at once: the job may hold the interpreter in its rendezvous.
+        while not self._is_worker():
             look(number)
             number += 1
+            if self._ended.wait(self._tick_s):
+                break
+        else:
+            return
         guarded("fault handler", self._fault.close, None)()
         with self._lock:
             if self._leaves_nothing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections import deque
 from multiprocessing import process as multiprocessing_process
 from types import FrameType
 
@@ -14,7 +14,9 @@ from profkit.hangs.processes import look_at
 from profkit.hangs.status import Frame, Worker
 from profkit.vocab import OWN_CODE
 
-MOST_FRAMES = 60
+MOST_INNER, MOST_OUTER = 40, 40
+"""Frames that are kept of a deep stack: nested imports have hundreds below the job's own."""
+
 MOST_THREADS = 8
 MOST_WORKERS = 64
 
@@ -31,42 +33,46 @@ class Stacks:
         others: list[tuple[Frame, ...]] = []
         for ident, innermost in sys._current_frames().items():  # noqa: SLF001  # no public name
             if ident == thread:
-                own = tuple(self._name(innermost))
+                own = self._name(innermost)
             elif ident != threading.get_ident() and len(others) < MOST_THREADS:
-                stack = tuple(self._name(innermost))
+                stack = self._name(innermost)
                 if any(frame.origin == OWN_CODE for frame in stack):
                     others.append(stack)
         return own, tuple(others)
 
     def of_error(self, error: BaseException) -> list[Frame]:
         """Return the places that an exception has passed, the innermost first."""
-        found: list[Frame] = []
+        outer: list[Frame] = []
+        inner: deque[Frame] = deque(maxlen=MOST_INNER)
         trace = error.__traceback__
-        while trace is not None and len(found) < MOST_FRAMES:
+        while trace is not None:
             code = trace.tb_frame.f_code
             origin = self._origins.of(code.co_filename)
             if origin:
                 path = self._origins.shown(code.co_filename)
-                found.append(Frame(path, cut(code.co_name), trace.tb_lineno, origin))
+                kept = outer if len(outer) < MOST_OUTER else inner
+                kept.append(Frame(path, cut(code.co_name), trace.tb_lineno, origin))
             trace = trace.tb_next
-        return found[::-1]
+        return [*outer, *inner][::-1]
 
     def shown(self, place: str) -> str:
         """Return a path or an address as it is stored."""
         return self._origins.shown(place) if place.startswith("/") else place
 
-    def _name(self, innermost: FrameType) -> Iterator[Frame]:
+    def _name(self, innermost: FrameType) -> tuple[Frame, ...]:
+        inner: list[Frame] = []
+        outer: deque[Frame] = deque(maxlen=MOST_OUTER)
         frame: FrameType | None = innermost
-        count = 0
-        while frame is not None and count < MOST_FRAMES:
+        while frame is not None:
             code = frame.f_code
             origin = self._origins.of(code.co_filename)
             if origin:  # else it is a frame of profkit
                 function = cut(getattr(code, "co_qualname", code.co_name))
                 path = self._origins.shown(code.co_filename)
-                yield Frame(path, function, frame.f_lineno or 0, origin)
-                count += 1
+                kept = inner if len(inner) < MOST_INNER else outer
+                kept.append(Frame(path, function, frame.f_lineno or 0, origin))
             frame = frame.f_back
+        return (*inner, *outer)
 
 
 def native_id(ident: int) -> int:

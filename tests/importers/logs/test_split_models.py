@@ -39,6 +39,8 @@ def test_the_throughput_is_that_of_all_ranks(split: Trace) -> None:
     assert "80.00 samples/s" in text
     assert "of all 8 ranks" in text
     assert "10.00 samples/s" in text  # of one rank
+    assert "8 ranks (dp 2 x tp 2 x pp 2)" in text
+    assert "the log is of one rank; it has only the timers of the other 7" in text
 
 
 def test_costs_are_those_of_the_ranks_that_share_a_sample(split: Trace) -> None:
@@ -61,6 +63,8 @@ def test_another_split_of_the_same_job_takes_as_long_per_sample(
     assert view.ledger.change.value == pytest.approx(0, abs=1e-3)
     document = as_text.document(explained(view, ()))
     assert document.count("80.00 samples/s") == 2
+    assert "took no time" not in document
+    assert "too few lines of a log state different times" in document
 
 
 def test_nested_timers_are_in_no_row(split: Trace) -> None:

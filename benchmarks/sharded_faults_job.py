@@ -1,0 +1,158 @@
+"""A small sharded job with one planted fault, for torchrun; it knows no profiler.
+
+Layers sleep in place of computing, so that a machine with few cores has the same truth. Each rank
+writes the lengths of its steps, by its own clock, into `--out`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.data import DataLoader, IterableDataset
+
+BATCH, LENGTH = 8, 16
+Step = Callable[[torch.Tensor], None]
+
+
+class Layer(nn.Module):
+    """A layer that sleeps so long for each batch of the usual size."""
+
+    def __init__(self, width: int, sleep_ms: float) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 2 * width, bias=False)
+        self.down = nn.Linear(2 * width, width, bias=False)
+        self.sleep_s = sleep_ms / 1e3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.sleep_s * x.shape[0] * x.shape[1] / (BATCH * LENGTH))
+        added: torch.Tensor = self.down(torch.relu(self.up(x)))
+        return x + added
+
+
+class Batches(IterableDataset):  # type: ignore[type-arg]  # of tensors
+    """Batches of one length."""
+
+    def __init__(self, count: int, length: int, width: int) -> None:
+        self._count, self._shape = count, (BATCH, length, width)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(self._count):
+            yield torch.randn(self._shape)
+
+
+class Model(nn.Module):
+    """Layers in a row, of which the next one's weights may be gathered early."""
+
+    def __init__(self, layers: list[Layer], *, prefetch: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.prefetch = prefetch
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        layers: list[Any] = [*self.layers]
+        for place, layer in enumerate(layers):
+            if self.prefetch and place + 1 < len(layers):
+                layers[place + 1].unshard(async_op=True)
+            x = layer(x)
+        return x
+
+
+def make_fsdp(options: argparse.Namespace, layers: list[Layer]) -> Step:
+    from torch.distributed.fsdp import fully_shard
+
+    world = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("fsdp",))
+    if options.kind == "hsdp":
+        mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard"))
+    model = Model(layers, prefetch=options.prefetch)
+    for layer in layers:
+        for unit in (layer.up, layer.down) if options.small_units else (layer,):
+            fully_shard(unit, mesh=mesh, reshard_after_forward=options.reshard)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def step(x: torch.Tensor) -> None:
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def make_pipeline(options: argparse.Namespace, layers: list[Layer]) -> Step:
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("pp",))
+    ends = [0, options.first_stage or len(layers) // world, len(layers)]
+    own = nn.Sequential(*layers[ends[rank] : ends[rank + 1]])
+    stage = PipelineStage(own, rank, world, torch.device("cpu"), group=mesh.get_group("pp"))
+
+    def loss_of(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return x.square().mean()
+
+    schedule = Schedule1F1B(stage, options.microbatches, loss_fn=loss_of)
+    optimizer = torch.optim.SGD(own.parameters(), lr=1e-4)
+
+    def step(x: torch.Tensor) -> None:
+        if rank == 0:
+            schedule.step(x)
+        else:
+            schedule.step(target=x, losses=[])
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=["fsdp", "hsdp", "pp"])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--sleep-ms", type=float, default=4.0, help="of each layer's forward")
+    parser.add_argument("--late-ms", type=float, default=0.0, help="the last rank, each step")
+    parser.add_argument("--slow-layer-ms", type=float, default=0.0, help="more, of one layer")
+    parser.add_argument("--first-stage", type=int, default=0, help="its layers; default: half")
+    parser.add_argument("--microbatches", type=int, default=4)
+    parser.add_argument("--length-of-last", type=int, default=LENGTH, help="the last rank's")
+    parser.add_argument("--reshard", action="store_true", help="drop weights after forward")
+    parser.add_argument("--small-units", action="store_true", help="shard each matrix alone")
+    parser.add_argument("--prefetch", action="store_true", help="gather the next layer early")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    dist.init_process_group("gloo")
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    layers = [Layer(options.width, options.sleep_ms) for _ in range(options.layers)]
+    layers[1].sleep_s += options.slow_layer_ms / 1e3
+    step = (make_pipeline if options.kind == "pp" else make_fsdp)(options, layers)
+    length = options.length_of_last if is_last else LENGTH
+    starts = [time.monotonic_ns()]
+    for x in DataLoader(Batches(options.steps, length, options.width), batch_size=None):
+        if options.late_ms and is_last:
+            time.sleep(options.late_ms / 1e3)
+        step(x)
+        starts.append(time.monotonic_ns())
+    lengths = [end - start for start, end in itertools.pairwise(starts)]
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"{dist.get_rank()}.json").write_text(json.dumps(lengths), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+    time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The stages of pipelines: their forwards and backwards, and the messages between them.
+
+`torch.distributed.pipelining` calls these functions for each microbatch. They are private parts of
+torch. In a version that has others, a stage's forward is the call of its module, its backward is
+`torch.autograd.backward`, and the column `microbatch` stays null.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.frameworks.pytorch.collectives import CONTEXT, MOST_OPEN, GroupCalls
+from profkit.instrument.frameworks.pytorch.ddp import Exchanges
+from profkit.instrument.frameworks.pytorch.layout import LAYOUT
+from profkit.instrument.frameworks.pytorch.phases import Calls, ModelCalls
+from profkit.instrument.frameworks.shared import Function, Wrap, timed
+from profkit.instrument.guard import Patches, guarded
+from profkit.vocab import PIPELINE_MESSAGES, Phase
+
+_STAGES: Final = "torch.distributed.pipelining.stage"
+_SCHEDULES: Final = "torch.distributed.pipelining.schedules"
+
+_FORWARD: Final = "forward_one_chunk"
+_LOSS: Final = "_maybe_compute_loss"
+_BACKWARDS: Final = (
+    "backward_one_chunk",
+    "backward_weight_one_chunk",
+    "perform_reduce_grad",
+    "scale_grads",
+    "start_gradient_reduction",
+    "wait_for_gradient_reduction",
+)
+"""The methods of a stage that compute gradients, or reduce and scale those of all microbatches."""
+
+_OPERATIONS: Final = (
+    "get_fwd_recv_ops",
+    "get_fwd_send_ops",
+    "get_bwd_recv_ops",
+    "get_bwd_send_ops",
+)
+"""The methods of a stage that list a microbatch's messages."""
+
+_HAND_OVER: Final = "_batch_p2p"
+"""The function of schedules that hands listed messages over to a process group."""
+
+
+def hook_messages(patches: Patches, calls: GroupCalls) -> Callable[[], None]:
+    """Return a function that hooks the messages of pipelines, if the job has imported them since.
+
+    To hand a message over wakes the threads of gloo, which may take the processor. So it counts
+    as exchange, as the wait does. On a device it is only a launch.
+    """
+    note = guarded("microbatch", functools.partial(_note_microbatch, calls), None)
+    recorder, clock = calls.log.recorder, calls.log.clock
+
+    def keep_unguarded(start: int) -> None:
+        if recorder.device is None:
+            recorder.keep_inner(Phase.ALLREDUCE.value, PIPELINE_MESSAGES, start, clock())
+
+    keep = guarded("messages", keep_unguarded, None)
+
+    def time(original: Function, *, lists: bool) -> Function:
+        @functools.wraps(original)
+        def send(*args: Any, **kwargs: Any) -> Any:
+            if CONTEXT.sends or torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            CONTEXT.sends = True
+            start = clock()
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                CONTEXT.sends = False
+            if result:
+                if lists:
+                    note(result, *args[1:], *kwargs.values())
+                keep(start)
+            return result
+
+        return send
+
+    def look(stage: Any, schedules: Any) -> None:
+        for method in _OPERATIONS:
+            _replace(patches, stage, method, functools.partial(time, lists=True))
+        _replace(patches, schedules, _HAND_OVER, functools.partial(time, lists=False))
+
+    return _once_imported("messages of pipelines", look)
+
+
+def hook_stages(
+    patches: Patches, seams: Seams, models: ModelCalls, exchanges: Exchanges
+) -> Callable[[], None]:
+    """Return a function that hooks the stages of pipelines, if the job has imported them since."""
+    nesting = models.nesting
+    note_schedule = guarded("schedule of a pipeline", LAYOUT.note_schedule, None)
+
+    def begin_model(stage: Any, *_: Any) -> Any:
+        return models.begin(stage.submod)
+
+    def begin_loss(schedule: Any, stage: Any, *_: Any) -> Any:
+        if not LAYOUT.pipeline:
+            note_schedule(schedule)
+        # The stage's forward, which was called with gradients, is counted already.
+        return seams.begin_forward(with_gradients=False) if stage.is_last else None
+
+    def wrap_forward(begin: Function, original: Function) -> Function:
+        begin_guarded = guarded("begin_forward", begin, None)
+
+        @functools.wraps(original)
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if nesting.inside or torch.compiler.is_compiling():
+                return original(self, *args, **kwargs)
+            nesting.inside = True
+            try:
+                span = begin_guarded(self, *args, *kwargs.values())
+                return timed(seams, span, original, self, *args, **kwargs)
+            finally:
+                nesting.inside = False
+
+        return forward
+
+    def look(stage: Any, schedules: Any) -> None:
+        _replace(patches, stage, _FORWARD, functools.partial(wrap_forward, begin_model))
+        schedule = schedules._PipelineSchedule  # noqa: SLF001  # no public name
+        _replace(patches, schedule, _LOSS, functools.partial(wrap_forward, begin_loss))
+        wrap_backward = functools.partial(_wrap_backward, seams, nesting, exchanges)
+        for method in _BACKWARDS:
+            _replace(patches, stage, method, wrap_backward)
+
+    return _once_imported("stages of pipelines", look)
+
+
+def _wrap_backward(
+    seams: Seams, nesting: Calls, exchanges: Exchanges, original: Function
+) -> Function:
+    """Time a method that computes gradients; `torch.autograd.backward` inside is part of it."""
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        exchanges.end_of_backward()
+        return result
+
+    @functools.wraps(original)
+    def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if nesting.in_backward or torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
+        span = seams.begin_backward("torch", None)
+        nesting.in_backward = True
+        try:
+            return timed(seams, span, compute, self, *args, **kwargs)
+        finally:
+            nesting.in_backward = False
+
+    return backward
+
+
+def _once_imported(site: str, hook: Callable[[Any, Any], None]) -> Callable[[], None]:
+    """Return a function that calls `hook` once, when torch's pipelines have been imported."""
+    hooked: list[bool] = []
+
+    def look() -> None:
+        stage = getattr(sys.modules.get(_STAGES), "_PipelineStageBase", None)
+        schedules = sys.modules.get(_SCHEDULES)
+        if stage is not None and hasattr(schedules, "_PipelineSchedule") and not hooked:
+            hooked.append(True)
+            hook(stage, schedules)
+
+    return guarded(site, look, None)
+
+
+def _replace(patches: Patches, owner: Any, name: str, wrap: Wrap) -> None:
+    if callable(getattr(owner, name, None)):
+        patches.replace(owner, name, wrap)
+
+
+def _note_microbatch(calls: GroupCalls, operations: list[Any], chunk: int) -> None:
+    if len(calls.microbatches) >= MOST_OPEN:  # messages that were listed and never sent
+        calls.microbatches.clear()
+    for operation in operations:
+        calls.microbatches[operation.tensor.data_ptr()] = int(chunk)

@@ -1,0 +1,240 @@
+"""The exchange of a sharded job by dimension, and the idle time of a pipeline's stages."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.estimate import NEGLIGIBLE, Ints
+from profkit.analysis.exchange import LATE_SHARE, MESSAGES
+from profkit.analysis.exchange_places import Place, Places, find_places, is_sharded
+from profkit.analysis.intervals import covered_each, union_length
+from profkit.analysis.phase_basis import PhaseBasis
+from profkit.analysis.phases import step_times
+from profkit.trace import Trace
+from profkit.vocab import Phase
+
+EVEN_SCHEDULES = (
+    "ScheduleGPipe",
+    "Schedule1F1B",
+    "ScheduleInterleaved1F1B",
+    "ScheduleLoopedBFS",
+)
+"""The schedules whose idle time is known: each rank waits once for all other stages to fill."""
+
+PIPELINE = "pipeline"
+"""The part of a rank's configuration that describes its pipeline."""
+
+
+@dataclass(frozen=True)
+class PlaceCost:
+    """The collectives of one dimension, operation and phase, in ns per step and rank.
+
+    Waiting and transfer are `None` if some collectives were not seen on all of their ranks.
+    """
+
+    dimension: str
+    op: str
+    around: str
+    group_size: int
+    operations: float
+    bytes: float
+    exposed_ns: float
+    waiting_ns: float | None
+    transfer_ns: float | None
+    hidden_ns: float
+    """The time in which one was under way and its rank waited for nothing."""
+    modules: Mapping[str, float] = field(default_factory=dict)
+    """The exposed time of each module, the longest first."""
+
+
+@dataclass(frozen=True)
+class LateInDimension:
+    """The rank of a dimension that the others of its group wait for."""
+
+    dimension: str
+    rank: int
+    share: float
+    """The share of the waiting in this dimension that is for it."""
+    waited_ns: float
+    """The mean time per step that each rank which waits for it does so."""
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """One rank of a pipeline, in ns per step. The parts add up to its waits for messages."""
+
+    rank: int
+    stages: tuple[int, ...]
+    """The numbers of its stages; empty if the run does not say it."""
+    compute_ns: float
+    exposed_ns: float
+    imbalance_ns: float
+    """How much less it computes than the slowest rank of its pipeline."""
+    bubble_ns: float | None
+    """The time in which the schedule fills and drains the other stages; `None` if not known."""
+    rest_ns: float | None
+    """Transfers, late ranks and all else; it may be negative."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The stages of a job's pipelines, by rank."""
+
+    schedule: str
+    """Empty if the run does not say it."""
+    microbatches: int
+    stages: tuple[StageCost, ...]
+
+
+@dataclass(frozen=True)
+class ShardedExchange:
+    """The exchange of a sharded job."""
+
+    places: tuple[PlaceCost, ...]
+    late: tuple[LateInDimension, ...]
+    pipeline: Pipeline | None
+    is_complete: bool
+    """True if all collectives were seen on all of their ranks."""
+
+
+def sharded_exchange(trace: Trace, basis: PhaseBasis) -> ShardedExchange | None:
+    """Return the exchange by dimension, or `None` if the job is not sharded or nobody timed it."""
+    if basis.why_no_exchange or not is_sharded(basis.collectives):
+        return None
+    found = find_places(basis.collectives, basis.spans, basis.used)
+    if found is None:
+        return None
+    step_ns = float(step_times(basis.steps, basis.spans, basis.used).wall_ns.mean())
+    return ShardedExchange(
+        tuple(cost_places(found)),
+        tuple(find_late(found, step_ns)) if found.is_complete else (),
+        cost_pipeline(trace, basis, found),
+        found.is_complete,
+    )
+
+
+def cost_places(found: Places) -> Iterator[PlaceCost]:
+    """Yield the cost of each place, its modules together, the longest exposed time first."""
+    waits, rows = found.waits, found.found.rows
+    kinds: dict[Place, list[int]] = defaultdict(list)
+    for number, place in enumerate(found.places):
+        kinds[place._replace(module="")].append(number)
+    per = 1 / (found.ranks * len(found.steps))
+    exposed = np.bincount(waits.place, weights=waits.exposed, minlength=len(found.places)) * per
+    size, group_size = rows["bytes"].to_numpy(), rows["group_size"].to_numpy()
+    costs = []
+    for place, numbers in kinds.items():
+        own, waited = np.isin(found.place, numbers), np.isin(waits.place, numbers)
+        flying, moving = waits.flying[waited].sum() * per, waits.moving[waited].sum() * per
+        modules = {found.places[each].module: float(exposed[each]) for each in numbers}
+        modules.pop("", None)
+        cost = PlaceCost(
+            place.dimension,
+            place.op,
+            place.around,
+            group_size=int(group_size[own].max(initial=0)),
+            operations=float(own.sum()) * per,
+            bytes=float(size[own].sum()) * per,
+            exposed_ns=float(exposed[numbers].sum()),
+            waiting_ns=float(flying - moving) if found.is_complete else None,
+            transfer_ns=float(moving) if found.is_complete else None,
+            hidden_ns=_hidden_ns(found, own) * per,
+            modules=dict(sorted(modules.items(), key=lambda each: -each[1])),
+        )
+        costs.append(cost)
+    yield from sorted(costs, key=lambda each: -each.exposed_ns)
+
+
+def _hidden_ns(found: Places, own: Any) -> float:
+    """Return how long collectives were under way while their rank waited for nothing."""
+    total = 0.0
+    for rank in np.unique(found.found.rank[own]).tolist():
+        mine, waited = own & (found.found.rank == rank), found.waits.rank == rank
+        start, end = found.found.start[mine], found.found.end[mine]
+        opens, closes = found.waits.start[waited], found.waits.end[waited]
+        total += union_length(start, end) - float(covered_each(start, end, opens, closes).sum())
+    return total
+
+
+def find_late(found: Places, step_ns: float) -> Iterator[LateInDimension]:
+    """Yield the late rank of each dimension that has one.
+
+    Ranks are compared within the groups of a dimension: those that wait are in the late one's.
+    """
+    waits = found.waits
+    late = found.found.late_rank[waits.row]
+    names = np.array([place.dimension for place in found.places])[waits.place]
+    waiting = waits.flying - waits.moving
+    for dimension in np.unique(names).tolist():
+        told = (names == dimension) & (late >= 0) & (late != waits.rank)
+        total = float(waiting[told].sum())
+        if total <= 0:
+            continue
+        sums = np.bincount(late[told], weights=waiting[told])
+        rank = int(np.argmax(sums))
+        waiters = np.unique(waits.rank[told & (late == rank)])
+        waited_ns = float(sums[rank]) / (len(waiters) * len(found.steps))
+        if sums[rank] >= LATE_SHARE * total and waited_ns > NEGLIGIBLE * step_ns:
+            yield LateInDimension(dimension, rank, float(sums[rank]) / total, waited_ns)
+
+
+def cost_pipeline(trace: Trace, basis: PhaseBasis, found: Places) -> Pipeline | None:
+    """Return the stages of the run's pipelines, or `None` if it has none."""
+    is_message = np.isin([place.op for place in found.places], MESSAGES)
+    rows, waits = is_message[found.place], found.waits
+    microbatches = len(pc.unique(found.found.rows["microbatch"].filter(pa.array(rows)).drop_null()))
+    if not rows.any() or not microbatches:
+        return None
+    facts = {}
+    for rank in trace.ranks:
+        described = rank.manifest.config.get(PIPELINE)
+        facts[rank.rank] = described if isinstance(described, Mapping) else {}
+    count = len(found.steps)
+    at_messages = is_message[waits.place]
+    stages = []
+    for members in _pipelines(found.found.rank[rows], found.found.group[rows]):
+        compute = {rank: _compute_ns(basis, rank) for rank in members}
+        slowest = max(compute.values())
+        for rank in members:
+            own = facts.get(rank, {})
+            bubble = rest = None
+            if own.get("schedule") in EVEN_SCHEDULES and isinstance(own.get("own_stages"), list):
+                rounds = microbatches * max(1, len(own["own_stages"]))
+                bubble = (sum(compute.values()) - slowest) / rounds
+            exposed = float(waits.exposed[at_messages & (waits.rank == rank)].sum()) / count
+            numbers = tuple(own.get("own_stages") or ())
+            idle = slowest - compute[rank]
+            if bubble is not None:
+                rest = exposed - idle - bubble
+            stages.append(StageCost(rank, numbers, compute[rank], exposed, idle, bubble, rest))
+    schedules = {str(own.get("schedule", "")) for own in facts.values()}
+    schedule = schedules.pop() if len(schedules) == 1 else ""
+    return Pipeline(schedule, microbatches, tuple(sorted(stages, key=lambda each: each.rank)))
+
+
+def _compute_ns(basis: PhaseBasis, rank: int) -> float:
+    """Return the time that a rank computes for its stages, without waits inside."""
+    steps = basis.steps.filter(pc.equal(basis.steps["rank"], rank))
+    spans = basis.spans.filter(pc.equal(basis.spans["rank"], rank))
+    means = step_times(steps, spans, basis.used).means()
+    return means.get(Phase.FORWARD.value, 0.0) + means.get(Phase.BACKWARD.value, 0.0)
+
+
+def _pipelines(rank: Ints, group: Ints) -> list[list[int]]:
+    """Return the ranks of each pipeline: those that send each other messages."""
+    together = {each: {each} for each in np.unique(rank).tolist()}
+    order = np.argsort(group, kind="stable")
+    rank, group = rank[order], group[order]
+    same = group[1:] == group[:-1]
+    for one, other in set(zip(rank[:-1][same].tolist(), rank[1:][same].tolist(), strict=True)):
+        joined = together[one] | together[other]
+        for each in joined:
+            together[each] = joined
+    return [sorted(ranks) for ranks in {min(each): each for each in together.values()}.values()]

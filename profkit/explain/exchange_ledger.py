@@ -1,0 +1,120 @@
+"""The exchange of two sharded runs by place, in rows that add up to the row of the exchange."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.analysis.costs import RunCosts
+from profkit.analysis.estimate import Ints
+from profkit.analysis.exchange_places import (
+    IDLE,
+    TRANSFER,
+    WAITING,
+    Place,
+    Places,
+    find_places,
+    is_sharded,
+)
+from profkit.explain.evidence import Evidence
+from profkit.explain.ledger import Ledger, Row, sum_rows
+from profkit.vocab import Phase
+
+OTHERWISE = "otherwise"
+"""The waits of other threads, and of ranks without collectives."""
+
+Chosen = Callable[[Place], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class ExchangeLedger:
+    """The exposed exchange of two runs by place, in time per sample and GPU.
+
+    Of repeats, these are the runs of middle speed.
+    """
+
+    ledger: Ledger
+    """The ledger of these two runs alone."""
+    before: Places
+    after: Places
+
+    def row(self, name: str, chosen: Chosen, *kinds: str) -> Row:
+        """Return the exposed time of some places as one row; of some parts of it, with `kinds`."""
+        sides = []
+        for side, places in ((self.ledger.base, self.before), (self.ledger.target, self.after)):
+            ns = np.zeros_like(side.wall_ns)
+            for (place, kind), part in places.by_step(split=bool(kinds)).items():
+                if chosen(place) and (not kinds or kind in kinds):
+                    ns = ns + part
+            sides.append(_only(side, name, ns))
+        alone = dataclasses.replace(self.ledger, base=sides[0], target=sides[1])
+        return dataclasses.replace(sum_rows(alone, name, [name]), sums=(Phase.ALLREDUCE.value,))
+
+    @property
+    def is_split(self) -> bool:
+        """True if waiting is known apart from transfer on both sides."""
+        return self.before.is_complete and self.after.is_complete
+
+    def rows(self) -> tuple[Row, ...]:
+        """Return a row for each dimension, operation and phase, the longest first."""
+        found = []
+        for kind in dict.fromkeys(map(_without_module, (*self.before.places, *self.after.places))):
+            row = self.row(kind.words, _is_kind(kind))
+            if self.is_split:
+                inside = [self.row(part, _is_kind(kind), part) for part in _KINDS]
+                inside = [part for part in inside if part.base.value or part.target.value]
+                row = dataclasses.replace(row, inside=tuple(inside))
+            found.append(row)
+        found.sort(key=lambda row: -max(row.base.value, row.target.value))
+        rest = self._otherwise()
+        if rest.base.value or rest.target.value:
+            found.append(rest)
+        return tuple(found)
+
+    def _otherwise(self) -> Row:
+        sides = []
+        for side, places in ((self.ledger.base, self.before), (self.ledger.target, self.after)):
+            ns = side.parts.get(Phase.ALLREDUCE.value, np.zeros_like(side.wall_ns))
+            sides.append(_only(side, OTHERWISE, ns - sum(places.by_step(split=False).values())))
+        alone = dataclasses.replace(self.ledger, base=sides[0], target=sides[1])
+        return sum_rows(alone, OTHERWISE, [OTHERWISE])
+
+
+_KINDS = (WAITING, TRANSFER, IDLE)
+
+
+def compare_places(ledger: Ledger, before: Evidence, after: Evidence) -> ExchangeLedger | None:
+    """Compare the exchange by place; `None` if no run is sharded, or not all waits were timed."""
+    runs = (before, after)
+    if ledger.find(Phase.ALLREDUCE.value) is None:
+        return None
+    if not any(is_sharded(run.basis.collectives) for run in runs):
+        return None
+    places = [run.figure(places_of) for run in runs]
+    if places[0] is None or places[1] is None:
+        return None
+    sides = [run.costs if ledger.per_sample else run.costs.per_step() for run in runs]
+    alone = dataclasses.replace(ledger, base=sides[0], target=sides[1])
+    return ExchangeLedger(alone, places[0], places[1])
+
+
+def places_of(evidence: Evidence) -> Places | None:
+    """Return the collectives of a run by place, if all waits for them were timed."""
+    if evidence.basis.why_no_exchange:
+        return None
+    return find_places(evidence.basis.collectives, evidence.basis.spans, evidence.used)
+
+
+def _only(costs: RunCosts, name: str, ns: Ints) -> RunCosts:
+    return dataclasses.replace(costs, parts={name: ns})
+
+
+def _without_module(place: Place) -> Place:
+    return place._replace(module="")
+
+
+def _is_kind(kind: Place) -> Chosen:
+    return lambda place: _without_module(place) == kind

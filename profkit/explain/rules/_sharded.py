@@ -1,0 +1,73 @@
+"""The exchange of sharded jobs in the figures that several rules compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from profkit.analysis.exchange_places import Place, Places
+from profkit.analysis.place_costs import PlaceCost, cost_places
+from profkit.explain.evidence import Evidence
+from profkit.explain.exchange_ledger import ExchangeLedger, compare_places, places_of
+from profkit.explain.rules.base import Case
+
+GATHER = "all_gather"
+
+MAX_BYTES_RATIO = 1.2
+"""Messages that grew by more than this factor carry more; they are no longer the same ones."""
+
+EXPOSED_KIND = "exposed_communication"
+
+
+class Traffic(NamedTuple):
+    """Collectives per step and rank, in calls, bytes and ns."""
+
+    calls: float
+    bytes: float
+    exposed_ns: float
+    hidden_ns: float
+
+
+def compared(case: Case) -> ExchangeLedger | None:
+    """Return the exchange of both runs by place, or `None` if no run is sharded."""
+    return compare_places(case.ledger, case.before, case.after)
+
+
+def costs_of(evidence: Evidence) -> tuple[PlaceCost, ...]:
+    """Return the cost of each place of a run; empty if the waits were not timed."""
+    places = evidence.figure(places_of)
+    return () if places is None else tuple(cost_places(places))
+
+
+def traffic(evidence: Evidence, chosen: Callable[[PlaceCost], bool]) -> Traffic:
+    """Return the collectives of some places together."""
+    found = [each for each in evidence.figure(costs_of) if chosen(each)]
+    return Traffic(
+        sum(each.operations for each in found),
+        sum(each.bytes for each in found),
+        sum(each.exposed_ns for each in found),
+        sum(each.hidden_ns for each in found),
+    )
+
+
+def gathered_bytes(evidence: Evidence) -> dict[str, float]:
+    """Return the bytes that each module's gathers carry per step and rank."""
+    places = evidence.figure(places_of)
+    return {} if places is None else _bytes_by_module(places)
+
+
+def _bytes_by_module(places: Places) -> dict[str, float]:
+    size = places.found.rows["bytes"].to_numpy()
+    sums = np.bincount(places.place, weights=size, minlength=len(places.places))
+    found: dict[str, float] = {}
+    for place, total in zip(places.places, sums.tolist(), strict=True):
+        if is_gather(place) and place.module:
+            per = total / (places.ranks * len(places.steps))
+            found[place.module] = found.get(place.module, 0.0) + per
+    return found
+
+
+def is_gather(place: Place | PlaceCost) -> bool:
+    return place.op == GATHER

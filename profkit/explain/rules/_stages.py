@@ -1,0 +1,111 @@
+"""The ranks of a pipeline that compute for longer than the others."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from profkit.analysis.estimate import Estimate, estimate_ratios, scale, subtract
+from profkit.analysis.place_costs import PIPELINE, Pipeline, cost_pipeline
+from profkit.explain.evidence import Evidence
+from profkit.explain.exchange_ledger import places_of
+from profkit.explain.rules.base import Case, here, is_material, other_side
+from profkit.text import duration
+from profkit.vocab import Phase
+
+MIN_EXCESS_SHARE = 0.1
+"""Stages of a healthy pipeline differ by less than this share of what they compute."""
+
+
+class Uneven(NamedTuple):
+    """The rank of a pipeline that computes longest, in ns per step."""
+
+    rank: int
+    stages: tuple[int, ...]
+    has_last: bool
+    excess: Estimate
+    """How much longer it computes than all ranks do on average, which the others wait for."""
+    known: Estimate
+    """The same rank's in the base."""
+    cost_ns: Estimate
+    """The growth, per step of the base's batch."""
+
+
+def find_uneven(case: Case) -> Uneven | None:
+    """Return the longest stage of the target, if it is longer than in the base.
+
+    Only another part of the model makes a stage longer. A rank with the same part, or one of which
+    the run does not say it, is late, which has its own rule.
+    """
+    found, before = case.after.figure(pipeline_of), case.before.figure(pipeline_of)
+    if found is None or before is None or not found.stages:
+        return None
+    longest = max(found.stages, key=lambda each: each.compute_ns)
+    stages = dict.fromkeys(each.rank for each in found.stages)
+    excess, known = (_excess(run, longest.rank, [*stages]) for run in (case.after, case.before))
+    mean_ns = sum(each.compute_ns for each in found.stages) / len(found.stages)
+    if excess is None or known is None or excess.value < MIN_EXCESS_SHARE * mean_ns:
+        return None
+    ledger = case.ledger
+    share = 1 - 1 / max(1, found.microbatches)  # of the first microbatch, nobody waits for it
+    cost_ns = subtract(
+        scale(excess, share * ledger.batch_factor(case.after.step_samples)),
+        scale(known, share * ledger.batch_factor(case.before.step_samples)),
+    )
+    is_sure = cost_ns.low is not None and cost_ns.low > 0
+    if not (is_sure and is_material(cost_ns.value, ledger)) or not _has_other_part(
+        case, longest.rank
+    ):
+        return None
+    last = max(each for stage in found.stages for each in (*stage.stages, -1))
+    return Uneven(
+        longest.rank, longest.stages, last >= 0 and last in longest.stages, excess, known, cost_ns
+    )
+
+
+def describe(case: Case, uneven: Uneven) -> str:
+    """Return how much longer a rank of the pipeline computes, in both runs."""
+    what = f"rank {uneven.rank}"
+    if uneven.stages:
+        what += f" (stage {' and '.join(map(str, uneven.stages))})"
+    return (
+        f"{here(case.ledger)}{what} computes {duration(uneven.excess.value)} per step longer than "
+        f"the mean of its pipeline's ranks, against {duration(uneven.known.value)} in the "
+        f"{other_side(case.ledger)}: the others wait for it in every microbatch"
+    )
+
+
+def pipeline_of(evidence: Evidence) -> Pipeline | None:
+    places = evidence.figure(places_of)
+    if places is None:
+        return None
+    return cost_pipeline(evidence.trace, evidence.basis, places)
+
+
+def _excess(evidence: Evidence, rank: int, ranks: list[int]) -> Estimate | None:
+    """Return how much longer a rank computes than the mean of its pipeline's ranks."""
+    work = evidence.work
+    if rank not in work.ranks or not work.ns.shape[2]:
+        return None
+    rows = [work.ranks.index(each) for each in ranks if each in work.ranks]
+    names = [Phase.FORWARD.value, Phase.BACKWARD.value]
+    phases = [work.phases.index(name) for name in names]
+    compute = work.ns[:, phases].sum(axis=1)
+    over = (compute[work.ranks.index(rank)] - compute[rows].mean(axis=0))[None, :]
+    (found,) = estimate_ratios(over, np.ones_like(over))
+    return found
+
+
+def _has_other_part(case: Case, rank: int) -> bool:
+    """Return true if the rank is known to have other stages or parameters than in the base."""
+    sides = []
+    for run in (case.before, case.after):
+        for each in run.trace.ranks:
+            if each.rank == rank:
+                config = each.manifest.config
+                described = config.get(PIPELINE)
+                own = described.get("own_stages") if isinstance(described, dict) else None
+                sides.append((config.get("parameters_fingerprint"), own))
+    is_known = len(sides) == 2 and None not in (*sides[0], *sides[1])
+    return is_known and sides[0] != sides[1]

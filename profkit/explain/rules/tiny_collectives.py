@@ -1,0 +1,57 @@
+"""A sharded job sends what it exchanges in many small collectives or messages."""
+
+from __future__ import annotations
+
+from profkit.analysis.exchange import MESSAGES
+from profkit.analysis.exchange_places import Place
+from profkit.analysis.place_costs import PlaceCost
+from profkit.explain.ledger import Row
+from profkit.explain.rules._sharded import MAX_BYTES_RATIO, Traffic, compared, costs_of, traffic
+from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
+from profkit.text import byte_size, significant
+
+MIN_CALLS_RATIO = 2.0
+"""There must be at least this many times the base's collectives."""
+
+EXPLAINS = ("exposed_communication",)
+_REMEDY = (
+    "exchange the same bytes in fewer collectives: larger units in FSDP (wrap several layers "
+    "together), fewer layers split by tensors, fewer microbatches"
+)
+
+
+def find(case: Case) -> Cause | None:
+    """Compare the collectives of each operation that carry about as many bytes in both runs."""
+    exchange, ledger = compared(case), case.ledger
+    if exchange is None:
+        return None
+    found: list[tuple[Row, str, Traffic, Traffic]] = []
+    ops = {_name(each) for each in case.after.figure(costs_of)}
+    for op in sorted(ops):
+        if op == "all_reduce" and case.after.exchanges and case.after.exchanges.buckets:
+            continue  # those are gradient buckets, which have a rule of their own
+
+        def is_op(place: Place | PlaceCost, op: str = op) -> bool:
+            return _name(place) == op
+
+        before, after = traffic(case.before, is_op), traffic(case.after, is_op)
+        if not before.calls or after.calls < MIN_CALLS_RATIO * before.calls:
+            continue
+        if 0 < after.bytes <= MAX_BYTES_RATIO * before.bytes:
+            row = exchange.row(op, is_op)
+            if grew(row, ledger):
+                found.append((row, op, before, after))
+    if not found:
+        return None
+    row, op, before, after = max(found, key=lambda each: each[0].delta.value)
+    was, now = in_time(ledger, before, after)
+    evidence = (
+        f"{op} went from {significant(was.calls, 2)} calls of {byte_size(was.bytes / was.calls)} "
+        f"per step to {significant(now.calls, 2)} of {byte_size(now.bytes / now.calls)}, and its "
+        f"exposed time from {from_to(row, ledger)}"
+    )
+    return Cause.from_row("tiny_collectives", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+
+
+def _name(place: Place | PlaceCost) -> str:
+    return "messages of the pipeline" if place.op in MESSAGES else place.op

@@ -1,0 +1,102 @@
+"""One rank's batches are larger than the others', as with longer sequences."""
+
+from __future__ import annotations
+
+import statistics
+
+from profkit.analysis.estimate import scale, subtract
+from profkit.explain.evidence import Evidence
+from profkit.explain.rules.base import (
+    Case,
+    Cause,
+    all_of,
+    here,
+    is_material,
+    other_side,
+    share_of,
+)
+from profkit.text import duration, significant
+from profkit.vocab import Phase
+
+SURE_ERRORS = 3.0
+"""A mean is surely larger by more than so many of its standard errors."""
+
+MIN_RATIO = 1.15
+"""A rank's batches are larger than the others' median by this factor."""
+
+EXPLAINS = ("exposed_communication", "late_rank")
+_WORK = (Phase.FORWARD.value, Phase.BACKWARD.value)
+_REMEDY = (
+    "give all ranks about as many elements: shuffle across ranks, sort by length within larger "
+    "windows, or fill batches by elements and not by samples"
+)
+
+
+def find(case: Case) -> Cause | None:
+    """Compare the mean size of each rank's first batches, and how long the ranks compute."""
+    after, before = case.after.figure(elements_by_rank), case.before.figure(elements_by_rank)
+    ledger = case.ledger
+    if len(after) < 2 or len(after) < len(case.after.work.ranks):
+        return None
+    rank = max(after, key=lambda each: after[each][0])
+    ratio, known = _ratio(after, rank), _ratio(before, rank)
+    late, base = case.after.work.lateness(rank, *_WORK), case.before.work.lateness(rank, *_WORK)
+    if ratio < MIN_RATIO or known >= MIN_RATIO or late is None:
+        return None
+    cost_ns = scale(late.excess, ledger.batch_factor(case.after.step_samples))
+    if base is not None and base.excess.value > 0:
+        factor = ledger.batch_factor(case.before.step_samples)
+        cost_ns = subtract(cost_ns, scale(base.excess, factor))
+    if cost_ns.low is None or cost_ns.low <= 0 or not is_material(cost_ns.value, ledger):
+        return None
+    evidence = (
+        f"{here(ledger)}rank {rank}'s batches have at least {significant(ratio, 3)} times the elements of "
+        f"the others' ({significant(known, 3)} times in the {other_side(ledger)}), by the shapes "
+        f"of its first batches, and it computes {duration(late.excess.value)} per step longer"
+    )
+    return Cause(
+        "uneven_lengths",
+        cost_ns,
+        share_of(cost_ns.value, ledger),
+        evidence,
+        _REMEDY,
+        takes=all_of(*EXPLAINS),
+        rows=(*_WORK, Phase.ALLREDUCE.value),
+    )
+
+
+def elements_by_rank(evidence: Evidence) -> dict[int, tuple[float, float]]:
+    """Return the mean elements of each rank's first batches, with its standard error.
+
+    It is empty if ranks share their batches.
+    """
+    found = {}
+    if evidence.trace.sharing.groups or evidence.trace.sharing.why:
+        return {}
+    for rank in evidence.trace.ranks:
+        config = rank.manifest.config
+        elements, error = config.get("batch_elements"), config.get("batch_elements_error")
+        if not isinstance(elements, int | float) or not isinstance(error, int | float):
+            elements, error = _of_shape(str(config.get("batch_shapes", ""))), 0.0
+        if elements:
+            found[rank.rank] = float(elements), float(error)
+    return found
+
+
+def _of_shape(shapes: str) -> float:
+    """Return the elements of a batch's first tensor, as in `8x64, 8`; 0 if it is not known."""
+    total = 1.0
+    for part in shapes.split(",", maxsplit=1)[0].split("x"):
+        if not part.strip().isdigit():
+            return 0.0
+        total *= int(part)
+    return total
+
+
+def _ratio(elements: dict[int, tuple[float, float]], rank: int) -> float:
+    """Return the factor by which a rank's batches are surely larger than the others' median."""
+    others = [mean for other, (mean, _) in elements.items() if other != rank]
+    if rank not in elements or not others:
+        return 1.0
+    mean, error = elements[rank]
+    return max(1.0, (mean - SURE_ERRORS * error) / statistics.median(others))

@@ -1,0 +1,145 @@
+"""The sections of sharded jobs: the exchange by dimension, and the stages of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from profkit.analysis.exchange_places import BETWEEN
+from profkit.analysis.place_costs import Pipeline, PlaceCost, ShardedExchange
+from profkit.explain.exchange_ledger import ExchangeLedger
+from profkit.explain.ledger import Ledger
+from profkit.report import ledger_words
+from profkit.report.document import Grid, Section
+from profkit.report.words import NO_FIGURE, known, level_words
+from profkit.text import byte_size, duration, percent, safe_text, significant
+
+MOST_PLACES = 10
+MOST_STAGES = 8
+MOST_MODULES = 3
+MOST_ROWS = 8
+
+MIN_MODULE_SHARE = 0.1
+"""Modules are named from this share of the exposed exchange of a step on."""
+
+NO_WAITS = "which of it is waiting for another rank, and which transfer, is not known"
+MEASURE_ALL = "record all ranks"
+
+
+def sharded_sections(found: ShardedExchange | None) -> Iterator[Section]:
+    if found is None:
+        return
+    yield by_dimension(found)
+    if found.pipeline is not None:
+        yield by_stage(found.pipeline)
+
+
+def by_dimension(found: ShardedExchange) -> Section:
+    """Return operations, bytes and exposed time by dimension, operation and phase."""
+    late = {each.dimension: each for each in found.late}
+    rows = []
+    for cost in found.places[:MOST_PLACES]:
+        each = late.get(cost.dimension)
+        row = (
+            safe_text(cost.dimension) or NO_FIGURE,
+            safe_text(cost.op),
+            "between" if cost.around == BETWEEN else cost.around,
+            str(cost.group_size),
+            significant(cost.operations),
+            byte_size(cost.bytes),
+            duration(cost.exposed_ns),
+            known(cost.waiting_ns, duration),
+            known(cost.transfer_ns, duration),
+            duration(cost.hidden_ns),
+            NO_FIGURE if each is None else str(each.rank),
+        )
+        rows.append(row)
+    header = ("dimension", "operation", "phase", "ranks", "calls", "bytes", "exposed")
+    header = (*header, "waiting", "transfer", "hidden", "late")
+    grid = Grid(header, tuple(rows), frozenset(range(3, len(header))))
+    return Section("Exchange by dimension, per step and rank", tuple(_notes(found)), grid=grid)
+
+
+def _notes(found: ShardedExchange) -> Iterator[str]:
+    if len(found.places) > MOST_PLACES:
+        left = len(found.places) - MOST_PLACES
+        yield f"The {MOST_PLACES} with the longest exposed time; {left:,} more in --json."
+    if not found.is_complete:
+        yield f"Some collectives were not seen on all of their ranks: {NO_WAITS}; {MEASURE_ALL}."
+    for late in found.late:
+        name = safe_text(late.dimension) or "a group without a name"
+        yield (
+            f"In {name}, rank {late.rank} is late: the ranks of its group wait "
+            f"{duration(late.waited_ns)} per step for it, {percent(late.share, 0)} of the waiting "
+            "in this dimension."
+        )
+    whole = sum(each.exposed_ns for each in found.places)
+    longest = []
+    for cost in found.places:
+        for module, ns in cost.modules.items():
+            if whole > 0 and ns >= MIN_MODULE_SHARE * whole:
+                longest.append((ns, f"{safe_text(module)} ({_what(cost)}) {duration(ns)}"))
+    if longest:
+        names = [words for _, words in sorted(longest, reverse=True)[:MOST_MODULES]]
+        yield f"Modules with the longest exposed exchange: {', '.join(names)}."
+
+
+def _what(cost: PlaceCost) -> str:
+    where = cost.around if cost.around == BETWEEN else f"in {cost.around}"
+    return f"{safe_text(cost.op)} {where}"
+
+
+def by_stage(pipeline: Pipeline) -> Section:
+    """Return how long each rank of a pipeline computes, and why it waits for messages."""
+    rows = []
+    for each in pipeline.stages[:MOST_STAGES]:
+        row = (
+            str(each.rank),
+            ", ".join(map(str, each.stages)) or NO_FIGURE,
+            duration(each.compute_ns),
+            duration(each.exposed_ns),
+            duration(each.imbalance_ns),
+            known(each.bubble_ns, duration),
+            known(each.rest_ns, duration),
+        )
+        rows.append(row)
+    schedule = f"{safe_text(pipeline.schedule)}, " if pipeline.schedule else ""
+    notes = [f"{schedule}microbatches per step: {pipeline.microbatches:,}."]
+    if any(each.bubble_ns is None for each in pipeline.stages):
+        notes.append(
+            "How long the schedule alone leaves a rank idle is not known: the run does not name a "
+            "schedule for which profkit can compute it."
+        )
+    else:
+        notes.append(
+            "Imbalance: the rank computes less than the slowest one. Bubble: the schedule fills "
+            "and drains the other stages. Rest: transfers, late ranks and all else."
+        )
+    left = len(pipeline.stages) - MOST_STAGES
+    if left > 0:
+        notes.append(f"The first {MOST_STAGES} ranks; {left:,} more in --json.")
+    header = ("rank", "stages", "computes", "waits", "imbalance", "bubble", "rest")
+    grid = Grid(header, tuple(rows), frozenset(range(2, len(header))))
+    return Section("Pipeline, per step", tuple(notes), grid=grid)
+
+
+def exchange_places(found: ExchangeLedger | None, ledger: Ledger) -> Iterator[Section]:
+    """Yield the exchange of two runs by place, in rows that add up to that of the exchange."""
+    if found is None:
+        return
+    cells, rows, factor = [], found.rows(), ledger.samples_per_step
+    for row in rows[:MOST_ROWS]:
+        name = safe_text(row.name)
+        cells.append(tuple(ledger_words.row_cells(ledger, row, name, factor)))
+        for part in row.inside:
+            label = f"  {part.name}"
+            cells.append(tuple(ledger_words.row_cells(ledger, part, label, factor)))
+    notes = ["Exposed time. The rows add up to the row of the exchange."]
+    if ledger.has_repeats:
+        notes[0] = "Exposed time of the two runs of middle speed, which the rows add up to."
+    if len(rows) > MOST_ROWS:
+        notes.append(f"The {MOST_ROWS} longest; {len(rows) - MOST_ROWS:,} more in --json.")
+    if not found.is_split:
+        notes.append(f"Some collectives were not seen on all of their ranks: {NO_WAITS}.")
+    header = ("", "base", "target", "difference", level_words(ledger.total.delta.level), "verdict")
+    grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}))
+    yield Section("Exchange by dimension", tuple(notes), grid=grid)

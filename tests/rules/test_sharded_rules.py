@@ -1,0 +1,279 @@
+"""Rules about sharded jobs: each names its cause, and nothing if only a sign of it is there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.explain.explained import Explained, explain
+from profkit.explain.rules.base import Cause
+from profkit.trace import Trace
+from tests.sharded_runs import Action, Begin, Phase, Script, Wait, Work, both, sharded_run
+
+MS = 1_000_000
+MODULES = ("(root)", "blocks.0", "blocks.1", "blocks.2")
+MB = 1 << 20
+
+
+def fsdp(
+    rank: int,
+    *,
+    again: bool = True,
+    prefetch: bool = False,
+    gather_ms: float = 2.0,
+    sizes: dict[str, int] | None = None,
+    parts: int = 1,
+    late: dict[int, float] | None = None,
+    members: Sequence[Sequence[int]] = ((0, 1),),
+    slow: dict[tuple[int, ...], float] | None = None,
+) -> Iterator[Action]:
+    """A step of FSDP: each module is gathered, computed, and in backward its gradients reduced."""
+    (own,) = [tuple(group) for group in members if rank in group]
+    factor = (slow or {}).get(own, 1.0)
+
+    def gathers(module: str, around: str) -> list[Begin]:
+        size = (sizes or {}).get(module, 8 * MB)
+        length = factor * gather_ms * size / (8 * MB) / parts
+        keys = [f"{own}{around}{module}{part}" for part in range(parts)]
+        each = functools.partial(
+            Begin, op="all_gather", ranks=own, ms=length + 0.05, dimension="fsdp", module=module
+        )
+        return [each(key, bytes=size // parts) for key in keys]
+
+    yield Work(1.0 + (late or {}).get(rank, 0.0))
+    for around, work, names in (("forward", 4.0, MODULES), ("backward", 8.0, MODULES[::-1])):
+        yield Phase(around)
+        waiting = gathers(names[0], around) if around == "forward" or again else []
+        yield from waiting
+        for place, name in enumerate(names):
+            following: list[Begin] = []
+            if place + 1 < len(names) and (around == "forward" or again):
+                following = gathers(names[place + 1], around)
+            yield from (Wait(begin.key) for begin in waiting)
+            if prefetch:
+                yield from following
+            yield Work(work)
+            if not prefetch:
+                yield from following
+            waiting = following
+            if around == "backward":
+                yield from both(
+                    Begin(f"{own}r{name}", "reduce_scatter", own, factor, "fsdp", name, 8 * MB)
+                )
+        yield Phase()
+    yield Work(1.0)
+
+
+def pipeline(
+    rank: int,
+    *,
+    microbatches: int = 4,
+    ms: dict[int, float] | None = None,
+    ranks: int = 2,
+    send_ms: float = 0.3,
+) -> Iterator[Action]:
+    """A step of a pipeline: all forwards, then all backwards, each with its message."""
+    mine = {0: 8.0, 1: 8.0, **(ms or {})}[rank] / microbatches
+
+    def message(op: str, ends: tuple[int, int], kind: str, number: int) -> Begin:
+        size = MB // microbatches
+        return Begin(
+            f"{kind}{ends}{number}", op, ends, send_ms, "pp", bytes=size, microbatch=number
+        )
+
+    yield Work(1.0)
+    for kind, before, after, share in (
+        ("forward", rank - 1, rank + 1, 1.0),
+        ("backward", rank + 1, rank - 1, 2.0),
+    ):
+        sent: list[Begin] = []
+        for number in range(microbatches):
+            if 0 <= before < ranks:
+                yield from both(message("recv", (before, rank), kind, number))
+            yield Work(0.01)
+            yield Phase(kind)
+            yield Work(share * mine)
+            yield Phase()
+            if 0 <= after < ranks:
+                sent.append(message("send", (rank, after), kind, number))
+                yield sent[-1]
+        yield from (Wait(each.key) for each in sent)
+    yield Work(1.0)
+
+
+Make = Callable[..., Trace]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    count = iter(range(100))
+
+    def made(job: Any, *, config: Any = None, ranks: int = 2, **options: Any) -> Trace:
+        number = next(count)
+        script: Script = lambda rank: list(job(rank, **options))  # noqa: E731
+        folder = tmp_path / f"run{number}"
+        return Trace.open(sharded_run(folder, script, ranks=ranks, seed=number, config=config))
+
+    return made
+
+
+def causes(base: Trace, target: Trace) -> dict[str, Cause]:
+    return {cause.kind: cause for cause in explain(base, target).causes}
+
+
+def cost_ms(cause: Cause) -> float:
+    assert cause.cost_ns is not None
+    return cause.cost_ns.value / MS
+
+
+def parts(*fingerprints: str) -> dict[int, dict[str, Any]]:
+    """The configuration of the ranks of a pipeline, each with a stage."""
+    found: dict[int, dict[str, Any]] = {}
+    for rank, fingerprint in enumerate(fingerprints):
+        facts = {"schedule": "ScheduleGPipe", "microbatches": 4, "own_stages": [rank]}
+        found[rank] = {"parameters_fingerprint": fingerprint, "pipeline": facts}
+    return found
+
+
+def test_equal_sharded_jobs_have_no_cause(make: Make) -> None:
+    assert causes(make(fsdp), make(fsdp)) == {}
+    even = parts("a", "b")
+    assert causes(make(pipeline, config=even), make(pipeline, config=even)) == {}
+
+
+def test_gathers_again_in_backward_are_named_in_both_directions(make: Make) -> None:
+    kept, again = make(fsdp, again=False), make(fsdp)
+    found = causes(kept, again)
+    assert set(found) == {"regathered_weights"}
+    assert cost_ms(found["regathered_weights"]) == pytest.approx(
+        2.05 + 3 * 1.05, rel=0.1
+    )  # 1 ms under each reduce
+    assert "went from 0 to 4.0 per step" in found["regathered_weights"].evidence
+    gain = causes(again, kept)["regathered_weights"]
+    assert gain.is_gain
+    assert "went from 4.0 to 0 per step" in gain.evidence
+
+
+def test_longer_gathers_in_backward_alone_are_not_gathered_again(make: Make) -> None:
+    assert "regathered_weights" not in causes(make(fsdp), make(fsdp, gather_ms=6.0))
+
+
+def test_gathers_without_prefetch_are_named_in_both_directions(make: Make) -> None:
+    ahead, late = make(fsdp, prefetch=True), make(fsdp)
+    found = causes(ahead, late)
+    assert set(found) == {"no_prefetch"}
+    assert cost_ms(found["no_prefetch"]) == pytest.approx(3 * 2.05 + 3 * 1.05, rel=0.1)
+    assert causes(late, ahead)["no_prefetch"].is_gain
+
+
+def test_slower_gathers_are_no_missing_prefetch(make: Make) -> None:
+    found = causes(make(fsdp, prefetch=True), make(fsdp, gather_ms=12.0))
+    assert "no_prefetch" not in found
+    assert "exposed_communication" in found
+
+
+def test_a_large_unit_that_dominates_is_named(make: Make) -> None:
+    large = make(fsdp, sizes={"(root)": 64 * MB})
+    found = causes(make(fsdp), large)
+    assert set(found) == {"dominant_gather"}
+    assert cost_ms(found["dominant_gather"]) == pytest.approx(2 * 14.0, rel=0.1)
+    assert "(root)" in found["dominant_gather"].evidence
+    assert causes(large, make(fsdp))["dominant_gather"].is_gain
+
+
+def test_modules_that_all_grow_do_not_dominate(make: Make) -> None:
+    sizes = dict.fromkeys(MODULES, 32 * MB)
+    assert "dominant_gather" not in causes(make(fsdp), make(fsdp, sizes=sizes))
+
+
+def test_many_tiny_collectives_are_named(make: Make) -> None:
+    few, many = make(fsdp), make(fsdp, parts=40)
+    found = causes(few, many)
+    assert "tiny_collectives" in found
+    assert "exposed_communication" not in found
+    assert "all_gather went from 8.0 calls" in found["tiny_collectives"].evidence
+    assert causes(many, few)["tiny_collectives"].is_gain
+
+
+def test_more_bytes_in_as_many_calls_are_not_tiny(make: Make) -> None:
+    sizes = dict.fromkeys(MODULES, 32 * MB)
+    assert "tiny_collectives" not in causes(make(fsdp), make(fsdp, sizes=sizes))
+
+
+def test_one_slow_link_is_named_with_its_ranks(make: Make) -> None:
+    groups = ((0, 1), (2, 3), (4, 5))
+    usual = make(fsdp, ranks=6, members=groups)
+    slow = make(fsdp, ranks=6, members=groups, slow={(2, 3): 4.0})
+    cause = causes(usual, slow)["slow_link"]
+    assert "ranks 2 and 3 of fsdp" in cause.evidence
+    assert causes(slow, usual)["slow_link"].is_gain
+    all_slow = make(fsdp, ranks=6, members=groups, slow=dict.fromkeys(groups, 4.0))
+    assert "slow_link" not in causes(usual, all_slow)
+
+
+def test_a_late_rank_is_late_only_in_its_own_group(make: Make) -> None:
+    groups = ((0, 1), (2, 3))
+    usual = make(fsdp, ranks=4, members=groups)
+    late = make(fsdp, ranks=4, members=groups, late={3: 12.0})
+    found = causes(usual, late)
+    assert "slow_link" not in found
+    assert "rank 3" in found["late_rank"].evidence
+
+
+@pytest.mark.parametrize(("longer", "kind"), [(0, "uneven_stages"), (1, "long_last_stage")])
+def test_a_longer_stage_is_named(make: Make, longer: int, kind: str) -> None:
+    even = make(pipeline, config=parts("a", "b"))
+    longer_part = parts("a2", "b") if longer == 0 else parts("a", "b2")
+    uneven = make(pipeline, ms={longer: 12.0, 1 - longer: 4.0}, config=longer_part)
+    found = causes(even, uneven)
+    assert set(found) == {kind}
+    assert f"rank {longer}" in found[kind].evidence
+    # Forward and backward take three times `ms`; of the first microbatch, nobody waits for it.
+    assert cost_ms(found[kind]) == pytest.approx(3 * (12 - 8) * 3 / 4, rel=0.15)
+    assert causes(uneven, even)[kind].is_gain
+
+
+def test_a_slower_rank_with_the_same_stage_is_late(make: Make) -> None:
+    same = parts("a", "b")
+    found = causes(make(pipeline, config=same), make(pipeline, ms={0: 16.0}, config=same))
+    assert not {"uneven_stages", "long_last_stage"} & set(found)
+    assert "late_rank" in found
+
+
+@pytest.mark.parametrize("known", ["batch_elements", "batch_shapes"])
+def test_longer_sequences_on_one_rank_are_named(make: Make, known: str) -> None:
+    def shapes(*lengths: int) -> dict[int, dict[str, Any]]:
+        if known == "batch_shapes":
+            return {rank: {known: f"8x{each}, 8"} for rank, each in enumerate(lengths)}
+        error = {"batch_elements_error": 1.0}
+        return {rank: {known: 8 * each, **error} for rank, each in enumerate(lengths)}
+
+    even = make(longer, config=shapes(100, 100))
+    uneven = make(longer, more=20.0, config=shapes(100, 150))
+    found = causes(even, uneven)
+    assert set(found) == {"uneven_lengths"}
+    assert cost_ms(found["uneven_lengths"]) == pytest.approx(20.0, rel=0.1)
+    slow = make(longer, more=20.0, config=shapes(100, 100))
+    assert "uneven_lengths" not in causes(even, slow)
+
+
+def longer(rank: int, more: float = 0.0) -> Iterator[Action]:
+    """A step of FSDP in which rank 1 computes for longer."""
+    for action in fsdp(rank):
+        yield action
+        if isinstance(action, Phase) and action.name == "forward" and rank == 1:
+            yield Work(more)
+
+
+def test_rows_of_the_exchange_add_up(make: Make) -> None:
+    found: Explained = explain(make(fsdp), make(fsdp, again=False, late={1: 5.0}))
+    assert found.exchange is not None
+    rows, whole = found.exchange.rows(), found.ledger.find("allreduce")
+    assert whole is not None
+    assert sum(row.exact for row in rows) == whole.exact
+    for row in rows:
+        assert sum(part.exact for part in row.inside) in (row.exact, 0)
