@@ -274,7 +274,8 @@ def test_repeats_tell_a_small_change_and_their_own_noise(tmp_path: Path) -> None
     assert efficiency.high is not None
     assert efficiency.high == pytest.approx(1 / (1 + change.low)), "they say the same"
     drifting = _sides(tmp_path / "drifting", [(1.0, 1.3, 0.9), (1.1, 1.45, 1.0)])
-    assert explain_repeats(*drifting).ledger.verdict is Verdict.REGRESSION, "in each round"
+    ledger = explain_repeats(drifting[0], drifting[1]).ledger
+    assert ledger.verdict is Verdict.REGRESSION, "in each round"
     noisy = _sides(tmp_path / "noisy", [(1.0, 1.3, 0.9), (1.1, 1.0, 1.45)])
     ledger = explain_repeats(noisy[0], noisy[1]).ledger
     assert ledger.verdict is Verdict.CANNOT_JUDGE

@@ -141,6 +141,7 @@ def test_as_many_repeats_are_asked_for_as_find_the_change(spread: float, wanted:
     half = student_of_few(4) * spread * (2 / 3) ** 0.5
     asked = repeats_to_tell(Estimate(0.1, 0.1 - half, 0.1 + half), 3)
     assert asked == pytest.approx(max(4, wanted), abs=1)
+    assert asked is not None
     if spread < 0.5:
         assert _called(0.10, (asked, asked), _normal(spread)) >= 0.75
 
@@ -199,7 +200,8 @@ def test_a_drift_of_the_machine_hides_no_change_from_runs_that_took_turns(tmp_pa
                     for place, drift in enumerate((1.0, 1.12, 1.2))
                 ]
             )
-        assert explain_repeats(*sides).ledger.verdict is verdict
+        bases, targets = sides
+        assert explain_repeats(bases, targets).ledger.verdict is verdict
 
 
 def test_repeats_that_differ_are_no_drift_of_one_run() -> None:

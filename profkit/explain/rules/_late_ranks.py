@@ -48,7 +48,7 @@ class LateRanks(NamedTuple):
     """The part of the cost that ends if only this rank is put right."""
 
     def describe(self, case: Case) -> str:
-        parts = []
+        parts: list[str] = []
         for each in self.all:
             where = "time outside all phases" if each.phase == UNKNOWN else row_of(each.phase)
             takes = duration(each.excess_ns)
