@@ -127,9 +127,11 @@ def _head(results: list[dict[str, Any]]) -> Iterator[str]:
     yield (
         "*First run*: the results before any verdict was fixed. *In time*: after the limit or 10 "
         f"steps, whichever is longer, and {TICK_S:g} s: the ranks look each second, and then the "
-        "alarm does. Jobs that end by themselves have no such time. `device` and `device_everywhere` use the framework's own function that waits for "
-        "a device, with a stand-in below it. A size or type that differs makes gloo abort a "
-        "rank, so that such a job ends and does not hang."
+        "alarm does. Jobs that end by themselves have no such time. `device` and "
+        "`device_everywhere` use the framework's own function that waits for a device, with "
+        "a stand-in below it. A size or type that differs makes gloo abort a rank, so that such a "
+        "job ends and does not hang (`mismatch_size`, `mismatch_type`, and `skipped_call` in "
+        "Paddle). No verdict was fixed for these."
     )
     yield ""
     yield from _say_missing(results)
