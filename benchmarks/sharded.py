@@ -56,7 +56,6 @@ CASES: Mapping[str, tuple[str, int]] = {
 STEPS, PROBED = 40, 4
 SETTLED = 2
 """A pipeline sends the shapes of its messages in its first steps."""
-
 PATIENCE_S = 300
 UNKNOWN_GOAL, CLOSURE_GOAL = 0.05, 0.02
 BEGIN, END = "<!-- sharded jobs -->", "<!-- end of sharded jobs -->"

@@ -61,7 +61,10 @@ FAULTS: Mapping[str, Fault] = {
     "late rank in one dimension": Fault(
         "hsdp", 4, (), ("--late-ms", "15"), named("late_rank"), "allreduce"
     ),
-    "uneven stages": Fault("pp", 2, (), ("--first-stage", "3"), named("uneven_stages")),
+    "uneven stages": Fault(
+        "pp", 2, ("--sleep-ms", "40"), ("--sleep-ms", "40", "--first-stage", "3"),
+        named("uneven_stages"),
+    ),
     "slow module": Fault("fsdp", 2, (), ("--slow-layer-ms", "10"), frozenset(), "forward"),
     "weights gathered again": Fault(
         "fsdp", 2, _WIDE, (*_WIDE, "--reshard"), named("regathered_weights")
@@ -143,8 +146,8 @@ class Score:
 
 def score(name: str, work: Path) -> Score:
     folder, fault = work / name.replace(" ", "_"), FAULTS[name]
-    sides = [Trace.open(find_runs(folder / side / "runs")[0]) for side in ("base", "target")]
-    found = explain(*sides)
+    base, target = (Trace.open(find_runs(folder / side / "runs")[0]) for side in ("base", "target"))
+    found = explain(base, target)
     true_ns = own_step_ns(folder / "target") - own_step_ns(folder / "base")
     kinds = tuple(cause.kind for cause in found.causes if not cause.is_gain)
     cost_ns = None

@@ -175,7 +175,7 @@ def pipeline(model: Model, per_rank: int) -> Job:
     rank, world, cpu = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
     count = world * per_rank
     blocks = [*model.blocks, *(Block() for _ in range(count - BLOCKS))]
-    per, stages = -(-len(blocks) // count), []
+    per, stages = -(-len(blocks) // count), []  # type: int, list[Any]
     for number in range(rank, count, world):
         part = nn.Sequential(*blocks[number * per : (number + 1) * per])
         stages.append(PipelineStage(part, number, count, cpu, group=mesh.get_group("pp")))
@@ -206,21 +206,13 @@ def pipeline(model: Model, per_rank: int) -> Job:
     return job
 
 
-def make_pp(model: Model) -> Job:
-    return pipeline(model, 1)
-
-
-def make_interleaved(model: Model) -> Job:
-    return pipeline(model, 2)
-
-
 JOBS: dict[str, Callable[[Model], Job]] = {
     "ddp": make_ddp,
     "fsdp1": make_fsdp1,
     "fsdp2": make_fsdp2,
     "hsdp": make_hsdp,
-    "interleaved": make_interleaved,
-    "pp": make_pp,
+    "interleaved": lambda model: pipeline(model, 2),
+    "pp": lambda model: pipeline(model, 1),
     "tp": make_tp,
 }
 
@@ -241,7 +233,7 @@ PROBED = {
 """The operators of torch that start collectives, as its profiler names them."""
 
 
-def main() -> None:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=sorted(JOBS))
     parser.add_argument("--out", type=Path, required=True)
@@ -250,7 +242,11 @@ def main() -> None:
     parser.add_argument("--late-ms", type=float, default=0.0, help="the last rank sleeps so long")
     parser.add_argument("--slow-ms", type=float, default=0.0, help="each stage sleeps so long")
     parser.add_argument("--leave-open", action="store_true", help="destroy no process group")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
     torch.set_num_threads(1)
     torch.manual_seed(1)
     dist.init_process_group("gloo")

@@ -47,7 +47,7 @@ _MEANINGS: Final = {
     Phase.H2D: "copying the batch to the device",
     Phase.FORWARD: "the model and its loss",
     Phase.BACKWARD: "gradients",
-    Phase.ALLREDUCE: "gradient exchange that nothing hides",
+    Phase.ALLREDUCE: "exchange between ranks, not hidden",
     Phase.OPTIMIZER: "the weight update",
     Phase.OTHER: "evaluation, checkpoints, logging",
 }

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from profkit.clock import Anchor
 from profkit.testing.synthetic import BEGIN_NS
 from profkit.trace.files import RankFiles
-from profkit.trace.manifest import Anchor, RankManifest, RunManifest
+from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.vocab import RunState, rank_folder
 
 US = 1_000

@@ -72,8 +72,8 @@ def shown_verdict(account: dict[str, Any]) -> dict[str, Any]:
 
 
 LIMIT_STEPS = 10
-TICK_S = 1.0
-"""profkit looks again after this time. A step takes up to a tenth longer than it sleeps."""
+TICK_S = 2.0
+"""The rank looks each second, and then the alarm. A step takes a tenth longer than it sleeps."""
 
 
 def read_results(work: Path) -> Iterator[dict[str, Any]]:
@@ -126,8 +126,8 @@ def _head(results: list[dict[str, Any]]) -> Iterator[str]:
     yield ""
     yield (
         "*First run*: the results before any verdict was fixed. *In time*: after the limit or 10 "
-        f"steps, whichever is longer, and {TICK_S:g} s. Jobs that end by themselves have no such "
-        "time. `device` and `device_everywhere` use the framework's own function that waits for "
+        f"steps, whichever is longer, and {TICK_S:g} s: the ranks look each second, and then the "
+        "alarm does. Jobs that end by themselves have no such time. `device` and `device_everywhere` use the framework's own function that waits for "
         "a device, with a stand-in below it. A size or type that differs makes gloo abort a "
         "rank, so that such a job ends and does not hang."
     )

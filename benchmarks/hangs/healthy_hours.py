@@ -128,7 +128,8 @@ def say(jobs: list[dict[str, Any]]) -> Iterator[str]:
         "Jobs of two ranks that train, evaluate, write checkpoints and compile. The parts that "
         f"take long are 0.3 to 4 limits long, on one rank or on both; the limit was {LIMIT_S:g} s "
         "(`--hang-after 4`, default 30). Step lengths, gradient accumulation, slow batches, a "
-        "slower rank and the meetings after a part are drawn for each job. Every alarm here is a "
+        "slower rank and the meetings after a part are drawn for each job. Ranks also work in code "
+        "without a name before the first step and after the last one. Every alarm here is a "
         "false one. A notice says that a part may take as long as it does. "
         "`benchmarks/hangs/healthy_hours.py` runs them."
     )

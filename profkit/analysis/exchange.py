@@ -84,7 +84,6 @@ MESSAGES = ("send", "recv")
 LATE_SHARE = 0.6
 """A rank is named if more than this share of the waiting is for it; else ranks take turns."""
 
-
 ALSO_SHARE = 0.2
 """A late rank is late in another phase as well from this share of the waiting on."""
 
@@ -148,8 +147,7 @@ class Matched:
     def waited_for(self) -> dict[int, float]:
         """Return each rank's share of all waiting, by the collectives that it was last in.
 
-        Waiting for messages is part of the whole, and nobody's: a rank in a pipeline waits for
-        what its neighbour computes, even if no rank is late.
+        Waiting for messages is part of the whole, and for nobody: stages wait for each other.
         """
         counts = self.matched & ((self.late_rank >= 0) | self.is_message)
         waiting = (self.end - self.start - self.transfer) * counts

@@ -1,4 +1,4 @@
-"""The exposed exchange by what it was for: dimension, operation, phase around it, and module.
+"""The exposed exchange by dimension, operation, phase around it, and module.
 
 Each wait of a rank is for one collective, the one that ends where the wait ends. So the waits of
 all places add up to the exposed exchange, and nothing is counted twice.
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import rows_of_rank, rows_of_steps
+from profkit.analysis.columns import names_and_codes, rows_of_rank, rows_of_steps
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exchange import MESSAGES, Matched, exposed_windows, match_all
 from profkit.analysis.intervals import covered_each
@@ -146,14 +146,18 @@ def find_places(collectives: pa.Table, spans: pa.Table, used: Ints) -> Places | 
 
 def _number_places(numbers: dict[Place, int], rows: pa.Table, around: Ints) -> Ints:
     """Return the number of each row's place; new places are added to `numbers`."""
-    columns = []
+    keys, texts = [np.asarray(around, dtype=np.int64)], []
     for name in ("dimension", "op", "module"):
-        columns.append(rows[name].cast(pa.string()).fill_null("").to_pylist())
-    found = np.zeros(len(around), dtype=np.int64)
-    for row, (dimension, op, module) in enumerate(zip(*columns, strict=True)):
-        place = Place(dimension, op, _AROUND[around[row]], module)
-        found[row] = numbers.setdefault(place, len(numbers))
-    return found
+        known, codes = names_and_codes(rows[name])
+        texts.append(["", *known])
+        keys.append(codes + 1)  # no name has the code -1
+    places, found = np.unique(np.stack(keys), axis=1, return_inverse=True)
+    own = []
+    for phase, *codes in places.T.tolist():
+        dimension, op, module = (text[code] for text, code in zip(texts, codes, strict=True))
+        place = Place(dimension, op, _AROUND[phase], module)
+        own.append(numbers.setdefault(place, len(numbers)))
+    return np.array(own, dtype=np.int64)[found.ravel()]
 
 
 def _outer_phases(spans: pa.Table) -> pa.Table:
@@ -184,14 +188,17 @@ def _match_waits(windows: pa.Table, found: Matched, mine: Ints) -> Ints:
     A wait has the operation's name, and ends with it. The end of a row may be noted a moment after
     the wait, by another thread. Before messages of a pipeline, the rank lists and sends them.
     """
-    ops = np.array(found.rows["op"].cast(pa.string()).take(pa.array(mine)).to_pylist())
-    names = np.array(windows["name"].cast(pa.string()).to_pylist())
+    op_names, ops = names_and_codes(found.rows["op"])
+    names, codes = names_and_codes(windows["name"])
+    ops = ops[mine]
     opens, closes = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
-    row = np.zeros(len(names), dtype=np.int64)
-    for name in np.unique(names):
-        own = names == name
+    row = np.zeros(len(codes), dtype=np.int64)
+    for code in np.unique(codes).tolist():
+        own, name = codes == code, ["", *names][code + 1]
         sends = name == PIPELINE_MESSAGES
-        chosen = mine[np.isin(ops, MESSAGES) if sends else ops == name]
+        wanted = MESSAGES if sends else (name,)
+        kinds = [place for place, each in enumerate(op_names) if each in wanted]
+        chosen = mine[np.isin(ops, kinds)]
         if not len(chosen):  # a wait for several, as for the buckets of a backward
             chosen = mine
         times, until = (found.start, opens[own]) if sends else (found.end, closes[own])

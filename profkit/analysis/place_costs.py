@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -105,7 +106,7 @@ class ShardedExchange:
 
 
 def sharded_exchange(trace: Trace, basis: PhaseBasis) -> ShardedExchange | None:
-    """Return the exchange by dimension, or `None` if the job is not sharded or nobody timed it."""
+    """Return the exchange by dimension; `None` if the job is not sharded or not timed."""
     if basis.why_no_exchange or not is_sharded(basis.collectives):
         return None
     found = find_places(basis.collectives, basis.spans, basis.used)
@@ -133,8 +134,10 @@ def cost_places(found: Places) -> Iterator[PlaceCost]:
     for place, numbers in kinds.items():
         own, waited = np.isin(found.place, numbers), np.isin(waits.place, numbers)
         flying, moving = waits.flying[waited].sum() * per, waits.moving[waited].sum() * per
-        modules = {found.places[each].module: float(exposed[each]) for each in numbers}
-        modules.pop("", None)
+        modules = {}
+        for number in numbers:
+            if found.places[number].module:
+                modules[found.places[number].module] = float(exposed[number])
         cost = PlaceCost(
             place.dimension,
             place.op,
@@ -192,15 +195,18 @@ def cost_pipeline(trace: Trace, basis: PhaseBasis, found: Places) -> Pipeline | 
     microbatches = len(pc.unique(found.found.rows["microbatch"].filter(pa.array(rows)).drop_null()))
     if not rows.any() or not microbatches:
         return None
-    facts = {}
-    for rank in trace.ranks:
-        described = rank.manifest.config.get(PIPELINE)
-        facts[rank.rank] = described if isinstance(described, Mapping) else {}
+    facts: dict[int, Mapping[str, Any]] = {}
+    schedules = set()
+    for trained in trace.ranks:
+        described = trained.manifest.config.get(PIPELINE)
+        facts[trained.rank] = described if isinstance(described, Mapping) else {}
+        schedules.add(str(facts[trained.rank].get("schedule", "")))
     count = len(found.steps)
     at_messages = is_message[waits.place]
+    compute_ns = functools.partial(_compute_ns, basis)
     stages = []
     for members in _pipelines(found.found.rank[rows], found.found.group[rows]):
-        compute = {rank: _compute_ns(basis, rank) for rank in members}
+        compute = dict(zip(members, map(compute_ns, members), strict=True))
         slowest = max(compute.values())
         for rank in members:
             own = facts.get(rank, {})
@@ -214,9 +220,11 @@ def cost_pipeline(trace: Trace, basis: PhaseBasis, found: Places) -> Pipeline | 
             if bubble is not None:
                 rest = exposed - idle - bubble
             stages.append(StageCost(rank, numbers, compute[rank], exposed, idle, bubble, rest))
-    schedules = {str(own.get("schedule", "")) for own in facts.values()}
-    schedule = schedules.pop() if len(schedules) == 1 else ""
-    return Pipeline(schedule, microbatches, tuple(sorted(stages, key=lambda each: each.rank)))
+    return Pipeline(
+        schedules.pop() if len(schedules) == 1 else "",
+        microbatches,
+        tuple(sorted(stages, key=lambda each: each.rank)),
+    )
 
 
 def _compute_ns(basis: PhaseBasis, rank: int) -> float:
@@ -229,7 +237,9 @@ def _compute_ns(basis: PhaseBasis, rank: int) -> float:
 
 def _pipelines(rank: Ints, group: Ints) -> list[list[int]]:
     """Return the ranks of each pipeline: those that send each other messages."""
-    together = {each: {each} for each in np.unique(rank).tolist()}
+    together = {}
+    for each in np.unique(rank).tolist():
+        together[each] = {each}
     order = np.argsort(group, kind="stable")
     rank, group = rank[order], group[order]
     same = group[1:] == group[:-1]
@@ -237,4 +247,7 @@ def _pipelines(rank: Ints, group: Ints) -> list[list[int]]:
         joined = together[one] | together[other]
         for each in joined:
             together[each] = joined
-    return [sorted(ranks) for ranks in {min(each): each for each in together.values()}.values()]
+    found = {}
+    for ranks in together.values():
+        found[min(ranks)] = sorted(ranks)
+    return [*found.values()]

@@ -1,4 +1,4 @@
-"""The exchange of two sharded runs by place, in rows that add up to the row of the exchange."""
+"""The exchange of two sharded runs by place, in rows that add up to its row."""
 
 from __future__ import annotations
 
@@ -64,8 +64,11 @@ class ExchangeLedger:
         for kind in dict.fromkeys(map(_without_module, (*self.before.places, *self.after.places))):
             row = self.row(kind.words, _is_kind(kind))
             if self.is_split:
-                inside = [self.row(part, _is_kind(kind), part) for part in _KINDS]
-                inside = [part for part in inside if part.base.value or part.target.value]
+                inside = []
+                for name in _KINDS:
+                    part = self.row(name, _is_kind(kind), name)
+                    if part.base.value or part.target.value:
+                        inside.append(part)
                 row = dataclasses.replace(row, inside=tuple(inside))
             found.append(row)
         found.sort(key=lambda row: -max(row.base.value, row.target.value))
@@ -93,12 +96,13 @@ def compare_places(ledger: Ledger, before: Evidence, after: Evidence) -> Exchang
         return None
     if not any(is_sharded(run.basis.collectives) for run in runs):
         return None
-    places = [run.figure(places_of) for run in runs]
-    if places[0] is None or places[1] is None:
+    known, found = before.figure(places_of), after.figure(places_of)
+    if known is None or found is None:
         return None
-    sides = [run.costs if ledger.per_sample else run.costs.per_step() for run in runs]
-    alone = dataclasses.replace(ledger, base=sides[0], target=sides[1])
-    return ExchangeLedger(alone, places[0], places[1])
+    base, target = before.costs, after.costs
+    if not ledger.per_sample:
+        base, target = base.per_step(), target.per_step()
+    return ExchangeLedger(dataclasses.replace(ledger, base=base, target=target), known, found)
 
 
 def places_of(evidence: Evidence) -> Places | None:

@@ -198,7 +198,7 @@ def class_of(
     """Return the class of ranks that have not entered a collective, by what they do."""
     known = [activities[rank] for rank in culprits if rank in activities]
     states = {evidence.ranks[rank].state for rank in culprits if rank in activities}
-    if RUNNING not in states:
+    if RUNNING not in states and len(known) < len(evidence.ranks):
         return HangClass.RANK_DEAD if states else HangClass.NEVER_ENTERED
     doing = {activity.doing for activity in known}
     if doing == {Doing.MEETING}:

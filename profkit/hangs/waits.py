@@ -68,7 +68,9 @@ def call_of_stack(function: str, status: Status) -> Call | None:
     if not collectives:
         return Call(STACK_GROUP, 0, function)
     before = max(reversed(collectives), key=lambda each: each.since_ns)
-    return Call(before.group, before.sequence + 1, function, members=before.members)
+    # The exchanges of gradients are counted as well, but nobody notes when they began.
+    last = max(each.sequence for each in collectives if each.group == before.group)
+    return Call(before.group, last + 1, function, members=before.members)
 
 
 def has_entered(

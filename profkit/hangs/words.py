@@ -60,7 +60,8 @@ def say_verdict(verdict: Verdict) -> str:
         own = say_call(verdict.waits.open[verdict.ranks[0]])
         ranks = say_ranks(verdict.ranks)
         if not waiting:
-            parts.append(f"{ranks} have all entered {own}, and none has left it")
+            verb = "have all" if len(verdict.ranks) > 1 else "has"
+            parts.append(f"{ranks} {verb} entered {own}, and none has left it")
         else:
             parts.append(f"all ranks have entered {own}, and {ranks} cannot leave it")
             parts.append(f"{say_ranks(waiting)} wait{s} in a later one")

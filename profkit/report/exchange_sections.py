@@ -48,7 +48,7 @@ def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
     grid = Grid(header, tuple(rows), frozenset(range(1, len(header))))
     # Nothing in another tool's trace says which collectives carry gradients.
     imported = "imported_from" in view.config
-    title = "Communication per step" if imported else "Gradient exchange per step"
+    title = "Communication per step" if imported else "Exchange per step"
     return Section(title, tuple(notes), grid=grid)
 
 

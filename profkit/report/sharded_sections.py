@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Iterator
 
 from profkit.analysis.exchange_places import BETWEEN
@@ -35,7 +37,9 @@ def sharded_sections(found: ShardedExchange | None) -> Iterator[Section]:
 
 def by_dimension(found: ShardedExchange) -> Section:
     """Return operations, bytes and exposed time by dimension, operation and phase."""
-    late = {each.dimension: each for each in found.late}
+    late = {}
+    for named in found.late:
+        late[named.dimension] = named
     rows = []
     for cost in found.places[:MOST_PLACES]:
         each = late.get(cost.dimension)
@@ -53,9 +57,8 @@ def by_dimension(found: ShardedExchange) -> Section:
             NO_FIGURE if each is None else str(each.rank),
         )
         rows.append(row)
-    header = ("dimension", "operation", "phase", "ranks", "calls", "bytes", "exposed")
-    header = (*header, "waiting", "transfer", "hidden", "late")
-    grid = Grid(header, tuple(rows), frozenset(range(3, len(header))))
+    header = "dimension operation phase ranks calls bytes exposed waiting transfer hidden late"
+    grid = Grid(tuple(header.split()), tuple(rows), frozenset(range(3, 11)))
     return Section("Exchange by dimension, per step and rank", tuple(_notes(found)), grid=grid)
 
 
@@ -72,14 +75,14 @@ def _notes(found: ShardedExchange) -> Iterator[str]:
             f"{duration(late.waited_ns)} per step for it, {percent(late.share, 0)} of the waiting "
             "in this dimension."
         )
-    whole = sum(each.exposed_ns for each in found.places)
+    whole = math.fsum(map(operator.attrgetter("exposed_ns"), found.places))
     longest = []
     for cost in found.places:
         for module, ns in cost.modules.items():
             if whole > 0 and ns >= MIN_MODULE_SHARE * whole:
                 longest.append((ns, f"{safe_text(module)} ({_what(cost)}) {duration(ns)}"))
     if longest:
-        names = [words for _, words in sorted(longest, reverse=True)[:MOST_MODULES]]
+        _, names = zip(*sorted(longest, reverse=True)[:MOST_MODULES], strict=True)
         yield f"Modules with the longest exposed exchange: {', '.join(names)}."
 
 

@@ -19,6 +19,7 @@ from profkit.hangs.evidence import HOST_SUFFIX, Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, append_event
 from profkit.hangs.processes import ENDED_STATES, GONE, find_exit_code, is_visible, look_at
 from profkit.hangs.status import (
+    ENDED,
     FOLDER,
     LONGEST_TICK_S,
     RUNNING,
@@ -193,6 +194,8 @@ class HangAlarm:
         if self._since_ns is not None and left_ns > 0:
             if running:
                 self._note_move(now - (wall - min(status.moved_ns for status in running)), wall)
+            elif all(status.state == ENDED for status in evidence.ranks.values()):
+                self._note_move(now, wall)  # the last part was long, and a few steps followed
             return
         have_ended = all(str(status.pid) in self._ends for status in evidence.ranks.values())
         have_ended |= self._told_ns is not None and bool(self._ends)

@@ -23,7 +23,7 @@ from profkit.analysis.whatif.operations import (
     arrange,
 )
 from profkit.analysis.whatif.replay import Replay, prepare
-from profkit.analysis.whatif.slowdown import Slowdown, find_slowdown
+from profkit.analysis.whatif.slowdown import MERGED, Slowdown, find_slowdown
 from profkit.importers.straggler.table import read_operations
 from tests.importers.conftest import DATA
 from tests.pipelines import PipelinePlan, run_pipeline
@@ -217,6 +217,34 @@ def test_the_published_figures_are_reproduced(job: str) -> None:
     assert found.slowest_workers_share == pytest.approx(expected["mw"]["Mw"], rel=EXACT)
     errors = {"ST": 0.0189, "AR": 0.0067}
     assert found.replay_error == pytest.approx(errors[job], abs=5e-5)
+
+
+@needs_jobs
+@pytest.mark.parametrize("job", JOBS)
+def test_the_published_figures_of_each_step_are_reproduced(job: str) -> None:
+    """Each part alone keeps its measured durations, in each step."""
+    expected = published(job)
+    replay = prepare(read_operations(PUBLISHED / f"trace-{job}.parquet"))
+    names = [replay.grid.operations.kinds[each] for each in replay.kind.tolist()]
+    merged = np.array([MERGED.get(name, name) for name in names])
+    all_nodes, all_ranks = replay.stage >= 0, replay.grid.data_ranks >= 0
+    parts: dict[tuple[str, str], Any] = {}
+    for kind in set(merged.tolist()):
+        parts["optype", kind] = replay.choose(merged == kind, all_ranks)
+    for stage in range(4):
+        parts["stage", str(stage)] = replay.choose(replay.stage == stage, all_ranks)
+    for data_rank in replay.grid.data_ranks.tolist():
+        chosen = replay.choose(all_nodes, replay.grid.data_ranks == data_rank)
+        parts["dp_rank", str(data_rank)] = chosen
+    every = replay.choose(all_nodes, all_ranks)
+    ideal, whole, *times = replay.step_times([~every, every, *parts.values()])
+    steps = [str(step) for step in replay.steps]
+    theirs = [expected["blocking_step_slowdown"][step] for step in steps]
+    assert (whole / ideal).tolist() == pytest.approx(theirs, rel=EXACT)
+    for (dimension, label), own in zip(parts, times, strict=True):
+        found = expected[f"blocking_decompose_by_{dimension}_per_step"]
+        theirs = [found[step][label] for step in steps]
+        assert (own / ideal).tolist() == pytest.approx(theirs, rel=EXACT), (dimension, label)
 
 
 @needs_jobs

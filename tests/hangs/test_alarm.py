@@ -179,6 +179,16 @@ def test_a_verdict_of_the_moment_in_which_the_job_moves_is_not_said(run: Path) -
     assert (past["class"], past["ranks"]) == ("entered late", [3])
 
 
+def test_a_job_that_ends_soon_after_a_long_part_has_moved(run: Path) -> None:
+    alarm = HangAlarm(run, LIMIT_S, lambda line: None)
+    write(run, rank(0), rank(1), rank(2), late(evaluates=True, alive_ns=NOW))
+    judge_now(alarm, run, NOW)
+    assert read_account(run).state == LONG
+    write(run, *(rank(number, state=ENDED) for number in range(4)))
+    look_at_ranks(alarm, run, NOW)
+    assert read_account(run).state == FINE
+
+
 def test_a_job_that_computes_after_its_last_step_says_nothing(run: Path) -> None:
     said: list[str] = []
     for number in range(4):
@@ -194,8 +204,10 @@ def test_a_run_without_status_files_is_inconclusive(tmp_path: Path) -> None:
 
 def test_a_job_that_ended_did_not_hang(run: Path) -> None:
     for number in range(4):
-        write(run, rank(number, state=ENDED))
-    assert read_account(run).state == FINE
+        write(run, rank(number, state=ENDED, calls=calls(55, done=True)))
+    account = read_account(run)
+    assert (account.state, account.verdict) == (FINE, None)
+    assert account.headline == "the job did not hang: all of its ranks have ended"
 
 
 @pytest.mark.parametrize("after_ms", [10, 500])

@@ -165,6 +165,17 @@ def test_what_compile_does_before_it_compiles_is_compilation(file: str, function
     assert verdict_of(own, *waiting(1, 2, 3)).kind is HangClass.COMPILE
 
 
+def test_a_barrier_that_only_the_stack_shows_comes_after_all_numbered_calls() -> None:
+    """Paddle's barrier has no row, and its exchanges of gradients have no time."""
+    first = Call("0", 3, "broadcast", 8, "float32", (0, 1, 2, 3), done=True, since_ns=NOW)
+    latest = Call("0", 56, "", 0, "", done=True)
+    barrier = (dataclasses.replace(ALL_REDUCE[0], function="barrier"), *ALL_REDUCE[1:])
+    early = [rank(number, calls=(first, latest), stack=barrier) for number in (0, 1, 2)]
+    verdict = verdict_of(*early, rank(3, calls=(first, latest), stack=IN_CODE))
+    assert (verdict.kind, verdict.ranks) == (HangClass.NEVER_ENTERED, (3,))
+    assert "ranks 0-2 wait in barrier #57" in say_verdict(verdict)
+
+
 def test_the_first_difference_is_a_mismatch() -> None:
     other = rank(2, calls=calls(56, done=False, op="broadcast"))
     verdict = verdict_of(*waiting(0, 1, 3), other)

@@ -53,15 +53,6 @@ def test_rows_that_surely_changed_are_not_called_noise(pair: Pair) -> None:
     assert cause_words.no_cause_words(equal) == "No cause stands out from the noise."
 
 
-def test_nothing_takes_less_than_no_time(pair: Pair) -> None:
-    view = pair({"steps": 9, "steps_per_epoch": 0}, {"steps_per_epoch": 0})
-    total = view.ledger.total
-    delta = Estimate(-0.5 * total.base.value, -2 * total.base.value, 0.1 * total.base.value)
-    ledger = dataclasses.replace(view.ledger, total=dataclasses.replace(total, delta=delta))
-    assert ledger.change.low == -1.0
-    assert ledger.change.value == pytest.approx(-0.5)
-
-
 @pytest.mark.parametrize("is_base", [True, False])
 def test_a_run_of_first_steps_alone_is_not_compared_with_a_steady_one(
     is_base: bool, pair: Pair

@@ -51,7 +51,7 @@ _HAND_OVER: Final = "_batch_p2p"
 
 
 def hook_messages(patches: Patches, calls: GroupCalls) -> Callable[[], None]:
-    """Return a function that hooks the messages of pipelines, if the job has imported them since.
+    """Return a function that hooks the messages of pipelines, once they are imported.
 
     To hand a message over wakes the threads of gloo, which may take the processor. So it counts
     as exchange, as the wait does. On a device it is only a launch.
@@ -95,7 +95,7 @@ def hook_messages(patches: Patches, calls: GroupCalls) -> Callable[[], None]:
 def hook_stages(
     patches: Patches, seams: Seams, models: ModelCalls, exchanges: Exchanges
 ) -> Callable[[], None]:
-    """Return a function that hooks the stages of pipelines, if the job has imported them since."""
+    """Return a function that hooks the stages of pipelines, once they are imported."""
     nesting = models.nesting
     note_schedule = guarded("schedule of a pipeline", LAYOUT.note_schedule, None)
 

@@ -43,13 +43,12 @@ def costs_of(evidence: Evidence) -> tuple[PlaceCost, ...]:
 
 def traffic(evidence: Evidence, chosen: Callable[[PlaceCost], bool]) -> Traffic:
     """Return the collectives of some places together."""
-    found = [each for each in evidence.figure(costs_of) if chosen(each)]
-    return Traffic(
-        sum(each.operations for each in found),
-        sum(each.bytes for each in found),
-        sum(each.exposed_ns for each in found),
-        sum(each.hidden_ns for each in found),
-    )
+    calls = size = exposed_ns = hidden_ns = 0.0
+    for each in evidence.figure(costs_of):
+        if chosen(each):
+            calls, size = calls + each.operations, size + each.bytes
+            exposed_ns, hidden_ns = exposed_ns + each.exposed_ns, hidden_ns + each.hidden_ns
+    return Traffic(calls, size, exposed_ns, hidden_ns)
 
 
 def gathered_bytes(evidence: Evidence) -> dict[str, float]:

@@ -42,9 +42,14 @@ def find_uneven(case: Case) -> Uneven | None:
     if found is None or before is None or not found.stages:
         return None
     longest = max(found.stages, key=lambda each: each.compute_ns)
-    stages = dict.fromkeys(each.rank for each in found.stages)
-    excess, known = (_excess(run, longest.rank, [*stages]) for run in (case.after, case.before))
-    mean_ns = sum(each.compute_ns for each in found.stages) / len(found.stages)
+    ranks, whole_ns, last = [], 0.0, 0
+    for each in found.stages:
+        ranks.append(each.rank)
+        whole_ns += each.compute_ns
+        last = max((last, *each.stages))
+    excess = _excess(case.after, longest.rank, ranks)
+    known = _excess(case.before, longest.rank, ranks)
+    mean_ns = whole_ns / len(ranks)
     if excess is None or known is None or excess.value < MIN_EXCESS_SHARE * mean_ns:
         return None
     ledger = case.ledger
@@ -58,10 +63,8 @@ def find_uneven(case: Case) -> Uneven | None:
         case, longest.rank
     ):
         return None
-    last = max(each for stage in found.stages for each in (*stage.stages, -1))
-    return Uneven(
-        longest.rank, longest.stages, last >= 0 and last in longest.stages, excess, known, cost_ns
-    )
+    has_last = last in longest.stages
+    return Uneven(longest.rank, longest.stages, has_last, excess, known, cost_ns)
 
 
 def describe(case: Case, uneven: Uneven) -> str:
@@ -89,8 +92,7 @@ def _excess(evidence: Evidence, rank: int, ranks: list[int]) -> Estimate | None:
     if rank not in work.ranks or not work.ns.shape[2]:
         return None
     rows = [work.ranks.index(each) for each in ranks if each in work.ranks]
-    names = [Phase.FORWARD.value, Phase.BACKWARD.value]
-    phases = [work.phases.index(name) for name in names]
+    phases = [*map(work.phases.index, (Phase.FORWARD.value, Phase.BACKWARD.value))]
     compute = work.ns[:, phases].sum(axis=1)
     over = (compute[work.ranks.index(rank)] - compute[rows].mean(axis=0))[None, :]
     (found,) = estimate_ratios(over, np.ones_like(over))

@@ -40,7 +40,8 @@ def find(case: Case) -> Cause | None:
         return None
     rank = max(after, key=lambda each: after[each][0])
     ratio, known = _ratio(after, rank), _ratio(before, rank)
-    late, base = case.after.work.lateness(rank, *_WORK), case.before.work.lateness(rank, *_WORK)
+    late = case.after.work.lateness(rank, *_WORK)
+    base = case.before.work.lateness(rank, *_WORK)
     if ratio < MIN_RATIO or known >= MIN_RATIO or late is None:
         return None
     cost_ns = scale(late.excess, ledger.batch_factor(case.after.step_samples))
@@ -50,9 +51,10 @@ def find(case: Case) -> Cause | None:
     if cost_ns.low is None or cost_ns.low <= 0 or not is_material(cost_ns.value, ledger):
         return None
     evidence = (
-        f"{here(ledger)}rank {rank}'s batches have at least {significant(ratio, 3)} times the elements of "
-        f"the others' ({significant(known, 3)} times in the {other_side(ledger)}), by the shapes "
-        f"of its first batches, and it computes {duration(late.excess.value)} per step longer"
+        f"{here(ledger)}rank {rank}'s batches have at least {significant(ratio, 3)} times the "
+        f"elements of the others', by the shapes of its first batches ({significant(known, 3)} "
+        f"times in the {other_side(ledger)}), and it computes {duration(late.excess.value)} per "
+        "step longer"
     )
     return Cause(
         "uneven_lengths",
