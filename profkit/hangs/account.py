@@ -137,6 +137,7 @@ def account_of_files(
     kind, stood = verdict.kind.value, duration(verdict.stood_s * 1e9)
     limit_s = max(status.limit_ns for status in statuses) / 1e9
     has_ended = RunManifest.read(run).state is RunState.ABORTED
+    is_long = verdict.stood_s >= limit_s or any(map(evidence.is_dead, verdict.waits.open))
     shown: dict[str, Any] | None = as_json(verdict)
     if any(status.calls_from == IMPORTED for status in statuses):
         state, headline = (HUNG if verdict.waits.open else FINE), f"in the imported dumps: {kind}"
@@ -146,9 +147,9 @@ def account_of_files(
         state, headline = FINE, f"the job did not stand still; {say_verdict(verdict)}"
     elif all(status.state != RUNNING for status in statuses) and not verdict.entered:
         state, headline, shown = FINE, "the job did not hang: all of its ranks have ended", None
-    elif verdict.stood_s >= limit_s and verdict.level is Level.NOTICE:
+    elif is_long and verdict.level is Level.NOTICE:
         state, headline = LONG, f"no step for {stood}, which may be as it should: {kind}"
-    elif verdict.stood_s >= limit_s:
+    elif is_long:
         state = UNKNOWN if verdict.kind is HangClass.UNCLEAR else HUNG
         headline = f"the job stood still, no step for {stood}: {kind}"
     elif has_ended and (verdict.stood_s >= SHORTEST_S or verdict.entered):

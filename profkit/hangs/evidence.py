@@ -210,19 +210,21 @@ def keep_first_ends(
     """Drop the ends of ranks that ended after another one: their launcher ends them then.
 
     If all ended together and in the same way, something outside the job ended it. A rank that ended
-    without an error, but before a rank that SIGTERM ended, may have had an exit code that nobody saw.
+    without an error before a rank that SIGTERM ended may have had an exit code that nobody saw.
     """
-    is_told = all(exit_codes.get(rank) == -signal.SIGTERM for rank in ends)
-    explaining = {FAILED, ENDED} if is_told else {FAILED}
-    reported = [status.written_ns for status in ranks.values() if status.state in explaining]
     if not ends:
         return seen
-    first = min([*ends.values(), *reported])
-    together = [rank for rank, ended_ns in ends.items() if ended_ns - first <= TOGETHER_NS]
-    forces = {rank: FORCED.get(exit_codes.get(rank, 0), 0) for rank in together}
-    least = min(forces.values(), default=0)
-    kept = [rank for rank, force in forces.items() if force == least]
-    if len(kept) == len(ranks) > 1:
+    first = min(ends.values())
+    is_told = set(map(exit_codes.get, ends)) == {-signal.SIGTERM}
+    for status in ranks.values():
+        if status.state == FAILED or (is_told and status.state == ENDED):
+            first = min(first, status.written_ns)
+    together: dict[int, list[int]] = {}
+    for rank, ended_ns in ends.items():
+        if ended_ns - first <= TOGETHER_NS:
+            together.setdefault(FORCED.get(exit_codes.get(rank, 0), 0), []).append(rank)
+    kept = together[min(together)] if together else []
+    if len(kept) == len(ranks) > 1 and set(map(exit_codes.get, kept)) <= {None, *FORCED}:
         kept = []
     return {rank: state for rank, state in seen.items() if rank in kept or rank not in ends}
 

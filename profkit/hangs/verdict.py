@@ -14,7 +14,7 @@ from profkit.hangs.activity import WAITS_FOR_RANKS, Activity, Doing, find_activi
 from profkit.hangs.evidence import Evidence
 from profkit.hangs.processes import ENDED_STATES, STOPPED
 from profkit.hangs.status import FAILED, RUNNING, Call, Status, plain_host
-from profkit.hangs.waits import Waits, find_waits, say_ranks
+from profkit.hangs.waits import Waits, died_waiting, find_waits, say_ranks
 
 LONG_FACTOR = 10
 """A part that is known to take long may show no life for so many limits before it is a hang."""
@@ -118,9 +118,10 @@ def classify(
     stopped = tuple(filter(evidence.is_stopped, ranks))
     meeting = {rank for rank, activity in activities.items() if activity.doing is Doing.MEETING}
     found: tuple[HangClass, tuple[int, ...]]
-    if waits.differing and (failed or not dead):
+    have_waited = died_waiting(dead, ranks, waits)
+    if waits.differing and (failed or have_waited):
         found = classify_difference(waits.differing, activities)
-    elif dead:
+    elif dead and not (have_waited and waits.waited_for.difference(dead)):
         found = HangClass.RANK_DEAD, dead
     elif failed:
         first = min(failed, key=lambda rank: ranks[rank].written_ns)

@@ -62,6 +62,18 @@ def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) 
     return Waits(opened, missing, find_difference(ranks, opened), last)
 
 
+def died_waiting(dead: Iterable[int], ranks: Mapping[int, Status], waits: Waits) -> bool:
+    """Return true if these ranks died in a collective in which they had been for long.
+
+    Some backends abort a rank whose collective takes too long.
+    """
+    for rank in dead:
+        status = ranks[rank]
+        if rank not in waits.open or status.stood_ns < status.limit_ns / 2:
+            return False
+    return True
+
+
 def call_of_stack(function: str, status: Status) -> Call | None:
     """Return the call that a rank is in by its stack, after the last one that is numbered."""
     collectives = [call for call in status.calls if call.peer is None]

@@ -72,13 +72,22 @@ def say_verdict(verdict: Verdict) -> str:
         parts.append(f"{say_ranks(waiting)} wait{s} in {say_call(call)}")
     elif waiting:
         parts.append(f"{say_ranks(waiting)} wait{s} for other ranks")
-    if verdict.kind not in {HangClass.MISMATCH, HangClass.NONE_LEFT}:
-        for rank in verdict.ranks[:MOST_RANKS]:
-            parts.append(say_rank(verdict, rank))
-        if len(verdict.ranks) > MOST_RANKS:
-            s = "s" if len(verdict.ranks) == MOST_RANKS + 1 else ""
-            parts.append(f"{say_ranks(verdict.ranks[MOST_RANKS:])} hold{s} up the job, too")
+    parts += list(say_culprits(verdict))
     return safe_text("; ".join(parts))
+
+
+def say_culprits(verdict: Verdict) -> Iterator[str]:
+    """Say what the ranks that hold up the job do, and which ranks died as they waited."""
+    for rank in filter(verdict.evidence.is_dead, verdict.waiting):
+        end = say_end(verdict.evidence.ranks[rank], verdict.evidence.exit_codes.get(rank))
+        yield f"rank {rank} {end} while it waited"
+    if verdict.kind in {HangClass.MISMATCH, HangClass.NONE_LEFT}:
+        return
+    for rank in verdict.ranks[:MOST_RANKS]:
+        yield say_rank(verdict, rank)
+    if len(verdict.ranks) > MOST_RANKS:
+        s = "s" if len(verdict.ranks) == MOST_RANKS + 1 else ""
+        yield f"{say_ranks(verdict.ranks[MOST_RANKS:])} hold{s} up the job, too"
 
 
 def say_difference(verdict: Verdict) -> Iterator[str]:

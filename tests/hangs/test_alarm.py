@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,7 +170,7 @@ def test_a_verdict_of_the_moment_in_which_the_job_moves_is_not_said(run: Path) -
     alarm = HangAlarm(run, LIMIT_S, said.append)
     write(run, rank(0), rank(1), rank(2), late())
     judge_now(alarm, run, NOW)
-    moving = {"stack": IN_CODE, "calls": calls(56, done=True)}
+    moving: dict[str, Any] = {"stack": IN_CODE, "calls": calls(56, done=True)}
     write(run, rank(0, **moving), rank(1, **moving), rank(2, **moving))
     look_at_ranks(alarm, run, NOW)
     assert not any("own code" in line for line in said)
@@ -266,6 +267,38 @@ def test_a_rank_that_ended_unseen_explains_why_others_were_told_to_end(run: Path
     assert verdict is not None
     assert (verdict["class"], verdict["ranks"]) == ("rank dead", [3])
     assert "ranks 0-2 wait in all_reduce #56; rank 3 has ended, after 55 steps" in verdict["text"]
+
+
+@pytest.mark.parametrize("stood_s", [2, 29])
+def test_a_rank_that_its_backend_aborts_was_waiting_for_another(run: Path, stood_s: int) -> None:
+    """Paddle's gloo aborts a rank after 30 s in a collective, which is the limit of the alarm."""
+    moved: dict[str, Any] = {"moved_ns": NOW - stood_s * SECOND}
+    write(run, *(rank(number, **moved) for number in range(3)), late(**moved))
+    ends = {"1001": NOW, **{str(1000 + number): NOW + 10_000_000 for number in (0, 2, 3)}}
+    codes = {"1000": -15, "1001": -6, "1002": -15, "1003": -15}
+    content = {"states": {}, "ended_ns": ends, "exit_codes": codes}
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+    verdict = read_account(run).verdict
+    assert verdict is not None
+    if stood_s == 2:
+        assert (verdict["class"], verdict["ranks"]) == ("rank dead", [1])
+    else:
+        assert (verdict["class"], verdict["ranks"]) == ("never entered", [3])
+        assert "rank 1 was ended by SIGABRT (process 1001) while it waited" in verdict["text"]
+
+
+def test_ranks_that_their_backend_aborts_together_had_a_mismatch(run: Path) -> None:
+    moved: dict[str, Any] = {"moved_ns": NOW - 29 * SECOND}
+    other = rank(3, calls=calls(56, done=False, op="all_gather"), **moved)
+    write(run, *(rank(number, **moved) for number in range(3)), other)
+    numbers = [str(1000 + number) for number in range(4)]
+    content = {"states": {}, "ended_ns": dict.fromkeys(numbers, NOW)}
+    content["exit_codes"] = dict.fromkeys(numbers, -6)
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+    account = read_account(run)
+    assert account.verdict is not None
+    assert (account.state, account.verdict["class"]) == (HUNG, "mismatch")
+    assert account.verdict["ranks"] == [3]
 
 
 @pytest.mark.parametrize(
