@@ -154,10 +154,10 @@ def take_long(model: Any) -> None:
 
 def stand_in_device() -> Any:
     """Return torch's own function that waits for a device, which never answers."""
-    torch.cuda._lazy_init = int  # type: ignore[assignment]  # noqa: SLF001  # there is no GPU
-    torch.cuda._exchange_device = torch.cuda._maybe_exchange_device = bool  # noqa: SLF001
+    cuda, lower = vars(torch.cuda), vars(torch._C)  # noqa: SLF001  # there is no GPU
+    cuda.update(_lazy_init=int, _exchange_device=bool, _maybe_exchange_device=bool)
     forever = functools.partial(time.sleep, 900)
-    torch._C._cuda_synchronize = forever  # type: ignore[attr-defined]  # noqa: SLF001
+    lower["_cuda_synchronize"] = forever
     return torch.cuda.synchronize
 
 
@@ -166,8 +166,8 @@ GROUPS: list[Any] = []
 
 def make_groups() -> None:
     """Make the groups of a hang that needs some."""
-    for members in {"groups": [range(WORLD)] * 2, "subgroup": [PAIR]}.get(PLANT, []):
-        GROUPS.append(dist.new_group(list(members)))
+    wanted = {"groups": [list(range(WORLD))] * 2, "subgroup": [PAIR]}
+    GROUPS.extend(map(dist.new_group, wanted.get(PLANT, [])))
 
 
 def share_loss(loss: torch.Tensor) -> None:
