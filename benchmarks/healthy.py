@@ -241,7 +241,8 @@ def section(work: Path) -> str:
         parts.append(
             f"The machine was never quiet: other work used {rows[0][1]} cores also without load of "
             "ours. So the goal for injected waits was not measured in real runs. "
-            "`tests/analysis/test_repeats.py` checks it on simulated runs that differ by 3%."
+            "`tests/analysis/test_run_noise.py` checks it on simulated runs that differ by up to "
+            "3%."
         )
     return "\n\n".join(parts)
 

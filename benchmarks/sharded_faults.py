@@ -74,7 +74,7 @@ FAULTS: Mapping[str, Fault] = {
         named("tiny_collectives", "setting_changed"),
     ),
     "small units": Fault(
-        "fsdp", 2, ("--layers", "8", "--sleep-ms", "1"),
+        "fsdp", 2, ("--layers", "8", "--sleep-ms", "1", "--one-unit"),
         ("--layers", "8", "--sleep-ms", "1", "--small-units"), named("tiny_collectives"),
     ),
     "no prefetch": Fault(

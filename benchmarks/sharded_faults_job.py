@@ -75,7 +75,7 @@ def make_fsdp(options: argparse.Namespace, layers: list[Layer]) -> Step:
     if options.kind == "hsdp":
         mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard"))
     model = Model(layers, prefetch=options.prefetch)
-    for layer in layers:
+    for layer in () if options.one_unit else layers:
         for unit in (layer.up, layer.down) if options.small_units else (layer,):
             fully_shard(unit, mesh=mesh, reshard_after_forward=options.reshard)
     fully_shard(model, mesh=mesh)
@@ -129,6 +129,7 @@ def main() -> None:
     parser.add_argument("--microbatches", type=int, default=4)
     parser.add_argument("--length-of-last", type=int, default=LENGTH, help="the last rank's")
     parser.add_argument("--reshard", action="store_true", help="drop weights after forward")
+    parser.add_argument("--one-unit", action="store_true", help="shard the whole model at once")
     parser.add_argument("--small-units", action="store_true", help="shard each matrix alone")
     parser.add_argument("--prefetch", action="store_true", help="gather the next layer early")
     options = parser.parse_args()
