@@ -76,7 +76,7 @@ class Steps:
         """The first wait for a batch after a backward, before any optimizer is known."""
         self.loaders: weakref.WeakSet[Any] = weakref.WeakSet()
         """The iterators of loaders that may still yield a batch."""
-        self._had_loaders = False
+        self.had_loaders = False
         self._repeated: deque[int] = deque()
         """The sizes of the batches on which the loop trains again and again."""
         self.elsewhere: deque[tuple[int, int]] = deque(maxlen=MOST_IN_A_ROW)
@@ -147,7 +147,7 @@ class Steps:
             return
         if state.batch_seen:
             # A loop that has abandoned its loaders takes no more batches of them.
-            if self._rounds <= MOST_ROUNDS and (self.loaders or not self._had_loaders):
+            if self._rounds <= MOST_ROUNDS and (self.loaders or not self.had_loaders):
                 return
             self._repeated = deque(self._pending.trained)
         self.end_step(end)
@@ -166,7 +166,7 @@ class Steps:
 
     def follow_loader(self, iterator: object) -> None:
         """Note that the loop may take batches from an iterator, as long as that exists."""
-        self._had_loaders = True
+        self.had_loaders = True
         self.loaders.add(iterator)
 
     def has_stepped(self) -> bool:

@@ -63,6 +63,11 @@ class Tracker(HookReports):
         return "", ""
 
     @property
+    def loaders_over(self) -> bool:
+        """True between two epochs and after the last one. Any thread may ask for it."""
+        return self._steps.had_loaders and not self._steps.loaders
+
+    @property
     def inside(self) -> str:
         """The phase that is open now, or nothing."""
         self.catch_up()

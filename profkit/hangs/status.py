@@ -120,6 +120,8 @@ class Status:
     state: str = RUNNING
     error: str = ""
     evaluates: bool = False
+    loaders_over: bool = False
+    """True if the loop has used up all loaders: it is between two epochs, or after the last one."""
     region: str = ""
     """The part outside of training that the loop has reported, such as `checkpoint`."""
     thread_state: str = ""

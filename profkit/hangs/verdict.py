@@ -264,7 +264,7 @@ def may_take_long(
         activity = activities[rank]
         imports = any(frame.file.startswith("<frozen importlib") for frame in status.stack)
         is_long = activity.evaluates or activity.doing in LONG or status.steps == 0 or imports
-        is_long |= not status.stack  # it may compile or import, which holds the interpreter
+        is_long |= status.loaders_over or not status.stack  # without one, it may import or compile
         is_computing = not waiting and _idle_s(status) < status.limit_ns / 1e9
         if activity.doing in WAITS_FOR_RANKS and status.steps > 0:
             return False

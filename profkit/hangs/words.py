@@ -183,6 +183,8 @@ def say_thread(status: Status, activity: Activity) -> Iterator[str]:
         yield f"in the {activity.doing.value}"
     if status.thread_state in STATES:
         yield f"state {status.thread_state} ({STATES[status.thread_state]})"
+    if status.loaders_over and activity.doing is Doing.CODE:
+        yield "after the last batch of its loader"
     if status.reads and status.system_call:
         yield f"{status.system_call} on {safe_text(status.reads)}"
 

@@ -133,6 +133,23 @@ def test_a_part_that_may_take_long_is_said_and_raises_no_alarm() -> None:
     assert verdict_of(lifeless, *waiting(1, 2, 3)).level is Level.ALARM
 
 
+def test_work_after_the_last_batch_raises_no_alarm_for_ten_limits() -> None:
+    after = rank(3, stack=IN_CODE, calls=calls(55, done=True), loaders_over=True)
+    verdict = verdict_of(*waiting(0, 1, 2), after)
+    assert (verdict.kind, verdict.ranks) == (HangClass.NEVER_ENTERED, (3,))
+    assert verdict.level is Level.NOTICE
+    assert "rank 3 has not entered it: train.py:12 resize" in say_verdict(verdict)
+    assert "after the last batch of its loader" in say_verdict(verdict)
+    lifeless = dataclasses.replace(after, alive_ns=NOW - 400 * SECOND)
+    assert verdict_of(*waiting(0, 1, 2), lifeless).level is Level.ALARM
+
+
+def test_ranks_that_meet_after_the_last_batch_and_never_leave_hang() -> None:
+    over = [dataclasses.replace(each, loaders_over=True) for each in waiting(0, 1, 2, 3)]
+    verdict = verdict_of(*over)
+    assert (verdict.kind, verdict.level) == (HangClass.NONE_LEFT, Level.ALARM)
+
+
 def test_the_import_of_a_compiler_is_a_part_of_the_compilation() -> None:
     importing = (
         Frame("<frozen importlib._bootstrap>", "_find_and_load", 1176, "python"),

@@ -14,9 +14,9 @@ import platform
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from profkit.clock import now_ns, wall_ns
 from profkit.hangs.flight import calls_of_dump
@@ -46,7 +46,7 @@ from profkit.vocab import Phase
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
-    from profkit.instrument.recorder import Recorder
+    from profkit.run.lookout.loop import Loop
 
 STANDS_AFTER = 1 / 6
 """The thread looks closely after this part of the limit without a step."""
@@ -59,22 +59,6 @@ LIVE_SHARE = 0.02
 """A thread that uses less of a processor is waiting."""
 
 MOST_ERROR_CHARS = 200
-
-
-class Loop(Protocol):
-    """The loop that is followed. A `Tracker` follows that of a job."""
-
-    @property
-    def recorder(self) -> Recorder: ...
-
-    @property
-    def thread(self) -> int | None: ...
-
-    @property
-    def models(self) -> Iterable[Any]: ...
-
-    @property
-    def standing(self) -> tuple[str, str]: ...
 
 
 class Lookout:
@@ -210,6 +194,7 @@ class Lookout:
                 steps=steps,
                 usual_step_s=sorted(self._durations)[len(self._durations) // 2],
                 evaluates=False,
+                loaders_over=False,
                 region="",
                 stack=(),
                 other_stacks=(),
@@ -252,6 +237,7 @@ class Lookout:
             status,
             framework=framework.name if framework else "",
             evaluates=self._evaluates or (phase == Phase.OTHER.value and region == EVALUATION),
+            loaders_over=loop.loaders_over,
             region=region if region == CHECKPOINT else "",
             thread_state=look.state,
             system_call=look.system_call,

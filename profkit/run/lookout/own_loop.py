@@ -25,6 +25,7 @@ class OwnLoop:
 
     models: tuple[Any, ...] = ()
     standing = ("", "")
+    loaders_over = False
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
