@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +45,7 @@ def _tables(by_rank: Mapping[int, Spent]) -> tuple[pa.Table, pa.Table]:
     )
 
 
-def _table(rows: Sequence[tuple], names: Sequence[str], times: Sequence[str]) -> pa.Table:  # type: ignore[type-arg]
+def _table(rows: Sequence[Any], names: Sequence[str], times: Sequence[str]) -> pa.Table:
     columns = {name: [row[place] for row in rows] for place, name in enumerate((*names, *times))}
     for name in times:
         columns[name] = [round(ms * MS) for ms in columns[name]]
