@@ -2,9 +2,10 @@
 
     python benchmarks/recorded.py [--attempts N] [NAME ...]
 
-The commands are those of traces/README.md; the pair gets `STEPS_OF_PAIR`, there as well. A run replaces the old one only if it is whole, and the
-pair of `PAIR` only if each direction has its verdict and its cause. Other work on the machine makes
-the recordings worse, so each one waits for a quiet machine first.
+The commands are those of traces/README.md; the pair gets `STEPS_OF_PAIR`, there as well. A run
+replaces the old one only if it is whole, and the pair of `PAIR` only if each direction has its
+verdict and its cause. Other work on the machine makes the recordings worse, so each one waits for
+a quiet machine first.
 """
 
 from __future__ import annotations
