@@ -53,9 +53,12 @@ def work_by_segment(steps: pa.Table, spans: pa.Table, used: Ints) -> tuple[RankW
     kept = alike & (counts[0] == meetings)
     if not 2 <= meetings <= MOST_MEETINGS or kept.mean() < LEAST_ALIKE:
         return ()
-    parts = [_split(*each, used, kept, meetings) for each in own]
-    ns = np.stack(parts, axis=1)
-    return tuple(RankWork(tuple(ranks.tolist()), WORK, each) for each in ns)
+    parts, segments = [], []
+    for each in own:
+        parts.append(_split(*each, used, kept, meetings))
+    for ns in np.stack(parts, axis=1):
+        segments.append(RankWork(tuple(ranks.tolist()), WORK, ns))
+    return tuple(segments)
 
 
 def _split(

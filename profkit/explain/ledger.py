@@ -89,8 +89,8 @@ class Ledger:
     @property
     def change(self) -> Estimate:
         """The change of time per sample, as a share of the base."""
-        base = self.total.base.value
-        return scale(self.total.delta, 1 / base if base > 0 else math.nan)
+        factor = 1 / self.total.base.value if self.total.base.value > 0 else math.nan
+        return run_noise.keep_possible(scale(self.total.delta, factor), 1.0)
 
     @property
     def efficiency(self) -> Estimate:

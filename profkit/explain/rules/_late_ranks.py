@@ -54,7 +54,9 @@ class LateRanks(NamedTuple):
             takes = duration(each.excess_ns)
             longer = "" if parts else " per step longer than the others'"
             parts.append(f"rank {each.rank}'s {where} takes {takes}{longer}")
-        saved = [f"{duration(ns)} for rank {rank}" for rank, ns in self.alone_ns.items()]
+        saved = []
+        for rank, ns in self.alone_ns.items():
+            saved.append(f"{duration(ns)} for rank {rank}")
         return (
             f"{here(case.ledger)}{', and '.join(parts)}; put right alone, each saves {_join(saved)}"
         )
@@ -74,7 +76,9 @@ def find_late_ranks(case: Case) -> LateRanks | None:
     if not all(map(_meet_as_one, (after, before))) or not grew(case.ledger.total, case.ledger):
         return None
     found = sorted(_find_late(case), key=lambda each: -each.excess_ns)
-    ranks = dict.fromkeys(each.rank for each in found)
+    ranks: dict[int, list[Late]] = {}
+    for each in found:
+        ranks.setdefault(each.rank, []).append(each)
     if len(ranks) < 2:
         return None
     factor = case.ledger.batch_factor(after.step_samples)
@@ -86,8 +90,7 @@ def find_late_ranks(case: Case) -> LateRanks | None:
         if known_ns.value > 0:
             cost_ns = subtract(cost_ns, scale(known_ns, known_factor))
     alone_ns = {}
-    for rank in ranks:
-        mine = [each for each in found if each.rank == rank]
+    for rank, mine in ranks.items():
         alone_ns[rank] = factor * _cost(segments_of(after), mine).value
     return LateRanks(tuple(found), cost_ns, alone_ns)
 
@@ -139,14 +142,16 @@ def _find_late(case: Case) -> Iterable[Late]:
 def _cost(segments: Sequence[RankWork], late: Iterable[Late]) -> Estimate:
     """Return how much longer the latest ranks take than if these were as quick as the others."""
     lost: Floats | float = 0.0
-    late = list(late)
+    by_segment: dict[int, list[Late]] = {}
+    for each in late:
+        by_segment.setdefault(each.segment, []).append(each)
     for number, work in enumerate(segments):
         whole = work.ns.sum(axis=1)
         healed = whole.copy()
-        for each in late:
-            if each.segment == number and each.rank in work.ranks:
+        for each in by_segment.get(number, ()):
+            if each.rank in work.ranks:
                 mine, phase = work.ranks.index(each.rank), work.phases.index(each.phase)
-                healthy = _healthy(work, phase, [one for one in late if one.segment == number])
+                healthy = _healthy(work, phase, by_segment[number])
                 healed[mine] -= np.maximum(0.0, work.ns[mine, phase] - healthy)
         lost = lost + whole.max(axis=0) - healed.max(axis=0)
     series = np.atleast_2d(np.asarray(lost, dtype=np.float64))
@@ -156,7 +161,9 @@ def _cost(segments: Sequence[RankWork], late: Iterable[Late]) -> Estimate:
 
 def _healthy(work: RankWork, phase: int, late: Sequence[Late]) -> Floats:
     """Return the median time of a phase over the ranks that are not late in it."""
-    name = work.phases[phase]
-    ranks = {each.rank for each in late if each.phase == name}
-    others = [place for place, rank in enumerate(work.ranks) if rank not in ranks]
+    is_late = np.zeros(len(work.ranks), dtype=bool)
+    for each in late:
+        if each.phase == work.phases[phase] and each.rank in work.ranks:
+            is_late[work.ranks.index(each.rank)] = True
+    others = np.flatnonzero(~is_late)
     return np.asarray(np.median(work.ns[others, phase], axis=0))

@@ -109,8 +109,9 @@ def _blame_several(case: Case, several: LateRanks) -> Cause:
     """Return the cause of ranks that are late independently of each other."""
     ranks = case.after.costs.ranks
     added, takes, own_ns = several.cost_ns, dict[str, float](), 0.0
-    rows = dict.fromkeys(row_of(each.phase) for each in several.all)
+    rows: dict[str, None] = {}
     for each in several.all:
+        rows[row_of(each.phase)] = None
         mean_ns = each.excess_ns / ranks
         own_ns += mean_ns
         for kind in KINDS_BY_ROW.get(row_of(each.phase), ()):
