@@ -4,41 +4,45 @@ from __future__ import annotations
 
 import itertools
 
-from tests.instrument.test_frameworks import Follow, Kit, follow, kit
+from tests.instrument.test_frameworks import Follow, Followed, Kit, follow, kit
 
 __all__ = ["follow", "kit"]
 
 
+def is_over(followed: Followed) -> bool:
+    return followed.tracker.loaders_over
+
+
 def test_the_loaders_are_over_between_epochs_and_after_the_last(kit: Kit, follow: Follow) -> None:
-    tracker = follow().tracker
+    followed = follow()
     model = kit.model()
     optimizer = kit.optimizer(model)
-    assert not tracker.loaders_over  # it has not begun
+    assert not is_over(followed)  # it has not begun
     loader = kit.loader()
     for _ in range(2):
         kit.train(model, optimizer, loader)
-        assert tracker.loaders_over
+        assert is_over(followed)
         iterator = iter(loader)
         next(iterator)
-        assert not tracker.loaders_over
+        assert not is_over(followed)
         del iterator
 
 
 def test_an_evaluation_within_an_epoch_ends_no_training(kit: Kit, follow: Follow) -> None:
-    tracker = follow().tracker
+    followed = follow()
     model = kit.model()
     optimizer = kit.optimizer(model)
     training = iter(kit.loader())
     kit.train(model, optimizer, itertools.islice(training, 2))
     assert len(list(kit.loader())) > 1
-    assert not tracker.loaders_over
+    assert not is_over(followed)
     kit.train(model, optimizer, training)
-    assert tracker.loaders_over
+    assert is_over(followed)
 
 
 def test_a_loop_without_a_loader_is_never_over(kit: Kit, follow: Follow) -> None:
     batches = list(kit.loader())
-    tracker = follow().tracker
+    followed = follow()
     model = kit.model()
     kit.train(model, kit.optimizer(model), batches)
-    assert not tracker.loaders_over
+    assert not is_over(followed)
