@@ -41,6 +41,8 @@ MOST_NCCLRAS_BYTES = 1_000_000
 SETTLE_PART = 0.25
 LONGEST_SETTLE_S = 10.0
 """An alarm is raised when its reason has been seen for a part of the limit, or for so long."""
+ENDS_APART_NS = 5_000_000_000
+"""The ranks of a job that is over may end this far apart; until then, none of them is missing."""
 NEVER_NS = 1 << 62
 JUMP_NS = 500_000_000
 """A clock that is set by more than this has jumped: a status from before shows wrong intervals."""
@@ -199,7 +201,7 @@ class HangAlarm:
             return
         have_ended = all(str(status.pid) in self._ends for status in evidence.ranks.values())
         have_ended |= self._told_ns is not None and bool(self._ends)
-        early_ns = self._settle_ns + int(2 * self._tick_s * 1e9)
+        early_ns = max(self._settle_ns, ENDS_APART_NS) + int(2 * self._tick_s * 1e9)
         if left_ns > early_ns or not self._limit_s or have_ended:
             self._settling = None
             return
@@ -235,6 +237,8 @@ class HangAlarm:
         When an evaluation on one rank ends, all ranks are in a barrier for a moment. At that
         moment the job has stood for long, and nobody is in a part that may take long.
         """
+        settle_ns = self._settle_ns
+        ended = {rank for rank, each in verdict.evidence.ranks.items() if each.state == ENDED}
         if verdict.level is Level.NOTICE:
             kind = Level.NOTICE.value if verdict.kind is not HangClass.OWN_CODE else ""
         elif verdict.kind in {HangClass.NONE_LEFT, HangClass.MISMATCH}:
@@ -242,12 +246,14 @@ class HangAlarm:
             opened = verdict.waits.open.items()
             places = sorted((rank, call.group, call.sequence) for rank, call in opened)
             kind = f"{verdict.kind.value} {places}"
+        elif verdict.ranks and ended.issuperset(verdict.ranks):
+            kind, settle_ns = ENDED, max(settle_ns, ENDS_APART_NS)
         else:
             kind = ""  # what a slow rank does may change from look to look
         if self._settling is None or kind != self._settling[0]:
             self._settling = (kind, now)
         is_notice = verdict.level is Level.NOTICE
-        return is_notice or now - self._settling[1] >= self._settle_ns
+        return is_notice or now - self._settling[1] >= settle_ns
 
     def _report(self, verdict: Verdict, wall: int) -> None:
         """Write the verdict down, and print it unless there were several already."""

@@ -127,6 +127,19 @@ def test_the_barrier_after_a_long_part_is_a_hang_only_if_it_lasts(
     assert has_alarm == (barrier_s == 9)
 
 
+@pytest.mark.parametrize("apart_s", [3, 9])
+def test_ranks_that_end_one_after_the_other_are_no_hang(run: Path, apart_s: int) -> None:
+    """After a long part, one rank has left the last barrier and ended, and the other not yet."""
+    said: list[str] = []
+    alarm = HangAlarm(run, 4.0, said.append)
+    write(run, rank(0), rank(1), rank(2), late(evaluates=True, alive_ns=NOW))
+    judge_now(alarm, run, NOW)
+    write(run, late(state=ENDED))
+    for tenth in range(apart_s * 10):
+        look_at_ranks(alarm, run, NOW + tenth * SECOND // 10)
+    assert any("rank dead" in line for line in said) == (apart_s == 9)
+
+
 @pytest.mark.parametrize("moves", [True, False])
 def test_ranks_that_go_from_call_to_call_are_no_hang(run: Path, *, moves: bool) -> None:
     """As parameters that are sent one by one before the first step, on a busy machine."""
