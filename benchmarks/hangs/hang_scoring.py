@@ -14,6 +14,8 @@ from healthy_hours import read_kept, say
 sys.path.append(str(Path(__file__).parents[1]))
 from slow_lines import replace_section
 
+from profkit.text import plural
+
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT, ACCURACY = DOCS / "hangs-accuracy.md", DOCS / "accuracy.md"
 FIRST = Path(__file__).parent / "hang_first_run.json"
@@ -200,8 +202,8 @@ def _summary(results: list[dict[str, Any]]) -> Iterator[str]:
     yield ""
     yield (
         f"{quiet} of {len(healthy)} healthy jobs with long parts raised no alarm. Another "
-        f"{len(hours)} healthy jobs trained for {trained:.1f} hours and raised {alarms} alarms; "
-        "their goal is 0."
+        f"{len(hours)} healthy jobs trained for {trained:.1f} hours and raised "
+        f"{plural(alarms, 'alarm')}; their goal is 0."
     )
 
 
