@@ -1,0 +1,237 @@
+"""The steps of any recorded run as work of ranks between the points at which they meet.
+
+Each rank works through its step in one line. A collective begins when its last rank is ready and
+the one before it on its communicator is done. A rank waits for collectives where it waited for them
+in the run. What a wait took beyond that is a cost of its own and stays as it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.columns import durations, rows_of_steps, split_ranks, step_places
+from profkit.analysis.device_clock import Bools
+from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.phase_basis import PhaseBasis
+from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.whatif.cells import time_between
+from profkit.analysis.whatif.loader_model import LoaderLine, find_loader
+from profkit.analysis.whatif.meetings import Events, Meetings, find_meetings
+from profkit.analysis.whatif.operations import ReplayError
+from profkit.errors import UnreadableError
+from profkit.trace import Trace
+from profkit.vocab import PHASES, Phase
+
+PARTS = (*PHASES, UNKNOWN)
+"""The parts of a rank's work; `allreduce` is what a wait took beyond its collectives."""
+
+EXCHANGE, DATA = PARTS.index(Phase.ALLREDUCE.value), PARTS.index(Phase.DATA.value)
+OWN = np.arange(len(PARTS)) != EXCHANGE
+"""The parts that a rank works on by itself."""
+
+MOST_STEPS, BLOCKS = 4_000, 8
+"""If a run has more steps, this many are replayed, in blocks from all of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One rank: its work between its events by (gap, part, step), and its events.
+
+    An event is the number of a collective that it launches, or the numbers of those it waits for.
+    """
+
+    rank: int
+    work: Floats
+    events: tuple[int | tuple[int, ...], ...]
+    loader: LoaderLine | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StepModel:
+    """A run, ready to be replayed. Times are in ns."""
+
+    steps: Ints
+    lines: tuple[Line, ...]
+    wall: Floats
+    """The measured steps by (rank, step)."""
+    transfer: Floats
+    """The time of each collective without waiting, by (collective, step)."""
+    members: tuple[frozenset[int], ...]
+    """The ranks that take part in each collective."""
+    previous: tuple[int, ...]
+    """The collective before it on the same communicator, or -1."""
+    sizes: Floats
+    """The mean bytes of each collective; zero if they are not known."""
+    left_out: int
+    """Steps that differ from the others in their collectives."""
+    detailed: bool
+    """True if single collectives are replayed, false if exposed waits or nothing are."""
+
+    @property
+    def ranks(self) -> list[int]:
+        return [line.rank for line in self.lines]
+
+    @property
+    def loaders(self) -> tuple[LoaderLine, ...]:
+        """The loader of each rank; empty unless all of them are known."""
+        found = tuple(filter(None, map(operator.attrgetter("loader"), self.lines)))
+        if len(found) < len(self.lines):
+            return ()
+        return found
+
+    def own_work(self) -> Floats:
+        """Return the time of each rank's step without waiting for others, by (rank, step)."""
+        return self._sum(OWN)
+
+    def part(self, name: str) -> Floats:
+        """Return the time in one part by (rank, step)."""
+        return self._sum(np.arange(len(PARTS)) == PARTS.index(name))
+
+    def _sum(self, parts: Bools) -> Floats:
+        return np.stack([line.work[:, parts].sum(axis=(0, 1)) for line in self.lines])
+
+    def with_part(self, name: str, times: Floats) -> StepModel:
+        """Return the model with other times in a part, by (rank, step).
+
+        The time is spread over the gaps as it is now. If input gets another time, the loader that
+        explains it goes.
+        """
+        lines = []
+        for line, wanted in zip(self.lines, times, strict=True):
+            work = set_part(line.work, PARTS.index(name), wanted)
+            loader = None if name == Phase.DATA.value else line.loader
+            lines.append(dataclasses.replace(line, work=work, loader=loader))
+        return dataclasses.replace(self, lines=tuple(lines))
+
+
+def set_part(work: Floats, place: int, wanted: Floats) -> Floats:
+    """Return the work of a rank with another time per step in one part."""
+    work, now = work.copy(), work[:, place].sum(axis=0)
+    share = np.divide(wanted, now, out=np.zeros_like(now), where=now > 0)
+    usual_gap = int(np.argmax(work[:, place].mean(axis=1)))
+    work[:, place] *= share
+    work[usual_gap, place] += wanted - work[:, place].sum(axis=0)
+    return work
+
+
+def build_model(trace: Trace, basis: PhaseBasis) -> StepModel:
+    """Return the model of a run's used steps; raise `ReplayError` if it has too few of them."""
+    used = choose_steps(basis.used)
+    if len(used) < 2:
+        raise ReplayError("the run has too few steps to be replayed")
+    steps, spans = rows_of_steps(basis.steps, used), rows_of_steps(basis.spans, used)
+    ranks = np.unique(steps["rank"].to_numpy()).tolist()
+    collectives = rows_of_steps(basis.collectives, used)
+    met = find_meetings(spans, collectives, ranks, used, hosts=count_hosts(trace))
+    kept = met.kept
+    if kept.sum() < 2:
+        raise ReplayError("the steps of the ranks have too little in common to be replayed")
+    lines, walls = [], []
+    steps_of, spans_of = split_ranks(basis.steps), split_ranks(basis.spans)
+    used_of, recorded = split_ranks(spans), split_ranks(trace.spans)
+    nothing = spans.slice(0, 0)
+    for rank in ranks:
+        own_steps, own_spans = steps_of[rank], spans_of.get(rank, nothing)
+        bounds = find_bounds(own_steps, own_spans, used)
+        place = step_places(own_steps, used)
+        wall = np.zeros(len(used))
+        wall[place[place >= 0]] = durations(own_steps)[place >= 0]
+        walls.append(wall[kept])
+        events, waits = met.events[rank], met.waits(rank, kept)
+        work = find_work(used_of.get(rank, nothing), events, waits, bounds, met)
+        prefetch = trace.manifest.config.get("prefetch")
+        loader = find_loader(recorded.get(rank, nothing), prefetch, used[kept])
+        if loader is not None:  # a device may not notice what taking a batch costs the host
+            exposed = float(np.median(work[:, DATA][:, kept].sum(axis=0)))
+            loader = dataclasses.replace(loader, taking=min(loader.taking, exposed))
+        lines.append(Line(rank, work[:, :, kept], waits, loader))
+    return StepModel(
+        steps=used[kept],
+        lines=tuple(lines),
+        wall=np.stack(walls),
+        transfer=met.transfers()[:, kept],
+        members=met.members,
+        previous=met.previous,
+        sizes=met.sizes(),
+        left_out=int((~kept).sum()),
+        detailed=met.detailed,
+    )
+
+
+def count_hosts(trace: Trace) -> int:
+    """Return the number of hosts; each rank that does not say its host counts as one."""
+    found = set()
+    for rank in trace.ranks:
+        try:
+            found.add(rank.manifest.host)
+        except UnreadableError:
+            found.add(f"of rank {rank.rank}")
+    return len(found)
+
+
+def choose_steps(used: Ints) -> Ints:
+    if len(used) <= MOST_STEPS:
+        return used
+    size = MOST_STEPS // BLOCKS
+    starts = np.linspace(0, len(used) - size, BLOCKS).astype(np.int64)
+    return used[np.unique(starts[:, None] + np.arange(size))]
+
+
+def find_bounds(steps: pa.Table, spans: pa.Table, used: Ints) -> Ints:
+    """Return where each used step of a rank begins and ends, as an array of (bound, step).
+
+    On a device's clock, the spans of a step may end after the host has left it.
+    """
+    order = np.argsort(steps["step"].to_numpy())
+    number = steps["step"].to_numpy()[order]
+    start, end = steps["start_ns"].to_numpy()[order], steps["end_ns"].to_numpy()[order].copy()
+    outer = spans.filter(pc.equal(spans["depth"], pa.scalar(0, pa.int16())))
+    place = step_places(outer, number)
+    np.maximum.at(end, place[place >= 0], outer["end_ns"].to_numpy()[place >= 0])
+    begin = start.copy()
+    begin[1:] = np.where(np.diff(number) == 1, np.maximum(start[1:], end[:-1]), start[1:])
+    chosen = np.minimum(np.searchsorted(number, used), len(number) - 1)
+    if not (number[chosen] == used).all():
+        raise ReplayError("a rank lacks some of the steps")
+    return np.stack([begin[chosen], np.maximum(end[chosen], begin[chosen])])
+
+
+def find_work(
+    spans: pa.Table,
+    events: Events,
+    waits: tuple[int | tuple[int, ...], ...],
+    bounds: Ints,
+    met: Meetings,
+) -> Floats:
+    """Return the work of a rank by (gap, part, step); the last part is what no phase covers.
+
+    Of the exchange, only what a wait took beyond its collectives is left, after the wait.
+    """
+    times = np.concatenate([bounds[:1], events.times, bounds[1:]])
+    inside = time_between(spans, times, PHASES)
+    gaps = np.diff(times, axis=0)
+    unknown = gaps - inside.sum(axis=1)
+    work = np.concatenate([inside, unknown[:, None]], axis=1).astype(np.float64)
+    if not met.members:
+        return work
+    waited, ends = np.zeros(work.shape[2]), dict[int, Ints]()
+    exchange = work[:, EXCHANGE].copy()
+    work[:, EXCHANGE] = 0.0
+    for place, event in enumerate(waits):
+        waited = waited + exchange[place]
+        if isinstance(event, int):
+            ends[event] = events.ends[place]
+            continue
+        ready = events.times[place] - waited
+        for number in event:
+            ready = np.maximum(ready, ends[number])
+        work[place + 1, EXCHANGE] = events.times[place] - ready
+        waited = np.zeros_like(waited)
+    work[-1, EXCHANGE] += waited + exchange[-1]
+    return work

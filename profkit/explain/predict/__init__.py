@@ -1,0 +1,1 @@
+"""Predictions of changed jobs from recorded runs, and the record of how they came out."""

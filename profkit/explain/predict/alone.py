@@ -1,0 +1,241 @@
+"""Causes that one run shows by itself, and its model without them.
+
+Each function returns the removal of one kind of cause, or raises `NotShownError` with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow.compute as pc
+
+from profkit.analysis.columns import durations, rows_of_steps, step_places
+from profkit.analysis.costs import EVALUATION
+from profkit.analysis.estimate import Estimate, Floats
+from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.pipelines import MESSAGES
+from profkit.analysis.trend import find_trend
+from profkit.analysis.unknown_places import unknown_places
+from profkit.analysis.whatif.changes import (
+    level_out,
+    reduce_peaks,
+    remove_trend,
+    shift_parts,
+    without_transfers,
+)
+from profkit.analysis.whatif.step_model import StepModel
+from profkit.explain.predict.job import Job
+from profkit.explain.predict.late import without_late_ranks
+from profkit.explain.predict.shown import MIN_SHOWN_SHARE, NotShownError, Removal
+from profkit.explain.rules._late_in_forward import times_broadcasts
+from profkit.explain.rules.checkpoint_in_training import CHECKPOINT
+from profkit.explain.rules.garbage_pauses import garbage_ns
+from profkit.explain.rules.input_stalls import MAX_STALLED_SHARE, STALL_RATIO
+from profkit.text import duration, percent, plural
+from profkit.vocab import Phase
+
+DATA, OTHER = Phase.DATA.value, Phase.OTHER.value
+
+
+def require(share: float, words: str) -> None:
+    """Raise `NotShownError` if a share of the step is no more than noise."""
+    if not share >= MIN_SHOWN_SHARE:
+        raise NotShownError(f"{words} {percent(max(0.0, share))} of the step")
+
+
+def without_waits(job: Job, model: StepModel) -> Removal:
+    waits = model.part(DATA)
+    require(waits.mean() / model.wall.mean(), "the waits for batches are")
+    ready = np.zeros_like(waits)
+    for place, line in enumerate(model.lines):
+        if line.loader is not None:
+            ready[place] = np.minimum(waits[place], line.loader.taking)
+    why = what_next = ""
+    if not model.loaders or not model.loaders[0].workers:
+        why = "this is the best case: no workers made the batches, so nobody knows what they cost"
+        what_next = "profkit whatif RUN --workers 2, and record some steps with workers"
+    return Removal(
+        (model.with_part(DATA, ready),),
+        (f"each batch is ready when it is asked for; now the loop waits {_mean(waits)} per step",),
+        ("what making batches faster would cost elsewhere",),
+        why,
+        what_next,
+    )
+
+
+def without_stalls(job: Job, model: StepModel) -> Removal:
+    waits = model.part(DATA)
+    usual = np.median(waits, axis=1, keepdims=True)
+    stalled = waits > STALL_RATIO * usual
+    if not stalled.any() or stalled.mean() > MAX_STALLED_SHARE:
+        raise NotShownError("no few steps wait far longer for their batch than the others")
+    require((waits - usual)[stalled].sum() / model.wall.sum(), "waits beyond the usual one are")
+    return Removal(
+        (model.with_part(DATA, np.where(stalled, usual, waits)),),
+        (f"{plural(int(stalled.any(axis=0).sum()), 'step')} wait as long as the median step",),
+    )
+
+
+def without_activity(job: Job, model: StepModel, name: str | None) -> Removal:
+    """Remove what is done in the phase `other`, or only one kind of it."""
+    spans = job.evidence.basis.spans
+    spans = rows_of_steps(spans.filter(pc.equal(spans["phase"], OTHER)), model.steps)
+    spans = spans.filter(pc.equal(spans["depth"], 0))
+    if name is not None:
+        spans = spans.filter(pc.equal(spans["name"].cast("string"), name))
+    place, length = step_places(spans, model.steps), durations(spans)
+    rank, now = spans["rank"].to_numpy(), model.part(OTHER)
+    less = np.zeros_like(now)
+    for at, line in enumerate(model.lines):
+        mine = (rank == line.rank) & (place >= 0)
+        less[at] = np.bincount(place[mine], weights=length[mine], minlength=now.shape[1])
+    words = "checkpoints take" if name else "evaluation, checkpoints and logging take"
+    for each in job.evidence.costs.apart:
+        if each.reason == EVALUATION and each.excess_ns > 0 and not less.any():
+            raise NotShownError(
+                f"{plural(each.steps, 'step')} with evaluations or checkpoints are excluded from "
+                f"the figures; over all steps they add {duration(each.excess_ns)} per step"
+            )
+    require(less.mean() / model.wall.mean(), words)
+    changed = model.with_part(OTHER, np.maximum(now - less, 0.0))
+    by_rank, why = less.mean(axis=1), ""
+    uneven = (by_rank.max() - by_rank.min()) / model.wall.mean()
+    if uneven >= MIN_SHOWN_SHARE and not job.evidence.figure(times_broadcasts):
+        why = "ranks may wait for the one that does this in forward, which was not recorded"
+    return Removal((changed,), (f"{words} {_mean(less)} per step",), why=why)
+
+
+def _at_ends(
+    change: Callable[[StepModel, float], StepModel], model: StepModel, cost: Estimate
+) -> tuple[StepModel, ...]:
+    """Return the model without a cost, and without the ends of its interval."""
+    found = [change(model, cost.value)]
+    for end in (cost.low, cost.high):
+        if end is not None:
+            found.append(change(model, end))
+    return tuple(found)
+
+
+def without_garbage(job: Job, model: StepModel) -> Removal:
+    found = job.evidence.figure(garbage_ns)
+    if found is None:
+        raise NotShownError("the garbage collector was not watched: record with --collect garbage")
+    require(found.value / model.wall.mean(), "collections take")
+    return Removal(
+        _at_ends(reduce_peaks, model, found),
+        (f"collections pause a rank for {duration(found.value)} per step",),
+        ("in which steps it pauses: the time is taken where steps are long",),
+    )
+
+
+def without_drift(job: Job, model: StepModel) -> Removal:
+    trend = find_trend(job.evidence.costs)
+    if trend is None or not trend.rises:
+        raise NotShownError("the steps do not become longer throughout the run")
+    added = trend.added_ns
+    require(added.value / model.wall.mean(), "the trend adds")
+    return Removal(
+        _at_ends(remove_trend, model, added),
+        (f"all steps are as long as the first ones, {duration(trend.first_ns)}",),
+    )
+
+
+def without_time_outside(job: Job, model: StepModel) -> Removal:
+    basis = job.evidence.basis
+    places = unknown_places(basis.steps, basis.spans, model.steps)
+    times = np.maximum([each.step_ns for each in places], 0.0).tolist()
+    require(sum(times) / model.wall.mean(), "time outside all phases is")
+    largest, usual = times[0], float(np.median(times[1:] or [0.0]))
+    ranks, first = range(len(model.lines)), places[0]
+    found = []
+    for less in (largest - usual, largest, sum(times)):
+        found.append(shift_parts(model, ranks, [UNKNOWN], [less]))
+    return Removal(
+        tuple(found),
+        (f"{duration(largest)} per step go between {first.after} and {first.before}",),
+        why="this is the best case: the run does not show how much of that time the job needs",
+        next="look at the lines: profkit run --stacks loop -- COMMAND",
+    )
+
+
+def without_exchange(job: Job, model: StepModel) -> Removal:
+    if not model.members:
+        raise NotShownError("no exchange between ranks was recorded, or not on all of them")
+    exposed = model.wall.mean() - model.own_work().mean()
+    require(exposed / model.wall.mean(), "the exposed exchange is")
+    return Removal(
+        (without_transfers(model),),
+        ("transfers take no time; ranks still wait for the last one",),
+        why="this is the best case: the run does not show what its links could reach",
+        next="profkit whatif RUN --base OTHER --without exposed_communication, with a run on other "
+        "links",
+    )
+
+
+def without_repeated_exchange(job: Job, model: StepModel) -> Removal:
+    rows = rows_of_steps(job.evidence.basis.collectives, model.steps)
+    rows = rows.filter(rows["bucket"].is_valid())
+    found = job.evidence.exchanges
+    if not rows.num_rows or found is None or not model.detailed:
+        raise NotShownError("no single gradient buckets were recorded")
+    distinct = rows.group_by(["rank", "step", "bucket"]).aggregate([])
+    times = round(rows.num_rows / distinct.num_rows)
+    if times < 2:
+        raise NotShownError("each gradient bucket is sent once per step")
+    kept = len(model.transfer) // times
+    transfer = model.transfer.copy()
+    transfer[: len(transfer) - kept] = 0.0
+    lines = without_transfers(model, 1.0 / times).lines
+    return Removal(
+        (dataclasses.replace(model, transfer=transfer, lines=lines),),
+        (f"each bucket is sent once per step, and not {times} times",),
+    )
+
+
+def with_even_stages(job: Job, model: StepModel) -> Removal:
+    ops = set(pc.unique(job.evidence.trace.collectives["op"]).to_pylist())
+    if len(model.lines) < 2 or not ops & set(MESSAGES):
+        raise NotShownError("the run shows no pipeline with stages on several ranks")
+    level = model.own_work().mean(axis=1)
+    above = (level.max() - level.mean()) / model.wall.mean()
+    require(above, "the longest rank is above the mean by")
+    return Removal(
+        (level_out(model),),
+        ("each rank computes as long as the mean of the ranks",),
+        ("if the model can be divided so",),
+    )
+
+
+def _mean(times: Floats) -> str:
+    return duration(float(times.mean()))
+
+
+ALONE: Mapping[str, Callable[[Job, StepModel], Removal]] = {
+    "late_rank": without_late_ranks,
+    "input_bound": without_waits,
+    "input_stalls": without_stalls,
+    "evaluation_in_training": lambda job, model: without_activity(job, model, None),
+    "checkpoint_in_training": lambda job, model: without_activity(job, model, CHECKPOINT),
+    "garbage_pauses": without_garbage,
+    "drift": without_drift,
+    "time_outside_phases": without_time_outside,
+    "exposed_communication": without_exchange,
+    "accumulation_without_no_sync": without_repeated_exchange,
+    "uneven_stages": with_even_stages,
+    "long_last_stage": with_even_stages,
+}
+"""What one run shows without a comparison, by the kind of the cause."""
+
+
+def shown_alone(job: Job, kinds: Sequence[str] = tuple(ALONE)) -> dict[str, Removal]:
+    """Return the removals of all causes that a run shows by itself."""
+    found = {}
+    if job.model is not None:
+        for kind in kinds:
+            try:
+                found[kind] = ALONE[kind](job, job.model)
+            except NotShownError:
+                continue
+    return found

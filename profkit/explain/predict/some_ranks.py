@@ -1,0 +1,218 @@
+"""Other numbers of ranks: the tail of the ranks' scatter, and what the links add."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, block_length
+from profkit.analysis.notices import is_log
+from profkit.analysis.whatif.changes import expected_maximum, extrapolated_maximum
+from profkit.analysis.whatif.step_model import StepModel
+from profkit.explain.predict.batches import on_line
+from profkit.explain.predict.job import MORE_STEPS, Job, describe_replay, unanswered, widen_step
+from profkit.explain.predict.prediction import Prediction, Question, RankPoint
+from profkit.explain.predict.rank_links import Links, links_of_ranks
+from profkit.explain.slowness import is_on_host
+from profkit.text import plural
+
+MOST_RANKS = 1_024
+RESAMPLES, MANY_RANKS = 100, 64
+"""So many ranks have enough values that fewer resamples do."""
+
+USUAL_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024)
+
+CARDS = 8
+"""Ranks of a host, if the run does not say it."""
+
+NEXT = "record two ranks or more, and measure the links: profkit ceilings --links"
+
+
+def ask_ranks(job: Job, question: Question, base: Job | None) -> Prediction:
+    """Return the step on another number of ranks, each with as many samples as now."""
+    wanted, manifest = int(question.value), job.evidence.trace.manifest
+    samples = job.samples * wanted / max(1, manifest.world_size)
+    if base is not None:
+        return dataclasses.replace(ask_between_runs(job, question, base), samples=samples)
+    if is_log(job.evidence.trace):
+        why = "a log holds the figures of one rank: they do not show how ranks scatter"
+        what_next = "compare with a log of another number of ranks: --base OTHER"
+        return unanswered(job, question, why, what_next)
+    model = job.model
+    if model is None:
+        return unanswered(job, question, job.why_no_model)
+    if job.evidence.trace.missing_ranks:
+        missing = plural(len(job.evidence.trace.missing_ranks), "rank")
+        return unanswered(job, question, f"{missing} left no files", "record all ranks")
+    now = len(model.lines)
+    counts = sorted({*USUAL_COUNTS, now, wanted})
+    points, words = rank_points(job, model, counts)
+    point = points[counts.index(wanted)]
+    scatter = "the scatter of one rank, as if ranks were independent"
+    if now > 1:
+        scatter = f"the scatter of {now} ranks, and how much of it they share"
+    noise = job.noise[1]
+    found = dataclasses.replace(
+        job.answer(question),
+        step_ns=point.step_ns,
+        samples=samples,
+        rests_on=tuple(filter(None, (*describe_replay(job), scatter, words, noise))),
+        leaves_out=(
+            "slower hosts or links than those of this run",
+            "what ranks take from each other on one host, and from shared storage",
+            *(() if model.detailed or now == 1 else ("transfers that are hidden only now",)),
+        ),
+        points=tuple(points),
+        knee=describe_knee(points),
+    )
+    why, what_next = why_inconclusive(job, model, wanted, points)
+    return dataclasses.replace(found, why=why, next=what_next)
+
+
+def why_inconclusive(
+    job: Job, model: StepModel, wanted: int, points: Sequence[RankPoint]
+) -> tuple[str, str]:
+    """Return why the answer is inconclusive, and what would help; nothing if it is not."""
+    now = len(model.lines)
+    if len(model.steps) < FEWEST_STEPS:
+        return "too few steps for an interval", MORE_STEPS
+    if wanted > 1 and points[-1].links_ns is None:
+        return "nothing says what the exchange between ranks takes", NEXT
+    if now > 1 and not job.evidence.costs.exchange_timed:
+        return "the device's wait for the exchange was not timed", ""
+    load, environment = job.evidence.load, job.evidence.trace.manifest.environment
+    if is_on_host(job.evidence) and wanted > now:
+        cores = environment.get("cpu_count")
+        used = 1.0
+        if load is not None and load.own:
+            used = load.own / now
+        if not isinstance(cores, int) or wanted * used > cores:
+            why = f"{wanted} ranks that train on processors would compete for {cores} cores"
+            where = f"record {wanted} ranks where they would run"
+            return f"{why}, if they run on one host like this", where
+    return "", ""
+
+
+def rank_points(job: Job, model: StepModel, counts: Sequence[int]) -> tuple[list[RankPoint], str]:
+    """Return the step on each number of ranks, and what the links rest on."""
+    own, now = model.own_work(), len(model.lines)
+    common = own.mean(axis=0)
+    scatter = own - common
+    if now > 1:  # the mean holds a part of each rank's own scatter, which widens it again
+        usual = scatter.mean(axis=1, keepdims=True)
+        scatter = usual + (scatter - usual) * math.sqrt(now / (now - 1))
+    else:
+        scatter, common = own - own.mean(), np.full_like(common, own.mean())
+    tail = expected_maximum(scatter, counts)
+    tail[np.array(counts) == 1] = 0.0  # by definition; the grid is not as exact
+    tails = resample_tails(scatter, counts)
+    upper = np.maximum(extrapolated_maximum(scatter, counts), np.quantile(tails, 0.975, axis=0))
+    lower = np.quantile(tails, 0.025, axis=0)
+    if now == 1:
+        lower = np.zeros_like(lower)  # the ranks may all be slow in the same steps
+    links = links_of_ranks(job, model, counts)
+    here = counts.index(now)
+    none = np.zeros(len(counts))
+    exposed = links or Links(none, none, none, "")
+    # The recorded number of ranks is as it was measured; the others differ from it.
+    level = job.now_ns.value - tail[here] - exposed.value[here]
+    half = 0.0
+    if job.now_ns.low is not None and job.now_ns.high is not None:
+        half = (job.now_ns.high - job.now_ns.low) / 2
+    noise, _ = job.noise
+    points = []
+    for place, count in enumerate(counts):
+        value = float(level + tail[place] + exposed.value[place])
+        if place == here:
+            ends = (0.0, 0.0)
+        else:
+            ends = (
+                tail[place] - lower[place] + exposed.value[place] - exposed.low[place],
+                upper[place] - tail[place] + exposed.high[place] - exposed.value[place],
+            )
+        low = value - math.hypot(float(ends[0]), half)
+        high = value + math.hypot(float(ends[1]), half)
+        step = widen_step(Estimate(value, low, high), noise, job.replay_error or 0.0)
+        known = None
+        if links is not None:
+            known = float(links.value[place])
+        share = job.now_ns.value / max(value, 1.0)
+        points.append(RankPoint(count, step, share, float(tail[place]), known))
+    return points, exposed.words
+
+
+def resample_tails(scatter: Floats, counts: Sequence[int]) -> Floats:
+    """Return the tail in resampled blocks of steps, by (resample, count)."""
+    steps = scatter.shape[1]
+    block = max(map(block_length, scatter[:8]))
+    resamples = RESAMPLES
+    if len(scatter) >= MANY_RANKS:
+        resamples //= 10
+    draws = np.random.default_rng(0).integers(0, steps, (resamples, math.ceil(steps / block)))
+    found = []
+    for starts in draws:
+        chosen = (starts[:, None] + np.arange(block)).ravel()[:steps] % steps
+        found.append(expected_maximum(scatter[:, chosen], counts))
+    return np.stack(found)
+
+
+def describe_knee(points: Sequence[RankPoint]) -> str:
+    """Return from where on the straggler tail costs more than the links."""
+    many, above = points[1:], list[bool]()  # the first is one rank
+    for point in many:
+        if point.links_ns is None:
+            return ""
+        above.append(point.tail_ns > point.links_ns)
+    others = np.flatnonzero(np.array(above) != above[-1])
+    more, less = "links cost", "straggler tail"
+    if above[-1]:
+        more, less = "straggler tail costs", "links"
+    if not len(others):
+        return f"the {more} more than the {less} on any number of ranks up to {many[-1].ranks:,}"
+    return f"beyond {many[others[-1]].ranks:,} ranks the {more} more than the {less}"
+
+
+def ask_between_runs(job: Job, question: Question, base: Job) -> Prediction:
+    """Extend what a job loses from one number of ranks to another."""
+    first, second = base.evidence.trace.manifest, job.evidence.trace.manifest
+    wanted, counts = int(question.value), (first.world_size, second.world_size)
+    if counts[0] == counts[1]:
+        return unanswered(job, question, f"both runs have {plural(counts[0], 'rank')}")
+    if base.evidence.step_samples != job.evidence.step_samples:
+        why = "the two runs differ in their samples per rank and step"
+        return unanswered(job, question, why, "compare runs of the same batch per rank")
+    if not (job.now_ns.judged and base.now_ns.judged):
+        return unanswered(job, question, "one of the runs has too few steps for an interval")
+    few, many = (base, job) if counts[0] < counts[1] else (job, base)
+    if (many.now_ns.high or 0.0) < (few.now_ns.low or 0.0):
+        why = "its steps are shorter on more ranks, so the two runs differ in more than their ranks"
+        return unanswered(job, question, why, "compare runs on the same devices")
+    values, low, high, words = list[float](), math.inf, 0.0, ""
+    for growth in (lambda count: 1 - 1 / count, math.log2):
+        weight = (growth(wanted) - growth(counts[0])) / (growth(counts[1]) - growth(counts[0]))
+        step, words = on_line(job, base, weight)
+        values.append(step.value)
+        low, high = min(low, step.low or 0.0), max(high, step.high or 0.0)
+    value = float(np.mean(values))
+    found = dataclasses.replace(
+        job.answer(question),
+        step_ns=Estimate(value, low, high),
+        replay_error=None,
+        rests_on=(
+            f"what the job lost from {counts[0]} to {plural(counts[1], 'rank')}",
+            "the loss grows by a ring's volume at one end, by the logarithm of ranks at the other",
+            words,
+        ),
+        leaves_out=("slower hosts than those of the runs",),
+    )
+    stated = second.config.get("cards_of_one_node")
+    cards = CARDS
+    if isinstance(stated, int) and stated > 0:
+        cards = stated
+    if wanted > cards >= max(counts):
+        why = f"neither run crosses a host of {cards} ranks: links between hosts were not measured"
+        return dataclasses.replace(found, why=why, next="record a run on two hosts")
+    return found

@@ -1,0 +1,149 @@
+"""The verb `whatif`: answers, exit codes, the record, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profkit.testing import synthetic_trace
+from tests.cli.conftest import Command
+
+LATE = {1: {"forward": 20_000_000}}
+
+
+@pytest.fixture
+def late(tmp_path: Path) -> Path:
+    return synthetic_trace(tmp_path / "runs" / "late", ranks=2, rank_phase_ns=LATE)
+
+
+def test_the_answer_with_what_it_rests_on(profkit: Command, late: Path) -> None:
+    done = profkit("whatif", late, "--without", "late_rank")
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("Without late_rank", "rests on", "a replay of", "record", "interval"):
+        assert word in done.stdout
+
+
+def test_the_same_as_json(profkit: Command, late: Path) -> None:
+    done = profkit("whatif", late, "--without", "late_rank", "--overlap", "--ranks", "64", "--json")
+    found = json.loads(done.stdout)
+    first, *others = found["predictions"]
+    assert first["question"]["cause"] == "late_rank"
+    assert first["conclusive"]
+    assert first["step_ns"]["low"] < first["step_ns"]["value"] < found["step_ns"]["value"]
+    assert first["saved_ns"]["low"] > 0
+    assert first["speed_up_ratio"]["value"] > 1
+    by_kind = {each["question"]["kind"]: each for each in others}
+    assert by_kind["ranks"]["by_ranks"][-1]["ranks"] == 1_024
+    assert by_kind["overlap"]["by_ranks"] == []
+    assert abs(found["replay_error_share"]) < 0.01
+
+
+def test_without_a_question_all_that_the_run_answers(profkit: Command, late: Path) -> None:
+    done = profkit("whatif", late)
+    assert done.returncode == 0
+    assert "Without late_rank" in done.stdout
+    assert "The exchange under backward" in done.stdout
+    assert not (late.parent / "predictions.jsonl").exists(), "nobody asked for these"
+
+
+def test_an_inconclusive_answer_has_its_exit_code(profkit: Command, late: Path) -> None:
+    done = profkit("whatif", late, "--amp")
+    assert done.returncode == 11
+    assert "inconclusive" in done.stdout
+    assert "measure next" in done.stdout
+
+
+def test_the_chart_of_ranks(profkit: Command, late: Path) -> None:
+    done = profkit("whatif", late, "--ranks", "64")
+    assert "1,024" in done.stdout
+    assert "████" in done.stdout
+    assert "straggler tail" in done.stdout
+
+
+def test_another_run_as_the_base(profkit: Command, late: Path) -> None:
+    base = synthetic_trace(late.parent / "base", ranks=2)
+    done = profkit("whatif", late, "--base", base, "--without", "late_rank")
+    assert done.returncode == 0
+    assert "explain's cost of the cause" in done.stdout
+
+
+def test_the_record_is_kept_and_shown(profkit: Command, late: Path) -> None:
+    profkit("whatif", late, "--without", "late_rank")
+    twin = synthetic_trace(late.parent / "twin", ranks=2)
+    path = twin / "run.json"
+    content = json.loads(path.read_text())
+    content["created_ns"] += 10**10
+    path.write_text(json.dumps(content))
+    done = profkit("whatif", "--record", late.parent)
+    assert done.returncode == 0
+    assert "1 prediction, 1 of them scored" in done.stdout
+    found = json.loads(profkit("whatif", "--record", late.parent, "--json").stdout)
+    assert found["predictions"][0]["scored_by"] == "twin"
+    again = profkit("whatif", late, "--without", "late_rank")
+    assert "of 1 such prediction the median error was" in again.stdout
+    report = profkit("report", twin)
+    assert "without late_rank was predicted from late" in report.stderr
+
+
+def test_the_record_of_another_file(profkit: Command, late: Path, tmp_path: Path) -> None:
+    file = tmp_path / "kept.jsonl"
+    profkit("whatif", late, "--overlap", "--predictions", file)
+    assert file.exists()
+    assert not (late.parent / "predictions.jsonl").exists()
+    named = profkit("whatif", late, "--overlap", env={"PROFKIT_PREDICTIONS": str(tmp_path / "e")})
+    assert named.returncode == 0
+    assert (tmp_path / "e").exists()
+
+
+def test_a_record_that_cannot_be_written_is_a_message(profkit: Command, late: Path) -> None:
+    done = profkit("whatif", late, "--overlap", "--predictions", late)
+    assert done.returncode == 0
+    assert "not in the record" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--link", "0x"], 2, "out of range"),
+        (["--link", "fast"], 2, "not a factor"),
+        (["--link", "nan"], 2, "out of range"),
+        (["--workers", "-1"], 2, "out of range"),
+        (["--ranks", "0"], 2, "out of range"),
+        (["--ranks", "5000"], 2, "out of range"),
+        (["--batch-size", "0"], 2, "out of range"),
+        (["--without", "late_rnk"], 2, "unknown cause 'late_rnk'; did you mean"),
+        (["--base", "nowhere", "--without", "late_rank"], 3, "no such folder"),
+        (["--base", "nowhere", "--overlap"], 2, "--base helps"),
+        (["--record"], 2, "leave questions and runs out"),
+    ],
+)
+def test_bad_input_is_one_line(
+    profkit: Command, late: Path, options: list[str], code: int, words: str
+) -> None:
+    done = profkit("whatif", late, *options)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
+
+
+def test_a_run_without_steps(profkit: Command, tmp_path: Path) -> None:
+    run = synthetic_trace(tmp_path / "run", steps=12)
+    (run / "r00000" / "steps.arrows").unlink()
+    done = profkit("whatif", run, "--overlap")
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_record_that_is_not_there(profkit: Command, tmp_path: Path) -> None:
+    done = profkit("whatif", "--record", tmp_path)
+    assert done.returncode == 3
+    assert "no predictions" in done.stderr
+
+
+def test_settings_of_jobs_are_no_questions(profkit: Command, late: Path) -> None:
+    done = profkit("whatif", late, "--overlap", "--json", env={"PROFKIT_BATCH_SIZE": "16"})
+    assert len(json.loads(done.stdout)["predictions"]) == 1
