@@ -19,7 +19,7 @@ from typing import Any
 
 from profkit.attached import disabled
 from profkit.instrument.guard import Patches, guarded, report_failure
-from profkit.run.attach.arming import watch
+from profkit.run.attach.watcher import watch
 from profkit.run.loop import _job
 
 HOOK_POINT = "add_profiler_step"

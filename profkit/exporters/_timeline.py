@@ -100,7 +100,9 @@ def _rows(window: Window, table: str, rank: int) -> Iterator[dict[str, Any]]:
     whole = window.tables[table]
     is_ranks = pc.equal(whole["rank"], pa.scalar(rank, whole["rank"].type))
     for batch in whole.filter(is_ranks).select(_COLUMNS[table]).to_batches(BATCH_ROWS):
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = []
+        for column in batch.columns:
+            columns.append(column.to_pylist())
         for values in zip(*columns, strict=True):
             yield dict(zip(_COLUMNS[table], values, strict=True))
 
@@ -110,20 +112,20 @@ def _by_label(window: Window, rank: int, table: str) -> dict[str, list[Slice]]:
     found: dict[str, list[Slice]] = {}
     shift = window.shifts[rank]
     for place, row in enumerate(_rows(window, table, rank)):
-        label, name, category = _describe(table, row)
-        flow = _flow(rank, place) if _is_launched(row) else None
+        flow = None
+        if _is_launched(row):
+            flow = _flow(rank, place)
+        if table == "spans":
+            label, name, category = str(row["thread"]), str(row["name"]), str(row["phase"])
+        elif table == "kernels":
+            label, name = f"{row['device']} stream {row['stream']}", str(row["name"])
+            category = str(row["category"])
+        else:
+            label, name = f"collectives of {row['communicator']}", str(row["op"])
+            category = "collective"
         own = Slice(row["start_ns"] + shift, row["end_ns"] + shift, name, category, flow)
         found.setdefault(label, []).append(own)
     return found
-
-
-def _describe(table: str, row: dict[str, Any]) -> tuple[str, str, str]:
-    """Return the track of a row, and the name and category of its slice."""
-    if table == "spans":
-        return str(row["thread"]), str(row["name"]), str(row["phase"])
-    if table == "kernels":
-        return f"{row['device']} stream {row['stream']}", str(row["name"]), str(row["category"])
-    return f"collectives of {row['communicator']}", str(row["op"]), "collective"
 
 
 def _is_launched(row: dict[str, Any]) -> bool:

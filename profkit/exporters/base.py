@@ -47,7 +47,8 @@ class Exporter(Protocol):
     """True if the exporter writes several files.
 
     An exporter may also define `why_not(window)`, which returns why it has nothing to write, or an
-    empty text. It is asked before the size is shown.
+    empty text. It is asked before the size is shown. If `replaces` is true, its file replaces an
+    existing one.
     """
 
     def write(self, window: Window, path: Path) -> None:
@@ -81,7 +82,9 @@ class Window:
             anchor = rank.manifest.anchor
             is_known = is_known and anchor.realtime_ns > 0
             shifts[rank.rank] = anchor.realtime_ns - anchor.monotonic_ns
-        return shifts if is_known else dict.fromkeys(shifts, 0)
+        if is_known:
+            return shifts
+        return dict.fromkeys(shifts, 0)
 
     def estimate(self, exporter: Exporter) -> int:
         """Return the approximate size in bytes that the window has in a format."""
@@ -130,7 +133,10 @@ def choose_steps(numbers: list[int], wanted: str) -> list[int]:
         end = int(last or _LAST_STEP) if colon else begin + 1
     except ValueError:
         raise UsageError(f"--steps {safe_text(wanted)}: not 'all', a step, or FROM:TO") from None
-    chosen = [number for number in numbers if begin <= number < end]
+    chosen = []
+    for number in numbers:
+        if begin <= number < end:
+            chosen.append(number)
     if not chosen:
         there = f"there are {numbers[0]} to {numbers[-1]}" if numbers else "there are none"
         raise UsageError(f"--steps {safe_text(wanted)}: no such steps ({there})")

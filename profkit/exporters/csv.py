@@ -37,14 +37,18 @@ class Csv:
                     writer = csv.writer(file)
                     writer.writerow(table.column_names)
                     for batch in table.to_batches(BATCH_ROWS):
-                        columns = [map(cell, column.to_pylist()) for column in batch.columns]
+                        columns = []
+                        for column in batch.columns:
+                            columns.append(map(cell, column.to_pylist()))
                         writer.writerows(zip(*columns, strict=True))
 
 
 def cell(value: Any) -> Any:
     """Return a value as a cell, which is never a formula."""
     if isinstance(value, str):
-        return f"'{value}" if value.startswith(_FORMULA) else value
+        if value.startswith(_FORMULA):
+            return f"'{value}"
+        return value
     if isinstance(value, list):
         return "x".join(map(str, value))
     return value

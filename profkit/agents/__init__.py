@@ -1,0 +1,1 @@
+"""Answer questions of coding agents about runs, over the Model Context Protocol."""

@@ -1,0 +1,1 @@
+"""Hand the figures of runs to Prometheus, OpenTelemetry and experiment trackers."""

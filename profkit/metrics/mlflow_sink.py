@@ -1,0 +1,52 @@
+"""MLflow: a run in the experiment `profkit`, logged by its own client."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from profkit.metrics.base import Sink
+from profkit.metrics.packages import import_package, need_package
+from profkit.metrics.points import Snapshot, flat_names
+
+EXPERIMENT = "profkit"
+_INSTALL = "mlflow-skinny"
+
+
+class MLflow:
+    """One metric for each figure, at the job's step."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self._address = address
+        self._name = name
+        self._client: Any = None
+        self._run_id = ""
+
+    def send(self, snapshot: Snapshot) -> None:
+        if snapshot.step is None:
+            return
+        if self._client is None:
+            self._open()
+        entities = import_package("mlflow.entities", "--log-to mlflow", _INSTALL)
+        now_ms = int(1e3 * time.time())
+        metrics = []
+        for name, value in flat_names(snapshot):
+            metrics.append(entities.Metric(name, value, now_ms, snapshot.step))
+        self._client.log_batch(self._run_id, metrics=metrics)
+
+    def _open(self) -> None:
+        mlflow = import_package("mlflow", "--log-to mlflow", _INSTALL)
+        client = mlflow.MlflowClient(tracking_uri=self._address or None)
+        found = client.get_experiment_by_name(EXPERIMENT)
+        experiment = found.experiment_id if found else client.create_experiment(EXPERIMENT)
+        self._run_id = client.create_run(experiment, run_name=self._name).info.run_id
+        self._client = client
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.set_terminated(self._run_id)
+
+
+def open_sink(place: str, name: str) -> Sink:
+    need_package("mlflow", "--log-to mlflow", _INSTALL)
+    return MLflow(place, name)

@@ -1,0 +1,105 @@
+"""OpenTelemetry metrics over HTTP: an OTLP receiver gets the figures."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+from profkit.errors import ProfkitError, UsageError
+from profkit.metrics.packages import import_package
+from profkit.metrics.points import METRICS, Metric, Snapshot
+from profkit.text import safe_text
+from profkit.version import __version__
+
+PATH = "/v1/metrics"
+"""The path of a receiver if the address names none."""
+
+TIMEOUT_S = 5
+"""A receiver that does not answer delays the end of `profkit run` by no more than this."""
+
+_INSTALL = "'profkit[otlp]'"
+
+
+class Otlp:
+    """Sends a gauge for each metric. The job's own OpenTelemetry settings are left alone."""
+
+    def __init__(self, address: str) -> None:
+        self._address = complete_address(address)
+        self._snapshot = Snapshot((), None)
+        name = "OTLP"
+        exporters = import_package(
+            "opentelemetry.exporter.otlp.proto.http.metric_exporter", name, _INSTALL
+        )
+        metrics = import_package("opentelemetry.sdk.metrics", name, _INSTALL)
+        export = import_package("opentelemetry.sdk.metrics.export", name, _INSTALL)
+        resources = import_package("opentelemetry.sdk.resources", name, _INSTALL)
+        logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
+        exporter = exporters.OTLPMetricExporter(endpoint=self._address, timeout=TIMEOUT_S)
+        self._succeeded, self._result = export.MetricExportResult.SUCCESS, None
+        exporter.export = self._noting_result(exporter.export)
+        self._reader = export.PeriodicExportingMetricReader(
+            exporter, export_interval_millis=math.inf, export_timeout_millis=1e3 * TIMEOUT_S
+        )
+        resource = resources.Resource.create({"service.name": "profkit"})
+        self._provider = metrics.MeterProvider(
+            metric_readers=[self._reader], resource=resource, shutdown_on_exit=False
+        )
+        meter = self._provider.get_meter("profkit", __version__)
+        for metric in METRICS.values():
+            meter.create_observable_gauge(
+                metric.name, [self._callback_of(metric)], metric.unit, metric.help
+            )
+
+    def _noting_result(self, export: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the exporter's method, whose result the reader drops."""
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self._result = export(*args, **kwargs)
+            return self._result
+
+        return noted
+
+    def _callback_of(self, metric: Metric) -> Any:
+        api = import_package("opentelemetry.metrics", "OTLP", _INSTALL)
+
+        def observe(_options: object) -> Iterable[Any]:
+            points = [point for point in self._snapshot.points if point.metric is metric]
+            return [api.Observation(point.value, dict(point.labels)) for point in points]
+
+        return observe
+
+    def send(self, snapshot: Snapshot) -> None:
+        self._snapshot, self._result = snapshot, None
+        with contextlib.suppress(Exception):  # the exporter may raise what its HTTP client does
+            self._provider.force_flush(1e3 * TIMEOUT_S)
+        if self._result is not self._succeeded:
+            raise ProfkitError(
+                f"{safe_text(self._address)}: no OTLP receiver took the metrics; "
+                "check the address, or use --export-to FILE.prom"
+            )
+
+    def close(self) -> None:
+        self._snapshot = Snapshot((), None)
+        try:
+            self._provider.shutdown(1e3 * TIMEOUT_S)
+        except Exception:  # noqa: BLE001  # the job has ended, and its figures were sent
+            return
+
+
+def complete_address(address: str) -> str:
+    """Return the address with the usual path if it has none."""
+    try:
+        parts = urlsplit(address)
+        has_host = bool(parts.hostname)
+        _ = parts.port
+    except ValueError:
+        has_host = False
+    if not has_host:
+        raise UsageError(
+            f"--export-to {safe_text(address)}: not an address such as http://host:4318"
+        )
+    return address if parts.path.strip("/") else address.rstrip("/") + PATH

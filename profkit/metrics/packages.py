@@ -1,0 +1,31 @@
+"""The optional packages of sinks."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+from profkit.errors import ProfkitError
+
+
+def import_package(module: str, what: str, install: str) -> Any:
+    """Import a module of an optional package, or name what installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise _missing(what, install) from None
+
+
+def need_package(module: str, what: str, install: str) -> None:
+    """Raise an error if a package is missing, without an import.
+
+    Some clients change this process's environment, which the job inherits: they are imported when
+    the job has started.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise _missing(what, install)
+
+
+def _missing(what: str, install: str) -> ProfkitError:
+    return ProfkitError(f"{what} needs a package that is not installed: pip install {install}")

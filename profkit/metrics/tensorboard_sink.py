@@ -1,0 +1,50 @@
+"""TensorBoard: event files, written by its own package."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from profkit.metrics.base import Sink
+from profkit.metrics.packages import import_package, need_package
+from profkit.metrics.points import Snapshot, flat_names
+
+FOLDER = "runs"
+"""The folder of event files that TensorBoard's users know."""
+
+
+class TensorBoard:
+    """One scalar for each figure, at the job's step."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._writer: Any = None
+
+    def send(self, snapshot: Snapshot) -> None:
+        if snapshot.step is None:
+            return
+        if self._writer is None:
+            writers = _import("tensorboard.summary.writer.event_file_writer")
+            self._writer = writers.EventFileWriter(self._folder)
+        events = _import("tensorboard.compat.proto.event_pb2")
+        summaries = _import("tensorboard.compat.proto.summary_pb2")
+        values = []
+        for name, value in flat_names(snapshot):
+            values.append(summaries.Summary.Value(tag=name, simple_value=value))
+        summary = summaries.Summary(value=values)
+        event = events.Event(wall_time=time.time(), step=snapshot.step, summary=summary)
+        self._writer.add_event(event)
+        self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _import(module: str) -> Any:
+    return import_package(module, "--log-to tensorboard", "tensorboard")
+
+
+def open_sink(place: str, name: str) -> Sink:
+    need_package("tensorboard", "--log-to tensorboard", "tensorboard")
+    return TensorBoard(place or f"{FOLDER}/{name}")

@@ -1,0 +1,42 @@
+"""Weights & Biases: a run in the project `profkit`, logged by its own client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from profkit.metrics.base import Sink
+from profkit.metrics.packages import import_package, need_package
+from profkit.metrics.points import Snapshot, flat_names
+
+PROJECT = "profkit"
+
+
+class WeightsAndBiases:
+    """One value for each figure, at the job's step."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._run: Any = None
+
+    def send(self, snapshot: Snapshot) -> None:
+        if snapshot.step is None:
+            return
+        if self._run is None:
+            wandb = import_package("wandb", "--log-to wandb", "wandb")
+            self._run = wandb.init(
+                project=PROJECT,
+                name=self._name,
+                dir=self._folder or None,
+                settings=wandb.Settings(console="off"),  # the job's output is its own
+            )
+        self._run.log(dict(flat_names(snapshot)), step=snapshot.step)
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()
+
+
+def open_sink(place: str, name: str) -> Sink:
+    need_package("wandb", "--log-to wandb", "wandb")
+    return WeightsAndBiases(place, name)

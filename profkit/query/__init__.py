@@ -1,0 +1,1 @@
+"""Answer SQL queries about runs with DuckDB."""

@@ -1,0 +1,114 @@
+"""Runs and comparisons as HTML for a notebook's output.
+
+The page is the one of `--format html`. It is in a frame without rights: its style sheet cannot
+change the notebook, and nothing in it can run, whatever the names in a run contain.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+from collections.abc import Callable
+from pathlib import Path
+
+from profkit.analysis.estimate import scale
+from profkit.analysis.kept_ceilings import load_ceilings
+from profkit.analysis.overview import build_overview
+from profkit.errors import ProfkitError
+from profkit.explain.explained import Explained
+from profkit.explain.ledger import TOTAL, Ledger
+from profkit.explain.predict.prediction import Prediction
+from profkit.report import as_html, ledger_document, ledger_words
+from profkit.report.document import TONES, Chart, Document, Grid, Section, Waterfall
+from profkit.report.overview_document import illustrate, overview
+from profkit.report.svg import text
+from profkit.report.whatif_document import whatif
+from profkit.report.words import level_words
+from profkit.trace import Trace
+from profkit.version import __version__
+
+FRAME_HEIGHT = 640
+"""Height of the frame in pixels; without a script, a frame cannot fit its content."""
+
+
+@functools.singledispatch
+def show(view: object) -> str:
+    """Return an object as HTML; to show another class, register a function here."""
+    raise TypeError(f"a notebook does not show {type(view).__name__}")
+
+
+@show.register
+def show_trace(trace: Trace) -> str:
+    """Return the report of a run."""
+
+    def draw() -> Document:
+        view = build_overview(trace, load_ceilings(trace.manifest.environment))
+        return overview(view, illustrate(trace, view))
+
+    return framed(trace.name, draw)
+
+
+@show.register
+def show_explained(view: Explained) -> str:
+    """Return the comparison of two runs, with its causes."""
+
+    def draw() -> Document:
+        sides = ledger_document.illustrate_sides(view.case.before.trace, view.case.after.trace)
+        return ledger_document.explained(view, (), sides)
+
+    return framed(f"{view.case.base_name} → {view.case.target_name}", draw)
+
+
+@show.register
+def show_ledger(ledger: Ledger) -> str:
+    """Return the rows of a comparison."""
+    return framed("base → target", lambda: ledger_rows(ledger))
+
+
+@show.register
+def show_prediction(answer: Prediction) -> str:
+    """Return the answer to a question about a changed job."""
+    return framed(f"What if: {answer.run}", lambda: whatif([answer], Path(answer.run), ()))
+
+
+def ledger_rows(ledger: Ledger) -> Document:
+    factor = ledger.samples_per_step
+    cells = []
+    for row in (*ledger.rows, ledger.total):
+        cells.append(tuple(ledger_words.row_cells(ledger, row, row.name, factor)))
+    level = level_words(ledger.total.delta.level)
+    header = ("", "base", "target", "difference", level, "verdict")
+    base, target = ledger.total.base.value, ledger.total.target.value
+    charts: tuple[tuple[str, Chart], ...] = ()
+    if base > 0 and target > 0:
+        falls = tuple((row.name, scale(row.delta, factor)) for row in ledger.rows)
+        charts = (("", Waterfall(("base", base * factor), falls, ("target", target * factor))),)
+    unit = "sample" if ledger.per_sample else "step"
+    section = Section(
+        "Where the time goes",
+        (f"Time per step of the base's batch and rank. The rows add up to the {TOTAL}.",),
+        charts,
+        Grid(header, tuple(cells), frozenset({1, 2, 3, 4}), total=True),
+    )
+    return Document(
+        title="base → target",
+        subtitle=f"Where two runs differ, by time per {unit} and rank",
+        verdict=ledger_words.verdict_name(ledger.verdict),
+        tone=TONES[ledger.verdict],
+        summary=ledger_words.verdict_words(ledger),
+        figures=(),
+        warnings=(),
+        sections=(section,),
+    )
+
+
+def framed(title: str, draw: Callable[[], Document]) -> str:
+    """Return the page in a frame, or the reason why there is none: a notebook goes on anyway."""
+    try:
+        page = as_html.document(draw(), __version__)
+    except ProfkitError as error:
+        return f"<p>profkit: {html.escape(str(error))}</p>"
+    return (
+        f'<iframe sandbox="" title="{text(title)}" srcdoc="{html.escape(page)}" '
+        f'style="width: 100%; height: {FRAME_HEIGHT}px; border: 0"></iframe>'
+    )
