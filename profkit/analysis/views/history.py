@@ -1,0 +1,182 @@
+"""The runs of a job over time: what a sample cost in each, and when that changed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from profkit.analysis.costs import run_costs
+from profkit.analysis.run_series import Course, find_course
+from profkit.errors import ProfkitError
+from profkit.text import plural, safe_text
+from profkit.trace import Trace
+from profkit.trace.manifest import RunManifest
+from profkit.trace.reader import find_runs
+from profkit.vocab import RunState
+
+Setting: TypeAlias = tuple[str, ...]
+"""What runs share if their speed can be compared."""
+
+COMMIT_LETTERS = 9
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """One run of a history. `ns` is the time per sample and rank, as `explain` compares it."""
+
+    name: str
+    created_ns: int
+    ns: float
+    setting: Setting
+    commit: str = ""
+    per_sample: bool = True
+    """False if the run does not report its samples: then a step of a rank stands for one."""
+
+
+@dataclass(frozen=True)
+class History:
+    """The comparable runs of a job, oldest first, and where their speed changed."""
+
+    setting: Setting
+    runs: tuple[PastRun, ...]
+    course: Course
+
+
+@dataclass(frozen=True)
+class Histories:
+    """All histories of a folder, the one with the newest run first, and what is not in them."""
+
+    found: tuple[History, ...]
+    left_out: tuple[tuple[str, str], ...]
+    """The name of each run that has no figure, and why."""
+
+
+def setting_of(manifest: RunManifest) -> Setting:
+    """Return what must be equal: another setting has another speed, and that is no change."""
+    config, environment = manifest.config, manifest.environment
+    names = ("precision", "device", "batch_size", "samples_per_step")
+    values = [config.get(name) for name in names]
+    values += [environment.get(name) for name in ("cpu", "gpu_models")]
+    words = [manifest.workload, manifest.framework, plural(manifest.world_size, "rank")]
+    return (*words, *("" if value is None else str(value) for value in values))
+
+
+def describe_setting(setting: Setting) -> str:
+    """Return the job and its number of ranks, precision, device and batch in words."""
+    job, framework, ranks, precision, device, batch, *_ = setting
+    words = [job or "unnamed job", framework, ranks, precision, device]
+    if batch:
+        words.append(f"batch {batch}")
+    return ", ".join(safe_text(word) for word in words if word)
+
+
+def read_past_run(trace: Trace) -> PastRun:
+    """Return what a history knows of a run; raise a `ProfkitError` if it has no figure."""
+    costs, manifest = run_costs(trace), trace.manifest
+    per_sample = costs.samples_known
+    if not per_sample:
+        costs = costs.per_step()
+    samples = int(costs.samples.sum())
+    ns = float(costs.wall_ns.sum()) / samples if samples else math.nan
+    if not ns > 0:
+        raise ProfkitError("its used steps took no time, or there are none")
+    commit = str(manifest.environment.get("commit") or "")[:COMMIT_LETTERS]
+    if commit and manifest.environment.get("dirty"):
+        commit += "+"
+    return PastRun(
+        trace.name, manifest.created_ns, ns, setting_of(manifest), safe_text(commit), per_sample
+    )
+
+
+def build_history(runs: Iterable[PastRun]) -> History:
+    """Return the history of runs of one setting."""
+    ordered = sorted(runs, key=lambda run: (run.created_ns, run.name))
+    course = find_course([run.ns for run in ordered])
+    return History(ordered[0].setting, tuple(ordered), course)
+
+
+def read_histories(folder: Path, last: int) -> Histories:
+    """Return the histories of a folder of runs, each of the `last` complete runs of a setting."""
+    alike: dict[tuple[Setting, bool], list[PastRun]] = {}
+    left_out = []
+    for path in reversed(find_runs(folder)):
+        full = {setting for (setting, _), runs in alike.items() if len(runs) >= last}
+        try:
+            run = read_complete(path, full)
+        except ProfkitError as error:
+            left_out.append((safe_text(path.name), str(error)))
+            continue
+        if run is not None:
+            alike.setdefault((run.setting, run.per_sample), []).append(run)
+    return Histories(newest_first(alike.values()), tuple(left_out))
+
+
+def read_complete(path: Path, full: Collection[Setting]) -> PastRun | None:
+    """Return a run, or `None` if its history has enough; an error says why it has no figure."""
+    trace = Trace.open(path)
+    if trace.manifest.state is not RunState.COMPLETE:
+        raise ProfkitError(f"it is {trace.manifest.state.value}")
+    if setting_of(trace.manifest) in full:
+        return None
+    run = read_past_run(trace)
+    if trace.changed:
+        raise ProfkitError(f"it was changed since it was written ({trace.changed[0]})")
+    return run
+
+
+def newest_first(groups: Iterable[Sequence[PastRun]]) -> tuple[History, ...]:
+    found = [build_history(runs) for runs in groups]
+    return tuple(sorted(found, key=lambda history: -history.runs[-1].created_ns))
+
+
+# -- records, which baselines keep -----------------------------------------------------------------
+
+
+def group_runs(records: Sequence[Any], last: int) -> Histories:
+    """Return the histories of the runs that a baseline's file holds."""
+    alike: dict[tuple[Setting, bool], list[PastRun]] = {}
+    for run in from_records(records):
+        alike.setdefault((run.setting, run.per_sample), []).append(run)
+    return Histories(newest_first(runs[-last:] for runs in alike.values()), ())
+
+
+def as_record(run: PastRun) -> dict[str, Any]:
+    """Return a run as a baseline's file holds it."""
+    return {
+        "run": run.name,
+        "created_ns": run.created_ns,
+        "ns_per_sample": run.ns,
+        "setting": list(run.setting),
+        "commit": run.commit,
+        "per_sample": run.per_sample,
+    }
+
+
+def record_of(path: Path) -> dict[str, Any] | None:
+    """Return the record of a run; `None` if it has no figure, for it adds nothing then."""
+    with contextlib.suppress(ProfkitError):
+        return as_record(read_past_run(Trace.open(path)))
+    return None
+
+
+def from_records(records: Sequence[Any]) -> list[PastRun]:
+    """Return the runs that a baseline's file holds, without those that are damaged."""
+    runs = []
+    for record in records:
+        if not isinstance(record, dict):
+            continue
+        ns: Any = record.get("ns_per_sample")
+        created_ns = record.get("created_ns")
+        setting = record.get("setting")
+        is_sound = isinstance(ns, int | float) and not isinstance(ns, bool) and 0 < ns < math.inf
+        if not is_sound or not isinstance(created_ns, int) or not isinstance(setting, list):
+            continue
+        name, commit = (safe_text(str(record.get(key, ""))) for key in ("run", "commit"))
+        per_sample = record.get("per_sample") is not False
+        kind = tuple(map(str, setting))
+        runs.append(PastRun(name, created_ns, float(ns), kind, commit, per_sample))
+    return runs

@@ -1,0 +1,214 @@
+"""`profkit history`, and gates that all earlier baselines judge."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.cli import main
+from profkit.errors import ExitCode
+from profkit.testing import synthetic_trace
+from profkit.trace import RunManifest
+from tests.house.test_packaging import TOP
+
+Call = Callable[..., "tuple[int, str, str]"]
+DAY_NS = 86_400_000_000_000
+USUAL_NS = 24_000_000
+
+
+@pytest.fixture
+def profkit(capsys: pytest.CaptureFixture[str]) -> Call:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main(list(map(str, arguments)))
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def make_run(folder: Path, number: int, factor: float = 1.0, **options: Any) -> Path:
+    """A run of a day; its backward pass takes `factor` times the usual time."""
+    phase_ns = {"backward": int(USUAL_NS * factor)}
+    run = synthetic_trace(
+        folder / f"run-{number:02d}",
+        **{"steps": 40, "seed": number, "jitter": 0.01, "phase_ns": phase_ns, **options},
+    )
+    manifest = RunManifest.read(run)
+    dataclasses.replace(
+        manifest,
+        created_ns=manifest.created_ns + number * DAY_NS,
+        environment={**manifest.environment, "commit": f"{number:040x}"},
+    ).write(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fourteen runs; from the tenth on, a step takes 11 % longer. One run is of another job."""
+    traces = tmp_path_factory.mktemp("history") / "traces"
+    for number in range(14):
+        make_run(traces, number, 1.2 if number >= 9 else 1.0)
+    make_run(traces, 20, workload="another")
+    broken = make_run(traces, 21)
+    (broken / "run.json").write_text("{")
+    return traces
+
+
+def test_the_run_at_which_it_changed_is_named(profkit: Call, folder: Path) -> None:
+    code, printed, _ = profkit("history", folder, "--json")
+    found = json.loads(printed)
+    assert code == ExitCode.DONE
+    history = max(found["histories"], key=lambda each: len(each["runs"]))
+    names = [run["run"] for run in history["runs"]]
+    assert names == [f"run-{number:02d}" for number in range(14)]
+    (change,) = history["changes"]
+    assert change["first_run"] == "run-09"
+    assert change["commit"] == f"{9:040x}"[:9]
+    share = change["change_share"]
+    assert share["value"] == pytest.approx(0.112, abs=0.01)
+    assert 0.05 < share["low"] < share["value"] < share["high"]
+    assert history["level_since"] == "run-09"
+    assert found["runs_left_out"][0]["run"] == "run-21"
+    another = min(found["histories"], key=lambda each: len(each["runs"]))
+    assert "needs 7 more runs" in another["why_not_judged"]
+
+
+def test_its_times_are_those_of_explain(profkit: Call, folder: Path) -> None:
+    _, printed, _ = profkit("history", folder, "--json")
+    histories = json.loads(printed)["histories"]
+    runs = max(histories, key=lambda each: len(each["runs"]))["runs"]
+    _, printed, _ = profkit("explain", folder / "run-00", folder / "run-09", "--json")
+    total = json.loads(printed)["total_ns"]
+    assert runs[0]["ns_per_sample"] == pytest.approx(total["base"]["value"], rel=1e-12)
+    assert runs[9]["ns_per_sample"] == pytest.approx(total["target"]["value"], rel=1e-12)
+
+
+def test_the_screen_and_the_page_draw_it(profkit: Call, folder: Path, tmp_path: Path) -> None:
+    _, printed, _ = profkit("history", folder)
+    assert "Since run-09" in printed
+    assert printed.count("●") == 15
+    assert max(map(len, printed.splitlines())) <= 100
+    page = tmp_path / "history.html"
+    assert profkit("history", folder, "-w", page)[0] == ExitCode.DONE
+    content = page.read_text()
+    assert content.count('class="used"') == 15
+    assert "<svg" in content
+
+
+def test_the_last_runs_alone(profkit: Call, folder: Path) -> None:
+    _, printed, _ = profkit("history", folder, "--last", "4", "--json")
+    assert max(len(each["runs"]) for each in json.loads(printed)["histories"]) == 4
+
+
+def test_a_folder_without_runs_is_one_clear_line(profkit: Call, tmp_path: Path) -> None:
+    code, _, said = profkit("history", tmp_path)
+    assert code == ExitCode.UNREADABLE
+    assert "holds no runs; make one with" in said
+    assert "no such folder" in profkit("history", tmp_path / "none")[2]
+
+
+def test_earlier_baselines_judge_the_gate(profkit: Call, tmp_path: Path) -> None:
+    """The last baseline was disturbed: against it alone, a slower run would pass."""
+    kept = "--baselines", tmp_path / "kept"
+    for number in range(8):
+        run = make_run(tmp_path / "runs", number, 1.12 if number == 7 else 1.0)
+        assert profkit("explain", *kept, "--save-baseline", "main", run)[0] == ExitCode.DONE
+    slow = make_run(tmp_path / "runs", 30, 1.12)
+    command = ("explain", *kept, "--baseline", "main", slow, "--gate", "2%")
+    code, printed, _ = profkit(*command, "--json")
+    found = json.loads(printed)
+    assert found["past"]["runs_at_level"] == 8
+    assert found["past"]["change_share"]["low"] > 0
+    assert code == ExitCode.REGRESSION, found["gates"]
+    assert "against 8 earlier baselines" in found["gates"][0]["why"]
+    _, printed, _ = profkit(*command)
+    assert "Against all earlier baselines" in printed
+    _, printed, _ = profkit("history", "--baseline", "main", *kept, "--json")
+    assert len(json.loads(printed)["histories"][0]["runs"]) == 8
+
+
+def test_with_few_baselines_the_pair_judges(profkit: Call, tmp_path: Path) -> None:
+    kept = "--baselines", tmp_path / "kept"
+    run = make_run(tmp_path / "runs", 0)
+    profkit("explain", *kept, "--save-baseline", "main", run)
+    profkit("explain", *kept, "--save-baseline", "main", run)
+    slow = make_run(tmp_path / "runs", 1, 1.5)
+    command = ("explain", *kept, "--baseline", "main", slow, "--gate", "3%", "--json")
+    code, printed, _ = profkit(*command)
+    found = json.loads(printed)
+    assert code == ExitCode.REGRESSION
+    assert found["past"]["runs_at_level"] == 1, "the same run saved twice is one"
+    assert found["past"]["change_share"] is None
+    assert "earlier baseline" not in found["gates"][0]["why"]
+
+
+def test_another_setting_is_no_part_of_the_past(profkit: Call, tmp_path: Path) -> None:
+    kept = "--baselines", tmp_path / "kept"
+    run = make_run(tmp_path / "runs", 0)
+    profkit("explain", *kept, "--save-baseline", "main", run)
+    other = make_run(tmp_path / "runs", 1, batch_size=64)
+    _, printed, _ = profkit("explain", *kept, "--baseline", "main", other, "--json")
+    assert "past" not in json.loads(printed)
+
+
+# -- the action ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gate_script() -> str:
+    """The shell script of the step that judges."""
+    content = (TOP / "action.yml").read_text()
+    block = content.partition("      run: |\n")[2].partition("\n\n")[0]
+    return re.sub(r"^ {8}", "", block, flags=re.MULTILINE)
+
+
+def run_action(script: str, folder: Path, **inputs: str) -> tuple[int, str]:
+    """Run the step as a GitHub job does; return its exit code and the code that it outputs."""
+    import os
+    import sys
+
+    output = folder / "output"
+    output.write_text("")
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "GITHUB_OUTPUT": str(output),
+        "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+        "BASELINE": "main",
+        "BASELINES": str(folder / "kept"),
+        "GATES": "3%\ninput=50%\n",
+        "LAST": "50",
+        "SAVE": "false",
+        **inputs,
+    }
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", script],
+        env=environment,
+        cwd=folder,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, output.read_text().strip().removeprefix("exit-code=")
+
+
+def test_the_action_saves_passes_and_fails(gate_script: str, tmp_path: Path) -> None:
+    base, slow = make_run(tmp_path / "runs", 0), make_run(tmp_path / "runs", 1, 1.5)
+    assert run_action(gate_script, tmp_path, RUN=str(base)) == (0, "0"), "no baseline yet"
+    assert run_action(gate_script, tmp_path, RUN=str(base), SAVE="true") == (0, "0")
+    assert (tmp_path / "kept" / "main.json").exists()
+    assert run_action(gate_script, tmp_path, RUN=str(slow)) == (10, "10")
+    assert "regression" in (tmp_path / "summary.md").read_text()
+    assert run_action(gate_script, tmp_path, RUN=str(base)) in {(0, "0"), (0, "11")}
+    assert run_action(gate_script, tmp_path, RUN=str(tmp_path / "none"))[1] == "3"
+
+
+def test_the_action_takes_no_input_into_its_script(gate_script: str) -> None:
+    """An input in a script would be run by the shell; they are all variables."""
+    assert "${{" not in gate_script
