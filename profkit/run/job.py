@@ -30,6 +30,7 @@ from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.rows import COLUMNS
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank, rank_of
+from profkit.run.attach.later import hook_later
 from profkit.run.awaiting import await_thread
 from profkit.run.collecting import Choice, Collecting
 from profkit.run.late_sink import LateSink
@@ -107,6 +108,7 @@ class Job:
                 self._watch,
             )
             self._patches.append(known.install(seams))
+            hook_later(known, self._patches[-1], seams)
         rank = rank_of()
         # Other processes that import a framework may be launchers, or workers of a rank.
         if rank is not None and rank.world_size > 1 and multiprocessing.parent_process() is None:
@@ -126,7 +128,11 @@ class Job:
         self._ended.set()
         if self._lookout is not None:
             self._lookout.stop()
-        if self._opener is not None and not self._await_opener(self._opener):
+        if self._opener is not None and not await_thread(
+            self._opener, OPENING_IDLE_S, LONGEST_OPENING_S
+        ):
+            self.sink.give_up(f"{self.run}: its files could not be opened in time")
+            log.warning("profkit: this process is not recorded: %s", self.sink.failure)
             return
         if self._collecting is not None:
             self._collecting.stop()
@@ -135,14 +141,6 @@ class Job:
         is_written = self._opener is not None and not self.sink.failure
         if self._owns_run and self._rank.number == 0 and is_written:
             guarded("the end of the run", self._conclude_run, None)()
-
-    def _await_opener(self, opener: threading.Thread) -> bool:
-        """Return true once the files are open; say that nothing is recorded if they never are."""
-        if await_thread(opener, OPENING_IDLE_S, LONGEST_OPENING_S):
-            return True
-        self.sink.give_up(f"{self.run}: its files could not be opened in time")
-        log.warning("profkit: this process is not recorded: %s", self.sink.failure)
-        return False
 
     def _conclude_run(self) -> None:
         from profkit.run.session import finish_run, record_own_cost

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profkit.attached import (
     NOTES_FILE,
@@ -28,6 +28,7 @@ from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError
 from profkit.hangs.status import read_limit
 from profkit.instrument.guard import guarded
+from profkit.run.change_alarm import ChangeAlarm
 from profkit.run.hang_alarm import HangAlarm
 from profkit.run.naming import clean, name_job, name_run
 from profkit.run.probe import probe_machine
@@ -38,6 +39,9 @@ from profkit.text import plural, safe_text
 from profkit.trace.manifest import RunManifest
 from profkit.trace.reader import Trace
 from profkit.vocab import PROBES, REPEATS, RunState
+
+if TYPE_CHECKING:
+    from profkit.metrics.base import Sink
 
 log = logging.getLogger("profkit")
 
@@ -78,10 +82,12 @@ def run_job(
     name: str = "",
     samples_per_step: int | None = None,
     repeat: Repeat | None = None,
+    sinks: Sequence[Sink] = (),
 ) -> Ended:
     """Run and record `command`, and return how it ended.
 
-    The job may be given a name, and the number of samples that a rank trains on in each step.
+    The job may be given a name, and the number of samples that a rank trains on in each step. Its
+    figures go to `sinks` while it runs.
     """
     program = find_program(command[0])
     if samples_per_step is not None:
@@ -96,14 +102,33 @@ def run_job(
     if inherited:
         path = os.pathsep.join([path, inherited])
     environment = {**os.environ, "PYTHONPATH": path, RUN_VARIABLE: str(run.absolute())}
+    with contextlib.ExitStack() as stack:
+        if sinks:
+            from profkit.metrics.follow import following
+
+            stack.enter_context(following(run, sinks, _say))
+        return _record(run, program, command, environment, received)
+
+
+def _record(
+    run: Path,
+    program: str,
+    command: Sequence[str],
+    environment: dict[str, str],
+    received: list[int],
+) -> Ended:
+    """Run the job with the hooks in its processes, and conclude its run."""
     probes = [probe_machine()]
     alarm = HangAlarm(run, read_limit(os.environ), _say)
+    changes = ChangeAlarm(run, _say)
     try:
         with _started(program, command, environment, received, alarm.note_told) as process:
             witness = Witness(run, process.pid, ATTACH_FOLDER)
             witness.start()
             alarm.start()
+            changes.start()
             code = process.wait()
+            changes.stop()
             alarm.stop()
             witness.stop()
     except CannotStartError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profkit.analysis.overview import build_overview
+from profkit.analysis.overview import cost_of_run
 from profkit.analysis.own_cost import as_record
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
@@ -24,6 +24,7 @@ from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import COLUMNS, Row
 from profkit.rank import Rank
+from profkit.run.attach.later import hook_later
 from profkit.run.collecting import Choice, Collecting
 from profkit.run.lookout.own_loop import OwnLoop, look_out
 from profkit.run.lookout.workers import watch_worker
@@ -187,6 +188,7 @@ def _hook_inside(
     if installed is None:
         return Patches()
     patches, recorder.settle_exchange = installed
+    hook_later(framework, patches, books)
     return patches
 
 
@@ -194,7 +196,7 @@ def record_own_cost(run: Path) -> None:
     """Write into an ended run what profkit cost it, by the run's own measurements."""
     try:
         trace = Trace.open(run)
-        found = build_overview(trace, with_kernels=False).own_cost
+        found = cost_of_run(trace)
         dataclasses.replace(trace.manifest, own_cost=as_record(found)).write(run)
     except (ProfkitError, OSError) as error:
         log.warning("profkit: its own cost cannot be written: %s", error)

@@ -137,6 +137,6 @@ def _write_manifest(
         ended_ns=BEGIN_REALTIME_NS + int(timeline.step_end_ns.max()) - BEGIN_NS,
         profkit_version="0",
         config=config,
-        environment={"system": "synthetic", "cpu_count": CORES},
+        environment={"system": "synthetic", "cpu_count": CORES, "virtual": False},
     ).write(folder)
     return folder

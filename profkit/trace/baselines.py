@@ -26,9 +26,17 @@ FORMAT = "profkit-baseline"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _DIGITS = 16
 
+MOST_PAST = 200
+"""Runs in the history of a name; a record takes some hundred bytes."""
 
-def save_baseline(folder: Path, name: str, run: Path) -> Path:
-    """Keep a copy of `run` as the baseline `name`, in place of the one that had the name."""
+
+def save_baseline(
+    folder: Path, name: str, run: Path, record: Mapping[str, Any] | None = None
+) -> Path:
+    """Keep a copy of `run` as the baseline `name`, in place of the one that had the name.
+
+    Of earlier ones only their records are kept, as the history of the name; `record` is the run's.
+    """
     _check_name(name)
     found = verify(run)
     if found.state in {Integrity.TORN, Integrity.RUNNING}:
@@ -39,10 +47,14 @@ def save_baseline(folder: Path, name: str, run: Path) -> Path:
     lines = "\n".join(f"{path} {digest}" for path, digest in sorted(sums.items()))
     copy = folder / f"{name}-{hashlib.sha256(lines.encode()).hexdigest()[:_DIGITS]}"
     pointer = folder / f"{name}.json"
-    before = None
+    before: Path | None = None
+    past: list[Any] = []
     try:
         with contextlib.suppress(UnreadableError):
-            before = _find_copy(folder, name, read_json(pointer))
+            content = read_json(pointer)
+            before, past = _find_copy(folder, name, content), _past_in(content)
+        if record is not None:
+            past = [*filter(lambda each: each != record, past), dict(record)]
         if not copy.exists():
             _copy(run, copy, sums)
         content = {
@@ -50,6 +62,7 @@ def save_baseline(folder: Path, name: str, run: Path) -> Path:
             "run": copy.name,
             "saved_from": os.fspath(run.resolve()),
             "sha256": sums,
+            "past": past[-MOST_PAST:],
         }
         replace_json(pointer, content)
         if before is not None and before != copy:
@@ -87,6 +100,17 @@ def find_baseline(folder: Path, name: str) -> Path:
             problem = f"is not what was saved as baseline '{name}'; {again}"
             raise UnreadableError(f"{safe_text(str(copy / path))}: {problem}")
     return copy
+
+
+def past_of(folder: Path, name: str) -> list[Any]:
+    """Return the records of the runs that were the baseline `name`, oldest first."""
+    find_baseline(folder, name)
+    return _past_in(read_json(folder / f"{name}.json"))
+
+
+def _past_in(content: Mapping[str, Any]) -> list[Any]:
+    past = content.get("past")
+    return past if isinstance(past, list) else []
 
 
 def _check_name(name: str) -> None:

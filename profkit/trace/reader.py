@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from profkit.errors import UnreadableError
+from profkit.notebook import ShownInNotebook
 from profkit.schema import open_schema
 from profkit.text import safe_text
 from profkit.trace.folders import check_folder, find_ranks, find_runs
@@ -51,7 +52,7 @@ def _kept_table(name: str) -> functools.cached_property[pa.Table]:
 
 
 @dataclass(frozen=True)
-class Trace:
+class Trace(ShownInNotebook):
     """A run on disk, opened for reading. Each table is read once, when it is asked for."""
 
     path: Path
@@ -68,6 +69,16 @@ class Trace:
     @property
     def name(self) -> str:
         return safe_text(self.path.resolve().name)
+
+    @property
+    def own_warm_up(self) -> int | None:
+        """The warm-up of a part of a run; `None` for a whole run."""
+        return None
+
+    @property
+    def is_part(self) -> bool:
+        """True for some steps of a run, which need not begin with the run's first."""
+        return self.own_warm_up is not None
 
     spans = _kept_table("spans")
     kernels = _kept_table("kernels")

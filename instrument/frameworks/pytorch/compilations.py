@@ -1,0 +1,138 @@
+"""The compiler of torch: it calls us at the start and the end of each compilation.
+
+`torch.compile` imports `torch._dynamo`, which takes a second, so this module never does. What
+failed and broke is read from the compiler's own lists, which it keeps in any case.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from profkit.instrument.compilations import Compilations, cut, name_code
+from profkit.instrument.frameworks.base import Books
+from profkit.instrument.guard import Patches, guarded
+
+CALLBACKS = "torch._dynamo.callback"
+_UTILS = "torch._dynamo.utils"
+
+_CACHE_ENTRY = re.compile(r"^\d+/\d+: ")
+"""The id of the compiled function whose guard failed, which torch 2.6 and later write first."""
+_REMARK = re.compile(r"\s+# .*", re.DOTALL)
+"""The line of code behind a guard, and hints."""
+
+_LATER = {
+    "LAZY_BACKWARD": "backward",
+    "TRITON_AUTOTUNING": "autotuning of Triton kernels",
+    "CUDAGRAPH_RECORDING": "recording of a CUDA graph",
+}
+"""The names of what follows the compilation of a function, by torch's names."""
+
+_FIRST = "/0"
+"""The end of the id of a function's first compilation; the number before is the function's."""
+
+
+class Compiler:
+    """Follows the compiler of this process by its callbacks."""
+
+    def __init__(self, books: Books) -> None:
+        self._log = Compilations(books.recorder, books.samples, _follows(books))
+        self._begun_ns = 0
+        self._failed: dict[Any, int] = {}
+        """How many failures of guards were seen of each function."""
+        self._broken = 0
+        """How many reasons for graph breaks were seen."""
+        self.begin = guarded("compiler", self._begin, None)
+        self.end = guarded("compiler", self._end, None)
+
+    def _begin(self, *_: object) -> None:
+        """Note the time: torch before 2.7 passes nothing, later versions what is compiled."""
+        self._begun_ns = self._log.clock()
+
+    def _end(self, *about: Any) -> None:
+        begun_ns, self._begun_ns = self._begun_ns, 0
+        if not begun_ns:
+            return
+        ended_ns = self._log.clock()
+        name, guard = self._failed_guard()
+        trigger = about[0].callback_trigger.name if about else ""
+        if trigger in _LATER:
+            name, guard = _LATER[trigger], None  # if a guard failed, it was that of the forward
+        elif about and str(about[0].compile_id).endswith(_FIRST):
+            # A function with too many variants fails its guards without being compiled.
+            name, guard = "", None
+        self._log.add(begun_ns, ended_ns, name, guard=guard)
+        self._log.add_breaks(self._breaks())
+
+    def _failed_guard(self) -> tuple[str, str | None]:
+        """Return the function that is compiled again, and the guard that failed last.
+
+        A function that was compiled several times fails a guard of each of its variants.
+        """
+        failures = getattr(sys.modules.get(_UTILS), "guard_failures", {})
+        found: tuple[str, str | None] = ("", None)
+        for code, reasons in list(failures.items()):
+            new = len(reasons) > self._failed.get(code, 0)
+            self._failed[code] = len(reasons)
+            if new:
+                reason = next(filter(None, reversed(reasons)), "")
+                guard = _REMARK.sub("", _CACHE_ENTRY.sub("", reason.strip()))
+                found = name_code(code), cut(guard) or "no reason known"
+        return found
+
+    def _breaks(self) -> Iterator[str]:
+        """Yield the new graph breaks, with their places."""
+        reasons = getattr(sys.modules.get(_UTILS), "graph_break_reasons", [])
+        first = self._broken if self._broken <= len(reasons) else 0  # after a reset
+        self._broken = len(reasons)
+        for each in reasons[first:]:
+            stack = each.user_stack
+            place = ""
+            if stack:
+                place = f" ({os.path.basename(stack[-1].filename)}:{stack[-1].lineno})"
+            yield f"{cut(str(each.reason))}{place}"
+
+
+def hook_compiler(patches: Patches, books: Books) -> None:
+    """Register callbacks; `torch._dynamo.reset()` clears the list of them, so they return."""
+    handler = sys.modules[CALLBACKS].callback_handler
+    compiler = Compiler(books)
+
+    def register() -> None:
+        handler.register_start_callback(compiler.begin)
+        handler.register_end_callback(compiler.end)
+
+    def wrap_clear(clear: Any) -> Any:
+        def clear_and_return() -> None:
+            clear()
+            register()
+
+        return clear_and_return
+
+    def remove() -> None:
+        for callbacks, own in (
+            (handler.start_callbacks, compiler.begin),
+            (handler.end_callbacks, compiler.end),
+        ):
+            if own in callbacks:
+                callbacks.remove(own)
+
+    register()
+    patches.on_undo(remove)
+    patches.replace(handler, "clear", wrap_clear)
+
+
+def _follows(books: Books) -> Any:
+    """Return a function that says if the calling thread trains, or may be the one that will.
+
+    On a device, autograd's own thread compiles the backward while the loop's thread waits for it.
+    """
+    tracker = getattr(books, "tracker", None)
+    if tracker is None:
+        owner = threading.get_ident()
+        return lambda: threading.get_ident() == owner
+    return lambda: tracker.thread in (None, threading.get_ident())

@@ -1,0 +1,240 @@
+"""Finds the steps from which on a job is slower or quicker, as they come.
+
+The mean of the last steps is compared with that of the steps before them, at many scales. What
+differs by chance is learned from the run itself: the same difference at earlier places. So noise
+that is autocorrelated or has heavy tails raises the threshold. A reader of a run that grows finds
+the same changes as one of the whole run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from profkit.analysis.estimate import Floats, Ints
+
+THRESHOLD = 5.5
+"""A difference counts from this many of its own standard deviations on.
+
+`benchmarks/midrun.py` counts what it costs: false alarms in healthy runs, and the delay.
+"""
+
+LEAST_CHANGE = 0.02
+"""Smaller changes are no change: a run does not repeat itself more closely."""
+
+FEWEST_BEFORE = 40
+"""Fewer steps do not show what differs by chance."""
+
+_BY_MEDIAN, _BY_MEAN = (8, 12, 16, 24), (32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Lengths of the later part; the earlier one is longer by `_EARLIER`.
+
+Of few steps the median counts, which single slow steps do not move. Of many, the mean of clipped
+values varies less.
+"""
+
+_EARLIER = 4
+_CLIP, _CLIP_USUAL = 6.0, 1.5
+"""For means, logarithms of times are clipped at so many standard deviations from their level.
+
+If 10 % of the past are further away, as with two kinds of steps, at so many times their distance.
+"""
+
+_LEVEL_STEPS = 100
+"""The level is the median of so many first steps."""
+
+_LATEST, _LATEST_BY_MEDIAN = 8_192, 2_048
+"""What differs by chance is learned from so many steps at most, which bounds the time."""
+
+_LEAST_BLOCKS = 8
+"""A scale's own spread is used if the past holds so many independent parts of its length."""
+
+_SLOW_DECAY = 0.4
+"""Unknown scales are taken to vary less by this power; noise without memory has 0.5."""
+
+_MOST_ABOVE = 2.0
+"""What theory expects by the correlation counts up to this many times what was seen."""
+
+_OF_MEDIAN = 1.2533
+"""Medians vary more than means by this factor."""
+
+_USUAL_SHARE, _UNUSUAL = 0.9, 1.25
+"""Of few steps, most must be this much further from the past's middle than 90 % of its steps.
+
+In a job with two kinds of steps, some successive ones are often of the slower kind.
+"""
+
+_SAME_SIDE = 0.75
+"""This share of the later steps must be on the same side of the earlier steps' middle."""
+
+_TAILS = ((0.5, 0.6745), (0.95, 1.96), (0.99, 2.5758))
+"""Shares of differences that are smaller than so many standard deviations, without heavy tails."""
+
+_FIRST_CHUNK, _LARGEST_CHUNK = 32, 4_096
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A change of the level: from place `at` on, seen once the place `seen` was there."""
+
+    at: int
+    seen: int
+    rise: float
+    """The change of the logarithm of the step time."""
+
+
+def find_shifts(step_ns: Floats, *, threshold: float = THRESHOLD) -> list[Shift]:
+    """Return the changes of the level of a series of step times, in their order."""
+    logs = np.log(np.maximum(np.asarray(step_ns, dtype=np.float64), 1.0))
+    found: list[Shift] = []
+    first, noise = 0, _Noise()
+    while (shift := _first_shift(logs, first, noise, threshold)) is not None:
+        found.append(shift)
+        first = shift.at
+    return found
+
+
+class _Noise:
+    """The spread of differences by scale."""
+
+    def __init__(self) -> None:
+        self.by_scale: dict[int, float] = {}
+
+    def learn(
+        self, past: Floats, level: float, scatter: float, reach: float, *, is_later: bool
+    ) -> None:
+        """Learn from steps of one level, the first one or a later one."""
+        clipped = np.clip(past - level, -reach, reach)
+        correlation = _correlation(clipped)
+        middle = 1.4826 * float(np.median(np.abs(past - np.median(past)))) or scatter
+        together = math.sqrt((1 + correlation) / (1 - correlation))
+        known: tuple[int, float] | None = None
+        for scale in (*_BY_MEDIAN, *_BY_MEAN):
+            least = together * math.sqrt((1 + 1 / _EARLIER) / scale)
+            least *= _OF_MEDIAN * middle if scale in _BY_MEDIAN else float(clipped.std())
+            own = 0.0
+            if len(past) >= (_LEAST_BLOCKS + 1 + _EARLIER) * scale:
+                series = past[-_LATEST_BY_MEDIAN:] if scale in _BY_MEDIAN else clipped
+                ends = np.arange((1 + _EARLIER) * scale, len(series) + 1)
+                own = _spread(np.subtract(*_levels(series, ends, scale)))
+                known = scale, own if is_later else max(own, least)
+            elif known is not None:
+                own = known[1] * (scale / known[0]) ** -_SLOW_DECAY
+            elif is_later:
+                continue  # few steps of this level say less than those of the level before
+            if is_later:  # a drift looks like a correlation, for which theory expects too much
+                least = min(least, _MOST_ABOVE * own)
+            self.by_scale[scale] = max(own, least)
+
+
+def _first_shift(logs: Floats, first: int, noise: _Noise, threshold: float) -> Shift | None:
+    """Return the first change after place `first`, where a level begins."""
+    for begin, end in _chunks(first + FEWEST_BEFORE, len(logs)):
+        past = logs[max(first, begin - _LATEST) : begin]
+        scatter = _scatter(past)
+        level = float(np.median(past[:_LEVEL_STEPS]))
+        far = float(np.quantile(np.abs(past - level), _USUAL_SHARE))
+        reach = max(_CLIP * scatter, _CLIP_USUAL * far)
+        noise.learn(past, level, scatter, reach, is_later=first > 0)
+        # What came before the past that is looked at is no longer needed.
+        series = logs[begin - len(past) : end]
+        clipped = np.clip(series - level, -reach, reach)
+        alarm = _first_alarm(series, clipped, len(past), noise, threshold)
+        if alarm is not None:
+            place, scale = alarm
+            later = float(np.median(series[place - scale : place]))
+            reach = max(reach, 2 * abs(later - level))
+            offset = begin - len(past)
+            at = offset + _split(np.clip(series[:place] - level, -reach, reach), scale)
+            rise = float(np.median(logs[at : offset + place]) - np.median(logs[first:at]))
+            return Shift(at, offset + place - 1, rise)
+    return None
+
+
+def _chunks(begin: int, count: int) -> Iterator[tuple[int, int]]:
+    """Yield growing parts of the series, so that the noise is learned again from time to time."""
+    size = _FIRST_CHUNK
+    while begin < count:
+        yield begin, min(count, begin + size)
+        begin += size
+        size = min(_LARGEST_CHUNK, size * 2)
+
+
+def _first_alarm(
+    series: Floats, clipped: Floats, begin: int, noise: _Noise, threshold: float
+) -> tuple[int, int] | None:
+    """Return the number of steps at the first alarm after `begin`, and its scale."""
+    found: tuple[int, int] | None = None
+    past = series[:begin]
+    usual = _UNUSUAL * float(np.quantile(np.abs(past - np.median(past)), _USUAL_SHARE))
+    for scale in (*_BY_MEDIAN, *_BY_MEAN):
+        by_median = scale in _BY_MEDIAN
+        fewest = (1 + _EARLIER) * scale if by_median else scale + FEWEST_BEFORE
+        ends = np.arange(max(begin + 1, fewest), (found[0] if found else len(series)) + 1)
+        if not len(ends):
+            continue
+        later, earlier = _levels(series if by_median else clipped, ends, scale)
+        count = np.minimum(_EARLIER * scale, ends - scale)
+        # A shorter earlier part varies more.
+        longer = np.sqrt((1 / scale + 1 / count) / ((1 + 1 / _EARLIER) / scale))
+        least = np.maximum(LEAST_CHANGE, threshold * noise.by_scale[scale] * longer)
+        for place in np.flatnonzero(np.abs(later - earlier) > least).tolist():
+            end = int(ends[place])
+            middle = float(np.median(series[end - scale - int(count[place]) : end - scale]))
+            sign = 1.0 if later[place] > earlier[place] else -1.0
+            beyond = sign * (series[end - scale : end] - middle)
+            if (beyond > (usual if by_median else 0.0)).mean() >= _SAME_SIDE:
+                found = end, scale
+                break
+    return found
+
+
+def _levels(series: Floats, ends: Ints, scale: int) -> tuple[Floats, Floats]:
+    """Return the level of the steps before each end, and of those before them."""
+    if scale in _BY_MEDIAN:  # all earlier parts are whole
+        later = np.median(sliding_window_view(series, scale)[ends - scale], axis=1)
+        length = _EARLIER * scale
+        earlier = np.median(sliding_window_view(series, length)[ends - scale - length], axis=1)
+        return later, earlier
+    sums = np.concatenate([[0.0], np.cumsum(series)])
+    cuts = ends - scale
+    starts = np.maximum(0, cuts - _EARLIER * scale)
+    later = (sums[ends] - sums[cuts]) / scale
+    return np.asarray(later), np.asarray((sums[cuts] - sums[starts]) / (cuts - starts))
+
+
+def _split(series: Floats, scale: int) -> int:
+    """Return the place that divides the end of a series best into two levels."""
+    begin = max(0, len(series) - (1 + _EARLIER) * scale)
+    part = series[begin:]
+    count = len(part)
+    places = np.arange(1, count)
+    sums = np.cumsum(part)[:-1]
+    apart = np.abs(sums / places - (part.sum() - sums) / (count - places))
+    return begin + int(places[np.argmax(apart * np.sqrt(places * (count - places)))])
+
+
+def _spread(differences: Floats) -> float:
+    """Return the standard deviation of differences, by their middle and their tails."""
+    shares, deviations = np.array(_TAILS).T
+    return float((np.quantile(np.abs(differences), shares) / deviations).max())
+
+
+def _scatter(series: Floats) -> float:
+    """Return the scatter of neighbouring steps, which no change of the level adds to."""
+    apart = np.abs(np.diff(series))
+    level = float(np.median(np.abs(series - np.median(series))))
+    return max(1.4826 * float(np.median(apart)) / math.sqrt(2), 0.7 * level, 1e-4)
+
+
+def _correlation(series: Floats) -> float:
+    """Return the correlation of neighbouring steps, with what a short series hides."""
+    centred = series - series.mean()
+    variance = float(centred @ centred)
+    if variance <= 0:
+        return 0.0
+    seen = float(centred[1:] @ centred[:-1]) / variance
+    return min(0.9, max(0.0, seen + (1 + 4 * max(0.0, seen)) / len(series)))

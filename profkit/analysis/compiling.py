@@ -1,0 +1,138 @@
+"""Compilations in a run: the steps in which they were, and their reasons."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.columns import rows_of_rank
+from profkit.analysis.estimate import Floats, Ints
+from profkit.trace import Trace
+from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, RECOMPILED
+
+MOST_COMPILED_SHARE = 0.5
+"""If more than this share of the steps compiled, that is how the job runs: none is excluded."""
+
+
+@dataclass(frozen=True)
+class Recompiled:
+    """A function that was compiled again on one rank, and the guard that failed last."""
+
+    function: str
+    guard: str
+    times: int
+    ns: float
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """The compilations of one run. Counts are those of the rank that has most."""
+
+    steps: Ints = field(repr=False)
+    """The steps in which some rank compiled, ascending."""
+    ranks: tuple[int, ...]
+    rank_ns: Floats = field(repr=False)
+    """Time by (rank, step) of the above."""
+    of_steps: int
+    """The number of all steps of the run."""
+    compilations: int
+    outside_ns: float
+    """Time outside all recorded steps, such as before the first, on the rank with most of it."""
+    recompiled: tuple[Recompiled, ...]
+    """The longest first."""
+    breaks: tuple[tuple[str, int], ...]
+    """Places and reasons of graph breaks, and how often each was met, the most frequent first."""
+
+    @property
+    def ns(self) -> float:
+        """The time of the compiled steps that compilations took, each on its slowest rank."""
+        return float(self.rank_ns.max(axis=0).sum()) if self.rank_ns.size else 0.0
+
+    def ns_in(self, steps: Ints) -> Floats:
+        """Return the time by (rank, step) in those of these steps that compiled."""
+        return np.asarray(self.rank_ns[:, np.isin(self.steps, steps)])
+
+
+def find_compiling(trace: Trace) -> Compiling | None:
+    """Return what the compiler did; `None` if it did nothing that was seen."""
+    events = trace.samples.filter(pc.equal(trace.samples["source"], COMPILER))
+    if not events.num_rows:
+        return None
+    places, numbers, outside = [], np.unique(trace.steps["step"].to_numpy()), [0.0]
+    ranks = tuple(np.unique(trace.steps["rank"].to_numpy()).tolist())
+    for rank in ranks:
+        own = rows_of_rank(trace.steps, rank)
+        place, took_ns = _place_in_steps(own, rows_of_rank(events, rank))
+        outside.append(float(took_ns[place < 0].sum()))
+        places.append((place[place >= 0], took_ns[place >= 0]))
+    steps = np.unique(np.concatenate([place for place, _ in places] or [np.empty(0, np.int64)]))
+    rank_ns = np.zeros((len(ranks), len(steps)))
+    for row, (place, took_ns) in enumerate(places):
+        np.add.at(rank_ns[row], np.searchsorted(steps, place), took_ns)
+    recompiled, compilations, breaks = _named(events)
+    return Compiling(
+        steps, ranks, rank_ns, len(numbers), compilations, max(outside), recompiled, breaks
+    )
+
+
+def _place_in_steps(steps: pa.Table, events: pa.Table) -> tuple[Ints, Floats]:
+    """Return the step in which each compilation of a rank ended, or -1, and its time."""
+    metric = events["metric"].cast(pa.string())
+    is_time = pc.or_(pc.starts_with(metric, COMPILED), pc.starts_with(metric, RECOMPILED))
+    events = events.filter(is_time)
+    values = events["value"].to_numpy()
+    kept = np.isfinite(values) & (values >= 0)
+    at, took_ns = events["time_ns"].to_numpy()[kept], values[kept]
+    starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    if not len(starts):
+        return np.full(len(at), -1, dtype=np.int64), took_ns
+    order = np.argsort(starts, kind="stable")
+    row = order[np.maximum(0, np.searchsorted(starts[order], at, side="right") - 1)]
+    inside = (at >= starts[row]) & (at <= ends[row])
+    return np.where(inside, steps["step"].to_numpy()[row], -1), took_ns
+
+
+def _named(
+    events: pa.Table,
+) -> tuple[tuple[Recompiled, ...], int, tuple[tuple[str, int], ...]]:
+    """Return what was compiled again, the number of compilations, and the graph breaks."""
+    found: dict[str, Recompiled] = {}
+    counts: Counter[int] = Counter()
+    times: Counter[tuple[int, str]] = Counter()
+    took_ns: Counter[tuple[int, str]] = Counter()
+    guards: dict[str, str] = {}
+    breaks: Counter[tuple[int, str]] = Counter()
+    columns = (events[name].to_pylist() for name in ("rank", "metric", "value"))
+    for rank, metric, value in zip(*columns, strict=True):
+        kind, _, text = metric.partition(":")
+        if f"{kind}:" == GRAPH_BREAK:
+            breaks[rank, text] += 1
+            continue
+        counts[rank] += 1
+        if f"{kind}:" == RECOMPILED:
+            function, _, guard = text.partition("): ")
+            function += ")" * bool(guard)
+            times[rank, function] += 1
+            took_ns[rank, function] += value
+            guards[function] = guard
+    for (rank, function), count in times.items():
+        known = found.get(function)
+        if known is None or count > known.times:
+            ns = float(took_ns[rank, function])
+            found[function] = Recompiled(function, guards[function], count, ns)
+    most: dict[str, int] = {}
+    for (_, place), count in breaks.items():
+        most[place] = max(count, most.get(place, 0))
+    recompiled = tuple(sorted(found.values(), key=lambda each: -each.ns))
+    ordered = tuple(sorted(most.items(), key=lambda each: (-each[1], each[0])))
+    return recompiled, max(counts.values(), default=0), ordered
+
+
+def compiled_steps(trace: Trace) -> Ints:
+    """Return the steps in which some rank compiled."""
+    found = find_compiling(trace)
+    return np.empty(0, dtype=np.int64) if found is None else found.steps

@@ -1,0 +1,50 @@
+"""The parts of a run's steps as figures with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.analysis.costs import INPUT, RunCosts
+from profkit.analysis.estimate import Estimate, Ints, estimate_ratios
+from profkit.vocab import Phase
+
+
+@dataclass(frozen=True)
+class PhaseShare:
+    """A phase's part of the steps' wall time."""
+
+    name: str
+    share: Estimate
+    step_ns: Estimate
+    host_ns: float | None = None
+    """With device times, the host's time: it launched the work of the phase, or waited."""
+
+
+def phases_of(costs: RunCosts) -> tuple[PhaseShare, ...]:
+    """Return the parts of a ledger as phases."""
+    phases = []
+    for name, step_ns, share in estimate_parts(costs, costs.parts):
+        host_ns = costs.host.get(name)
+        mean_ns = None
+        if host_ns is not None:
+            mean_ns = float(host_ns.mean() / costs.ranks)
+        phase = Phase.DATA.value if name == INPUT else name
+        phases.append(PhaseShare(phase, share, step_ns, mean_ns))
+    return tuple(phases)
+
+
+def estimate_parts(
+    costs: RunCosts, parts: Mapping[str, Ints]
+) -> Iterator[tuple[str, Estimate, Estimate]]:
+    """Yield each part's name, its time per step and rank, and its share of a step."""
+    if not parts or not costs.steps:
+        return
+    ns = np.stack(list(parts.values())).astype(np.float64)
+    wall = np.broadcast_to(costs.wall_ns.astype(np.float64), ns.shape)
+    ones = np.full(ns.shape, float(costs.ranks))
+    shares = np.arange(2 * len(parts)) >= len(parts)
+    found = estimate_ratios(np.concatenate([ns, ns]), np.concatenate([ones, wall]), shares=shares)
+    yield from zip(parts, found[: len(parts)], found[len(parts) :], strict=True)

@@ -1,0 +1,272 @@
+"""Changes of a run's step time while it lasts: steps, drifts, bursts, periodic slow steps."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_shifts
+from profkit.analysis.columns import rows_of_rank
+from profkit.analysis.costs import OUTLIER_FACTOR
+from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
+from profkit.analysis.notices import is_log
+from profkit.analysis.periodic import Periodic, find_periodic
+from profkit.analysis.phases import StepTimes, step_times
+from profkit.clock import Anchor
+from profkit.errors import UnreadableError
+from profkit.trace import Trace
+
+MOST_NAMED = 3
+"""Phases that a change names, the largest first."""
+
+LEAST_NAMED_SHARE = 0.15
+"""A phase is named if it makes at least this share of the change."""
+
+_BACK_SHARE = 0.3
+"""A burst is over if the level is back to this share of the rise."""
+
+_BLOCKS = 40
+"""A drift is told from steps by so many medians."""
+
+_FEWEST_PER_BLOCK = 3
+_BETTER_FIT, _FEW_SHIFTS = 0.7, 2
+"""The squared error of a bent line must be below this share of that of one or two shifts.
+
+More shifts have more parameters than the line.
+"""
+
+
+class ChangeKind(str, Enum):
+    """Kinds of changes of the step time."""
+
+    STEP = "step"
+    DRIFT = "drift"
+    BURST = "burst"
+    PERIODIC = "periodic"
+
+
+@dataclass(frozen=True)
+class RunChange:
+    """One change of the step time. Times are per step, as means over the ranks."""
+
+    kind: ChangeKind
+    first_step: int
+    last_step: int | None
+    """The last step with the change; null if it lasts until the end of the run."""
+    unix_ns: int | None
+    """The time of day at which the first step began."""
+    before_ns: Estimate
+    after_ns: Estimate
+    change: Estimate
+    """By what share a step takes longer than before."""
+    phases: tuple[tuple[str, float], ...]
+    """The phases that changed most, with the change per step in ns."""
+    every: int | None = None
+    """The number of steps between two slow ones, of a periodic change."""
+
+
+def find_changes(trace: Trace, used: Ints) -> tuple[RunChange, ...]:
+    """Return the changes in some steps of a run, in their order. A log's lines show none."""
+    if is_log(trace) or not trace.ranks:
+        return ()
+    anchor = None
+    with contextlib.suppress(UnreadableError):  # the rank was killed while it opened its files
+        anchor = trace.ranks[0].manifest.anchor
+    return changes_of(trace.steps, trace.spans, used, rank=trace.ranks[0].rank, anchor=anchor)
+
+
+def changes_of(
+    steps: pa.Table, spans: pa.Table, used: Ints, *, rank: int, anchor: Anchor | None
+) -> tuple[RunChange, ...]:
+    """Return the changes in some steps, dated by the clocks of one rank."""
+    if not len(used):
+        return ()
+    times = step_times(steps, spans, used)
+    levels = _Levels(times, used)
+    changes = [levels.describe(*place) for place in levels.places()]
+    periodic = find_periodic(used, times.wall_ns, levels.usual_ns)
+    if periodic is not None:
+        changes.append(levels.describe_periodic(periodic))
+    changes = [change for change in changes if _is_sure(change.change)]
+    changes.sort(key=lambda each: each.first_step)
+    if anchor is None:
+        return tuple(changes)
+    own, dated = rows_of_rank(steps, rank), []
+    for change in changes:
+        begun = own.filter(pc.equal(own["step"], change.first_step))["start_ns"].to_pylist()
+        unix_ns = None
+        if begun:
+            unix_ns = begun[0] - anchor.monotonic_ns + anchor.realtime_ns
+        dated.append(dataclasses.replace(change, unix_ns=unix_ns))
+    return tuple(dated)
+
+
+class _Levels:
+    """The parts of a run between the shifts of its level."""
+
+    def __init__(self, times: StepTimes, used: Ints) -> None:
+        self._times = times
+        self._used = used
+        wall_ns = times.wall_ns
+        self._logs = np.log(np.maximum(wall_ns, 1.0))
+        self._bounds = [0, *self._confirmed(find_shifts(wall_ns)), len(used)]
+        self.usual_ns = np.empty(len(used))
+        for begin, end in zip(self._bounds, self._bounds[1:], strict=False):
+            self.usual_ns[begin:end] = math.exp(float(np.median(self._logs[begin:end])))
+
+    def _confirmed(self, shifts: Sequence[Shift]) -> list[int]:
+        """Return the places of the shifts that the whole parts on both sides confirm.
+
+        The smallest is judged first, because without it the parts of its neighbours are longer.
+        """
+        kept = [shift.at for shift in shifts]
+        for shift in sorted(shifts, key=lambda each: abs(each.rise)):
+            bounds = [0, *kept, len(self._logs)]
+            place = bounds.index(shift.at)
+            before = np.arange(bounds[place - 1], shift.at)
+            after = np.arange(shift.at, bounds[place + 1])
+            rise = float(np.median(self._logs[after]) - np.median(self._logs[before]))
+            if abs(rise) < LEAST_CHANGE or not _is_sure(self._ratio(before, after)[2]):
+                kept.remove(shift.at)
+        return kept
+
+    def _ratio(self, before: Ints, after: Ints) -> tuple[Estimate, Estimate, Estimate]:
+        """Return the mean step of both parts, and by what share the later one is longer."""
+        sides = [_mean(self._times.wall_ns[_usual(self._times.wall_ns, before)])]
+        sides.append(_mean(self._times.wall_ns[_usual(self._times.wall_ns, after)]))
+        return sides[0], sides[1], _less_one(divide(sides[1], sides[0]))
+
+    def places(self) -> Iterator[tuple[ChangeKind, int, int, int]]:
+        """Yield each change: kind, first place, the place after it, and where before begins.
+
+        Successive shifts of one direction may be a drift, and two that cancel are a burst.
+        """
+        rises = [self._rise(place) for place in range(1, len(self._bounds) - 1)]
+        place = 0
+        while place < len(rises):
+            begin, at = self._bounds[place], self._bounds[place + 1]
+            alike = place + 1
+            while alike < len(rises) and (rises[alike] > 0) == (rises[place] > 0):
+                alike += 1
+            end = self._bounds[alike + 1]
+            drift = self._drift(begin, end, alike - place)
+            if drift is not None:
+                yield ChangeKind.DRIFT, drift, end, begin
+                place = alike
+                continue
+            following = self._bounds[place + 2]
+            back = rises[place] + (rises[place + 1] if place + 1 < len(rises) else math.inf)
+            if abs(back) <= max(LEAST_CHANGE, _BACK_SHARE * abs(rises[place])):
+                yield ChangeKind.BURST, at, following, begin
+                place += 2
+                continue
+            yield ChangeKind.STEP, at, following, begin
+            place += 1
+
+    def _rise(self, place: int) -> float:
+        before, at, after = self._bounds[place - 1 : place + 2]
+        return float(np.median(self._logs[at:after]) - np.median(self._logs[before:at]))
+
+    def _drift(self, begin: int, end: int, shifts: int) -> int | None:
+        """Return where a drift begins, if a bent line fits better than the shifts; else `None`."""
+        blocks = min(_BLOCKS, (end - begin) // _FEWEST_PER_BLOCK)
+        if blocks < _BLOCKS // 2:
+            return None
+        parts = np.array_split(self._logs[begin:end], blocks)
+        medians = np.array([np.median(part) for part in parts])
+        fits = [_bent_line(medians, corner) for corner in range(blocks - 3)]
+        errors = [error for error, _ in fits]
+        corner = int(np.argmin(errors))
+        level = np.concatenate([np.full(len(part), 0.0) for part in parts])
+        inner = [bound for bound in self._bounds if begin < bound < end]
+        for first, last in zip([begin, *inner], [*inner, end], strict=True):
+            level[first - begin : last - begin] = np.median(self._logs[first:last])
+        stepped = np.array([np.median(part) for part in np.array_split(level, blocks)])
+        needed = _BETTER_FIT if shifts <= _FEW_SHIFTS else 1.0
+        if errors[corner] >= needed * float(((medians - stepped) ** 2).sum()):
+            return None
+        if abs(fits[corner][1]) * (blocks - corner) < LEAST_CHANGE:
+            return None
+        return begin + sum(len(part) for part in parts[:corner])
+
+    def describe(self, kind: ChangeKind, at: int, end: int, begin: int) -> RunChange:
+        """Return a change with what it costs; `begin` is where the level before begins."""
+        before, after = np.arange(begin, at), np.arange(at, end)
+        if kind is ChangeKind.DRIFT:  # its end is compared with its beginning
+            part = max(_FEWEST_PER_BLOCK, (end - at) // 10)
+            after = np.arange(end - part, end)
+            if len(before) < part:
+                before = np.arange(at, at + part)
+        return self._compare(kind, at, end, before, after)
+
+    def _compare(self, kind: ChangeKind, at: int, end: int, before: Ints, after: Ints) -> RunChange:
+        last = None if end == len(self._used) else int(self._used[end - 1])
+        return RunChange(
+            kind,
+            int(self._used[at]),
+            last,
+            None,
+            *self._ratio(before, after),
+            self._phases(before, after),
+        )
+
+    def _phases(self, before: Ints, after: Ints) -> tuple[tuple[str, float], ...]:
+        """Return the phases that changed in the direction of the whole, the largest first."""
+        parts, wall_ns = self._times.parts, self._times.wall_ns
+        grown = parts[:, _usual(wall_ns, after)].mean(axis=1)
+        grown = grown - parts[:, _usual(wall_ns, before)].mean(axis=1)
+        whole = float(grown.sum())
+        named = []
+        for name, by in zip(self._times.names, grown.tolist(), strict=True):
+            if whole and by / whole >= LEAST_NAMED_SHARE:
+                named.append((name, by))
+        return tuple(sorted(named, key=lambda each: -abs(each[1]))[:MOST_NAMED])
+
+    def describe_periodic(self, found: Periodic) -> RunChange:
+        """Return a periodic slow-down: its slow steps compared with the others."""
+        slow, first, end = found.places, int(found.places[0]), len(self._used)
+        others = np.setdiff1d(np.arange(first, end), slow)
+        change = self._compare(ChangeKind.PERIODIC, first, end, others, slow)
+        last = None  # slow steps come until the end of the run
+        if end - slow[-1] > 2 * found.every:
+            last = int(self._used[slow[-1]])
+        return dataclasses.replace(change, every=found.every, last_step=last)
+
+
+def _bent_line(values: Floats, corner: int) -> tuple[float, float]:
+    """Return the squared error and the slope of a line that is flat before a corner."""
+    ramp = np.maximum(0.0, np.arange(len(values)) - (corner - 0.5))
+    centred = ramp - ramp.mean()
+    slope = float(centred @ values / (centred @ centred))
+    rest = values - values.mean() - slope * centred
+    return float(rest @ rest), slope
+
+
+def _usual(wall_ns: Floats, places: Ints) -> Ints:
+    """Return the places without steps that are far longer than the others."""
+    return places[wall_ns[places] <= OUTLIER_FACTOR * np.median(wall_ns[places])]
+
+
+def _is_sure(change: Estimate) -> bool:
+    """Return true if an interval is on one side of zero."""
+    if change.low is None or change.high is None:
+        return False
+    return change.low > 0 or change.high < 0
+
+
+def _less_one(quotient: Estimate) -> Estimate:
+    if quotient.low is None or quotient.high is None:
+        return Estimate(quotient.value - 1)
+    return Estimate(quotient.value - 1, quotient.low - 1, quotient.high - 1, quotient.level)
+
+
+def _mean(values: Floats) -> Estimate:
+    return estimate_ratios(values[None, :], np.ones((1, len(values))))[0]

@@ -1,0 +1,45 @@
+"""One run as two: its steps before a place, and those from it on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profkit.analysis.estimate import FEWEST_STEPS
+from profkit.analysis.notices import is_log
+from profkit.analysis.selection import steady_steps, warm_up_of
+from profkit.errors import UnreadableError, UsageError
+from profkit.text import plural, safe_text
+from profkit.trace import Trace
+from profkit.trace.window import WindowTrace, cut_trace
+
+
+def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
+    """Return the steps before `step`, and those from it on; each part has enough of them."""
+    where = safe_text(str(trace.path))
+    if is_log(trace):
+        raise UsageError(
+            f"{where}: a log has lines that speak for several steps; --at takes a recorded run"
+        )
+    if not trace.steps.num_rows:
+        raise UnreadableError(f"{where}: holds no steps to compare")
+    used = steady_steps(trace).steps
+    numbers = np.unique(trace.steps["step"].to_numpy())
+    if len(used) < 2 * FEWEST_STEPS:
+        raise UsageError(
+            f"{where}: has {plural(len(used), 'steady step')}, and each side of --at needs "
+            f"{FEWEST_STEPS}"
+        )
+    first, last = int(used[FEWEST_STEPS]), int(used[-FEWEST_STEPS])
+    if not first <= step <= last:
+        raise UsageError(
+            f"--at {step}: each side needs {FEWEST_STEPS} steady steps, so it is a step from "
+            f"{first:,} to {last:,} in {where}"
+        )
+    begin, end = int(numbers[0]), int(numbers[-1])
+    warm_up = warm_up_of(trace, trace.steps)
+    return (
+        cut_trace(
+            trace, begin, step - 1, warm_up=warm_up, label=f"{trace.name} before step {step:,}"
+        ),
+        cut_trace(trace, step, end, warm_up=0, label=f"{trace.name} from step {step:,} on"),
+    )

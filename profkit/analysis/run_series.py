@@ -1,0 +1,231 @@
+"""Finds the runs at which the speed of a job changed, in a series of runs.
+
+Runs of the same job differ by a per cent or more, so a pair of runs says little. A series shows its
+own noise. A change is reported if a permutation of the runs hardly ever shows one as large. Of all
+series of independent runs without a change, at most `FALSE_ALARMS` have one reported, whatever the
+distribution of the noise. Successive runs often meet the same state of the machine. The statistic
+is therefore discounted by how much runs resemble their neighbours, which `benchmarks/history.py`
+measures to be enough for about 3 % of false alarms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Floats, Ints
+from profkit.analysis.student import student_of_few
+from profkit.text import plural
+
+FALSE_ALARMS = 0.005
+"""The share of series without a change in which one is reported."""
+
+FEWEST_PER_SIDE = 3
+"""Fewer runs on one side of a change may be a disturbed machine."""
+
+FEWEST_COMPARED = 5
+"""Runs before the newest one, and that one, whose differences show the noise between runs."""
+
+FEWEST_RUNS = 8
+"""With fewer runs, too few permutations differ to tell a change from noise."""
+
+MOST_RUNS = 200
+"""Of a longer series, the last runs are examined."""
+
+PARTS, PART = 10, 200
+"""Permutations are made in so many parts of so many."""
+
+OUTLIER = 4.0
+"""Runs further from the median of their side, in robust standard deviations, are moved here."""
+
+WINDOW = 11
+"""Runs of the median that the likeness of neighbours is measured against."""
+
+MAD_TO_SD = 1.4826
+_HIGHEST_CORRELATION = 0.9
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change between two runs of a series. `at` is the first run after it, counted from 0."""
+
+    at: int
+    share: Estimate
+    """How much more time a sample takes after it, as a share of the time before."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """The changes of a series, and the runs since the last one."""
+
+    changes: tuple[Change, ...]
+    since: int
+    """The first run of the present level."""
+    why_not: str = ""
+    """Why changes cannot be found; empty if they can."""
+
+
+def find_course(values: Sequence[float]) -> Course:
+    """Return the changes of a series of positive values, oldest first."""
+    series = np.log(np.asarray(values, dtype=np.float64))
+    if len(series) < FEWEST_RUNS:
+        missing = plural(FEWEST_RUNS - len(series), "more run")
+        why_not = f"needs {missing}: a series shows its noise from {FEWEST_RUNS} runs on"
+        return Course((), 0, why_not)
+    first = max(0, len(series) - MOST_RUNS)
+    places = sorted(first + place for place in _split(series[first:], 0))
+    edges = [first, *places, len(series)]
+    changes = []
+    for number, place in enumerate(places, 1):
+        before, after = series[edges[number - 1] : place], series[place : edges[number + 1]]
+        share = difference_of_levels(before, after)
+        if abs(share.value) >= NEGLIGIBLE:
+            changes.append(Change(place, share))
+    return Course(tuple(changes), changes[-1].at if changes else first)
+
+
+def compare_newest(values: Sequence[float]) -> Estimate | None:
+    """Return how much the last value is above those before it, with a prediction interval.
+
+    The values before it are at one level. `None` if there are too few to know their noise.
+    """
+    series = np.log(np.asarray(values, dtype=np.float64))
+    if len(series) < FEWEST_COMPARED:
+        return None
+    before, newest = series[:-1], series[-1]
+    clean = _without_outliers(before[None, :], np.array([len(before)]))[0]
+    delta, count = float(newest - clean.mean()), len(clean)
+    spread = float(clean.std(ddof=1)) * math.sqrt(1 + _likeness(clean) / count)
+    return _as_share(delta, student_of_few(count - 1) * spread)
+
+
+def _split(series: Floats, start: int) -> Iterator[int]:
+    """Yield the places at which the series, which begins at `start`, changes."""
+    if len(series) < FEWEST_RUNS:
+        return
+    place = find_step(series)
+    if place is None:
+        return
+    yield from _split(series[:place], start)
+    yield start + place
+    yield from _split(series[place:], start + place)
+
+
+def find_step(series: Floats) -> int | None:
+    """Return the place of the largest step, if hardly any permutation has one as large.
+
+    Permutations are made in parts, and no more of them once too many have.
+    """
+    random = np.random.default_rng(0)
+    shuffled = np.tile(series, (PART, 1))
+    rows = np.concatenate([series[None, :], random.permuted(shuffled, axis=1)])
+    squares, places, likeness = _largest_steps(rows)
+    usual = float(likeness[1:].mean())  # noise of this size without any order
+    statistics = _discounted(squares, likeness - usual)
+    as_large = int((statistics[1:] >= statistics[0]).sum())
+    allowed = FALSE_ALARMS * PARTS * PART - 1
+    for _ in range(1, PARTS):
+        if as_large > allowed:
+            return None
+        squares, _, likeness = _largest_steps(random.permuted(shuffled, axis=1))
+        as_large += int((_discounted(squares, likeness - usual) >= statistics[0]).sum())
+    return None if as_large > allowed else int(places[0])
+
+
+def _discounted(squares: Floats, likeness: Floats) -> Floats:
+    """Return squared t as they would be if neighbouring runs did not resemble each other."""
+    known = np.clip(likeness, 0.0, _HIGHEST_CORRELATION)
+    return np.asarray(squares * (1 - known) / (1 + known))
+
+
+def _largest_steps(rows: Floats) -> tuple[Floats, Ints, Floats]:
+    """Return each row's largest step as a squared t, its place, and neighbours' likeness.
+
+    The step is found twice: outliers are known when the levels around the step are.
+    """
+    _, places = _scan(rows)
+    clean = _without_outliers(rows, places)
+    squares, places = _scan(clean)
+    # Levels would need all changes, of which this is the first: a running median keeps their edges.
+    return squares, places, _correlation(clean - running_median(clean))
+
+
+def running_median(rows: Floats) -> Floats:
+    padded = np.pad(rows, ((0, 0), (WINDOW // 2, WINDOW // 2)), mode="reflect")
+    return np.asarray(np.median(sliding_window_view(padded, WINDOW, axis=1), axis=2))
+
+
+def _correlation(residuals: Floats) -> Floats:
+    """Return how much each value resembles the next one, row by row."""
+    squares = np.maximum((residuals**2).sum(axis=1), np.finfo(float).tiny)
+    return np.asarray((residuals[:, 1:] * residuals[:, :-1]).sum(axis=1) / squares)
+
+
+def _scan(rows: Floats) -> tuple[Floats, Ints]:
+    """Return the largest squared t over all places of a step, and the place."""
+    count = rows.shape[1]
+    left = np.arange(FEWEST_PER_SIDE, count - FEWEST_PER_SIDE + 1)
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    sums = np.cumsum(centred, axis=1)[:, left - 1]
+    between = sums**2 * count / (left * (count - left))
+    best = between.argmax(axis=1)
+    most = between[np.arange(len(rows)), best]
+    rest = np.maximum((centred**2).sum(axis=1) - most, np.finfo(float).tiny)
+    return most * (count - 2) / rest, np.asarray(left[best], dtype=np.int64)
+
+
+def _levels(rows: Floats, places: Ints) -> Floats:
+    """Return the mean of each row's side that a value is on."""
+    is_after = np.arange(rows.shape[1])[None, :] >= places[:, None]
+    found = np.zeros_like(rows)
+    for side in (is_after, ~is_after):
+        size = np.maximum(side.sum(axis=1, keepdims=True), 1)
+        found += np.where(side, (rows * side).sum(axis=1, keepdims=True) / size, 0.0)
+    return found
+
+
+def _without_outliers(rows: Floats, places: Ints) -> Floats:
+    """Return the rows with far values moved towards the median of their side."""
+    is_after = np.arange(rows.shape[1])[None, :] >= places[:, None]
+    medians = np.zeros_like(rows)
+    for side in (is_after, ~is_after):
+        if side.any(axis=1).all():
+            own = np.nanmedian(np.where(side, rows, np.nan), axis=1, keepdims=True)
+            medians += np.where(side, own, 0.0)
+    residuals = rows - medians
+    limit = OUTLIER * MAD_TO_SD * np.median(np.abs(residuals), axis=1, keepdims=True)
+    return np.asarray(medians + np.clip(residuals, -limit, limit))
+
+
+def _likeness_of_rows(residuals: Floats) -> Floats:
+    """Return how many neighbouring runs count as one, from their correlation."""
+    count, seen = residuals.shape[1], _correlation(residuals)
+    # Without the levels of two sides, a short series seems less correlated than it is.
+    known = np.clip(seen + (2 + 3 * seen) / count, 0.0, _HIGHEST_CORRELATION)
+    return np.asarray((1 + known) / (1 - known))
+
+
+def _likeness(series: Floats) -> float:
+    return float(_likeness_of_rows((series - series.mean())[None, :])[0])
+
+
+def difference_of_levels(before: Floats, after: Floats) -> Estimate:
+    """Return the change between two levels, with a 95 % interval."""
+    both = np.concatenate([before, after])[None, :]
+    place = np.array([len(before)])
+    clean = _without_outliers(both, place)
+    residuals = clean - _levels(clean, place)
+    freedom = len(both[0]) - 2
+    variance = float((residuals**2).sum()) / freedom * float(_likeness_of_rows(residuals)[0])
+    error = math.sqrt(variance * (1 / len(before) + 1 / len(after)))
+    delta = float(clean[0, len(before) :].mean() - clean[0, : len(before)].mean())
+    return _as_share(delta, student_of_few(freedom) * error)
+
+
+def _as_share(delta: float, half: float) -> Estimate:
+    """Return a difference of logarithms as a share."""
+    return Estimate(math.expm1(delta), math.expm1(delta - half), math.expm1(delta + half))

@@ -1,0 +1,44 @@
+"""Shared by the rules about compilers: what one did after a run's warm-up."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profkit.analysis.compiling import Compiling, find_compiling
+from profkit.analysis.estimate import Floats
+from profkit.analysis.selection import NO_STEPS, WARM_UP
+from profkit.explain.evidence import Evidence
+from profkit.explain.rules.base import Case
+
+
+def compiling_of(evidence: Evidence) -> Compiling | None:
+    return find_compiling(evidence.trace)
+
+
+def later_ns(evidence: Evidence) -> Floats:
+    """Return the time of compilations after the warm-up, by (rank, step that compiled).
+
+    A smaller last batch of an epoch, which the figures exclude, often makes functions compile.
+    """
+    found = evidence.figure(compiling_of)
+    if found is None:
+        return np.zeros((1, 0))
+    warm_up = evidence.costs.selection.which.get(WARM_UP, NO_STEPS)
+    return found.ns_in(np.setdiff1d(found.steps, warm_up))
+
+
+def added_ns(case: Case, before_ns: float, after_ns: float) -> float:
+    """Return the growth of a time of all later steps, per step of the base's batch."""
+    found = []
+    for evidence, ns in ((case.before, before_ns), (case.after, after_ns)):
+        counts = evidence.costs.selection.left_out
+        excluded = sum(count for reason, count in counts.items() if reason != WARM_UP)
+        steps = max(1, len(evidence.used) + excluded)
+        found.append(ns / steps * case.ledger.batch_factor(evidence.step_samples))
+    return found[1] - found[0]
+
+
+def in_figures(evidence: Evidence) -> bool:
+    """Return true if steps that compiled are among the used ones, because so many do."""
+    found = evidence.figure(compiling_of)
+    return found is not None and bool(np.isin(found.steps, evidence.used).any())

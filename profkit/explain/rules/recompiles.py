@@ -1,0 +1,54 @@
+"""The framework compiles functions again after the warm-up, because guards fail."""
+
+from __future__ import annotations
+
+from profkit.analysis.estimate import Estimate
+from profkit.explain.rules._compiling import added_ns, compiling_of, in_figures, later_ns
+from profkit.explain.rules.base import Case, Cause, all_of, here, is_material, other_side, share_of
+from profkit.text import duration, plural
+from profkit.vocab import Phase
+
+EXPLAINS = ("garbage_pauses", "time_outside_phases", "drift")
+"""The compiler makes garbage; the rest only if the rows contain the steps that compiled."""
+MOST_NAMED = 2
+
+_REMEDY = (
+    "make what the guards check constant: pad batches to a few sizes, drop the last partial batch, "
+    "or mark the dimension as dynamic (mark_dynamic, or dynamic=True); torch runs a function "
+    "uncompiled once it has too many variants (torch._dynamo.config.recompile_limit, 8 by default)"
+)
+
+
+def find(case: Case) -> Cause | None:
+    """Compare what compiling costs after the warm-up.
+
+    The rows of the ledger exclude steps that compiled unless they are too many, so that the cost is
+    mostly no part of the gap. It is measured, not estimated, so it has no interval.
+    """
+    after = case.after.figure(compiling_of)
+    if after is None or not after.recompiled:
+        return None
+    ns = [float(later_ns(each).max(axis=0).sum()) for each in (case.before, case.after)]
+    cost_ns = added_ns(case, *ns)
+    if not is_material(cost_ns, case.ledger):
+        return None
+    steps = int((later_ns(case.after) > 0).any(axis=0).sum())
+    named = "; ".join(
+        f"{each.function or 'a function'} {plural(each.times, 'time')}, because of {each.guard}"
+        for each in after.recompiled[:MOST_NAMED]
+    )
+    evidence = (
+        f"{here(case.ledger)}{plural(steps, 'step')} after the warm-up compiled, "
+        f"{duration(ns[1])} in all; compiled again: {named}; "
+        f"{duration(ns[0])} in the {other_side(case.ledger)}"
+    )
+    is_in_rows = in_figures(case.after)
+    return Cause(
+        "recompiles",
+        Estimate(cost_ns),
+        share_of(cost_ns, case.ledger) if is_in_rows else None,
+        evidence if is_in_rows else f"{evidence}; no row above includes it",
+        _REMEDY,
+        takes=all_of(*EXPLAINS) if is_in_rows else all_of(*EXPLAINS[:1]),
+        rows=(Phase.COMPILE.value,) if is_in_rows else (),
+    )

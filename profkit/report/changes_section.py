@@ -1,0 +1,61 @@
+"""The section about changes of the step time while a run lasted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from profkit.analysis.change_words import say_change
+from profkit.analysis.estimate import Estimate
+from profkit.analysis.overview import Overview
+from profkit.analysis.run_changes import ChangeKind
+from profkit.report.document import Grid, Section
+from profkit.text import plural
+
+MOST_ROWS = 10
+_DAY_NS = 86_400_000_000_000
+
+
+def changes_section(view: Overview) -> Iterator[Section]:
+    """Yield a line for each change; nothing if the step time did not change."""
+    found = view.changes
+    if not found:
+        return
+    times = [each.unix_ns for each in found if each.unix_ns is not None]
+    with_date = bool(times) and max(times) - min(times) > _DAY_NS
+    rows = []
+    for each in found[:MOST_ROWS]:
+        rows.append((each.kind.value, say_change(each, with_date=with_date)))
+    notes = []
+    if len(found) > MOST_ROWS:
+        notes.append(f"{plural(len(found) - MOST_ROWS, 'more change')} in --json")
+    step = next((each for each in found if each.kind is not ChangeKind.PERIODIC), None)
+    if step is not None:
+        notes.append(f"'profkit explain RUN --at {step.first_step}' compares before and after")
+    yield Section("Changes during the run", tuple(notes), grid=Grid(("", ""), tuple(rows)))
+
+
+def as_json(view: Overview) -> list[dict[str, Any]]:
+    rows = []
+    for each in view.changes:
+        rows.append(
+            {
+                "kind": each.kind.value,
+                "first_step": each.first_step,
+                "last_step": each.last_step,
+                "every_steps": each.every,
+                "unix_s": None if each.unix_ns is None else each.unix_ns / 1e9,
+                "step_ms_before": _estimate(each.before_ns, 1e-6),
+                "step_ms_after": _estimate(each.after_ns, 1e-6),
+                "change_ratio": _estimate(each.change, 1.0),
+                "phases_ms": {name: ns * 1e-6 for name, ns in each.phases},
+            }
+        )
+    return rows
+
+
+def _estimate(estimate: Estimate, scale: float) -> dict[str, float | None]:
+    found: dict[str, float | None] = {"value": estimate.value * scale}
+    for name, end in (("low", estimate.low), ("high", estimate.high)):
+        found[name] = None if end is None else end * scale
+    return found

@@ -1,0 +1,93 @@
+"""The section about the framework's compiler: when it worked, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from profkit.analysis.overview import Overview
+from profkit.report.document import Grid, Section
+from profkit.text import duration, plural
+
+MOST_ROWS = 8
+
+_UNKNOWN = "a function whose name is not known"
+
+
+def compiling_section(view: Overview) -> Iterator[Section]:
+    found = view.compiling
+    if found is None:
+        return
+    rows = []
+    for each in found.recompiled[:MOST_ROWS]:
+        what = f"{each.function or _UNKNOWN}: {each.guard}"
+        rows.append(("compiled again", str(each.times), duration(each.ns), what))
+    for place, times in found.breaks[:MOST_ROWS]:
+        rows.append(("graph break", str(times), "", place))
+    left = max(0, len(found.recompiled) - MOST_ROWS) + max(0, len(found.breaks) - MOST_ROWS)
+    notes = [compiled_line(view)]
+    if left:
+        notes.append(f"{plural(left, 'more row')} in --json")
+    grid = None
+    if rows:
+        grid = Grid(("", "times", "time", "where and why"), tuple(rows), frozenset((1, 2)))
+    yield Section("Compilation", tuple(notes), grid=grid)
+
+
+def compiled_line(view: Overview) -> str:
+    """Return how many steps compiled, how long that took, and if the figures include them."""
+    found = view.compiling
+    if found is None:
+        return ""
+    line = (
+        f"{len(found.steps):,} of {plural(found.of_steps, 'step')} compiled, "
+        f"{duration(found.ns)} in all"
+    )
+    if found.outside_ns:
+        line += f"; {duration(found.outside_ns)} more outside all steps"
+    if not len(found.steps):
+        return line
+    if is_left_out(view):
+        return f"{line}; left out of the throughput"
+    return f"{line}; these are too many to leave out, so all figures include them"
+
+
+def is_left_out(view: Overview) -> bool:
+    """Return true if no step that compiled is part of the figures."""
+    found = view.compiling
+    return found is None or not np.isin(found.steps, view.selection.steps).any()
+
+
+def as_json(view: Overview) -> dict[str, Any] | None:
+    found = view.compiling
+    if found is None:
+        return None
+    recompiled, breaks = [], []
+    for each in found.recompiled:
+        recompiled.append(
+            {
+                "function": each.function,
+                "guard": each.guard,
+                "times": each.times,
+                "ms": each.ns * 1e-6,
+            }
+        )
+    for place, times in found.breaks:
+        breaks.append({"place": place, "times": times})
+    by_rank = {}
+    for rank, row in zip(found.ranks, found.rank_ns, strict=True):
+        by_rank[str(rank)] = float(row.sum()) * 1e-6
+    return {
+        "steps": len(found.steps),
+        "of_steps": found.of_steps,
+        "step_numbers": found.steps.tolist(),
+        "left_out_of_throughput": is_left_out(view),
+        "compilations": found.compilations,
+        "ms": found.ns * 1e-6,
+        "ms_by_rank": by_rank,
+        "outside_steps_ms": found.outside_ns * 1e-6,
+        "recompiled": recompiled,
+        "graph_breaks": breaks,
+    }

@@ -1,0 +1,123 @@
+"""Runs with the given phases of each step, and with compilations where a test puts them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from profkit.clock import Anchor
+from profkit.importers.reading.columns import constant, flags, names
+from profkit.testing.synthetic import BEGIN_REALTIME_NS
+from profkit.testing.synthetic_timeline import BEGIN_NS, Floats
+from profkit.trace.files import RankFiles
+from profkit.trace.manifest import RankManifest, RunManifest
+from profkit.vocab import COMPILER, Phase, RunState, rank_folder
+
+
+class Compiled(NamedTuple):
+    """A row about the compiler in some step of a rank; `ns` is the time, or a count."""
+
+    rank: int
+    step: int
+    metric: str
+    ns: float
+
+
+def series_trace(
+    folder: Path,
+    phase_ns: Mapping[str, Floats],
+    *,
+    ranks: int = 1,
+    samples: int = 32,
+    compiled: Sequence[Compiled] = (),
+    config: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a complete run whose steps have these phases, one after the other, on all ranks.
+
+    A compilation is a part of the step's phase `forward`, at its beginning.
+    """
+    lengths = np.stack([np.rint(each).astype(np.int64) for each in phase_ns.values()])
+    ends = BEGIN_NS + np.cumsum(lengths.T.ravel()).reshape(lengths.T.shape)
+    folder.mkdir(mode=0o700, parents=True)
+    for rank in range(ranks):
+        own = [each for each in compiled if each.rank == rank]
+        _write_rank(folder, rank, list(phase_ns), ends, lengths.T, samples, own)
+    RunManifest(
+        workload="series",
+        framework="pytorch",
+        state=RunState.COMPLETE,
+        world_size=ranks,
+        created_ns=BEGIN_REALTIME_NS,
+        ended_ns=BEGIN_REALTIME_NS + int(ends[-1, -1]) - BEGIN_NS,
+        profkit_version="0",
+        config={"device": "cpu", **(config or {})},
+        environment={"system": "synthetic"},
+    ).write(folder)
+    return folder
+
+
+def _write_rank(
+    folder: Path,
+    rank: int,
+    phases: Sequence[str],
+    ends: Any,
+    lengths: Any,
+    samples: int,
+    compiled: Sequence[Compiled],
+) -> None:
+    files = RankFiles(folder / rank_folder(rank), rank)
+    anchor = Anchor(BEGIN_NS, BEGIN_REALTIME_NS, 100)
+    RankManifest(rank, "host0", 1000 + rank, "cpu", anchor).write(files.folder)
+    steps, starts = len(ends), ends - lengths
+    index = np.arange(steps)
+    columns: dict[str, Any] = {
+        "step": index,
+        "start_ns": starts[:, 0],
+        "end_ns": ends[:, -1],
+        "sample_count": np.full(steps, samples),
+        "instrumented": flags(np.ones(steps, np.bool_)),
+        "epoch": np.zeros(steps, np.int32),
+    }
+    files.write("steps", columns)
+    files.write("spans", _span_columns(phases, ends, starts, compiled))
+    if compiled:
+        place = np.arange(len(compiled))
+        ended_ns = [int(ends[each.step, -1]) - 1 for each in compiled]
+        values = [float(each.ns) for each in compiled]
+        metrics = [each.metric for each in compiled]
+        columns = {
+            "source": constant(COMPILER, len(compiled)),
+            "metric": names(place, metrics),
+            "time_ns": np.array(ended_ns),
+            "value": np.array(values),
+        }
+        files.write("samples", columns)
+    files.close()
+
+
+def _span_columns(
+    phases: Sequence[str], ends: Any, starts: Any, compiled: Sequence[Compiled]
+) -> dict[str, Any]:
+    steps, count = starts.shape
+    phase = np.tile(np.arange(count), steps)
+    inner = [each for each in compiled if each.metric.partition(":")[0].endswith("_ns")]
+    forward = phases.index(Phase.FORWARD.value) if inner else 0
+    begun = np.array([starts[each.step, forward] for each in inner], np.int64)
+    ended = begun + np.array([each.ns for each in inner], np.int64)
+    label = names(
+        np.concatenate([phase, np.full(len(inner), count)]), [*phases, Phase.COMPILE.value]
+    )
+    rows = steps * count
+    own = np.array([each.step for each in inner], np.int64)
+    return {
+        "step": np.concatenate([np.repeat(np.arange(steps), count), own]),
+        "phase": label,
+        "name": label,
+        "depth": np.repeat([0, 1], [rows, len(inner)]),
+        "thread": constant("MainThread", rows + len(inner)),
+        "start_ns": np.concatenate([starts.ravel(), begun]),
+        "end_ns": np.concatenate([ends.ravel(), ended]),
+    }

@@ -1,0 +1,140 @@
+"""Changes of a run's step time: planted ones are found where they are, and noise is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from profkit.analysis.change_points import find_shifts
+from profkit.analysis.overview import build_overview
+from profkit.analysis.periodic import find_periodic
+from profkit.analysis.run_changes import ChangeKind, RunChange
+from profkit.testing.series import series_trace
+from profkit.trace import Trace
+
+MS = 1_000_000
+STEPS, AT, WARM_UP = 600, 300, 10
+
+Floats = npt.NDArray[np.float64]
+
+
+def _noise(kind: str, seed: int, count: int = STEPS) -> Floats:
+    """Return the logarithm of step times: autocorrelated, heavy-tailed, or with two modes."""
+    random = np.random.default_rng(seed)
+    if kind == "autocorrelated":
+        innovations = 0.026 * random.standard_t(4, count) / np.sqrt(2)
+        noise = np.empty(count)
+        last = 0.0
+        for place, each in enumerate(innovations):
+            last = noise[place] = 0.5 * last + each
+        return noise
+    if kind == "heavy":
+        slow = random.random(count) < 0.05
+        return 0.02 * random.standard_normal(count) + slow * random.exponential(0.5, count)
+    return 0.01 * random.standard_normal(count) + 0.1 * (random.random(count) < 0.3)
+
+
+NOISES = ("autocorrelated", "heavy", "two modes")
+
+
+@pytest.mark.parametrize("kind", NOISES)
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_is_no_change(kind: str, seed: int) -> None:
+    assert find_shifts(80 * MS * np.exp(_noise(kind, seed, 5_000))) == []
+
+
+def test_equal_steps_and_few_steps_are_no_change() -> None:
+    assert find_shifts(np.full(1_000, 80.0 * MS)) == []
+    assert find_shifts(np.full(3, 80.0 * MS)) == []
+    assert find_shifts(np.empty(0)) == []
+
+
+@pytest.mark.parametrize("kind", NOISES)
+@pytest.mark.parametrize("rise", [0.3, -0.3])
+def test_a_shift_is_found_soon_and_where_it_is(kind: str, rise: float) -> None:
+    delays = []
+    for seed in range(5):
+        logs = _noise(kind, seed)
+        logs[AT:] += rise
+        shifts = find_shifts(80 * MS * np.exp(logs))
+        assert [abs(shift.at - AT) <= 5 for shift in shifts] == [True], (seed, shifts)
+        assert shifts[0].rise * rise > 0
+        delays.append(shifts[0].seen - AT)
+    assert float(np.median(delays)) <= 20
+
+
+def test_what_was_seen_so_far_stays_when_a_run_grows() -> None:
+    logs = _noise("heavy", 7)
+    logs[AT:] += 0.2
+    whole = find_shifts(80 * MS * np.exp(logs))
+    early = find_shifts(80 * MS * np.exp(logs[: whole[0].seen + 1]))
+    assert [(shift.at, shift.seen) for shift in early] == [(whole[0].at, whole[0].seen)]
+
+
+def _changes(folder: Path, forward: Floats) -> tuple[RunChange, ...]:
+    """Return the changes of a run whose forward takes 50 ms times these factors."""
+    phases = {"data": np.full(len(forward), 5.0 * MS), "forward": 50 * MS * forward}
+    phases["backward"] = np.full(len(forward), 25.0 * MS)
+    return build_overview(Trace.open(series_trace(folder / "run", phases))).changes
+
+
+def test_a_step_names_its_phase_and_its_size(tmp_path: Path) -> None:
+    forward = np.exp(_noise("autocorrelated", 1))
+    forward[AT:] *= 1.4
+    (change,) = _changes(tmp_path, forward)
+    assert change.kind is ChangeKind.STEP
+    assert abs(change.first_step - AT) <= 2
+    assert change.last_step is None
+    assert change.change.low is not None
+    assert change.change.high is not None
+    assert change.change.low < 20 / 80 < change.change.high
+    assert [name for name, _ in change.phases] == ["forward"]
+    assert change.phases[0][1] == pytest.approx(20 * MS, rel=0.1)
+    assert change.unix_ns is not None
+
+
+def test_a_burst_ends(tmp_path: Path) -> None:
+    forward = np.exp(_noise("two modes", 2))
+    forward[AT : AT + 40] *= 1.6
+    (change,) = _changes(tmp_path, forward)
+    assert change.kind is ChangeKind.BURST
+    assert abs(change.first_step - AT) <= 2
+    assert change.last_step is not None
+    assert abs(change.last_step - (AT + 39)) <= 2
+
+
+def test_a_drift_is_no_step(tmp_path: Path) -> None:
+    forward = np.exp(_noise("autocorrelated", 3))
+    forward[AT:] *= np.linspace(1, 1.6, STEPS - AT)
+    (change,) = _changes(tmp_path, forward)
+    assert change.kind is ChangeKind.DRIFT
+    assert abs(change.first_step - AT) <= STEPS // 10
+    assert change.change.value == pytest.approx(0.6 * 50 / 80, rel=0.2)
+
+
+def test_slow_steps_at_regular_intervals_have_their_period(tmp_path: Path) -> None:
+    forward = np.exp(_noise("autocorrelated", 4))
+    forward[AT::25] *= 2.5
+    (change,) = _changes(tmp_path, forward)
+    assert change.kind is ChangeKind.PERIODIC
+    assert change.every == 25
+    assert change.first_step == AT
+
+
+def test_warm_up_and_healthy_steps_are_no_change(tmp_path: Path) -> None:
+    forward = np.exp(_noise("autocorrelated", 5))
+    forward[:WARM_UP] *= 3
+    assert _changes(tmp_path, forward) == ()
+
+
+def test_a_period_is_found_if_steps_are_missing() -> None:
+    numbers = np.setdiff1d(np.arange(STEPS), np.arange(0, STEPS, 7))  # as control steps are
+    usual = np.full(len(numbers), 80.0 * MS)
+    times = np.where(numbers % 20 == 0, 2.5, 1.0) * usual
+    found = find_periodic(numbers, times, usual)
+    assert found is not None
+    assert found.every == 20
+    assert set(numbers[found.places] % 20) == {0}

@@ -1,0 +1,128 @@
+"""Steps in which the compiler worked leave the figures, and the rules name why it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from profkit.analysis.overview import build_overview
+from profkit.analysis.selection import COMPILING, steady_steps
+from profkit.explain.explained import explain
+from profkit.explain.rules.base import Cause
+from profkit.report.compiling_section import compiled_line
+from profkit.testing.series import Compiled, series_trace
+from profkit.trace import Trace
+from profkit.vocab import COMPILED, GRAPH_BREAK, RECOMPILED
+
+MS = 1_000_000
+STEPS = 200
+LATE = (40, 80, 120, 160)
+GUARD = f"{RECOMPILED}forward (train.py:12): tensor 'x' size mismatch at index 0"
+
+
+def _trace(
+    folder: Path, name: str, compiled: tuple[Compiled, ...] = (), *, ranks: int = 1, seed: int = 0
+) -> Trace:
+    random = np.random.default_rng(seed)
+    forward = 50 * MS * np.exp(0.02 * random.standard_normal(STEPS))
+    for step in {each.step for each in compiled}:
+        forward[step] += max(each.ns for each in compiled if each.step == step)
+    phases = {"data": np.full(STEPS, 5.0 * MS), "forward": forward}
+    phases["backward"] = np.full(STEPS, 30.0 * MS)
+    return Trace.open(series_trace(folder / name, phases, compiled=compiled, ranks=ranks))
+
+
+def _late(rank: int = 0, ns: float = 900.0 * MS) -> tuple[Compiled, ...]:
+    first = Compiled(rank, 0, COMPILED, 2_000.0 * MS)
+    return (first, *(Compiled(rank, step, GUARD, ns) for step in LATE))
+
+
+def _causes(base: Trace, target: Trace) -> dict[str, Cause]:
+    return {cause.kind: cause for cause in explain(base, target).causes}
+
+
+def test_steps_that_compiled_leave_the_figures_and_are_counted(tmp_path: Path) -> None:
+    trace = _trace(tmp_path, "run", _late())
+    view = build_overview(trace)
+    assert view.selection.left_out[COMPILING] == len(LATE)
+    assert not set(LATE) & set(view.selection.steps.tolist())
+    assert view.step_ns.value == pytest.approx(85 * MS, rel=0.01)
+    assert view.compiling is not None
+    assert view.compiling.ns == pytest.approx(5_600 * MS)
+    assert (
+        compiled_line(view) == "5 of 200 steps compiled, 5.60 s in all; left out of the throughput"
+    )
+    (again,) = view.compiling.recompiled
+    assert (again.function, again.times) == ("forward (train.py:12)", 4)
+    assert again.guard == "tensor 'x' size mismatch at index 0"
+
+
+def test_the_interval_of_a_job_that_compiles_eight_times_is_possible(tmp_path: Path) -> None:
+    """Before, such a run showed a step of 203 ms with an interval from -36.5 to 415 ms."""
+    compiled = tuple(Compiled(0, 20 + 5 * place, GUARD, 3e3 * MS) for place in range(8))
+    view = build_overview(_trace(tmp_path, "run", compiled))
+    assert view.step_ns.low is not None
+    assert view.step_ns.high is not None
+    assert 80 * MS < view.step_ns.low < view.step_ns.value < view.step_ns.high < 90 * MS
+
+
+def test_a_job_that_compiles_in_most_steps_keeps_them(tmp_path: Path) -> None:
+    compiled = tuple(Compiled(0, step, GUARD, 50.0 * MS) for step in range(0, STEPS, 1))
+    trace = _trace(tmp_path, "run", compiled)
+    assert COMPILING not in steady_steps(trace).left_out
+    view = build_overview(trace)
+    assert "all figures include them" in compiled_line(view)
+    shares = {part.name: part.share.value for part in view.phases}
+    assert shares["compile"] == pytest.approx(50 / 135, rel=0.05)
+    found = _causes(_trace(tmp_path, "quick", seed=1), trace)["recompiles"]
+    assert found.share_of_gap == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_run_without_a_compiler_says_nothing_of_one(tmp_path: Path) -> None:
+    view = build_overview(_trace(tmp_path, "run"))
+    assert view.compiling is None
+    assert compiled_line(view) == ""
+
+
+def test_recompiles_are_a_cause_with_their_guard_and_cost(tmp_path: Path) -> None:
+    base, target = (
+        _trace(tmp_path, "base", _late()[:1]),
+        _trace(tmp_path, "target", _late(), seed=1),
+    )
+    found = _causes(base, target)["recompiles"]
+    assert "forward (train.py:12) 4 times" in found.evidence
+    assert "size mismatch at index 0" in found.evidence
+    assert found.cost_ns is not None
+    assert found.cost_ns.value == pytest.approx(3_600 * MS / 190, rel=0.01)
+    assert found.share_of_gap is None, "the rows exclude these steps"
+    assert "recompiles" not in _causes(target, _trace(tmp_path, "again", _late(), seed=2))
+
+
+def test_few_short_compilations_are_no_cause(tmp_path: Path) -> None:
+    base, target = _trace(tmp_path, "base"), _trace(tmp_path, "target", _late(ns=20.0 * MS), seed=1)
+    assert "recompiles" not in _causes(base, target)
+
+
+def test_graph_breaks_name_their_place(tmp_path: Path) -> None:
+    broken = (
+        Compiled(0, 0, COMPILED, 10.0 * MS),
+        Compiled(0, 0, f"{GRAPH_BREAK}print (a.py:3)", 1),
+    )
+    base = _trace(tmp_path, "base", broken[:1])
+    target = _trace(tmp_path, "target", broken, seed=1)
+    found = _causes(base, target)["graph_breaks"]
+    assert "print (a.py:3)" in found.evidence
+    assert found.cost_ns is None
+    assert "graph_breaks" not in _causes(target, _trace(tmp_path, "again", broken, seed=2))
+
+
+def test_a_rank_that_compiles_alone_is_named(tmp_path: Path) -> None:
+    base = _trace(tmp_path, "base", ranks=2)
+    alone = _trace(tmp_path, "alone", _late(rank=1), ranks=2, seed=1)
+    found = _causes(base, alone)
+    assert "mostly rank 1" in found["compile_on_one_rank"].evidence
+    assert "recompiles" not in found
+    both = _trace(tmp_path, "both", (*_late(rank=0), *_late(rank=1)), ranks=2, seed=1)
+    assert set(_causes(base, both)) & {"compile_on_one_rank", "recompiles"} == {"recompiles"}

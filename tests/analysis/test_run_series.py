@@ -1,0 +1,81 @@
+"""Changes in series of runs: found if they are there, and hardly ever if not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from profkit.analysis.run_series import FEWEST_RUNS, compare_newest, find_course
+from tests.scripts import load
+
+history = load("history")
+
+HISTORIES = 150
+
+
+def _share(noise: str, step: float) -> float:
+    hits = [
+        history.judge_one("profkit", noise, step, 10_000 + seed)[0] for seed in range(HISTORIES)
+    ]
+    return float(sum(hits)) / HISTORIES
+
+
+def test_the_power_and_the_false_alarms_of_normal_noise() -> None:
+    """More than 3 of 150 are more than 1 % beyond doubt; docs/history.md has more histories."""
+    assert _share("normal", 0.0) <= 0.02
+    assert _share("normal", 0.03) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("noise", "most"), [("outliers of 10 %", 0.03), ("drifting (autocorrelation 0.3)", 0.05)]
+)
+def test_false_alarms_of_worse_noise(noise: str, most: float) -> None:
+    """Without allowing for it, drift would make 8 % of all reports wrong."""
+    assert _share(noise, 0.0) <= most
+
+
+def test_two_changes_are_both_found_with_their_sizes() -> None:
+    values = np.full(40, 100.0)
+    values[15:] *= 1.05
+    values[28:] *= 0.92
+    values *= np.exp(np.random.default_rng(3).normal(0, 0.005, 40))
+    found = find_course(values.tolist())
+    assert [change.at for change in found.changes] == [15, 28]
+    for change, size in zip(found.changes, (0.05, -0.08), strict=True):
+        assert change.share.low is not None
+        assert change.share.high is not None
+        assert change.share.low < size < change.share.high
+    assert found.since == 28
+
+
+def test_equal_runs_have_no_change() -> None:
+    assert find_course([5.0] * 20).changes == ()
+
+
+def test_too_few_runs_are_inconclusive() -> None:
+    found = find_course([1.0, 1.0, 2.0, 2.0])
+    assert found.changes == ()
+    assert found.why_not.startswith(f"needs {FEWEST_RUNS - 4} more runs")
+
+
+def test_one_disturbed_run_is_no_change() -> None:
+    values = (100 * np.exp(np.random.default_rng(5).normal(0, 0.01, 25))).tolist()
+    values[12] *= 1.5
+    assert find_course(values).changes == ()
+
+
+def test_the_prediction_interval_holds_the_next_run() -> None:
+    """It has to in 95 % of series; without the noise between runs it would in far fewer."""
+    random = np.random.default_rng(7)
+    held = 0
+    for _ in range(400):
+        found = compare_newest((100 * np.exp(random.normal(0, 0.02, 9))).tolist())
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 0 <= found.high
+    assert 0.92 <= held / 400 <= 0.99
+
+
+def test_the_newest_of_too_few_runs_is_not_compared() -> None:
+    assert compare_newest([1.0, 1.1, 1.0, 1.0]) is None

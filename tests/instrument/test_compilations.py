@@ -1,0 +1,238 @@
+"""Compilations of torch: times, failed guards and graph breaks, as the compiler says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.analysis.compiling import Compiling, find_compiling
+from profkit.instrument.compilations import MOST_LETTERS, MOST_NAMES, Compilations, cut, name_code
+from profkit.instrument.frameworks.base import Books
+from profkit.instrument.guard import Patches
+from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.testing import FakeClock
+from profkit.trace import Trace
+from profkit.trace.reader import find_runs
+from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, RECOMPILED
+
+JOB = Path(__file__).parents[2] / "benchmarks/compile_job.py"
+
+
+class Log:
+    """A process whose rows are kept in memory."""
+
+    def __init__(self) -> None:
+        self.sink = MemorySink()
+        self.clock = FakeClock(now_ns=1)
+        self.recorder = Recorder(self.sink, clock=self.clock)
+        self.log = Compilations(self.recorder, self.sink.appender("samples"), lambda: True)
+
+    def metrics(self) -> list[str]:
+        return [row[2] for row in self.sink.rows["samples"]]
+
+
+def test_a_compilation_is_a_row_and_a_phase_inside_the_one_it_interrupts() -> None:
+    own = Log()
+    with own.recorder.phase("forward"):
+        own.clock.advance(10)
+        own.log.add(5, 9, "f (a.py:1)", guard="x is larger")
+    ((device, source, metric, time_ns, value),) = own.sink.rows["samples"]
+    assert (device, source, time_ns, value) == (None, COMPILER, 9, 4.0)
+    assert metric == f"{RECOMPILED}f (a.py:1): x is larger"
+    inner, outer = own.sink.rows["spans"]
+    assert (inner[1], inner[3], inner[5:7]) == ("compile", 1, (5, 9))
+    assert (outer[1], outer[3]) == ("forward", 0)
+
+
+def test_names_are_limited_in_number_and_length() -> None:
+    own = Log()
+    for number in range(MOST_NAMES + 10):
+        own.log.add(1, 2, "f (a.py:1)", guard=f"size {number}")
+    assert len(set(own.metrics())) == MOST_NAMES + 1
+    assert own.metrics()[-1] == f"{RECOMPILED}f (a.py:1)"
+    assert len(cut("x" * 10_000)) == MOST_LETTERS + 3
+    assert cut("\n  first \nsecond") == "first"
+    assert cut("") == ""
+
+
+def test_code_has_its_name_and_place() -> None:
+    code = compile("def torch_dynamo_resume_in_forward_at_12(): pass", "/a/b.py", "exec").co_consts[
+        0
+    ]
+    assert name_code(code) == "rest of forward (b.py:1)"
+
+
+@pytest.fixture
+def compiler() -> Iterator[tuple[MemorySink, Any]]:
+    """The rows of what torch compiles in this process."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch._dynamo")
+    from profkit.instrument.frameworks.pytorch.compilations import hook_compiler
+
+    torch._dynamo.reset()
+    sink, patches = MemorySink(), Patches()
+    books = Books(Recorder(sink), sink.appender("collectives"), sink.appender("samples"))
+    hook_compiler(patches, books)
+    yield sink, torch
+    patches.undo()
+    handler = torch._dynamo.callback_handler
+    assert not handler.start_callbacks
+    assert not handler.end_callbacks
+    torch._dynamo.reset()
+
+
+def _metrics(sink: MemorySink) -> list[str]:
+    return [row[2] for row in sink.rows["samples"]]
+
+
+def test_torch_says_what_failed(compiler: tuple[MemorySink, Any]) -> None:
+    sink, torch = compiler
+
+    def double(x: Any) -> Any:
+        return x * 2
+
+    compiled = torch.compile(double, backend="eager", dynamic=False)
+    for size in (2, 2, 3, 4):
+        compiled(torch.ones(size))
+    first, second, third = _metrics(sink)
+    assert first == COMPILED
+    for each in (second, third):
+        assert each.startswith(f"{RECOMPILED}double (test_compilations.py:")
+        assert "size mismatch" in each
+    assert all(row[4] > 0 for row in sink.rows["samples"])
+    assert [row[1] for row in sink.rows["spans"]] == ["compile"] * 3
+
+
+def test_the_remarks_of_torch_are_no_part_of_a_guard(compiler: tuple[MemorySink, Any]) -> None:
+    sink, torch = compiler
+
+    def add(x: Any, number: int) -> Any:
+        return x + number
+
+    compiled = torch.compile(add, backend="eager", dynamic=False)
+    for number in (1, 2):
+        compiled(torch.ones(2), number)
+    metric = _metrics(sink)[-1]
+    assert metric.startswith(f"{RECOMPILED}add (test_compilations.py:")
+    assert metric.endswith(("number == 1", "L['number'] == 1")), metric  # torch 2.4: the latter
+
+
+def test_torch_says_where_a_graph_breaks(compiler: tuple[MemorySink, Any]) -> None:
+    sink, torch = compiler
+
+    def broken(x: Any) -> Any:
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x * 2
+
+    torch.compile(broken, backend="eager")(torch.ones(2))
+    (place,) = (each for each in _metrics(sink) if each.startswith(GRAPH_BREAK))
+    assert "test_compilations.py:" in place
+
+
+def test_a_reset_of_torch_keeps_our_callbacks(compiler: tuple[MemorySink, Any]) -> None:
+    sink, torch = compiler
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    assert _metrics(sink) == [COMPILED]
+
+
+def _start(folder: Path, *options: str, recorded: bool) -> dict[str, Any]:
+    """Run the job, and return what torch itself counted."""
+    job = [sys.executable, str(JOB), "--backend", "eager", "--width", "16", "--steps", "60"]
+    if recorded:
+        job = [sys.executable, "-m", "profkit", "run", "--output", "runs", "--", *job]
+    done = subprocess.run(
+        [*job, "--out", f"own-{recorded}", *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((folder / f"own-{recorded}.0.json").read_text())
+    return found
+
+
+def _compiling(folder: Path) -> Compiling:
+    found = find_compiling(Trace.open(find_runs(folder / "runs")[0]))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("fault", ["shapes", "print"])
+def test_a_recorded_job_compiles_what_the_bare_one_does(tmp_path: Path, fault: str) -> None:
+    """Before, torch compiled our function around each model, with breaks and guards of its own."""
+    pytest.importorskip("torch")
+    bare = _start(tmp_path, "--fault", fault, recorded=False)
+    recorded = _start(tmp_path, "--fault", fault, recorded=True)
+    assert recorded["functions"] == bare["functions"]
+    assert recorded["graph_breaks"] == bare["graph_breaks"]
+    assert sum(times for _, times in _compiling(tmp_path).breaks) == bare["graph_breaks"]
+
+
+def test_a_recorded_job_has_its_compilations(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    own = _start(tmp_path, "--fault", "shapes", recorded=True)
+    found = _compiling(tmp_path)
+    assert found.steps.tolist() == [0, 30, 50]
+    assert found.ns / 1e9 == pytest.approx(own["torch_s"], rel=0.05)
+    (again,) = found.recompiled
+    assert again.times == 2
+    assert again.function.startswith("forward (compile_job.py:")
+    assert "size mismatch" in again.guard
+
+
+def test_what_follows_a_compilation_has_its_own_name(compiler: tuple[MemorySink, Any]) -> None:
+    sink, torch = compiler
+    callback = torch._dynamo.callback
+    for trigger in ("LAZY_BACKWARD", "CUDAGRAPH_RECORDING"):
+        if not hasattr(callback, "CallbackTrigger"):
+            pytest.skip("this version of torch names no triggers")
+        about = callback.CallbackArgs(callback.CallbackTrigger[trigger], "0/1")
+        handler = callback.callback_handler
+        handler.run_start_callbacks(about)
+        handler.run_end_callbacks(about)
+    assert _metrics(sink) == [f"{COMPILED}backward", f"{COMPILED}recording of a CUDA graph"]
+
+
+@pytest.fixture
+def to_static() -> Iterator[tuple[MemorySink, Any]]:
+    """The rows of what Paddle compiles in this process."""
+    paddle = pytest.importorskip("paddle")
+    from profkit.instrument.frameworks.paddlepaddle.compilations import COMPILERS
+
+    sink, patches = MemorySink(), Patches()
+    books = Books(Recorder(sink), sink.appender("collectives"), sink.appender("samples"))
+    for module, hook in COMPILERS.items():
+        if module in sys.modules:
+            hook(patches, books)
+    yield sink, paddle
+    patches.undo()
+
+
+@pytest.mark.parametrize("full_graph", [True, False])
+def test_paddle_compiles_once_for_each_kind_of_input(
+    to_static: tuple[MemorySink, Any], full_graph: bool
+) -> None:
+    sink, paddle = to_static
+
+    def double(x: Any) -> Any:
+        return x * 2 + 1
+
+    compiled = paddle.jit.to_static(double, full_graph=full_graph)
+    for shape in ([2, 3], [2, 3], [4]):
+        found = compiled(paddle.ones(shape))
+        assert float(found.sum()) == 3.0 * len(paddle.ones(shape).flatten())
+    first = [each for each in _metrics(sink) if each.startswith(COMPILED)]
+    again = [each for each in _metrics(sink) if each.startswith(RECOMPILED)]
+    own = f"double ({Path(__file__).name}:"
+    assert any(own in each for each in first), first
+    assert any(own in each for each in again), again
+    assert all(row[4] > 0 for row in sink.rows["samples"])

@@ -1,0 +1,30 @@
+"""The overview screen shows changes of the step time, and compiled steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from profkit.analysis.views.run import build_run_view
+from profkit.testing.series import Compiled, series_trace
+from profkit.trace import Trace
+from profkit.tui.themes import PALETTES
+from profkit.tui.widgets import run_draw
+from profkit.vocab import COMPILED
+
+MS = 1_000_000
+
+
+def test_changes_and_compiled_steps_are_rows_of_the_quality(tmp_path: Path) -> None:
+    forward = 50 * MS * np.exp(0.02 * np.random.default_rng(0).standard_normal(300))
+    forward[150:] += 12 * MS
+    forward[60] += 900 * MS
+    phases = {"data": np.full(300, 5.0 * MS), "forward": forward}
+    compiled = [Compiled(0, 60, COMPILED, 900.0 * MS)]
+    trace = Trace.open(series_trace(tmp_path / "run", phases, compiled=compiled))
+    view = build_run_view(trace)
+    lines = [str(text) for text in run_draw.quality_lines(view, PALETTES["dark"])]
+    assert any(text.startswith("change         since step 150 (") for text in lines), lines
+    assert any("1 of 300 steps compiled, 900 ms in all; left out" in text for text in lines), lines
+    assert "compiled" in [loss.kind for loss in view.losses]
