@@ -39,6 +39,20 @@ class Layer(nn.Module):
         return x + added
 
 
+class Attention(Layer):
+    """A layer in which the elements of a sequence attend to each other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.sleep_s * x.shape[0] * x.shape[1] / (BATCH * LENGTH))
+        keys, values = self.up(x).chunk(2, dim=-1)
+        weights = torch.softmax(x @ keys.transpose(1, 2) / x.shape[-1] ** 0.5, dim=-1)
+        added: torch.Tensor = self.down(torch.cat([weights @ values, x], dim=-1))
+        return x + added
+
+
+MODELS: dict[str, type[Layer]] = {"attention": Attention, "mlp": Layer}
+
+
 class Batches(IterableDataset):  # type: ignore[type-arg]  # of tensors
     """Batches of one length."""
 
@@ -75,10 +89,31 @@ def make_fsdp(options: argparse.Namespace, layers: list[Layer]) -> Step:
     if options.kind == "hsdp":
         mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard"))
     model = Model(layers, prefetch=options.prefetch)
-    for layer in () if options.one_unit else layers:
-        for unit in (layer.up, layer.down) if options.small_units else (layer,):
+    for layer in () if options.units == "one" else layers:
+        for unit in (layer.up, layer.down) if options.units == "small" else (layer,):
             fully_shard(unit, mesh=mesh, reshard_after_forward=options.reshard)
     fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def step(x: torch.Tensor) -> None:
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def make_tensors(options: argparse.Namespace, layers: list[Layer]) -> Step:
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    for layer in layers:
+        parallelize_module(layer, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    model = nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def step(x: torch.Tensor) -> None:
@@ -115,35 +150,50 @@ def make_pipeline(options: argparse.Namespace, layers: list[Layer]) -> Step:
     return step
 
 
-def main() -> None:
+JOBS: dict[str, Callable[[argparse.Namespace, list[Layer]], Step]] = {
+    "fsdp": make_fsdp,
+    "hsdp": make_fsdp,
+    "pp": make_pipeline,
+    "tp": make_tensors,
+}
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=["fsdp", "hsdp", "pp"])
+    parser.add_argument("kind", choices=sorted(JOBS))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--model", choices=sorted(MODELS), default="mlp", help="of the layers")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--sleep-ms", type=float, default=4.0, help="of each layer's forward")
-    parser.add_argument("--late-ms", type=float, default=0.0, help="the last rank, each step")
-    parser.add_argument("--slow-layer-ms", type=float, default=0.0, help="more, of one layer")
+    parser.add_argument("--odd-rank", type=int, default=-1, help="the late one; default: the last")
+    parser.add_argument("--late-ms", type=float, default=0.0, help="the odd rank, each step")
+    parser.add_argument("--odd-length", type=int, default=LENGTH, help="the odd rank's sequences")
+    parser.add_argument("--slow-layer", type=int, default=1, help="the number of the slow layer")
+    parser.add_argument("--slow-layer-ms", type=float, default=0.0, help="more, of that layer")
     parser.add_argument("--first-stage", type=int, default=0, help="its layers; default: half")
     parser.add_argument("--microbatches", type=int, default=4)
-    parser.add_argument("--length-of-last", type=int, default=LENGTH, help="the last rank's")
     parser.add_argument("--reshard", action="store_true", help="drop weights after forward")
-    parser.add_argument("--one-unit", action="store_true", help="shard the whole model at once")
-    parser.add_argument("--small-units", action="store_true", help="shard each matrix alone")
-    parser.add_argument("--prefetch", action="store_true", help="gather the next layer early")
-    options = parser.parse_args()
+    parser.add_argument("--units", choices=["layers", "one", "small"], default="layers")
+    parser.add_argument("--prefetch", action=argparse.BooleanOptionalAction, default=False)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
     torch.set_num_threads(1)
     torch.manual_seed(1)
     dist.init_process_group("gloo")
-    is_last = dist.get_rank() == dist.get_world_size() - 1
-    layers = [Layer(options.width, options.sleep_ms) for _ in range(options.layers)]
-    layers[1].sleep_s += options.slow_layer_ms / 1e3
-    step = (make_pipeline if options.kind == "pp" else make_fsdp)(options, layers)
-    length = options.length_of_last if is_last else LENGTH
+    is_odd = dist.get_rank() == options.odd_rank % dist.get_world_size()
+    make = MODELS[options.model]
+    layers = [make(options.width, options.sleep_ms) for _ in range(options.layers)]
+    layers[options.slow_layer].sleep_s += options.slow_layer_ms / 1e3
+    step = JOBS[options.kind](options, layers)
+    length = options.odd_length if is_odd else LENGTH
     starts = [time.monotonic_ns()]
     for x in DataLoader(Batches(options.steps, length, options.width), batch_size=None):
-        if options.late_ms and is_last:
+        if options.late_ms and is_odd:
             time.sleep(options.late_ms / 1e3)
         step(x)
         starts.append(time.monotonic_ns())

@@ -8,6 +8,7 @@ last steps, which has nothing in common with profkit's hooks.
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import json
 import time
@@ -18,47 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sharded_models import BATCH, BLOCKS, FLOAT, MICROBATCHES, WIDTH, Block, Model, bytes_of
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-WIDTH, BLOCKS, BATCH, MICROBATCHES = 64, 3, 8, 4
-FLOAT = 4
-
-
-class Block(nn.Module):
-    """A layer that can be split by columns, then by rows."""
-
-    def __init__(self, width: int = WIDTH) -> None:
-        super().__init__()
-        self.up = nn.Linear(width, 4 * width, bias=False)
-        self.down = nn.Linear(4 * width, width, bias=False)
-        self.sleep_s = 0.0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.sleep_s:
-            time.sleep(self.sleep_s)
-        added: torch.Tensor = self.down(torch.relu(self.up(x)))
-        return x + added
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.blocks = nn.ModuleList([Block() for _ in range(BLOCKS)])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
-def bytes_of(module: nn.Module) -> int:
-    return FLOAT * sum(parameter.numel() for parameter in module.parameters())
-
 
 ROOT_BYTES = FLOAT * WIDTH * WIDTH
 BLOCK_BYTES = FLOAT * 8 * WIDTH * WIDTH
@@ -163,6 +128,28 @@ def make_tp(model: Model) -> Job:
     return Job(plain_step(model), expected, 1, 0, keep=[mesh])
 
 
+def make_dtensor(model: Model) -> Job:
+    """Return a job that changes the placement of its activations by hand."""
+    tensors: Any = importlib.import_module("torch.distributed.tensor")
+    if not hasattr(tensors, "DTensor"):  # until torch 2.4
+        tensors = importlib.import_module("torch.distributed._tensor")
+    whole, part, split = tensors.Replicate(), tensors.Partial(), tensors.Shard(0)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    train = plain_step(model)
+    changes = [(split, whole), (part, whole), (split, tensors.Shard(1))]
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> float:
+        for before, after in changes:
+            placed = tensors.DTensor.from_local(x, mesh, [before], run_check=False)
+            x = x + 0 * placed.redistribute(placements=[after]).to_local().sum()
+        return train(x, y)
+
+    # On the CPU, torch changes the split dimension by gathering all of the tensor.
+    size = mesh.size() * ACTIVATION_BYTES
+    expected = {"all_gather": (2, 2 * size), "all_reduce": (1, ACTIVATION_BYTES)}
+    return Job(step, expected, 1, 0, keep=[mesh])
+
+
 def pipeline(model: Model, per_rank: int) -> Job:
     """Return a pipeline with so many stages on each rank."""
     from torch.distributed.pipelining import (
@@ -208,6 +195,7 @@ def pipeline(model: Model, per_rank: int) -> Job:
 
 JOBS: dict[str, Callable[[Model], Job]] = {
     "ddp": make_ddp,
+    "dtensor": make_dtensor,
     "fsdp1": make_fsdp1,
     "fsdp2": make_fsdp2,
     "hsdp": make_hsdp,
@@ -241,6 +229,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--probe", type=int, default=0, help="count so many of the last steps")
     parser.add_argument("--late-ms", type=float, default=0.0, help="the last rank sleeps so long")
     parser.add_argument("--slow-ms", type=float, default=0.0, help="each stage sleeps so long")
+    parser.add_argument("--again", type=int, default=0, help="train on so many batches, forever")
     parser.add_argument("--leave-open", action="store_true", help="destroy no process group")
     return parser.parse_args()
 
@@ -260,9 +249,12 @@ def main() -> None:
     sampler: Any = DistributedSampler(
         data, num_replicas=job.data_parallel, rank=job.data_rank, shuffle=False
     )
+    batches: Any = DataLoader(data, BATCH, sampler=sampler)
+    if options.again:
+        batches = list(batches)[: options.again] * (options.steps // options.again)
     expected = {op: list(numbers) for op, numbers in job.expected.items()}
     losses, starts, probe = [], [time.monotonic_ns()], None
-    for number, (x, y) in enumerate(DataLoader(data, BATCH, sampler=sampler)):
+    for number, (x, y) in enumerate(batches):
         if options.probe and number == options.steps - options.probe:
             probe = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
             probe.start()

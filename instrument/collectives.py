@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
 import threading
-import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from profkit.clock import Clock, now_ns
-from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Append, CollectiveRow, Event
+from profkit.instrument.rows import Append, Event
 from profkit.vocab import Phase
 
-
-class Call(NamedTuple):
-    """A framework's function and the parameter that holds its message.
-
-    With `is_part`, the message of one call is one rank's part of the whole.
-    """
-
-    op: str
-    message: str
-    is_part: bool = False
+_ALLREDUCE = Phase.ALLREDUCE.value
 
 
 class Group(NamedTuple):
@@ -77,7 +64,8 @@ class Sent:
 
     group: Group
     op: str
-    message: Message
+    message: tuple[int, str]
+    """Its bytes and the type of its elements, as in `Message`."""
     sequence: int
     step: int
     start_ns: int
@@ -112,8 +100,11 @@ class CallLog:
     append: Append
     sequences: Mapping[str, Iterator[int]]
     clock: Clock = now_ns
-    sent: weakref.WeakKeyDictionary[Any, Sent] = field(default_factory=weakref.WeakKeyDictionary)
-    """The calls that did not wait and for whose result the host can wait, by their handles."""
+    handles: dict[int, tuple[Any, Sent]] = field(default_factory=dict)
+    """The calls for whose result the job may wait, by the ids of their handles.
+
+    With each call goes what keeps its handle alive, or forgets it when the handle is gone.
+    """
     last: deque[Sent] = field(default_factory=lambda: deque(maxlen=MOST_ENTERED))
     """The last calls, for a thread that looks from outside."""
     pairs: defaultdict[str, Iterator[int]] = field(
@@ -133,8 +124,7 @@ class CallLog:
                 sent.group.name,
                 sent.sequence,
                 sent.op,
-                sent.message.bytes,
-                sent.message.dtype,
+                *sent.message,
                 sent.is_over,
                 sent.start_ns,
                 members=() if sent.group.peer is not None else sent.group.members,
@@ -145,7 +135,7 @@ class CallLog:
             if latest >= 0 and (name, latest) not in numbered:
                 yield Entered(name, latest, "", 0, "", done=True, since_ns=0)
 
-    def begin(self, group: Group, op: str, message: Message) -> Sent:
+    def begin(self, group: Group, op: str, message: tuple[int, str]) -> Sent:
         device = self.recorder.device
         mark = device.mark() if device is not None and not group.blocks else None
         numbers = self.sequences if group.peer is None else self.pairs
@@ -164,134 +154,31 @@ class CallLog:
         sent.is_over = True
         recorder, group = self.recorder, sent.group
         if not recorder.recording:
+            recorder.drop_marks(sent.mark)
             return
-        row = CollectiveRow(
-            communicator=group.name,
-            sequence=sent.sequence,
-            op=sent.op,
-            bytes=sent.message.bytes,
-            dtype=sent.message.dtype,
-            group_size=group.size,
-            ready_ns=sent.start_ns,
-            start_ns=sent.start_ns,
-            end_ns=now,
-            backend=group.backend,
-            step=sent.step,
-            dimension=group.dimension,
-            module=sent.module,
-            microbatch=sent.microbatch,
-        )
-        device = recorder.device
+        device, (size, dtype) = recorder.device, sent.message
+        # A `CollectiveRow` as a plain tuple: naming its fields here costs 1 us.
+        row = (
+            group.name, sent.sequence, sent.op, size, dtype, group.size, sent.start_ns,
+            sent.start_ns, now, group.backend, sent.step, None, group.dimension, sent.module,
+            sent.microbatch,
+        )  # fmt: skip
         if group.blocks:
             self.append(row)
+            if waited:
+                recorder.keep_inner(_ALLREDUCE, sent.op, sent.start_ns, now)
         elif device is not None:
             device.hold_collective(row, sent.mark, device.mark(), self.append)
-        if waited and group.blocks:
-            recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, sent.start_ns, now)
 
     def end_wait(self, sent: Sent, start_ns: int) -> None:
         """Record that this thread has waited since `start_ns`, which may be the call's own end."""
         if sent.ends_with_wait:
             self.end(sent, waited=sent.is_sync)
         if not sent.is_sync:
-            self.recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, start_ns, self.clock())
+            self.recorder.keep_inner(_ALLREDUCE, sent.op, start_ns, self.clock())
 
 
 def following(numbers: Iterator[int]) -> int:
     """Return the next number of an `itertools.count`, without taking it."""
     shown = repr(numbers)  # its only way to be read that is not deprecated
     return int(shown[shown.index("(") + 1 : -1])
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """The functions, groups and tensors of one framework."""
-
-    calls: Mapping[str, Call]
-
-    group: Callable[[Any], Group | None]
-    """Return the group of a call, or `None` if this rank sends nothing."""
-
-    message: Callable[[Any], Message]
-    """Return the size and type of a tensor."""
-
-    waits: Callable[[Mapping[str, Any]], bool]
-    """Return true if a call with these arguments returns only when it has ended."""
-
-    when_done: Callable[[Any, Callable[[], None]], object]
-    """Call a function at the end of a call that did not wait, if the framework reports that."""
-
-    is_traced: Callable[[], bool]
-    """Return true if a compiler runs the call instead of the job."""
-
-
-def hook_calls(patches: Patches, dialect: Dialect, log: CallLog, *owners: Any) -> None:
-    """Make a row of every call of those of the dialect's functions that the modules have.
-
-    A function that is in several modules stays one function, because jobs compare it and pickle it
-    by its name.
-    """
-    for name, call in dialect.calls.items():
-        wrap = functools.lru_cache(functools.partial(_wrap, dialect, log, call))
-        for owner in owners:
-            if callable(getattr(owner, name, None)):
-                patches.replace(owner, name, wrap)
-
-
-def _wrap(
-    dialect: Dialect, log: CallLog, call: Call, original: Callable[..., Any]
-) -> Callable[..., Any]:
-    begin = guarded(
-        "collective begun",
-        functools.partial(_begin, dialect, log, call, inspect.signature(original)),
-        None,
-    )
-    finish = guarded("collective done", functools.partial(_finish, dialect, log), None)
-    is_traced = dialect.is_traced
-
-    @functools.wraps(original)
-    def collective(*args: Any, **kwargs: Any) -> Any:
-        if QUIET.inside or is_traced():
-            QUIET.sent_ns = QUIET.sent_ns or now_ns()
-            return original(*args, **kwargs)
-        begun = begin(args, kwargs)
-        QUIET.inside = True
-        try:
-            work = original(*args, **kwargs)
-        finally:
-            QUIET.inside = False
-        if begun is not None:
-            finish(*begun, work)
-        return work
-
-    return collective
-
-
-def _begin(
-    dialect: Dialect,
-    log: CallLog,
-    call: Call,
-    signature: inspect.Signature,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> tuple[Sent, bool] | None:
-    given = signature.bind(*args, **kwargs).arguments
-    group = dialect.group(given.get("group"))
-    if group is None:
-        return None
-    tensors = given[call.message]
-    if not isinstance(tensors, list | tuple):
-        tensors = [tensors]
-    parts = list(map(dialect.message, tensors))
-    size = sum(part.bytes for part in parts)
-    if call.is_part:
-        size *= group.size
-    return log.begin(group, call.op, Message(size, parts[0].dtype)), dialect.waits(given)
-
-
-def _finish(dialect: Dialect, log: CallLog, sent: Sent, waits: bool, work: Any) -> None:
-    if waits:
-        log.end(sent, waited=True)
-    elif work is not None:
-        end = guarded("collective done", lambda: log.end(sent, waited=False), None)
-        dialect.when_done(work, end)

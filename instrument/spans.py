@@ -148,14 +148,14 @@ class SpanRecorder:
         """Record a region inside the open phase whose times are known only afterwards."""
         if not self.recording:
             return
-        nest, notes = self.nests.own, self.notes
-        if notes is None or not self._noted:
-            row = SpanRow(self.step_index, phase, name, nest.depth, nest.thread, start, end)
+        nest, notes = self.nests.own, self.notes if self._noted else None
+        depth = nest.depth if notes is None else nest.depth + notes.open_regions()
+        # A `SpanRow` as a plain tuple, as in `Span.close`.
+        row = (self.step_index, phase, name, depth, nest.thread, start, end, None, None, None, None)
+        if notes is None:
             self._keep(row, None, None)
-            return
-        # Replaying the notes now would cost more than buffering the row.
-        depth = nest.depth + notes.open_regions()
-        notes.keep_rows([SpanRow(self.step_index, phase, name, depth, nest.thread, start, end)])
+        else:  # replaying the notes now would cost more than buffering the row
+            notes.keep_rows([row])
 
     def keep_marked(
         self, phase: str, name: str, times: tuple[int, int], marks: tuple[Event, Event]

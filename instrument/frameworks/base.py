@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from profkit.attached import FRAMEWORKS
@@ -72,6 +72,9 @@ class Framework:
 
     device_name: Callable[[], str]
     """Return the device that this process trains on: `cpu`, `cuda:0`, ..."""
+
+    later: Mapping[str, Callable[[Patches, Books], None]] = field(default_factory=dict)
+    """Hooks for modules that the job imports later, if at all; we never import them."""
 
     dump_flight: Callable[[], str] = lambda: ""
     """Return the framework's own list of collectives as JSON; empty if it has none."""

@@ -1,7 +1,9 @@
 """The sizes of batches, as the loaders' own batch samplers draw them.
 
 A batch sampler yields the keys of a batch's samples, so their number is the batch's size, whatever
-`collate_fn` makes of the samples. Shapes are asked only where no sampler says a size.
+`collate_fn` makes of the samples. It may leave broken ones out: where the shapes of batches have
+been the drawn sizes so far, a smaller shape is believed. Else shapes are asked only where no
+sampler says a size.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from typing import Any
 from profkit.instrument.batches import count_batch
 from profkit.instrument.guard import report_failure
 
+FEWEST_AGREED = 3
+"""Shapes are believed after so many batches, unless the loader ends with a smaller one anyway."""
+
 
 @dataclass(slots=True, eq=False)
 class Drawn:
@@ -23,8 +28,24 @@ class Drawn:
     sizes: deque[int] = field(default_factory=deque)
     ends_short: bool = False
     """True for an iterable data set: it ends anywhere, and its last batch is shorter than drawn."""
-    shapes_agree: bool = False
-    """True once a batch's shapes gave the size that was drawn, so that they can be believed."""
+    agreed: int = 0
+    """Batches whose shapes gave the size that was drawn."""
+    smaller: int = 0
+    misled: bool = False
+    """True once shapes gave no size, or a larger one: they are about something else."""
+
+    def check(self, size: int, counted: int) -> int:
+        """Return the size of a batch that was drawn with one size and has another by its shapes."""
+        if counted == size:
+            self.agreed += 1
+        elif not 0 < counted < size:
+            self.misled = True
+        else:
+            self.smaller += 1
+            enough = 1 if self.ends_short else FEWEST_AGREED
+            if self.agreed >= enough and self.smaller <= self.agreed and not self.misled:
+                return counted
+        return size
 
 
 class BatchSizes:
@@ -67,12 +88,7 @@ class BatchSizes:
                 self._note_guessed()
             return counted
         size = drawn.sizes.popleft()
-        if drawn.ends_short:
-            counted = count_batch(batch)
-            drawn.shapes_agree |= counted == size
-            if drawn.shapes_agree and 0 < counted < size:
-                return counted
-        return size
+        return size if drawn.misled else drawn.check(size, count_batch(batch))
 
     def forget(self, loader: Any) -> None:
         """Forget what was drawn in an epoch that has ended."""

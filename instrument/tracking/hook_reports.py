@@ -71,9 +71,9 @@ class HookReports:
         self.notes = notes = self._boundaries.notes
         """Buffers the reports of hooks in a loop that trains."""
         self._steps = Steps(recorder, notes, pending, state, clock)
-        self.forget_loader = self._steps.loaders.discard
+        self.forget_loader = self._steps.loaders.forget
         """Takes an iterator of a loader that has ended."""
-        self.follow_loader = self._steps.follow_loader
+        self.follow_loader = self._steps.loaders.follow
         """Takes an iterator of a loader, which may yield batches as long as it exists."""
         self.seen = Seen()
         """The objects by which the job is described."""

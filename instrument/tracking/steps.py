@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from profkit.clock import Clock
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.tracking.losses import Losses
 from profkit.instrument.tracking.notes import Notes
+from profkit.instrument.tracking.open_loaders import OpenLoaders
 from profkit.instrument.tracking.pending import MOST_IN_A_ROW, Pending
 from profkit.instrument.tracking.states import (
     MARKED_MODES,
@@ -74,9 +73,7 @@ class Steps:
         """Number of forwards with gradients in the open step, of those reported at once."""
         self._waited_ns = 0
         """The first wait for a batch after a backward, before any optimizer is known."""
-        self.loaders: weakref.WeakSet[Any] = weakref.WeakSet()
-        """The iterators of loaders that may still yield a batch."""
-        self.had_loaders = False
+        self.loaders = OpenLoaders(recorder)
         self._repeated: deque[int] = deque()
         """The sizes of the batches on which the loop trains again and again."""
         self.elsewhere: deque[tuple[int, int]] = deque(maxlen=MOST_IN_A_ROW)
@@ -147,7 +144,7 @@ class Steps:
             return
         if state.batch_seen:
             # A loop that has abandoned its loaders takes no more batches of them.
-            if self._rounds <= MOST_ROUNDS and (self.loaders or not self.had_loaders):
+            if self._rounds <= MOST_ROUNDS and (self.loaders.open or not self.loaders.had_any):
                 return
             self._repeated = deque(self._pending.trained)
         self.end_step(end)
@@ -163,11 +160,6 @@ class Steps:
             self.known &= self.stepped
         if not self._state.batch_seen:
             self.end_round()
-
-    def follow_loader(self, iterator: object) -> None:
-        """Note that the loop may take batches from an iterator, as long as that exists."""
-        self.had_loaders = True
-        self.loaders.add(iterator)
 
     def has_stepped(self) -> bool:
         """Return true if the open step has trained: without a loader, with every optimizer."""

@@ -65,7 +65,7 @@ class Tracker(HookReports):
     @property
     def loaders_over(self) -> bool:
         """True between two epochs and after the last one. Any thread may ask for it."""
-        return self._steps.had_loaders and not self._steps.loaders
+        return self._steps.loaders.are_over
 
     @property
     def inside(self) -> str:

@@ -166,7 +166,12 @@ def test_a_collective_makes_its_rows_once(hooked: Hooked, name: str) -> None:
     if not hasattr(distributed, name):
         pytest.skip(f"this torch has no {name}")
     call, operations = CALLS[name]
-    call()
+    try:
+        call()
+    except RuntimeError as error:
+        if "does not support" not in str(error):  # gloo of earlier versions has fewer
+            raise
+        pytest.skip(str(error))
     assert [row["op"] for row in hooked.rows] == operations
     sizes = [row["bytes"] for row in hooked.rows if row["op"] != "barrier"]
     assert all(sizes)

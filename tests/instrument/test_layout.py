@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from profkit.instrument.frameworks.pytorch import libraries  # noqa: E402  # needs torch
 from profkit.instrument.frameworks.pytorch.layout import Layout, Mesh  # noqa: E402  # needs torch
 
 
@@ -99,3 +102,78 @@ def test_meshes_are_noted_and_not_kept() -> None:
     assert found.dimensions == {"7": "dp", "8": ""}
     found.forget_meshes()  # a new world may give other ranks the same names
     assert (found.meshes, found.dimensions, found.version) == ([], {}, 3)
+
+
+class Fake:
+    """A process group of a library."""
+
+    def __init__(self, name: str, size: int, place: int) -> None:
+        self.group_name, self._size, self._place = name, size, place
+
+    def size(self) -> int:
+        return self._size
+
+    def rank(self) -> int:
+        return self._place
+
+
+def missing() -> Any:
+    raise AssertionError("the group is not initialized")
+
+
+@pytest.fixture
+def layout(monkeypatch: pytest.MonkeyPatch) -> Layout:
+    found = Layout()
+    monkeypatch.setattr(libraries, "LAYOUT", found)
+    return found
+
+
+def test_megatron_says_its_dimensions_and_who_shares_samples(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = SimpleNamespace(
+        model_parallel_is_initialized=lambda: False,
+        get_data_parallel_group=lambda: Fake("4", 2, 1),
+        get_tensor_model_parallel_group=lambda: Fake("7", 4, 3),
+        get_pipeline_model_parallel_group=lambda: Fake("9", 1, 0),
+        get_context_parallel_group=missing,
+        get_expert_model_parallel_group=lambda: Fake("11", 2, 0),
+    )
+    monkeypatch.setitem(sys.modules, libraries.MEGATRON, state)
+    libraries.note_libraries()
+    assert layout.library is None
+    state.model_parallel_is_initialized = lambda: True
+    libraries.note_libraries()
+    assert layout.dimensions == {"4": "dp", "7": "tp", "11": "ep"}
+    version = layout.version
+    libraries.note_libraries()
+    assert layout.version == version
+    facts = layout.describe([], 8)
+    assert facts["parallel"] == {"dp": 2, "tp": 4}
+    assert facts["data_parallel"] == {"size": 2, "rank": 1, "by": "Megatron"}
+
+
+def test_deepspeed_says_its_dimensions_once_it_communicates(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = SimpleNamespace(
+        _get_data_parallel_group=lambda: Fake("0", 4, 2), _get_model_parallel_group=missing
+    )
+    monkeypatch.setitem(sys.modules, libraries.DEEPSPEED, groups)
+    comm = SimpleNamespace(cdb=None)
+    monkeypatch.setitem(sys.modules, "deepspeed.comm.comm", comm)
+    libraries.note_libraries()
+    assert layout.library is None
+    comm.cdb = SimpleNamespace(is_initialized=lambda: True)
+    libraries.note_libraries()
+    facts = layout.describe([], 4)
+    assert facts["parallel"] == {"dp": 4}
+    assert facts["data_parallel"] == {"size": 4, "rank": 2, "by": "DeepSpeed"}
+
+
+def test_a_library_that_has_other_names_says_nothing(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, libraries.MEGATRON, SimpleNamespace())
+    libraries.note_libraries()
+    assert "size" not in layout.describe([], 4)["data_parallel"]

@@ -41,6 +41,15 @@ def test_an_evaluation_within_an_epoch_ends_no_training(kit: Kit, follow: Follow
     assert is_over(followed)
 
 
+def test_a_loop_that_trains_on_something_else_later_is_not_over(kit: Kit, follow: Follow) -> None:
+    followed = follow()
+    batches = list(kit.loader())  # as a loop that first reads its data
+    assert is_over(followed)
+    model = kit.model()
+    kit.train(model, kit.optimizer(model), batches)
+    assert not is_over(followed)
+
+
 def test_a_loop_without_a_loader_is_never_over(kit: Kit, follow: Follow) -> None:
     batches = list(kit.loader())
     followed = follow()

@@ -82,7 +82,7 @@ def rows_by_step(trace: Trace, rank: int) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "tp", "pp", "interleaved"])
+@pytest.mark.parametrize("kind", ["dtensor", "fsdp2", "tp", "pp", "interleaved"])
 def test_every_collective_has_one_row_with_its_bytes(recorded: Any, kind: str) -> None:
     made: Launched = recorded(kind)
     assert made.trace is not None
@@ -100,7 +100,7 @@ def test_every_collective_has_one_row_with_its_bytes(recorded: Any, kind: str) -
         assert seen == Counter(result["probe"])
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "tp", "pp", "interleaved"])
+@pytest.mark.parametrize("kind", ["dtensor", "fsdp2", "tp", "pp", "interleaved"])
 def test_rows_of_all_ranks_match(recorded: Any, kind: str) -> None:
     made: Launched = recorded(kind)
     assert made.trace is not None
@@ -146,7 +146,19 @@ def test_samples_count_once_per_data_parallel_rank(recorded: Any, kind: str, wor
     assert say_world(trace.manifest.world_size, trace.manifest.config) == f"2 ranks ({world})"
 
 
-@pytest.mark.parametrize(("kind", "dimension"), [("fsdp2", "fsdp"), ("tp", "tp"), ("pp", "pp")])
+@pytest.mark.parametrize("kind", ["pp", "interleaved"])
+def test_microbatches_of_the_same_batches_again_are_no_batches(tmp_path: Path, kind: str) -> None:
+    made = launch(tmp_path, kind, recorded=True, options=("--again", "2"))
+    assert made.trace is not None
+    summed = made.trace.steps.group_by("step").aggregate([("sample_count", "sum")])
+    counts = summed.sort_by("step")["sample_count_sum"].to_pylist()
+    assert len(counts) == 8
+    assert set(counts) == {made.results[0]["samples_per_step"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "dimension"), [("dtensor", "tp"), ("fsdp2", "fsdp"), ("tp", "tp"), ("pp", "pp")]
+)
 def test_collectives_have_the_dimension_of_their_mesh(
     recorded: Any, kind: str, dimension: str
 ) -> None:

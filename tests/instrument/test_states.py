@@ -53,7 +53,8 @@ def test_the_tables_can_be_printed() -> None:
 
 
 def test_every_report_says_inside_which_phases_it_is_ignored() -> None:
-    assert IGNORED_INSIDE.keys() | {Phase.ALLREDUCE.value} == {*PHASES, CHECKPOINT}
+    inner = {Phase.ALLREDUCE.value, Phase.COMPILE.value}  # inside others, and no report of hooks
+    assert IGNORED_INSIDE.keys() | inner == {*PHASES, CHECKPOINT}
     assert all(Phase.OTHER.value in phases for phases in IGNORED_INSIDE.values())
 
 

@@ -13,15 +13,17 @@ from paddle.io.dataloader.dataloader_iter import (
 )
 
 from profkit.instrument.captures import CAPTURES
-from profkit.instrument.collectives import CallLog, hook_calls
+from profkit.instrument.collectives import CallLog
 from profkit.instrument.frameworks.base import Books, Framework, Seams
-from profkit.instrument.frameworks.paddlepaddle.collectives import DIALECT
+from profkit.instrument.frameworks.paddlepaddle.collectives import hook_groups
+from profkit.instrument.frameworks.paddlepaddle.compilations import COMPILERS
 from profkit.instrument.frameworks.paddlepaddle.device import on_device, open_device
 from profkit.instrument.frameworks.paddlepaddle.identity import describe_loader
 from profkit.instrument.frameworks.paddlepaddle.optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks.paddlepaddle.phases import hook_backward, hook_layers
 from profkit.instrument.frameworks.paddlepaddle.programs import hook_programs
 from profkit.instrument.frameworks.paddlepaddle.reducer import hook_data_parallel
+from profkit.instrument.frameworks.paddlepaddle.stages import hook_pipelines
 from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
 from profkit.instrument.frameworks.paddlepaddle.workers import hook_sizes, hook_workers
 from profkit.instrument.frameworks.shared import hook_copy, hook_iteration, hook_next, hook_saving
@@ -40,7 +42,7 @@ def install(seams: Seams) -> Patches:
     )  # calling a loader iterates it, too
     for name in ("to", "cuda"):
         hook_copy(patches, seams, paddle.Tensor, name, is_traced)
-    hook_layers(patches, seams)
+    hook_pipelines(patches, seams, hook_layers(patches, seams))
     hook_backward(patches, seams, _hook_exchange(patches, seams))
     hook_optimizers(patches, seams)
     hook_scaler(patches, seams)
@@ -54,13 +56,14 @@ def _hook_exchange(patches: Patches, books: Books) -> Callable[[], None]:
     sequences: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     clock = books.recorder.clock
     log = CallLog(books.recorder, books.collectives, sequences, clock=clock)
-    hook_calls(patches, DIALECT, log, paddle.distributed)
+    hook_groups(patches, log)
     return hook_data_parallel(patches, books, sequences)
 
 
 FRAMEWORK = Framework(
     name="paddle",
     install=install,
+    later=COMPILERS,
     hook_workers=hook_workers,
     hook_exchange=_hook_exchange,
     device=open_device,

@@ -6,6 +6,8 @@ from typing import Any
 
 import paddle
 
+from profkit.instrument.frameworks.paddlepaddle.layout import describe_layout
+from profkit.instrument.guard import guarded
 from profkit.instrument.identity import Facts, Seen, describe_parameters
 
 LOADER_OPTIONS = {
@@ -52,6 +54,7 @@ def describe(seen: Seen, models: list[Any]) -> Facts:
         facts["optimizer"] = " + ".join(sorted({type(each).__name__ for each in optimizers}))
         facts["optimizers_count"] = len(optimizers)
     facts |= seen.loader
+    facts |= guarded("identity: layout", describe_layout, {})()
     if seen.precision:
         facts["precision"] = seen.precision
     return facts

@@ -17,6 +17,9 @@ from profkit.instrument.frameworks.shared import (
 )
 from profkit.instrument.guard import Patches, guarded
 
+_WRAPPERS = ("HybridParallelOptimizer", "HeterParallelOptimizer")
+"""What fleet puts around an optimizer; they update parameters without the `step` of that one."""
+
 
 def hook_optimizers(patches: Patches, seams: Seams) -> None:
     """Time every optimizer's `step` and `minimize`, also of classes that are defined later.
@@ -34,6 +37,10 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
     optimizers = [base]
     for optimizer in optimizers:
         optimizers += optimizer.__subclasses__()
+    fleet = getattr(paddle.distributed.fleet, "meta_optimizers", None)
+    for name in _WRAPPERS:
+        wrapper = getattr(fleet, name, None)
+        optimizers += [wrapper] if isinstance(wrapper, type) else []
     for optimizer in dict.fromkeys(optimizers):  # each one once
         hook(optimizer)
     hook_guarded = guarded("new optimizer", hook, None)

@@ -16,24 +16,46 @@ from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
 from profkit.instrument.frameworks.shared import Function, Nesting, timed
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.models import TrainedModels
+from profkit.instrument.rows import Opened
 
 
-def hook_layers(patches: Patches, seams: Seams) -> None:
+class LayerCalls:
+    """The loop's calls of layers, also for hooks that see more than the call of a layer."""
+
+    def __init__(self, seams: Seams) -> None:
+        self.nesting = Nesting()
+        models = TrainedModels(
+            "paddle",
+            lambda layer: layer.sublayers(include_self=True),
+            lambda layer: (each for each in layer.parameters() if not each.stop_gradient),
+            lambda tensor: tensor.inplace_version,
+        )
+        seams.tracker.models.append(models)
+        self._seams = seams
+        self.note_call = guarded("models", models.note_call, instead=False)
+        self.autocasts = guarded("autocast", _autocasts, instead=False)
+
+    def begin(self, layer: Any, *, is_same_batch: bool = False) -> Opened:
+        """Begin a forward that calls this layer; `hook_layers` has the same, inlined.
+
+        With `is_same_batch`, a forward with another part of the batch has been counted already.
+        """
+        seams = self._seams
+        if (enabled := self.autocasts()) is not seams.autocast:
+            seams.note_autocast(enabled, autocast_dtype)
+        noted = self.note_call(layer, paddle.is_grad_enabled())
+        if noted and is_same_batch:
+            noted = False
+        return seams.begin_forward(with_gradients=noted)
+
+
+def hook_layers(patches: Patches, seams: Seams) -> LayerCalls:
     """Count the outermost call of a layer as a forward.
 
     Layers inside it cost two flags, and traced code costs nothing.
     """
-    nesting = Nesting()
-    models = TrainedModels(
-        "paddle",
-        lambda layer: layer.sublayers(include_self=True),
-        lambda layer: (each for each in layer.parameters() if not each.stop_gradient),
-        lambda tensor: tensor.inplace_version,
-    )
-    seams.tracker.models.append(models)
-    note_call = guarded("models", models.note_call, instead=False)
-    autocasts = guarded("autocast", _autocasts, instead=False)
-
+    calls = LayerCalls(seams)
+    nesting, note_call, autocasts = calls.nesting, calls.note_call, calls.autocasts
     original: Function = paddle.nn.Layer.__call__
 
     @functools.wraps(original)
@@ -50,6 +72,7 @@ def hook_layers(patches: Patches, seams: Seams) -> None:
             nesting.inside = False
 
     patches.replace(paddle.nn.Layer, "__call__", lambda _: call)
+    return calls
 
 
 def _autocasts() -> bool:
@@ -77,7 +100,9 @@ def hook_backward(patches: Patches, seams: Seams, done: Callable[[], None]) -> N
             # Only a loss that the host has is read: reading it from a device would wait.
             if seams.recorder.recording and len(tensors) == 1:
                 (tensor,) = tensors
-                if tensor.size == 1 and tensor.place.is_cpu_place():
+                # A pipeline has released the output of a stage, of which only the graph is left.
+                is_there = tensor.size == 1 and tensor._is_initialized()  # noqa: SLF001  # Paddle's
+                if is_there and tensor.place.is_cpu_place():
                     loss = float(tensor.item())
         except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("loss", failure)

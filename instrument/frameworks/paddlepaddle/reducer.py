@@ -23,6 +23,11 @@ from profkit.clock import Clock, now_ns
 from profkit.instrument.buckets import EXPOSED, BucketLog
 from profkit.instrument.collectives import Entered, following
 from profkit.instrument.frameworks.base import Books
+from profkit.instrument.frameworks.paddlepaddle.layout import (
+    find_dimension,
+    group_of,
+    layout_in_use,
+)
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Event
@@ -264,7 +269,8 @@ def _open_exchange(
     """Return the exchange of a reducer that is about to be made with these arguments."""
     recorder = books.recorder
     backend = str(process_group.name()).lower()
-    name = _name_communicator(process_group)
+    group = group_of(process_group)
+    name = "default" if group is None else str(group.name)
     log = BucketLog(
         recorder,
         books.collectives,
@@ -273,18 +279,11 @@ def _open_exchange(
         backend,
         sequence=sequences[name],
         clock=recorder.clock,
+        dimension=find_dimension(layout_in_use(), group),
     )
     described = [_describe(parameters, is_sparse, members) for members in groups]
     blocking = backend == BLOCKING
     return Exchange(recorder, log, described, blocking=blocking, clock=recorder.clock)
-
-
-def _name_communicator(process_group: Any) -> str:
-    manager = vars(paddle.distributed.communication.group)["_GroupManager"]
-    for group in manager.group_map_by_id.values():
-        if group.process_group is process_group:
-            return str(group.name)
-    return "default"
 
 
 def _describe(parameters: Any, is_sparse: Any, members: Sequence[int]) -> Group:

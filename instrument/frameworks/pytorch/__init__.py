@@ -14,6 +14,7 @@ from profkit.instrument.captures import CAPTURES
 from profkit.instrument.collectives import CallLog
 from profkit.instrument.frameworks.base import Books, Framework, Seams
 from profkit.instrument.frameworks.pytorch.collectives import GroupCalls
+from profkit.instrument.frameworks.pytorch.compilations import CALLBACKS, hook_compiler
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges, hook_ddp
 from profkit.instrument.frameworks.pytorch.device import CudaDevice, on_device
 from profkit.instrument.frameworks.pytorch.flight import dump_flight
@@ -91,6 +92,7 @@ FRAMEWORK = Framework(
     hook_workers=hook_workers,
     hook_exchange=lambda patches, books: _hook_exchange(patches, books, []).end_of_backward,
     device=lambda: CudaDevice() if on_device() else None,
+    later={CALLBACKS: hook_compiler},
     dump_flight=dump_flight,
     device_name=lambda: f"cuda:{torch.cuda.current_device()}" if on_device() else "cpu",
 )

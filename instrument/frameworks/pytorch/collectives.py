@@ -10,16 +10,20 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 
-from profkit.instrument.collectives import CallLog, Group, Message, Sent
+from profkit.instrument.collectives import CallLog, Group, Sent
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
+from profkit.instrument.frameworks.pytorch.libraries import note_libraries
 from profkit.instrument.frameworks.pytorch.observed_group import size_of
-from profkit.instrument.guard import guarded
+from profkit.instrument.guard import report_failure
 from profkit.vocab import Phase
+
+_ALLREDUCE: Final = Phase.ALLREDUCE.value
 
 BLOCKING = frozenset({"gloo", "mpi"})
 """Backends whose collectives have ended when the host has waited for them."""
@@ -148,6 +152,8 @@ class GroupCalls:
         self.looks = looks
         """Called when the job has imported something since the last operation."""
         self._dtypes: dict[Any, str] = {}
+        self.by_address = False
+        """True if the job may wait for operations without a handle."""
         self.in_flight: dict[int, Sent] = {}
         """Operations that the job may wait for without a handle, by the address of their result."""
         self.microbatches: dict[int, int] = {}
@@ -165,95 +171,100 @@ class GroupCalls:
                 look()
 
     def begin(
-        self,
-        watched: Watched,
-        operation: Operation,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-        root: int,
+        self, watched: Watched, operation: Operation, tensors: Sequence[Any], root: int
     ) -> Sent:
-        """Note that an operation begins."""
-        self.look()
-        tensors = outputs if operation.in_outputs else inputs
-        device = tensors[0].device.type if tensors else ""
-        group = watched.group(device, operation.op, root)
-        size = 0
-        for tensor in tensors:
-            size += size_of(tensor) if tensor.is_sparse else tensor.nbytes
+        """Note that an operation begins, of which these tensors are the message.
+
+        This and `end` run in each call of the job, so they call no function that they can spare.
+        """
+        if len(sys.modules) != self._modules:
+            self.look()
+        device = name = ""
+        size, op = 0, operation.op
+        if tensors:
+            first = tensors[0]
+            device, dtype = first.device.type, first.dtype
+            name = self._dtypes.get(dtype, "")
+            if not name:
+                name = self._dtypes[dtype] = str(dtype).removeprefix("torch.")
+            for tensor in tensors:
+                size += size_of(tensor) if tensor.is_sparse else tensor.nbytes
+        group = watched.group(device, op, root)
         if operation.is_part:
             size *= group.size
-        sent = self.log.begin(group, operation.op, Message(size, self._name_type(tensors)))
+        sent = self.log.begin(group, op, (size, name))
         sent.module = CONTEXT.module
-        if self.microbatches and operation.op in ("send", "recv"):
+        if self.microbatches and op in ("send", "recv"):
             sent.microbatch = self.microbatches.pop(tensors[0].data_ptr(), None)
         return sent
 
     def end(self, sent: Sent, work: Any, *, is_async: bool) -> None:
         """Note that an operation was handed over; its end is known when somebody has waited."""
-        if UNFINISHED.coalesced is not None and not sent.group.blocks:
+        group = sent.group
+        if not group.blocks and UNFINISHED.coalesced is not None:
             UNFINISHED.coalesced.append(sent)
         elif work is None:
             self.log.end(sent, waited=True)
-        elif is_async:
-            if sent.address and sent.group.blocks:
+        elif not is_async:
+            sent.is_sync = True
+            self._await(sent, work)
+        else:
+            if sent.address and group.blocks:
                 if len(self.in_flight) >= MOST_OPEN:  # mostly those whose handles were waited for
                     self.in_flight.clear()
                 self.in_flight[sent.address] = sent
-            if sent.group.peer is not None and sent.group.blocks and not CONTEXT.sends:
+            if group.peer is not None and group.blocks and not CONTEXT.sends:
                 # It wakes threads of the backend, which may take the processor.
                 log = self.log
-                log.recorder.keep_inner(Phase.ALLREDUCE.value, sent.op, sent.start_ns, log.clock())
+                log.recorder.keep_inner(_ALLREDUCE, sent.op, sent.start_ns, log.clock())
             self.follow(sent, work)
-        else:
-            sent.is_sync = True
-            self._await(sent, work)
 
     def _await(self, sent: Sent, work: Any) -> None:
         """Record an operation when the job has waited for it."""
-        before = UNFINISHED.work
-        missed = None if before is None else self.log.sent.get(before)
+        handles, before = self.log.handles, UNFINISHED.work
+        held, missed = handles.get(id(before), (None, None))
         if missed is not None and missed.is_sync:  # nobody waited for it
-            del self.log.sent[before]
-            self.follow(missed, before)
+            del handles[id(before)]
+            self.follow(missed, held)
         sent.ends_with_wait = True
-        self.log.sent[work] = sent
+        if sent.is_sync:
+            handles[id(work)] = work, sent
+        else:
+            _remember(handles, work, sent)
         UNFINISHED.work = work
 
     def follow(self, sent: Sent, work: Any) -> None:
         """Record an operation when its result is there, or else when the job has waited for it."""
-        log, kind = self.log, (sent.group.backend, sent.op)
+        log, kind, future = self.log, (sent.group.backend, sent.op), None
         if kind not in self._silent:
             try:
                 future = work.get_future()
             except RuntimeError:  # gloo has none for messages and some collectives
                 self._silent.add(kind)
-        if kind in self._silent:
+        if future is None:
             if not sent.is_sync:
                 self._await(sent, work)
             return
         if sent.group.blocks:
-            log.sent[work] = sent
+            _remember(log.handles, work, sent)
 
         def end(_: Any, held: Any = work) -> None:
-            # `held` keeps the handle, by which `Work.wait` finds the operation.
-            finish()
+            # `held` keeps the handle, by which `Work.wait` finds the operation. A thread of the
+            # backend calls this, and the job waits for it.
+            try:
+                if sent.address and self.in_flight.get(sent.address) is sent:
+                    del self.in_flight[sent.address]
+                log.end(sent, waited=False)
+            except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
+                report_failure("collective done", failure)
 
-        def finish_unguarded() -> None:
-            if self.in_flight.get(sent.address) is sent:
-                del self.in_flight[sent.address]
-            log.end(sent, waited=False)
-
-        finish = guarded("collective done", finish_unguarded, None)
         future.add_done_callback(end)
 
-    def _name_type(self, tensors: Sequence[Any]) -> str:
-        if not tensors:
-            return ""
-        dtype = tensors[0].dtype
-        name = self._dtypes.get(dtype)
-        if name is None:
-            name = self._dtypes[dtype] = str(dtype).removeprefix("torch.")
-        return name
+
+def _remember(handles: dict[int, tuple[Any, Sent]], work: Any, sent: Sent) -> None:
+    """Find an operation by its handle, as long as the job or a callback keeps that."""
+    key = id(work)
+    handles[key] = weakref.ref(work, lambda _: handles.pop(key, None)), sent
 
 
 def describe_group(real: Any) -> Watched | None:
@@ -261,6 +272,7 @@ def describe_group(real: Any) -> Watched | None:
     rank = int(real.rank())
     if rank < 0:
         return None
+    note_libraries()
     backends = {}
     for device in real._device_types:  # noqa: SLF001  # torch has no public name for it
         with contextlib.suppress(RuntimeError):  # a device that this machine lacks

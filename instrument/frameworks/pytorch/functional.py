@@ -58,6 +58,7 @@ def hook_functional(patches: Patches, calls: GroupCalls, *, starts: bool) -> Cal
         if hooked or not hasattr(module, "wait_tensor"):  # it may be only half imported
             return
         hooked.append(True)
+        calls.by_address = True
         for name in ("wait_tensor", "wait_tensors"):
             if hasattr(module, name):
                 patches.replace(module, name, functools.partial(_wrap_wait, calls))
@@ -89,7 +90,7 @@ def _wrap_start(
             groups[group] = describe_group(group)
         watched = groups[group]
         tensors = given[first] if isinstance(given[first], list | tuple) else [given[first]]
-        return None if watched is None else calls.begin(watched, operation, tensors, [], -1)
+        return None if watched is None else calls.begin(watched, operation, tensors, -1)
 
     def finish_unguarded(sent: Sent, result: Any) -> None:
         tensor = result[0] if isinstance(result, list | tuple) else result

@@ -16,12 +16,13 @@ from profkit.instrument.frameworks.pytorch.collectives import (
     MOST_OPEN,
     OPERATIONS,
     GroupCalls,
+    Operation,
     Watched,
     describe_group,
 )
-from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
+from profkit.instrument.frameworks.pytorch.compiler import set_eval_frame, skip_code
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
-from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.guard import Patches, guarded, report_failure
 
 
 class HookedGroups:
@@ -99,60 +100,74 @@ def hook_each_group(patches: Patches, calls: GroupCalls) -> None:
 
 
 class GroupHooks:
-    """The two hooks of one group. They must not keep it alive, because it keeps them."""
+    """The two hooks of one group. They must not keep it alive, because it keeps them.
+
+    They are `outside_compiler` and guards written out, because they run in each call of the job.
+    Inside a call that makes rows of its own, they only note the time: the gradient buckets of DDP
+    pass here.
+    """
 
     def __init__(self, calls: GroupCalls, name: str) -> None:
         self._calls = calls
         self._name = name
-        self._watched: list[Watched | None] = []
+        self._watched: Watched | None = None
+        self._is_described = False
         names: Any = torch._C._distributed_c10d.HookOpName  # noqa: SLF001  # no public name
         self._operations = {getattr(names, each): found for each, found in OPERATIONS.items()}
-        self.before = _unless_quiet(guarded("collective begun", self._before, None))
-        self.after = _unless_quiet(guarded("collective handed over", self._after, None))
 
-    def _before(self, args: Any) -> None:
-        operation = self._operations.get(args.name)
-        watched = self._describe()
-        if operation is None or watched is None:
+    def before(self, args: Any) -> None:
+        """Note that an operation begins."""
+        if QUIET.inside:
+            QUIET.sent_ns = QUIET.sent_ns or now_ns()
             return
-        if len(watched.open) >= MOST_OPEN:
-            watched.open.clear()
-        inputs, outputs = args.input_tensors, args.output_tensors
-        sent = self._calls.begin(watched, operation, inputs, outputs, args.root)
-        results = outputs or inputs
-        if args.async_op and results:
-            sent.address = results[0].data_ptr()
-        watched.open[args.op_id] = sent
+        compiler = set_eval_frame(None)
+        try:
+            watched = self._watched
+            if not self._is_described:
+                watched = self._describe()
+            operation = self._operations.get(args.name)
+            if operation is not None and watched is not None:
+                self._begin(watched, operation, args)
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
+            report_failure("collective begun", failure)
+        finally:
+            set_eval_frame(compiler)
 
-    def _after(self, args: Any) -> None:
-        watched = self._describe()
-        if watched is not None:
-            sent = watched.open.pop(args.op_id, None)
+    def after(self, args: Any) -> None:
+        """Note that an operation was handed over."""
+        if QUIET.inside or self._watched is None:
+            return
+        compiler = set_eval_frame(None)
+        try:
+            sent = self._watched.open.pop(args.op_id, None)
             if sent is not None:
                 self._calls.end(sent, args.work, is_async=args.async_op)
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
+            report_failure("collective handed over", failure)
+        finally:
+            set_eval_frame(compiler)
+
+    skip_code(before.__code__)
+    skip_code(after.__code__)
+
+    def _begin(self, watched: Watched, operation: Operation, args: Any) -> None:
+        """Make a row of an operation; each list of its tensors is made only if it is needed."""
+        in_outputs, calls = operation.in_outputs, self._calls
+        tensors = args.output_tensors if in_outputs else args.input_tensors
+        sent = calls.begin(watched, operation, tensors, args.root)
+        if calls.by_address and args.async_op:
+            outputs = tensors if in_outputs else args.output_tensors
+            results = outputs or args.input_tensors
+            if results:
+                sent.address = results[0].data_ptr()
+        if len(watched.open) >= MOST_OPEN:
+            watched.open.clear()
+        watched.open[args.op_id] = sent
 
     def _describe(self) -> Watched | None:
         """Return the group; torch notes its ranks only after it was registered."""
-        if not self._watched:
-            self._watched.append(None)  # if this fails, it would fail each time
-            c10d: Any = torch.distributed.distributed_c10d
-            real = c10d._resolve_process_group(self._name)  # noqa: SLF001  # no public name
-            self._watched[0] = describe_group(real)
-        return self._watched[0]
-
-
-def _unless_quiet(function: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a hook that only notes the time inside a call that makes rows of its own.
-
-    The gradient buckets of DDP pass here, so nothing else is called for them.
-    """
-    call = outside_compiler(function)
-
-    def hook(args: Any) -> None:
-        if not QUIET.inside:
-            call(args)
-        elif not QUIET.sent_ns:
-            QUIET.sent_ns = now_ns()
-
-    skip_code(hook.__code__)
-    return hook
+        self._is_described = True  # if this fails, it would fail each time
+        c10d: Any = torch.distributed.distributed_c10d
+        real = c10d._resolve_process_group(self._name)  # noqa: SLF001  # no public name
+        self._watched = describe_group(real)
+        return self._watched

@@ -86,10 +86,10 @@ def _wrap(
         watched = groups[group]
         if watched is None:
             return None
-        inputs = [] if method.inputs is None else list(_flatten(args[method.inputs]))
-        outputs = [] if method.outputs is None else list(_flatten(args[method.outputs]))
+        place = method.outputs if operation.in_outputs else method.inputs
+        tensors = [] if place is None else list(_flatten(args[place]))
         root = -1 if method.root is None else int(args[method.root])
-        return calls.begin(watched, operation, inputs, outputs, root)
+        return calls.begin(watched, operation, tensors, root)
 
     begin = guarded("collective begun", begin_unguarded, None)
     end = guarded("collective handed over", calls.end, None)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT, describe_layout
+from profkit.instrument.frameworks.pytorch.libraries import note_libraries
 from profkit.instrument.guard import guarded
 from profkit.instrument.identity import Facts, Seen, describe_parameters
 
@@ -52,6 +53,7 @@ def describe(seen: Seen, models: list[Any]) -> Facts:
     facts = _describe_models(models)
     facts |= _describe_optimizers(seen.living_optimizers())
     facts |= seen.loader
+    note_libraries()
     facts |= guarded("identity: layout", describe_layout, {})(models)
     for model in models:
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):

@@ -66,6 +66,8 @@ class Layout:
         """The number of meshes that were made."""
         self.pipeline: Facts = {}
         """The job's first pipeline: its schedule, and which of the stages this rank has."""
+        self.library: tuple[dict[str, int], DataRank] | None = None
+        """The dimensions and the samples of this rank, if a library has laid out the job."""
 
     def note_mesh(self, mesh: Any) -> None:
         """Remember the dimensions of a mesh, if it has names and this rank is in it."""
@@ -88,10 +90,21 @@ class Layout:
         self.pipeline["stages"] = int(stages[0].num_stages)
         self.pipeline["own_stages"] = [int(stage.stage_index) for stage in stages]
 
+    def note_library(
+        self, parallel: dict[str, int], groups: Mapping[str, str], data: DataRank
+    ) -> None:
+        """Remember how a library has laid out the job, and which dimension each group connects."""
+        if self.library == (parallel, data):
+            return
+        self.library = parallel, data
+        self.dimensions.update(groups)
+        self.version += 1
+
     def forget_meshes(self) -> None:
         """Forget all meshes: torch has forgotten the groups, and uses their names again."""
         self.meshes.clear()
         self.dimensions.clear()
+        self.library = None
         self.version += 1
 
     def note_loader(self, loader: Any) -> None:
@@ -115,7 +128,9 @@ class Layout:
         found, why = self._find(models, world)
         facts: Facts = {}
         mesh = self._widest(world)
-        if mesh is not None:
+        if self.library is not None:
+            facts["parallel"], found = self.library
+        elif mesh is not None:
             facts["parallel"] = dict(zip(mesh.names, mesh.shape, strict=True))
         elif found is not None and found.size == world:
             facts["parallel"] = {"dp": world}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.frameworks.pytorch.compiler import skip_code
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges
 from profkit.instrument.frameworks.pytorch.identity import autocast_dtype
 from profkit.instrument.frameworks.shared import Function, Nesting
@@ -38,12 +39,17 @@ class ModelCalls:
         self._seams = seams
         seams.tracker.models.append(self.models)
 
-    def begin(self, model: Any) -> Followed | int | None:
-        """Begin a forward that calls this model; `hook_modules` has the same, inlined."""
+    def begin(self, model: Any, *, is_same_batch: bool = False) -> Followed | int | None:
+        """Begin a forward that calls this model; `hook_modules` has the same, inlined.
+
+        With `is_same_batch`, a forward with another part of the batch has been counted already.
+        """
         seams, gradients = self._seams, torch.is_grad_enabled()
         if (enabled := _AUTOCASTS()) is not seams.autocast:
             seams.note_autocast(enabled, autocast_dtype)
         noted = self.models.note_call(model, gradients)
+        if noted and is_same_batch:
+            noted = False
         return seams.tracker.notes.begin_forward(with_gradients=noted)
 
 
@@ -94,6 +100,7 @@ def hook_modules(patches: Patches, seams: Seams) -> ModelCalls:
         finally:
             nesting.inside = False
 
+    skip_code(getattr(call, "__code__"))  # noqa: B009  # else torch would compile it
     patches.replace(torch.nn.Module, "__call__", lambda _: call)
     return calls
 

@@ -38,6 +38,9 @@ _BACKWARDS: Final = (
 )
 """The methods of a stage that compute gradients, or reduce and scale those of all microbatches."""
 
+_PREPARE: Final = "_prepare_forward_infra"
+"""The method that calls a stage's module once, to find the shapes of its messages."""
+
 _OPERATIONS: Final = (
     "get_fwd_recv_ops",
     "get_fwd_send_ops",
@@ -59,8 +62,8 @@ def hook_messages(patches: Patches, calls: GroupCalls) -> Callable[[], None]:
     note = guarded("microbatch", functools.partial(_note_microbatch, calls), None)
     recorder, clock = calls.log.recorder, calls.log.clock
 
-    def keep_unguarded(start: int) -> None:
-        if recorder.device is None:
+    def keep_unguarded(start: int, sent: Any) -> None:
+        if sent and recorder.device is None:
             recorder.keep_inner(Phase.ALLREDUCE.value, PIPELINE_MESSAGES, start, clock())
 
     keep = guarded("messages", keep_unguarded, None)
@@ -76,10 +79,9 @@ def hook_messages(patches: Patches, calls: GroupCalls) -> Callable[[], None]:
                 result = original(*args, **kwargs)
             finally:
                 CONTEXT.sends = False
-            if result:
-                if lists:
-                    note(result, *args[1:], *kwargs.values())
-                keep(start)
+            if lists:
+                note(result, *args[1:], *kwargs.values())
+            keep(start, result)
             return result
 
         return send
@@ -99,8 +101,11 @@ def hook_stages(
     nesting = models.nesting
     note_schedule = guarded("schedule of a pipeline", LAYOUT.note_schedule, None)
 
-    def begin_model(stage: Any, *_: Any) -> Any:
-        return models.begin(stage.submod)
+    def begin_model(stage: Any, chunk: int, *_: Any) -> Any:
+        # A step has one forward of the loop, that of the first microbatch in this rank's first
+        # stage: the number of forwards says how many batches a step trains on.
+        is_first = chunk == 0 and stage.stage_index < stage.group_size
+        return models.begin(stage.submod, is_same_batch=not is_first)
 
     def begin_loss(schedule: Any, stage: Any, *_: Any) -> Any:
         if not LAYOUT.pipeline:
@@ -128,11 +133,31 @@ def hook_stages(
         _replace(patches, stage, _FORWARD, functools.partial(wrap_forward, begin_model))
         schedule = schedules._PipelineSchedule  # noqa: SLF001  # no public name
         _replace(patches, schedule, _LOSS, functools.partial(wrap_forward, begin_loss))
+        _hook_prepare(patches, nesting, stage)
         wrap_backward = functools.partial(_wrap_backward, seams, nesting, exchanges)
         for method in _BACKWARDS:
             _replace(patches, stage, method, wrap_backward)
 
     return _once_imported("stages of pipelines", look)
+
+
+def _hook_prepare(patches: Patches, nesting: Calls, stage: Any) -> None:
+    """Count no forward where a stage only finds the shapes of its messages."""
+
+    def wrap(original: Function) -> Function:
+        @functools.wraps(original)
+        def prepare(*args: Any, **kwargs: Any) -> Any:
+            before, nesting.inside = nesting.inside, True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                nesting.inside = before
+
+        return prepare
+
+    for kind in (stage, *stage.__subclasses__()):
+        if _PREPARE in vars(kind):
+            patches.replace(kind, _PREPARE, wrap)
 
 
 def _wrap_backward(

@@ -16,8 +16,12 @@ from profkit.instrument.frameworks.pytorch.collectives import (
     Watched,
     describe_group,
 )
-from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
-from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.frameworks.pytorch.compiler import (
+    outside_compiler,
+    set_eval_frame,
+    skip_code,
+)
+from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.models import MOST_MODELS
 
 
@@ -68,22 +72,28 @@ def hook_waits(patches: Patches, log: CallLog) -> None:
     FSDP sends all of its collectives without waiting. Without this, the wait for a late rank is
     part of forward.
     """
-    end = outside_compiler(guarded("collective waited for", log.end_wait, None))
     work_type: Any = torch.distributed.Work
     original: Callable[..., Any] = work_type.wait
+    handles, clock, is_compiling = log.handles, log.clock, torch.compiler.is_compiling
 
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        sent = None
-        if log.sent and not torch.compiler.is_compiling():
-            sent = log.sent.pop(self, None)
+        sent: Sent | None = None
+        if handles and not is_compiling():
+            _, sent = handles.pop(id(self), (None, None))
             if self is UNFINISHED.work:
                 UNFINISHED.work = None
         if sent is None:
             return original(self, *args, **kwargs)
-        start = log.clock()
+        start = clock()
         result = original(self, *args, **kwargs)
-        end(sent, start)
+        compiler = set_eval_frame(None)  # `outside_compiler` and a guard written out
+        try:
+            log.end_wait(sent, start)
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
+            report_failure("collective waited for", failure)
+        finally:
+            set_eval_frame(compiler)
         return result
 
     skip_code(getattr(wait, "__code__"))  # noqa: B009  # wraps() hides it from mypy

@@ -1,0 +1,57 @@
+"""The ranks of a job's pipelines, by the messages that their stages send each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.columns import codes_of
+from profkit.analysis.device_clock import Bools
+from profkit.analysis.estimate import Ints
+
+SEND, RECEIVE = "send", "recv"
+MESSAGES = (SEND, RECEIVE)
+"""Operations between two ranks: one that was begun early waits for nobody."""
+
+
+def find_pipelines(collectives: pa.Table) -> list[list[int]]:
+    """Return the ranks of each pipeline: neighbours send each other messages in both ways.
+
+    Activations go one way and gradients the other. A rank that only sends to another one, as one
+    that reports its figures, is no stage of it.
+    """
+    op = collectives["op"].cast(pa.string())
+    is_message = pc.is_in(op, pa.array(MESSAGES))
+    rows = collectives.filter(is_message)
+    is_send = pc.equal(op.filter(is_message), SEND).to_numpy()
+    sequence, communicator = rows["sequence"].to_numpy(), codes_of(rows["communicator"])
+    order = np.lexsort((~is_send, sequence, communicator))  # a message's sender comes first
+    rank, is_send = rows["rank"].to_numpy()[order], is_send[order]
+    whole = (np.diff(communicator[order]) == 0) & (np.diff(sequence[order]) == 0)
+    whole &= is_send[:-1] & ~is_send[1:]
+    ways = np.unique(np.stack([rank[:-1][whole], rank[1:][whole]]), axis=1)
+    pairs = set(zip(*ways.tolist(), strict=True))
+    together: dict[int, set[int]] = {}
+    for one, other in pairs:
+        if (other, one) in pairs:
+            joined = together.get(one, {one}) | together.get(other, {other})
+            for each in joined:
+                together[each] = joined
+    found = {min(ranks): sorted(ranks) for ranks in together.values()}
+    return [*found.values()]
+
+
+def join_stages(pipelines: Sequence[Sequence[int]], rank: Ints, group: Ints, count: int) -> Bools:
+    """Return which of so many groups of rows have two ranks of one pipeline."""
+    number = np.full(max(int(rank.max(initial=0)), *map(max, pipelines), 0) + 1, -1)
+    for place, ranks in enumerate(pipelines):
+        number[ranks] = place
+    own = number[rank]
+    key = group[own >= 0] * max(1, len(pipelines)) + own[own >= 0]
+    keys, counts = np.unique(key, return_counts=True)
+    found = np.zeros(count, dtype=bool)
+    found[keys[counts > 1] // max(1, len(pipelines))] = True
+    return found
