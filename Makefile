@@ -4,7 +4,9 @@ RUN := uv run --group test
 SHOT := $(RUN) profkit tui --size 96x28 --screenshot docs/screens
 ALONE := traces/recorded-resnet50-workers-0
 
-.PHONY: screenshots check test systems converge gpu bench trust accuracy programs slow-lines sharded recorded docs
+TORCHES := 2.4.1 2.10.0 2.15.0
+
+.PHONY: screenshots check test contracts systems converge gpu bench trust accuracy programs slow-lines sharded sharded-faults recorded docs
 
 check:  ## lint, format, types, import contracts
 	$(RUN) ruff check .
@@ -14,6 +16,9 @@ check:  ## lint, format, types, import contracts
 
 test:  ## all tests
 	$(RUN) pytest
+
+contracts:  ## the hooks with the oldest supported torch, the V100's and the newest; minutes for each
+	for version in $(TORCHES); do .ci/contracts $$version || exit 1; done
 
 systems:  ## every reference system in every framework, alone and on two ranks, fp32 and mixed precision
 	PROFKIT_ALL_SYSTEMS=1 $(RUN) pytest tests/workloads/test_systems.py
@@ -44,6 +49,10 @@ programs:  ## real programs of many packages, bare and recorded, against an inde
 sharded:  ## sharded jobs: every collective against an independent probe; a few minutes
 	$(RUN) python benchmarks/sharded.py run --work build/sharded
 	$(RUN) python benchmarks/sharded.py score --work build/sharded --write
+
+sharded-faults:  ## faults planted in sharded jobs, and how often their cause is named; on a quiet machine, ten minutes
+	$(RUN) python benchmarks/sharded_faults.py run --work build/sharded-faults
+	$(RUN) python benchmarks/sharded_faults.py score --work build/sharded-faults --write
 
 slow-lines:  ## slow lines planted in two jobs, and how often sampled stacks name them; a quarter of an hour
 	$(RUN) python benchmarks/slow_lines.py run --work build/slow-lines

@@ -51,8 +51,8 @@ and {ddp2} ms
   ({ddp2_interval}) to one of {ddp2_bare} ms with two, from {ddp_pairs} pairs of processes. \
 torch's own
   `allreduce_hook` adds {ddp_peer} ms and {ddp2_peer} ms. \
-Our limit is 0.15 ms; {ddp_over} of 2 DDP steps are
-  over it. `profkit --help` takes {start} ms more than the bare interpreter. \
+Our limit is 0.15 ms; over it: {ddp_over} of 2
+  DDP steps. `profkit --help` takes {start} ms more than the bare interpreter. \
 A report of 32 ranks takes
   {open} s.
 

@@ -2,10 +2,9 @@
 
     python benchmarks/recorded.py [--attempts N] [NAME ...]
 
-The commands are those of traces/README.md; the pair gets `STEPS_OF_PAIR`, there as well. A run
-replaces the old one only if it is whole, and the pair of `PAIR` only if each direction has its
-verdict and its cause. Other work on the machine makes the recordings worse, so each one waits for a
-quiet machine first.
+The commands are those of traces/README.md. A run replaces the old one only if it is whole, and the
+pair of `PAIR` only if each direction has its verdict and its cause. Other work on the machine makes
+the recordings worse, so each one waits for a quiet machine first.
 """
 
 from __future__ import annotations
@@ -28,10 +27,6 @@ TRACES = TOP / "traces"
 README = TRACES / "README.md"
 PAIR = "recorded-resnet50-workers-2", "recorded-resnet50-workers-0"
 """The quicker run and the slower one."""
-
-STEPS = re.compile(r"--steps \d+")
-STEPS_OF_PAIR = "--steps 160"
-"""Fewer steps leave an interval that contains zero: input is a tenth of a step."""
 
 CAUSE = "input_bound"
 MOST_OTHERS = 0.1
@@ -61,13 +56,10 @@ def main() -> int:
         if set(names) & {*PAIR}:
             for attempt in range(args.attempts):
                 place = Path(folder, str(attempt))
-                longer = {name: STEPS.sub(STEPS_OF_PAIR, commands[name]) for name in PAIR}
-                runs = [record(longer[name], place, name) for name in PAIR]
+                runs = [record(commands[name], place, name) for name in PAIR]
                 if is_clear(*runs):
                     for run, name in zip(runs, PAIR, strict=True):
                         keep(run, name)
-                        text = README.read_text().replace(commands[name], longer[name])
-                        README.write_text(text)
                     return 0
             print("no attempt gave a clear comparison, so the old pair is kept", file=sys.stderr)
             return 1

@@ -163,7 +163,9 @@ def own_gpus(visible: Sequence[int], environ: Mapping[str, str]) -> list[tuple[i
 def _is_one_of(library: Library, error: Any, names: Sequence[str]) -> bool:
     """Return true if the library knows the error by one of these names."""
     code = getattr(error, "value", None)
-    codes = [getattr(library, f"NVML_ERROR_{name}", _NO_CODE) for name in names]
+    codes = []
+    for name in names:
+        codes.append(getattr(library, f"NVML_ERROR_{name}", _NO_CODE))
     return code in codes
 
 

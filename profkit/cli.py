@@ -19,7 +19,10 @@ VERBS = (
     "run",
     "report",
     "explain",
+    "whatif",
     "why",
+    "sql",
+    "history",
     "bench",
     "tui",
     "import",
@@ -29,6 +32,7 @@ VERBS = (
     "ceilings",
     "workloads",
     "schema",
+    "mcp",
     "completions",
 )
 """The verbs in the order of `--help`; each is a module of `profkit.commands`."""

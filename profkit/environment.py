@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -68,15 +69,20 @@ def read_environment() -> dict[str, Any]:
     cpu_count = os.cpu_count()
     if hasattr(os, "sched_getaffinity"):
         cpu_count = len(os.sched_getaffinity(0))
+    versions = {}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
     return {
         "system": f"{platform.system()} {platform.release()}",
         "python": sys.version.split()[0],
         "cpu": _cpu_model(),
         "cpu_count": cpu_count,
+        "virtual": is_virtual(),
         "gpu_models": gpu_models(),
         "nvidia_driver": nvidia_driver(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "packages": _versions(),
+        "packages": versions,
         "variables": allowed_variables(os.environ),
     }
 
@@ -85,7 +91,13 @@ def allowed_variables(environ: os._Environ[str] | dict[str, str]) -> dict[str, s
     """Return the variables that change a job's speed and look like settings, and no others."""
     allowed = {}
     for name, value in sorted(environ.items()):
-        if name.startswith(_ALLOWED) and _is_setting(name, value):
+        if not name.startswith(_ALLOWED) or _SECRET.search(name):
+            continue
+        if not _PLAIN_VALUE.fullmatch(value) or _HOME.search(value):
+            continue
+        rest = _DEVICE_ID.sub("", value)
+        secret_shapes = (_SECRET, _KNOWN_TOKEN, _LONG_OPAQUE, _MIXED_OPAQUE)
+        if not any(shape.search(rest) for shape in secret_shapes):
             allowed[name] = value
     return allowed
 
@@ -105,14 +117,6 @@ def plain_words(words: Sequence[str]) -> list[str]:
     return shown
 
 
-def _is_setting(name: str, value: str) -> bool:
-    if _SECRET.search(name) or not _PLAIN_VALUE.fullmatch(value) or _HOME.search(value):
-        return False
-    value = _DEVICE_ID.sub("", value)
-    shapes = (_SECRET, _KNOWN_TOKEN, _LONG_OPAQUE, _MIXED_OPAQUE)
-    return not any(shape.search(value) for shape in shapes)
-
-
 def _cpu_model() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -124,9 +128,20 @@ def _cpu_model() -> str:
     return platform.processor()
 
 
+def is_virtual(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
+    """Return true on a virtual machine, whose host may do other work; `None` if unknown.
+
+    Processors of x86 tell their guests. Others do not.
+    """
+    found = _find(cpuinfo, r"(?m)^flags\s*:(.*)$")
+    return "hypervisor" in found.split() if found else None
+
+
 def gpu_models(proc: Path = Path("/proc/driver/nvidia")) -> list[str]:
     """Return the models of the NVIDIA GPUs in bus order; none without a driver."""
-    models = [_find(gpu, r"Model:\s*(.*\S)") for gpu in sorted(proc.glob("gpus/*/information"))]
+    models = []
+    for gpu in sorted(proc.glob("gpus/*/information")):
+        models.append(_find(gpu, r"Model:\s*(.*\S)"))
     return [model for model in models if model]
 
 
@@ -142,13 +157,3 @@ def _find(path: Path, pattern: str) -> str:
     except OSError:
         return ""
     return found[1] if found else ""
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

@@ -35,6 +35,7 @@ class Phase(str, Enum):
     BACKWARD = "backward"
     ALLREDUCE = "allreduce"
     OPTIMIZER = "optimizer"
+    COMPILE = "compile"
     OTHER = "other"
 
     @property
@@ -49,6 +50,7 @@ _MEANINGS: Final = {
     Phase.BACKWARD: "gradients",
     Phase.ALLREDUCE: "exchange between ranks, not hidden",
     Phase.OPTIMIZER: "the weight update",
+    Phase.COMPILE: "a compiler of the framework works",
     Phase.OTHER: "evaluation, checkpoints, logging",
 }
 
@@ -136,6 +138,18 @@ QUEUE_DEPTH: Final = "queue_depth_batches"
 AUTOCAST: Final = "autocast_ratio"
 """Metric: 1 from when models are called in mixed precision, 0 from when they no longer are."""
 
+COMPILER: Final = "compiler"
+"""Source of the samples about a framework's compiler."""
+
+COMPILED: Final = "compiled_ns:"
+"""Metric prefix: how long a first compilation took. Its function follows, if it is known."""
+
+RECOMPILED: Final = "recompiled_ns:"
+"""Metric prefix: how long compiling again took. The function and the failed guard follow."""
+
+GRAPH_BREAK: Final = "graph_break:"
+"""Metric prefix: the compiler had to divide a function. The place and the reason follow."""
+
 WHOLE_STEPS: Final = "whole_steps_count"
 """Metric of a rank whose steps are compiled programs that do not show their phases."""
 
@@ -166,6 +180,9 @@ TABLES: Final = (
 
 ROW_TABLES: Final = TABLES[:-1]
 """The tables that hold rows of the job. `strings` only holds the names that they refer to."""
+
+RECORD: Final = "predictions.jsonl"
+"""The file next to runs with what was predicted from them, and how it came out."""
 
 RUN_FILE: Final = "run.json"
 RANK_FILE: Final = "rank.json"

@@ -10,6 +10,7 @@ import pytest
 from profkit.environment import (
     allowed_variables,
     gpu_models,
+    is_virtual,
     nvidia_driver,
     plain_words,
     read_environment,
@@ -152,6 +153,21 @@ def test_the_environment_of_this_machine_fits_into_the_manifest(
     assert found["packages"]["pyarrow"]
     assert found["variables"]["NCCL_DEBUG"] == "INFO"
     assert [name for name in SECRETS if name in text] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "virtual"),
+    [
+        ("flags\t\t: fpu hypervisor lahf_lm\n", True),
+        ("flags\t\t: fpu lahf_lm\n", False),
+        ("Features\t: fp asimd\n", None),
+    ],
+)
+def test_a_guest_is_told_by_its_processor(flags: str, virtual: bool | None, tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(f"processor\t: 0\nmodel name\t: EPYC\n{flags}")
+    assert is_virtual(file) is virtual
+    assert is_virtual(tmp_path / "missing") is None
 
 
 def test_gpus_and_their_driver_are_named_where_the_driver_tells(tmp_path: Path) -> None:

@@ -57,6 +57,22 @@ def rows_of_rank(table: pa.Table, rank: int) -> pa.Table:
     return table.filter(pc.equal(table["rank"], rank))
 
 
+def split_ranks(table: pa.Table) -> dict[int, pa.Table]:
+    """Return the rows of each rank, which is faster than a filter for each of many ranks."""
+    rank = table["rank"].to_numpy()
+    if not len(rank):
+        return {}
+    if (np.diff(rank) < 0).any():
+        order = np.argsort(rank, kind="stable")
+        table, rank = table.take(pa.array(order)), rank[order]
+    ranks, first = np.unique(rank, return_index=True)
+    ends = np.append(first[1:], len(rank))
+    found = {}
+    for each, begin, end in zip(ranks.tolist(), first.tolist(), ends.tolist(), strict=True):
+        found[each] = table.slice(begin, end - begin)
+    return found
+
+
 def rows_of_steps(table: pa.Table, steps: Ints) -> pa.Table:
     """Return the rows that belong to one of these steps."""
     # Given a numpy array, `pa.array` would import pandas where it is installed.

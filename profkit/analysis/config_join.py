@@ -92,7 +92,8 @@ _ALWAYS = frozenset({"workload", "framework", "profkit_version", "world_size"})
 """Every run has these; that they are equal says nothing about the job's settings."""
 
 _FACTS = re.compile(
-    r"distribution|container\..*|shm_bytes|limits\..*|gpu_memory_bytes|revision\..*|libraries\..*"
+    r"distribution|container\..*|shm_bytes|limits\..*|gpu_memory_bytes|revision\..*|libraries\..*|"
+    r"virtual"
 )
 """Facts that a run leaves out if they cannot be read in time: a missing one is no difference."""
 
@@ -157,10 +158,8 @@ def find_words(base: Sequence[Any], target: Sequence[Any]) -> tuple[str, str]:
         if kind == "equal":
             continue
         has_option = kind == "replace" and start > 0 and left[start - 1].startswith("-")
-        for part, words, begin, until in (
-            (parts[0], left, start, end),
-            (parts[1], right, first, last),
-        ):
+        sides = (parts[0], left, start, end), (parts[1], right, first, last)
+        for part, words, begin, until in sides:
             part.append(" ".join(words[begin - has_option : until]))
     shown = []
     for part in parts:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.apart import Apart, find_apart
+from profkit.analysis.compiling import compiled_steps
 from profkit.analysis.device_times import (
     PhaseClock,
     clock_of,
@@ -144,9 +145,13 @@ class RunCosts:
 
         inside = {name: times(parts) for name, parts in self.inside.items()}
         return dataclasses.replace(
-            self, wall_ns=count * self.wall_ns, ranks=count, parts=times(self.parts),
-            inside=inside, beside=times(self.beside),
-        )  # fmt: skip
+            self,
+            wall_ns=count * self.wall_ns,
+            ranks=count,
+            parts=times(self.parts),
+            inside=inside,
+            beside=times(self.beside),
+        )
 
     def of_wall_alone(self) -> RunCosts:
         """Keep nothing but the wall clock."""
@@ -195,7 +200,8 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
         selection = exclude_outliers(steps, sums, selection)
     sums = sums.take(np.isin(sums.steps, selection.steps))
     costs = cost_of_sums(steps, sums, collectives, selection, span_price_ns(trace.samples))
-    outside = without(trace.steps, window_steps(trace.samples))
+    slow = np.union1d(window_steps(trace.samples), compiled_steps(trace))
+    outside = without(trace.steps, slow)
     clock = clock_of(trace, on_device=sums.on_device)
     untimed = untimed_exchanges(
         collectives, sums.timed_exchange, sums.steps, with_calls=is_own(trace)

@@ -20,6 +20,7 @@ from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import NEGLIGIBLE, Ints
 from profkit.analysis.intervals import covered_each, union_length
 from profkit.analysis.phases import step_times
+from profkit.analysis.pipelines import MESSAGES, find_pipelines, join_stages
 from profkit.vocab import Phase
 
 
@@ -78,9 +79,6 @@ HOST_BACKENDS = ("gloo", "mpi")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 """Operations in which not every rank waits for every other one."""
 
-MESSAGES = ("send", "recv")
-"""Operations between two ranks: one that was begun early waits for nobody."""
-
 LATE_SHARE = 0.6
 """A rank is named if more than this share of the waiting is for it; else ranks take turns."""
 
@@ -96,10 +94,8 @@ def find_late_rank(
     Waits that are negligible next to a step name nobody: clocks of devices are not as exact.
     """
     rank = exchange.late_rank
-    waits = []
-    for each in exchange.ranks:
-        if each.rank != rank and each.waiting_ns is not None:
-            waits.append(each.waiting_ns)
+    others_ns = [each.waiting_ns for each in exchange.ranks if each.rank != rank]
+    waits = [ns for ns in others_ns if ns is not None]
     if rank is None or not waits or exchange.waited_for[rank] < LATE_SHARE:
         return None
     if np.mean(waits) <= NEGLIGIBLE * durations(rows_of_steps(steps, used)).mean():
@@ -110,11 +106,11 @@ def find_late_rank(
         spans.filter(pc.not_equal(spans["rank"], rank)),
         used,
     )
-    others_ns = others.means()
+    usual = others.means()
     excess = {}
     for phase, ns in own.means().items():
         if phase != Phase.ALLREDUCE.value:
-            excess[phase] = ns - others_ns.get(phase, 0.0)
+            excess[phase] = ns - usual.get(phase, 0.0)
     phases = sorted(excess, key=lambda name: -excess[name])
     share, waited_ns = exchange.waited_for[rank], float(np.mean(waits))
     also = {name: excess[name] for name in phases[1:] if excess[name] >= ALSO_SHARE * waited_ns}
@@ -138,6 +134,8 @@ class Matched:
     matched: Bools
     is_message: Bools
     """True if only two ranks took part, one of which sent."""
+    is_between_stages: Bools
+    """True for messages, and if two of the ranks are stages of one pipeline."""
     count: int
     matched_count: int
     ends_shared: bool
@@ -147,9 +145,9 @@ class Matched:
     def waited_for(self) -> dict[int, float]:
         """Return each rank's share of all waiting, by the collectives that it was last in.
 
-        Waiting for messages is part of the whole, and for nobody: stages wait for each other.
+        Waiting between stages is part of the whole, and for nobody: they end by their schedule.
         """
-        counts = self.matched & ((self.late_rank >= 0) | self.is_message)
+        counts = self.matched & ((self.late_rank >= 0) | self.is_between_stages)
         waiting = (self.end - self.start - self.transfer) * counts
         total = float(waiting.sum())
         if not (waiting * (self.late_rank >= 0)).any():
@@ -177,6 +175,7 @@ def match_all(rows: pa.Table) -> Matched:
     shared[is_bucket] = is_end_shared(rows.filter(pa.array(is_bucket)))
     if shared.any():
         rows, is_bucket = rows.filter(pa.array(~shared)), is_bucket[~shared]
+    pipelines = find_pipelines(rows)
     group, quickest, matched = _group_rows(rows)
     by_host = pc.is_in(rows["backend"].cast(pa.string()), pa.array(HOST_BACKENDS)).to_numpy()
     counts = is_bucket | (matched[group] & by_host)
@@ -190,7 +189,8 @@ def match_all(rows: pa.Table) -> Matched:
     rooted = pc.is_in(rows["op"].cast(pa.string()), pa.array(ROOTED)).to_numpy()
     late[rooted[quickest] & (rows["group_size"].to_numpy()[quickest] > 2)] = -1
     is_message = pc.is_in(rows["op"].cast(pa.string()), pa.array(MESSAGES)).to_numpy()
-    late[is_message[quickest]] = -1
+    joins = join_stages(pipelines, rank, group, len(quickest)) | is_message[quickest]
+    late[joins] = -1
     return Matched(
         rank=rank,
         step=rows["step"].fill_null(-1).to_numpy(),
@@ -201,6 +201,7 @@ def match_all(rows: pa.Table) -> Matched:
         group=group,
         matched=matched[group],
         is_message=is_message,
+        is_between_stages=joins[group],
         count=len(quickest),
         matched_count=int(matched.sum()),
         ends_shared=bool(shared.any()),

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from profkit.analysis.columns import names_and_codes, rows_of_rank, rows_of_steps
 from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.exchange import MESSAGES, Matched, exposed_windows, match_all
+from profkit.analysis.exchange import Matched, exposed_windows, match_all
 from profkit.analysis.intervals import covered_each
+from profkit.analysis.pipelines import MESSAGES
 from profkit.vocab import PIPELINE_MESSAGES, Phase
 
 BETWEEN = "between phases"

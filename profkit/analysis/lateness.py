@@ -105,6 +105,15 @@ class RankWork:
                     found.append(rank)
         return tuple(found)
 
+    def waits(self) -> Estimate | None:
+        """Return how long a rank waits per step for the latest one, on average over the ranks."""
+        if not self._comparable:
+            return None
+        whole = self.ns.sum(axis=1)
+        series = (whole.max(axis=0) - whole.mean(axis=0))[None, :]
+        (waits,) = estimate_ratios(series, np.ones_like(series))
+        return waits
+
     def turns_ns(self) -> float:
         """Return how much longer steps take because it is not always the same rank that is late.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,6 +52,14 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
 def is_log(trace: Trace) -> bool:
     """Return true if a run is from a log, which one rank prints for all of them."""
     return "log_of" in trace.manifest.config
+
+
+def others_in_log(config: Mapping[str, Any], others: int) -> str:
+    """Return what a log of one rank has of the other ranks."""
+    which = "the other one" if others == 1 else f"the other {others:,}"
+    has_timers = any("the slowest rank" in str(each) for each in config.get("stated") or ())
+    known = "has only the timers of" if has_timers else "says nothing about"
+    return f"the log is of one rank; it {known} {which}"
 
 
 def ranks_of_model(trace: Trace) -> int:

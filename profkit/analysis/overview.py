@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.costs import INPUT, RunCosts
+from profkit.analysis.compiling import Compiling, compiled_steps, find_compiling
+from profkit.analysis.costs import RunCosts
 from profkit.analysis.device_times import DeviceTimes, PhaseClock, find_device_times
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
 from profkit.analysis.exchange import Exchange, LateRank
@@ -24,9 +25,11 @@ from profkit.analysis.line_changes import LineChange
 from profkit.analysis.notices import find_notices, is_log
 from profkit.analysis.own_cost import OwnCost, own_cost
 from profkit.analysis.phase_basis import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, phase_basis
+from profkit.analysis.phase_shares import PhaseShare, phases_of
 from profkit.analysis.phases import step_times
 from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.rank_lines import lines_by_rank
+from profkit.analysis.run_changes import RunChange, find_changes
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.analysis.stacks import CodeView, view_code
 from profkit.analysis.unknown_places import UnknownPlace, unknown_places
@@ -35,7 +38,7 @@ from profkit.errors import UnreadableError
 from profkit.text import safe_text
 from profkit.trace import Trace
 from profkit.trace.sharing import OWN_SAMPLES, Sharing
-from profkit.vocab import BAD_TIMES, Phase, RunState
+from profkit.vocab import BAD_TIMES, RunState
 
 _NO_STEPS = (
     "{run}: holds no steps; it ended before the first one did,"
@@ -44,17 +47,6 @@ _NO_STEPS = (
 
 _MOST_RANKS = 100_000
 """A larger number of ranks that a row speaks for is a mistake in the file."""
-
-
-@dataclass(frozen=True)
-class PhaseShare:
-    """A phase's part of the steps' wall time."""
-
-    name: str
-    share: Estimate
-    step_ns: Estimate
-    host_ns: float | None = None
-    """With device times, the host's time: it launched the work of the phase, or waited."""
 
 
 @dataclass(frozen=True)
@@ -111,17 +103,15 @@ class Overview:
     """The exchange by dimension; `None` unless the job has several, or modules, or messages."""
     device_times: DeviceTimes | None = None
     """The device times that were recorded; `None` if the run is not profkit's, or on no device."""
+    compiling: Compiling | None = None
+    """What the framework's compiler did; `None` if nothing was seen of one."""
+    changes: tuple[RunChange, ...] = ()
+    """The changes of the step time while the run lasted."""
 
     @property
     def exchange_timed(self) -> bool:
         """False if only the device sees the exchange, and was not asked."""
         return self.costs is None or self.costs.exchange_timed
-
-    @property
-    def exchange_meaning(self) -> str:
-        """The meaning of exposed communication; no other tool says what carries gradients."""
-        imported = "imported_from" in self.config
-        return "communication that nothing hides" if imported else Phase.ALLREDUCE.meaning
 
     @property
     def judged(self) -> bool:
@@ -152,13 +142,12 @@ def build_overview(
     Without kernels, that table, which may be far larger than all others, is not read.
     """
     steps, manifest = _steps_of(trace), trace.manifest
-    selection, windows = steady_steps(trace), window_steps(trace.samples)
+    selection = steady_steps(trace)
     basis, used = phase_basis(trace, used=selection.steps), selection.steps
     exchange, kernels, by_kernel, devices = basis.exchange(), None, None, None
     if with_kernels:
         kernels, by_kernel, devices = _kernel_views(trace, ceilings, used)
     throughput, step_ns, phases = _estimate(trace, used)
-    first_loss, last_loss = _losses(steps)
     return Overview(
         name=trace.name,
         path=str(trace.path),
@@ -174,11 +163,10 @@ def build_overview(
         phases=phases_of(basis.costs) if basis.costs else phases,
         steps_seen=len(pc.unique(steps["step"])),
         selection=selection,
-        first_loss=first_loss,
-        last_loss=last_loss,
+        **_losses(steps),
         exchange=exchange,
         late_rank=basis.late_rank(exchange),
-        own_cost=own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), windows),
+        own_cost=cost_of_run(trace),
         quality=(*find_notices(trace), *_exchange_notices(basis, exchange)),
         kernels=kernels,
         by_kernel=by_kernel,
@@ -193,7 +181,16 @@ def build_overview(
         device_times=find_device_times(trace),
         sharing=trace.sharing,
         sharded=sharded_exchange(trace, basis),
+        compiling=find_compiling(trace),
+        changes=find_changes(trace, used),
     )
+
+
+def cost_of_run(trace: Trace) -> OwnCost:
+    """Return profkit's cost, without the steps that something else made slow."""
+    steps = _steps_of(trace)
+    slow = np.union1d(window_steps(trace.samples), compiled_steps(trace))
+    return own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), slow)
 
 
 def _lines_of_code(trace: Trace, steps: pa.Table, used: Ints) -> dict[str, Any]:
@@ -265,35 +262,9 @@ def _estimate(trace: Trace, used: Ints) -> tuple[Estimate, Estimate, tuple[Phase
     return throughput, step_ns, tuple(phases)
 
 
-def phases_of(costs: RunCosts) -> tuple[PhaseShare, ...]:
-    """Return the parts of a ledger as phases."""
-    phases = []
-    for name, step_ns, share in estimate_parts(costs, costs.parts):
-        host_ns = costs.host.get(name)
-        mean_ns = None
-        if host_ns is not None:
-            mean_ns = float(host_ns.mean() / costs.ranks)
-        phase = Phase.DATA.value if name == INPUT else name
-        phases.append(PhaseShare(phase, share, step_ns, mean_ns))
-    return tuple(phases)
-
-
-def estimate_parts(
-    costs: RunCosts, parts: Mapping[str, Ints]
-) -> Iterator[tuple[str, Estimate, Estimate]]:
-    """Yield each part's name, its time per step and rank, and its share of a step."""
-    if not parts or not costs.steps:
-        return
-    ns = np.stack(list(parts.values())).astype(np.float64)
-    wall = np.broadcast_to(costs.wall_ns.astype(np.float64), ns.shape)
-    ones = np.full(ns.shape, float(costs.ranks))
-    shares = np.arange(2 * len(parts)) >= len(parts)
-    found = estimate_ratios(np.concatenate([ns, ns]), np.concatenate([ones, wall]), shares=shares)
-    yield from zip(parts, found[: len(parts)], found[len(parts) :], strict=True)
-
-
-def _losses(steps: pa.Table) -> tuple[float | None, float | None]:
+def _losses(steps: pa.Table) -> dict[str, Any]:
     """Return the first and the last loss of rank 0, or of the lowest rank."""
     own = steps.filter(pc.equal(steps["rank"], pc.min(steps["rank"])))
     losses = own.sort_by("step")["loss"].drop_null()
-    return (losses[0].as_py(), losses[-1].as_py()) if len(losses) else (None, None)
+    first, last = (losses[0].as_py(), losses[-1].as_py()) if len(losses) else (None, None)
+    return {"first_loss": first, "last_loss": last}

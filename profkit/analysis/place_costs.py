@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.estimate import NEGLIGIBLE, Ints
-from profkit.analysis.exchange import LATE_SHARE, MESSAGES
+from profkit.analysis.estimate import NEGLIGIBLE
+from profkit.analysis.exchange import LATE_SHARE
 from profkit.analysis.exchange_places import Place, Places, find_places, is_sharded
 from profkit.analysis.intervals import covered_each, union_length
 from profkit.analysis.phase_basis import PhaseBasis
 from profkit.analysis.phases import step_times
+from profkit.analysis.pipelines import MESSAGES, find_pipelines
 from profkit.trace import Trace
 from profkit.vocab import Phase
 
@@ -170,6 +171,7 @@ def find_late(found: Places, step_ns: float) -> Iterator[LateInDimension]:
     """Yield the late rank of each dimension that has one.
 
     Ranks are compared within the groups of a dimension: those that wait are in the late one's.
+    Groups with several stages of a pipeline name nobody, because those end by their schedule.
     """
     waits = found.waits
     late = found.found.late_rank[waits.row]
@@ -205,7 +207,7 @@ def cost_pipeline(trace: Trace, basis: PhaseBasis, found: Places) -> Pipeline | 
     at_messages = is_message[waits.place]
     compute_ns = functools.partial(_compute_ns, basis)
     stages = []
-    for members in _pipelines(found.found.rank[rows], found.found.group[rows]):
+    for members in find_pipelines(found.found.rows):
         compute = dict(zip(members, map(compute_ns, members), strict=True))
         slowest = max(compute.values())
         for rank in members:
@@ -220,6 +222,8 @@ def cost_pipeline(trace: Trace, basis: PhaseBasis, found: Places) -> Pipeline | 
             if bubble is not None:
                 rest = exposed - idle - bubble
             stages.append(StageCost(rank, numbers, compute[rank], exposed, idle, bubble, rest))
+    if not stages:
+        return None
     return Pipeline(
         schedules.pop() if len(schedules) == 1 else "",
         microbatches,
@@ -233,21 +237,3 @@ def _compute_ns(basis: PhaseBasis, rank: int) -> float:
     spans = basis.spans.filter(pc.equal(basis.spans["rank"], rank))
     means = step_times(steps, spans, basis.used).means()
     return means.get(Phase.FORWARD.value, 0.0) + means.get(Phase.BACKWARD.value, 0.0)
-
-
-def _pipelines(rank: Ints, group: Ints) -> list[list[int]]:
-    """Return the ranks of each pipeline: those that send each other messages."""
-    together = {}
-    for each in np.unique(rank).tolist():
-        together[each] = {each}
-    order = np.argsort(group, kind="stable")
-    rank, group = rank[order], group[order]
-    same = group[1:] == group[:-1]
-    for one, other in set(zip(rank[:-1][same].tolist(), rank[1:][same].tolist(), strict=True)):
-        joined = together[one] | together[other]
-        for each in joined:
-            together[each] = joined
-    found = {}
-    for ranks in together.values():
-        found[min(ranks)] = sorted(ranks)
-    return [*found.values()]

@@ -51,7 +51,10 @@ def compare_ranks(views: Mapping[int, CodeView]) -> dict[int, tuple[LineChange, 
     if len(views) < 2:
         return {}
     for rank, view in views.items():
-        others = [other for number, other in views.items() if number != rank]
+        others = []
+        for number, other in views.items():
+            if number != rank:
+                others.append(other)
         found[rank] = list(compare_lines(_mean_of(others), view).lines)
         compared += len(found[rank])
     sure: dict[int, tuple[LineChange, ...]] = {}

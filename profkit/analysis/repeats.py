@@ -25,7 +25,17 @@ _ALIKE = ("batch_size", "global_batch_size", "precision", "image_size")
 
 def check_repeats(traces: Sequence[Trace]) -> None:
     """Raise `UsageError` if the runs are no repeats of one job."""
-    settings = list(map(_settings, traces))
+    settings = []
+    for trace in traces:
+        manifest = trace.manifest
+        known = {
+            "workload": manifest.workload,
+            "framework": manifest.framework,
+            "ranks": manifest.world_size,
+        }
+        for name in _ALIKE:
+            known[name] = manifest.config.get(name)
+        settings.append({name: safe_text(str(value)) for name, value in known.items()})
     for name, value in settings[0].items():
         for other, found in zip(traces, settings, strict=True):
             if found[name] != value:
@@ -33,18 +43,6 @@ def check_repeats(traces: Sequence[Trace]) -> None:
                     f"{traces[0].name} and {other.name} are no repeats of one job:"
                     f" their {name} differs; name one run, or repeats alone"
                 )
-
-
-def _settings(trace: Trace) -> dict[str, str]:
-    manifest = trace.manifest
-    found = {
-        "workload": manifest.workload,
-        "framework": manifest.framework,
-        "ranks": manifest.world_size,
-    }
-    for name in _ALIKE:
-        found[name] = manifest.config.get(name)
-    return {name: safe_text(str(value)) for name, value in found.items()}
 
 
 def group_repeats(traces: Sequence[Trace]) -> list[list[Trace]]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.analysis.estimate import Ints
 from profkit.analysis.kernels.windows import window_steps
 from profkit.trace import Trace
@@ -18,6 +19,7 @@ WARM_UP = "warm-up"
 EPOCH_START = "epoch start"
 PARTIAL_BATCH = "partial batch"
 KERNEL_WINDOW = "kernel window"
+COMPILING = "compiled"
 SWITCHED_OFF = "profkit switched off"
 NOT_ON_ALL_RANKS = "not on all ranks"
 
@@ -49,7 +51,11 @@ class Selection:
 def steady_steps(trace: Trace) -> Selection:
     """Return the steps that a run's figures are about."""
     warm_up = warm_up_of(trace, trace.steps)
-    return select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
+    found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
+    compiled = np.isin(found.steps, compiled_steps(trace))
+    if compiled.sum() > MOST_COMPILED_SHARE * len(compiled):
+        return found
+    return found.without(COMPILING, compiled)
 
 
 def warm_up_of(trace: Trace, steps: pa.Table) -> int:
@@ -57,6 +63,8 @@ def warm_up_of(trace: Trace, steps: pa.Table) -> int:
 
     The default is at most a fifth of the steps.
     """
+    if trace.own_warm_up is not None:
+        return trace.own_warm_up
     configured = trace.manifest.config.get("warmup")
     if isinstance(configured, int) and not isinstance(configured, bool):
         return min(max(0, configured), _MOST_WARM_UP)

@@ -42,11 +42,14 @@ class Trend:
         return self.share_rising > RISING and self.rises_throughout
 
 
-def find_trend(costs: RunCosts) -> Trend | None:
-    """Fit the trend; it is `None` if the run has too few steps."""
+def find_trend(costs: RunCosts, part: str | None = None) -> Trend | None:
+    """Fit the trend of the steps, or of a part of them; `None` if the run has too few steps."""
     if costs.steps < FEWEST_PER_BLOCK * BLOCKS:
         return None
-    step_ns = costs.wall_ns / costs.ranks
+    whole_ns = costs.wall_ns if part is None else costs.parts.get(part)
+    if whole_ns is None:
+        return None
+    step_ns = whole_ns / costs.ranks
     blocks = np.array([np.median(part) for part in np.array_split(step_ns, BLOCKS)])
     place = np.arange(BLOCKS) - (BLOCKS - 1) / 2
     slope = float(place @ blocks / (place @ place))

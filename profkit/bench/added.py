@@ -66,7 +66,9 @@ def check_machines(added: Added, settings: Collection[Setting], scale: str) -> N
 def _model(environment: Mapping[str, Any], fact: str) -> str:
     """Return the model of a machine's processors, whatever their number."""
     found = environment.get(fact) or ""
-    return found if isinstance(found, str) else ", ".join(sorted(set(map(str, found))))
+    if isinstance(found, str):
+        return found
+    return ", ".join(sorted(set(map(str, found))))
 
 
 def _setting_of(run: Path, manifest: RunManifest) -> Setting:

@@ -237,7 +237,10 @@ def _run_one(plan: Plan, folder: Path, setting: Setting, repeat: int, progress: 
     log = folder / f"{name}.log"
     try:
         code = run_logged(plan.words(setting, place), log, plan.limit_s)
-        made = [run for run in find_runs(place) if run not in before]
+        made = []
+        for run in find_runs(place):
+            if run not in before:
+                made.append(run)
         why = _why_failed(code, made, log, setting)
     except subprocess.TimeoutExpired as error:
         why = f"{TIMED_OUT}: it was ended after {error.timeout:g} s (--time-limit), see {log.name}"

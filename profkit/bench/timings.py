@@ -51,7 +51,9 @@ def combine(terms: Iterable[tuple[float, Estimate]]) -> Estimate:
         if weight <= 0:
             down, up = up, down
         below, above = math.hypot(below, down), math.hypot(above, up)
-    return Estimate(value, value - below, value + above) if judged else Estimate(value)
+    if judged:
+        return Estimate(value, value - below, value + above)
+    return Estimate(value)
 
 
 def time_cells(runs: Mapping[Setting, Sequence[RunCosts]]) -> tuple[Timing, ...]:
@@ -80,21 +82,16 @@ def time_cells(runs: Mapping[Setting, Sequence[RunCosts]]) -> tuple[Timing, ...]
     scatter = math.sqrt(squares / freedom) if freedom else 0.0
     timings = []
     for setting, own in times.items():
-        total = _over_repeats(own, scatter, freedom)
+        value = float(np.mean([time.value for time in own]))
+        total, within = Estimate(value), combine([(1 / len(own), time) for time in own])
+        if within.low is not None and within.high is not None:
+            factor = 1.0
+            if freedom:
+                factor = math.exp(student_of_few(freedom) * scatter / math.sqrt(len(own)))
+            low, high = min(within.low, value / factor), max(within.high, value * factor)
+            total = Estimate(value, low, high)
         timings.append(Timing(setting, total, _mean_parts(usable[setting]), len(own)))
     return tuple(timings)
-
-
-def _over_repeats(times: Sequence[Estimate], scatter: float, freedom: int) -> Estimate:
-    """Return the mean of the repeats, with the wider interval of steps and repeats."""
-    value = float(np.mean([time.value for time in times]))
-    within = combine([(1 / len(times), time) for time in times])
-    if within.low is None or within.high is None:
-        return Estimate(value)
-    factor = 1.0
-    if freedom:
-        factor = math.exp(student_of_few(freedom) * scatter / math.sqrt(len(times)))
-    return Estimate(value, min(within.low, value / factor), max(within.high, value * factor))
 
 
 def _mean_parts(repeats: Sequence[RunCosts]) -> dict[str, float]:

@@ -16,9 +16,13 @@ base's batch). Exit code 10 means that the change is above the limit, beyond its
 A baseline is a copy of a run under a name. 'profkit explain --save-baseline main RUN' keeps one.
 'profkit explain --baseline main TARGET --gate 3%' compares with it. With both options, the target
 becomes the baseline if it passes. Exit code 3 means that the baseline is missing or was changed.
+If a name had at least 4 runs of the target's setting, their noise judges the gate of the total.
 
 'profkit explain RUN published' compares a run with the figures that are published for its setting
 of a reference system. Other figures can be given with --published FILE.
+
+'profkit explain RUN --at STEP' compares a run with itself, before the step and from it on.
+'profkit report RUN' lists the steps at which its step time changed.
 """
 
 from __future__ import annotations
@@ -31,20 +35,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profkit.commands._options import add_scheduler, use_old_file
+from profkit.commands._options import add_scheduler, use_old_file, whole
+from profkit.commands._published import KNOWN, compare_run, figures_for
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode, UsageError
 from profkit.text import safe_text
 from profkit.vocab import RUN_FILE
 
 if TYPE_CHECKING:
-    from profkit.analysis.published_file import PublishedFigure
     from profkit.explain.gate import Gate
     from profkit.report.document import Document
     from profkit.trace import Trace
-
-KNOWN = "published"
-"""In place of a run: the published figures that profkit knows."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +57,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="BASE and TARGET, each a run, a group or repeats; with more targets a scaling table",
     )
     parser.add_argument(
+        "--at", metavar="STEP", help="compare one run's steps before and from it on"
+    )
+    parser.add_argument(
         "--gate",
         action="append",
         default=[],
         metavar="LIMIT",
         help="the largest change that passes, such as 3%% or allreduce=4ms; may be repeated",
     )
+    add_baseline(parser)
+    parser.add_argument(
+        "--published",
+        type=Path,
+        metavar="FILE",
+        help="compare with the published figures in this CSV file (see docs/import.md)",
+    )
+    parser.add_argument("-o", type=Path, dest="old_file", help=argparse.SUPPRESS)
+    add_scheduler(parser)
+    add_shapes(parser)
+
+
+def add_baseline(parser: argparse.ArgumentParser) -> None:
+    """Declare the options about runs that are kept under a name."""
     parser.add_argument(
         "--baseline", metavar="NAME", help="use the run that is kept under this name as BASE"
     )
@@ -78,21 +96,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="folder of baselines (default: %(default)s)",
     )
     parser.add_argument(
-        "--published",
-        type=Path,
-        metavar="FILE",
-        help="compare with the published figures in this CSV file (see docs/import.md)",
+        "--last",
+        type=whole(1, 200),
+        default=50,
+        metavar="N",
+        help="with --baseline: compare with the last N runs that had the name (default: "
+        "%(default)s)",
     )
-    parser.add_argument("-o", type=Path, dest="old_file", help=argparse.SUPPRESS)
-    add_scheduler(parser)
-    add_shapes(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    from profkit.analysis.views.history import record_of
     from profkit.explain.gate import Gate
     from profkit.run.scheduling import check_scheduler
     from profkit.trace import Trace
-    from profkit.trace.baselines import find_baseline, save_baseline
+    from profkit.trace.baselines import find_baseline, past_of, save_baseline
 
     gates = [Gate.parse(word) for word in args.gate]
     if args.old_file is not None and os.path.isdir(args.old_file):
@@ -101,27 +119,54 @@ def run(args: argparse.Namespace) -> int:
     if len(args.runs) > 1 and str(args.runs[-1]) == KNOWN and not args.runs[-1].exists():
         args.published = args.runs.pop()
     check_shape(args)
+    if args.at is not None:
+        return _explain_itself(args, gates)
     _check_runs(args)
     check_scheduler(args.scheduler)
     paths = list(args.runs)
     if args.baseline:
         paths.insert(0, find_baseline(args.baselines, args.baseline))
+        args.past = past_of(args.baselines, args.baseline)
     last = safe_text(str(paths[-1]))
     if args.save_baseline and len(_repeats(paths[-1])) > 1:
         raise UsageError(f"--save-baseline keeps one run, and '{last}' names several")
     code = ExitCode.DONE
     if args.published is not None and len(paths) == 1:
-        code = _compare_with_published(paths[0], args)
+        code = compare_run(paths[0], args)
     elif len(paths) > 1:
         sides = []
         for path in paths:
             sides.append([Trace.open(repeat) for repeat in _repeats(path)])
         code = _compare(sides, gates, args)
     if args.save_baseline and code == ExitCode.DONE:
-        kept = save_baseline(args.baselines, args.save_baseline, paths[-1])
+        kept = save_baseline(args.baselines, args.save_baseline, paths[-1], record_of(paths[-1]))
         words = f"baseline {args.save_baseline} is now {last}, kept as {safe_text(str(kept))}"
         print(words, file=sys.stderr)
     return code
+
+
+def _explain_itself(args: argparse.Namespace, gates: Sequence[Gate]) -> ExitCode:
+    """Compare the steps of one run before and after a place."""
+    from profkit.analysis.run_halves import cut_at
+    from profkit.run.scheduling import check_scheduler
+    from profkit.trace import Trace
+
+    check_scheduler(args.scheduler)
+    for option in ("baseline", "save_baseline", "published"):
+        if getattr(args, option):
+            raise UsageError(
+                f"--at compares one run with itself, without --{option.replace('_', '-')}"
+            )
+    if len(args.runs) != 1:
+        raise UsageError(f"--at compares one run with itself, and {len(args.runs)} are given")
+    if not args.at.isascii() or not args.at.isdigit():
+        raise UsageError(f"--at {safe_text(args.at)}: a step is a whole number, as in --at 1200")
+    paths = _repeats(args.runs[0])
+    if len(paths) > 1:
+        named = safe_text(str(args.runs[0]))
+        raise UsageError(f"--at compares one run with itself, and '{named}' names several")
+    before, after = cut_at(Trace.open(paths[0]), int(args.at))
+    return _explain([before], [after], gates, args)
 
 
 def _check_runs(args: argparse.Namespace) -> None:
@@ -179,72 +224,45 @@ def _explain(
     from profkit.analysis.kept_ceilings import load_ceilings
     from profkit.explain.explained import explain_repeats
     from profkit.explain.gate import apply_gates, exit_code
+    from profkit.explain.past import compare_with_past, judge_by_past
     from profkit.explain.published import compare_with_published
-    from profkit.report import ledger_json, published_document
+    from profkit.report import history_document, ledger_json, published_document
     from profkit.report.ledger_document import explained, illustrate_sides
     from profkit.run.scheduling import open_scheduler
 
-    base, target = bases[0], targets[0]
-    ceilings = load_ceilings(base.manifest.environment), load_ceilings(target.manifest.environment)
+    ceilings = [load_ceilings(side[0].manifest.environment) for side in (bases, targets)]
     with open_scheduler(args.scheduler) as scheduler:
         for trace in (*bases, *targets):
             trace.read_with(scheduler)
-    view = explain_repeats(bases, targets, ceilings)
-    judgements = apply_gates(view.ledger, gates)
+    view = explain_repeats(bases, targets, (ceilings[0], ceilings[1]))
+    past = compare_with_past(getattr(args, "past", []), targets, args.last)
+    judgements = judge_by_past(apply_gates(view.ledger, gates), past, view.ledger)
     compared = []
-    if args.published is not None:
-        for evidence in (view.case.before, view.case.after):
-            published = _published(evidence.trace, args)
-            compared.append(compare_with_published(evidence.trace, published))
+    for evidence in (view.case.before, view.case.after) if args.published is not None else ():
+        compared.append(compare_with_published(evidence.trace, figures_for(evidence.trace, args)))
 
-    def with_published(document: Document) -> Document:
-        if not compared:
-            return document
-        sections = (*document.sections, published_document.section(compared))
-        return dataclasses.replace(document, sections=sections)
+    def with_more(document: Document) -> Document:
+        first = [] if past is None else [history_document.past_section(past)]
+        last = [published_document.section(compared)] if compared else []
+        return dataclasses.replace(document, sections=(*first, *document.sections, *last))
 
     def illustrated() -> Document:
         sides = illustrate_sides(view.case.before.trace, view.case.after.trace)
-        return with_published(explained(view, judgements, sides))
+        return with_more(explained(view, judgements, sides))
 
     def figures() -> dict[str, Any]:
         found = ledger_json.explained(view, judgements)
+        if past is not None:
+            found["past"] = history_document.past_json(past)
         if compared:
             found["published"] = list(map(published_document.as_json, compared))
         return found
 
     makers = renderers(
-        brief=lambda: with_published(explained(view, judgements)), full=illustrated, figures=figures
+        brief=lambda: with_more(explained(view, judgements)), full=illustrated, figures=figures
     )
     deliver(args, makers)
     return exit_code(judgements)
-
-
-def _compare_with_published(path: Path, args: argparse.Namespace) -> ExitCode:
-    from profkit.explain.published import compare_with_published
-    from profkit.report import published_document
-    from profkit.trace import Trace
-
-    trace = Trace.open(path)
-    compared = compare_with_published(trace, _published(trace, args))
-    makers = renderers(
-        brief=lambda: published_document.published(compared),
-        full=lambda: published_document.published(compared),
-        figures=lambda: published_document.as_json(compared),
-    )
-    deliver(args, makers)
-    return ExitCode.DONE
-
-
-def _published(trace: Trace, args: argparse.Namespace) -> Sequence[PublishedFigure]:
-    """Return the published figures that a run is compared with."""
-    from profkit.analysis.published_file import known_figures, read_published
-    from profkit.explain.rules.published_mismatch import reference_system
-
-    if str(args.published) == KNOWN and not args.published.exists():
-        return known_figures(reference_system(trace.manifest))
-    figures: Sequence[PublishedFigure] = read_published(args.published)
-    return figures
 
 
 def _scale(traces: Sequence[Trace], args: argparse.Namespace) -> ExitCode:

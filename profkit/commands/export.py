@@ -1,4 +1,4 @@
-"""Write a run, or some steps of it, for other tools: Perfetto, Chrome, Parquet, CSV.
+"""Write a run, or some of its steps, for Perfetto, Chrome, Parquet, CSV or Prometheus.
 
 Viewers cannot load the timeline of a long run, so profkit writes only the last 20 steps by default;
 --steps selects others. It prints the size before it writes anything.
@@ -35,7 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--format",
         default="perfetto",
         metavar="NAME",
-        help="perfetto, chrome, parquet, csv, stacks or benchmark (default: %(default)s)",
+        help="perfetto, chrome, parquet, csv, stacks, benchmark or prometheus "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--stacks",
@@ -73,7 +74,9 @@ def run(args: argparse.Namespace) -> int:
     if refuse is not None and (why_not := refuse(window)):
         raise UsageError(why_not)
     name = window.trace.name + (exporter.suffix or f".{exporter.name}")
-    target = new_path(args.write or Path(name))
+    target = args.write or Path(name)
+    if not getattr(exporter, "replaces", False):  # the same
+        target = new_path(target)
     count = sum(window.rows[name] for name in exporter.row_bytes if name in window.rows)
     steps, rows = plural(len(window.steps), "step"), plural(count, "row")
     estimate = window.estimate(exporter)

@@ -11,6 +11,8 @@ GitHub job.
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
 
 from profkit.commands._options import (
     FolderOrOldFile,
@@ -21,6 +23,11 @@ from profkit.commands._options import (
 )
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode
+from profkit.text import safe_text
+from profkit.vocab import RECORD
+
+if TYPE_CHECKING:
+    from profkit.trace import Trace
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -50,4 +57,18 @@ def run(args: argparse.Namespace) -> int:
         figures=lambda: as_json.overview(view),
     )
     deliver(args, makers)
+    report_predictions(trace)
     return ExitCode.DONE
+
+
+def report_predictions(trace: Trace) -> None:
+    """Score the predictions that this run is the outcome of, if its folder has a record."""
+    file = trace.path.resolve().parent / RECORD
+    if not file.is_file():
+        return
+    from profkit.explain.predict.record import score_record
+    from profkit.report.whatif_document import score_lines
+
+    run = trace.path.resolve()
+    for line in score_lines(score_record(file, file.parent, run), run.name):
+        print(f"profkit: {safe_text(line)}", file=sys.stderr)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from typing import TYPE_CHECKING
 
 from profkit.commands._options import (
     add_collect,
@@ -28,6 +29,9 @@ from profkit.commands._options import (
     whole,
 )
 from profkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from profkit.metrics.base import Sink
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "(default: counted from its loader)",
     )
     add_hang_after(parser)
+    add_sinks(parser)
     parser.add_argument(
         "--repeats",
         dest="run_repeats",  # the variable PROFKIT_REPEATS is the one of 'profkit bench'
@@ -66,6 +71,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_sinks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--export-to",
+        action="append",
+        default=[],
+        metavar="PLACE",
+        help="hand the figures on while the job runs: FILE.prom for Prometheus' textfile "
+        "collector, or the address of an OTLP receiver; may be repeated",
+    )
+    parser.add_argument(
+        "--log-to",
+        action="append",
+        default=[],
+        metavar="TRACKER",
+        help="log the figures to mlflow, wandb or tensorboard, as TRACKER or TRACKER=PLACE; "
+        "may be repeated",
+    )
+
+
+def open_sinks(args: argparse.Namespace, name: str) -> list[Sink]:
+    """Return the receivers of the figures; a missing package is an error before the job."""
+    if not (args.export_to or args.log_to):
+        return []
+    from profkit.metrics.base import open_export, open_tracker
+
+    sinks = [open_export(place) for place in args.export_to]
+    sinks.extend(open_tracker(word, name) for word in args.log_to)
+    return sinks
+
+
 def split_command(words: str) -> list[str]:
     """Split the command of --against as a shell does."""
     try:
@@ -79,6 +114,7 @@ def split_command(words: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.run.launch import end_like, run_job
+    from profkit.run.naming import name_job
 
     pass_on_collect(args)
     command = list(args.command)
@@ -91,8 +127,11 @@ def run(args: argparse.Namespace) -> int:
     pass_on_hang_after(args)
     samples = args.samples_per_step
     if args.run_repeats is None and args.against is None:
-        ended = run_job(command, args.output, name=args.name, samples_per_step=samples)
+        sinks = open_sinks(args, args.name or name_job(command))
+        ended = run_job(command, args.output, name=args.name, samples_per_step=samples, sinks=sinks)
         return end_like(ended.code)
+    if args.export_to or args.log_to:
+        raise UsageError("--export-to and --log-to go with one run; leave out --repeats")
     from profkit.run.repeating import DEFAULT_REPEATS, run_repeats
 
     code = run_repeats(

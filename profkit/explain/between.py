@@ -14,6 +14,7 @@ from profkit.analysis.config_join import COMPUTE
 from profkit.analysis.costs import INPUT, RunCosts
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.phases import UNKNOWN
+from profkit.explain.causes import COUNTED
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import TOTAL, Ledger, Row
 from profkit.explain.repeat_words import doubt_words
@@ -24,18 +25,6 @@ from profkit.vocab import Phase
 
 CARRIED_SHARE = 0.5
 """Causes that are counted carry a verdict if they cost at least this share of the change."""
-
-COUNTED = frozenset(
-    {
-        *("accumulation_without_no_sync", "checkpoint_in_training", "evaluation_in_training"),
-        *("garbage_pauses", "huge_bucket", "sync_stalls", "syncbn_cost", "tiny_buckets"),
-        "unpinned_copy",
-    }
-)
-"""The causes whose evidence is a count or a kind of work, which no slow machine adds.
-
-Causes that follow from the times of phases alone are none of them.
-"""
 
 QUEUE = "queue"
 """The piece of a batch that is not its making: it lies ready."""
@@ -49,6 +38,8 @@ _SURE = (Verdict.REGRESSION, Verdict.IMPROVEMENT)
 def judge_between(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Ledger:
     """Return the ledger with what is known of the noise between its runs."""
     has_repeats = max(len(bases), len(targets)) > 1
+    if bases[0].trace.is_part:  # two parts of one run: it met both on one machine
+        return ledger
     between = Between(Basis.REPEATS) if has_repeats else None
     if has_repeats and _took_turns(bases, targets):
         return dataclasses.replace(ledger, between=between)

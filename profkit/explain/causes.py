@@ -21,6 +21,21 @@ from profkit.text import duration
 FROM_TIMES = frozenset({"exposed_communication", "input_bound", "time_outside_phases"})
 """The causes whose evidence may be no more than the times of phases."""
 
+COUNTED = frozenset(
+    {
+        *("accumulation_without_no_sync", "checkpoint_in_training", "evaluation_in_training"),
+        *("garbage_pauses", "huge_bucket", "sync_stalls", "syncbn_cost", "tiny_buckets"),
+        "unpinned_copy",
+    }
+)
+"""The causes whose evidence is a count or a kind of work, which no slow machine adds.
+
+Causes that follow from the times of phases alone are none of them.
+"""
+
+RECORDED = frozenset({SETTING_CHANGED, "amp_without_effect"})
+"""The causes whose evidence is a setting that differs."""
+
 MOSTLY_EXPLAINED_SHARE = 0.5
 """A cause is dropped if other causes explain at least this share of its cost."""
 
@@ -45,7 +60,9 @@ def is_certain(cause: Cause, ledger: Ledger) -> bool:
         return False
     if cause.cost_ns is None or cause.cost_ns.low is None:
         return True
-    return is_clear(cause.cost_ns, ledger)
+    if cause.kind in COUNTED:
+        return cause.cost_ns.low > 0
+    return is_clear(cause.cost_ns, ledger, is_recorded=cause.kind in RECORDED)
 
 
 def settle(found: Sequence[Cause], ledger: Ledger) -> Iterator[Cause]:
@@ -59,6 +76,8 @@ def settle(found: Sequence[Cause], ledger: Ledger) -> Iterator[Cause]:
                     owed += min(other.cost_ns.value, other.takes.get(cause.kind, 0.0))
             settled += _less(cause, owed, ledger)
     yield from settled
+    if any(SETTING_CHANGED in other.takes for other in settled):
+        return
     for cause in found:
         if cause.kind == SETTING_CHANGED:
             others = [other for other in settled if other.kind not in cause.less]

@@ -36,13 +36,20 @@ from profkit.explain.exchange_ledger import ExchangeLedger, compare_places
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
+from profkit.explain.predict.removal import predict_without
 from profkit.explain.rules.base import Case, Cause
 from profkit.explain.scaling import ScalingRow, scaling_table
 from profkit.explain.turned import find_gains
+from profkit.notebook import ShownInNotebook
 from profkit.text import percent, plural
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper
 from profkit.vocab import HINTS
+
+ONE_RUN = (
+    "both sides are parts of one run: what changed in between may be the job, its data, or the "
+    "machine; the intervals hold the noise within each part"
+)
 
 SLOW_STARTS = 3
 """The first steps of a run that are much slower than the others; later ones differ by less."""
@@ -52,7 +59,7 @@ BothCeilings: TypeAlias = tuple[Ceilings | None, Ceilings | None]
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explained(ShownInNotebook):
     """The gap between two runs, its causes, and the caveats that a reader must know."""
 
     case: Case
@@ -121,6 +128,8 @@ def explain_sides(
     case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *log_caveats(before.trace, after.trace)]
+    if before.trace.is_part:
+        caveats.append(ONE_RUN)
     if not ledger.per_sample:
         caveats.append(
             "nothing says how many samples a step trains on, so steps are compared; that is fair "
@@ -138,6 +147,7 @@ def explain_sides(
     falls = ledger.total.delta.value < 0
     # What has no cost comes last; before it, what has the direction of the gap is first.
     causes.sort(key=lambda each: (each.cost_ns is None, each.is_gain != falls))
+    causes = [*predict_without(case, causes)]
     case = dataclasses.replace(case, ledger=carry(ledger, causes))
     # After the rules: reading their tables may show more damage.
     caveats += _flags([run.trace for run in (*bases, *targets)])
@@ -155,6 +165,8 @@ def _uneven_starts(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> It
     left_out = {}
     for side, runs in (("base", bases), ("target", targets)):
         if not all(is_own(run.trace) and run.costs.steps for run in runs):
+            return
+        if runs[0].trace.is_part:
             return
         counts = [run.costs.selection.left_out.get(WARM_UP, 0) for run in runs]
         left_out[min(SLOW_STARTS, *counts)] = side, runs[0].costs.steps

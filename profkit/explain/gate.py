@@ -86,7 +86,7 @@ def apply_gates(ledger: Ledger, gates: Sequence[Gate]) -> tuple[Judgement, ...]:
             limit = (gate.step_ns or 0.0) / max(ledger.samples_per_step, 1e-9)
             if gate.share is not None:
                 limit = gate.share * base
-            outcome, why = _judge(row.delta, limit, base, ledger.what_helps)
+            outcome, why = judge_change(row.delta, limit, base, ledger.what_helps)
             doubt = ledger.doubt
             if row.name in ledger.unsure_rows:
                 doubt = "the machine may change it as much from run to run: repeats are needed"
@@ -105,8 +105,10 @@ def exit_code(judgements: Sequence[Judgement]) -> ExitCode:
     return ExitCode.NOT_JUDGED if Outcome.NOT_JUDGED in outcomes else ExitCode.DONE
 
 
-def _judge(delta: Estimate, limit: float, base: float, what_helps: str) -> tuple[Outcome, str]:
-    """Judge a change by a limit in ns per sample per GPU.
+def judge_change(
+    delta: Estimate, limit: float, base: float, what_helps: str
+) -> tuple[Outcome, str]:
+    """Judge a change by a limit in the same unit, such as ns per sample per GPU.
 
     A change above the limit fails if it is surely a loss. If it may be nothing or much, it is not
     judged.

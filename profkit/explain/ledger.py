@@ -21,6 +21,7 @@ from profkit.analysis.phases import UNKNOWN
 from profkit.explain.few_steps import each_step, exact_difference, is_rare, plain_difference
 from profkit.explain.resolution import at_one_resolution, unlike_clocks
 from profkit.explain.verdict import INDECISIVE, Between, Verdict, judge, more_repeats_words
+from profkit.notebook import ShownInNotebook
 from profkit.text import percent
 from profkit.vocab import PHASES
 
@@ -51,7 +52,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class Ledger(ShownInNotebook):
     """Two runs compared. The `exact` differences of the rows add up to that of `total`."""
 
     base: RunCosts
@@ -188,13 +189,8 @@ def compare(
     clocks = unlike_clocks(base, target)
     base, target = at_one_resolution(base, target)
     names = [name for name in _ORDER if name in base.parts or name in target.parts]
-    total, *rows = _make_rows(
-        {TOTAL: base.wall_ns, **base.parts},
-        {TOTAL: target.wall_ns, **target.parts},
-        [TOTAL, *names],
-        base,
-        target,
-    )
+    ns = {TOTAL: base.wall_ns, **base.parts}, {TOTAL: target.wall_ns, **target.parts}
+    total, *rows = _make_rows(*ns, [TOTAL, *names], base, target)
     hidden = sorted({*base.beside, *target.beside} - base.not_beside - target.not_beside)
     return Ledger(
         base,

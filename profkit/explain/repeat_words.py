@@ -27,6 +27,7 @@ BUSY_SHARE = 0.05
 def doubt_words(slowness: Slowness, side: str, base: Trace, target: Trace) -> str:
     """Return why the machine may be behind a change, and what tells; `side` is the slower one."""
     state, basis = slowness.state, slowness.basis
+    slow = base if side == "base" else target
     reasons = []
     if basis is Basis.EARLIER and slowness.spread is not None:
         half, runs = slowness.spread
@@ -36,7 +37,7 @@ def doubt_words(slowness: Slowness, side: str, base: Trace, target: Trace) -> st
         )
     elif basis is Basis.READINGS:
         usual = percent(slowness.usual + MIN_COST_SHARE, 0)
-        reasons.append(f"two runs on a quiet machine may differ by {usual}")
+        reasons.append(f"two runs on a quiet {_kind_of_machine(slow)} may differ by {usual}")
     elif basis is Basis.DEVICE:
         usual = percent(slowness.device + MIN_COST_SHARE, 0)
         reasons.append(
@@ -68,6 +69,13 @@ def doubt_words(slowness: Slowness, side: str, base: Trace, target: Trace) -> st
         "the interval holds the noise within each run, and one run per side cannot tell this "
         f"change from the machine: {'; '.join(reasons)}; repeat: {repeat_command(base, target)}"
     )
+
+
+def _kind_of_machine(trace: Trace) -> str:
+    is_virtual = trace.manifest.environment.get("virtual")
+    if is_virtual is None:
+        return "machine that may be a virtual one"
+    return "virtual machine" if is_virtual else "machine"
 
 
 def repeat_command(base: Trace, target: Trace) -> str:

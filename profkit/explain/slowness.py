@@ -18,7 +18,10 @@ from profkit.trace import RunManifest
 from profkit.vocab import PROBES
 
 QUIET_SHARE = 0.08
-"""A quiet machine may make work of the host take longer by this share (docs/accuracy.md)."""
+"""A quiet machine of its own may make work of the host take longer by this share."""
+
+VIRTUAL_SHARE = 0.25
+"""The same for a virtual machine: nothing shows what else its host does (docs/accuracy.md)."""
 
 DEVICE_SHARE = 0.02
 """The same for work of a device, which only its clocks and temperature change."""
@@ -82,7 +85,7 @@ def find_slowness(
     if max(len(slow), len(quick)) > 1:
         return _slowness_of_repeats(ledger, state, other_state, slower)
     if not (is_own(one) and is_own(other)):
-        on_host = any(_is_on_host(each) for each in (slow[0], quick[0]))
+        on_host = any(is_on_host(each) for each in (slow[0], quick[0]))
         share = UNKNOWN_SHARE if on_host else DEVICE_SHARE
         return Slowness(Basis.NOTHING if on_host else Basis.DEVICE, share, DEVICE_SHARE)
     spread = spread_of_earlier(other, one) if with_earlier else None
@@ -90,9 +93,9 @@ def find_slowness(
     if spread is not None:
         basis, share, device = Basis.EARLIER, spread.half, spread.half
     elif ledger.base.clock is not PhaseClock.HOST:
-        basis, share = Basis.DEVICE, QUIET_SHARE
+        basis, share = Basis.DEVICE, quiet_share(one.manifest)
     elif state is not None:
-        basis, share = Basis.READINGS, QUIET_SHARE
+        basis, share = Basis.READINGS, quiet_share(one.manifest)
     if state is None:
         return Slowness(basis, share, device, slower=slower, spread=spread)
     waits_ns = 0.0
@@ -101,6 +104,11 @@ def find_slowness(
         waits_ns = waited_ns(ledger, state.waited, before or 0.0, state.others)
     lost = _share_lost(state)
     return Slowness(basis, share, device, lost, slower, waits_ns, state, spread)
+
+
+def quiet_share(slow: RunManifest) -> float:
+    """Return the share by which a machine may slow a run though nothing shows other work."""
+    return QUIET_SHARE if slow.environment.get("virtual") is False else VIRTUAL_SHARE
 
 
 def _slowness_of_repeats(
@@ -189,7 +197,7 @@ def state_of(run: Evidence) -> MachineState | None:
     return read_machine_state(run.trace.samples, cores, begin_ns, end_ns)
 
 
-def _is_on_host(run: Evidence) -> bool:
+def is_on_host(run: Evidence) -> bool:
     """Return true if the run's ranks computed on the host, as far as it says."""
     try:
         return any(rank.manifest.device == HOST for rank in run.trace.ranks)

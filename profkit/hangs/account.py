@@ -10,7 +10,7 @@ from typing import Any
 
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, read_events
-from profkit.hangs.status import IMPORTED, RUNNING
+from profkit.hangs.status import FAILED, IMPORTED, RUNNING
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
 from profkit.hangs.words import as_json, say_verdict
 from profkit.text import duration, fold, safe_text
@@ -71,7 +71,7 @@ def read_account(run: Path) -> Account:
         if event["event"] == SEEN and isinstance(event.get("verdict"), dict):
             verdicts.append(event["verdict"])
         elif event["event"] == MOVED and verdicts:
-            alarms = [each for each in verdicts if each.get("level") == Level.ALARM.value]
+            alarms = _alarms(verdicts)
             chosen = {**(alarms or verdicts)[0], "stood_s": event.get("stood_s")}
             if chosen.get("class") == HangClass.NEVER_ENTERED.value:
                 chosen["class"] = HangClass.ENTERED_LATE.value
@@ -100,9 +100,13 @@ def say_standstill(run: Path) -> str:
     return safe_text(f"{account.headline}: {account.verdict.get('text')}")
 
 
+def _alarms(verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each for each in verdicts if each.get("level") == Level.ALARM.value]
+
+
 def account_of_end(verdicts: list[dict[str, Any]], past: tuple[dict[str, Any], ...]) -> Account:
     """Return the account of a job that ended well soon after it had stood still."""
-    alarms = [each for each in verdicts if each.get("level") == Level.ALARM.value]
+    alarms = _alarms(verdicts)
     if not alarms:
         return Account(FINE, "the job did not hang: it ended with exit code 0", past=past)
     kind = safe_text(str(alarms[0].get("class")))
@@ -115,7 +119,7 @@ def account_of_events(verdicts: list[dict[str, Any]], past: tuple[dict[str, Any]
 
     The first alarm counts: what was seen later may be how the job was ended.
     """
-    alarms = [each for each in verdicts if each.get("level") == Level.ALARM.value]
+    alarms = _alarms(verdicts)
     sure = [each for each in alarms if each.get("class") != HangClass.UNCLEAR.value]
     first = (sure or alarms or verdicts[-1:])[0]
     kind = safe_text(str(first.get("class")))
@@ -137,7 +141,9 @@ def account_of_files(
     kind, stood = verdict.kind.value, duration(verdict.stood_s * 1e9)
     limit_s = max(status.limit_ns for status in statuses) / 1e9
     has_ended = RunManifest.read(run).state is RunState.ABORTED
-    is_long = verdict.stood_s >= limit_s or any(map(evidence.is_dead, verdict.waits.open))
+    is_long = verdict.stood_s >= limit_s
+    for rank in verdict.waits.open:  # a rank that ended in a collective had waited for long
+        is_long |= evidence.is_dead(rank) or evidence.ranks[rank].state == FAILED
     shown: dict[str, Any] | None = as_json(verdict)
     if any(status.calls_from == IMPORTED for status in statuses):
         state, headline = (HUNG if verdict.waits.open else FINE), f"in the imported dumps: {kind}"
@@ -169,4 +175,6 @@ def outlived_s(evidence: Evidence, dead: Sequence[int]) -> float:
             ended_ns.append(status.written_ns)
         elif status.state == RUNNING:
             alive_ns.append(status.written_ns)
-    return (max(alive_ns) - min(ended_ns)) / 1e9 if alive_ns and ended_ns else 0.0
+    if alive_ns and ended_ns:
+        return (max(alive_ns) - min(ended_ns)) / 1e9
+    return 0.0

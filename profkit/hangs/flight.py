@@ -78,7 +78,9 @@ def members_of(entry: Mapping[str, Any], groups: Mapping[str, Any]) -> tuple[int
     ranks = group.get("ranks") if isinstance(group, Mapping) else None
     if isinstance(ranks, str):
         ranks = re.findall(r"\d{1,7}", ranks[:1_000_000])
-    return tuple(map(int, ranks[:MOST_MEMBERS])) if isinstance(ranks, list | tuple) else ()
+    if isinstance(ranks, list | tuple):
+        return tuple(map(int, ranks[:MOST_MEMBERS]))
+    return ()
 
 
 def group_of(entry: Mapping[str, Any]) -> str:
@@ -96,7 +98,9 @@ def message_of(entry: Mapping[str, Any]) -> tuple[int, str]:
     elements = 0
     for shape in shapes[:_MOST_TENSORS]:
         if isinstance(shape, list | tuple):
-            sizes = [min(max(0, int(size)), _LARGEST_SIZE) for size in shape[:_MOST_DIMENSIONS]]
+            sizes = []
+            for size in shape[:_MOST_DIMENSIONS]:
+                sizes.append(min(max(0, int(size)), _LARGEST_SIZE))
             elements += math.prod(sizes)
     dtype = str(dtypes[0])
     return min(elements * DTYPE_BYTES.get(dtype, 0), _LARGEST), _TORCH_NAMES.get(dtype, dtype)

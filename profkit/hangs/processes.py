@@ -98,7 +98,9 @@ def find_exit_code(pid: int, *, proc: Path = PROC) -> int | None:
         code = os.waitstatus_to_exitcode(int(fields[EXIT_FIELD]))
     except (OSError, IndexError, ValueError):
         return None
-    return code if code and fields[0] in ENDED_STATES else None
+    if code and fields[0] in ENDED_STATES:
+        return code
+    return None
 
 
 @functools.cache
@@ -137,7 +139,9 @@ def describe_descriptor(pid: int, descriptor: int, proc: Path) -> str:
         return ""
     if target.startswith("socket:["):
         return find_address(pid, target[len("socket:[") : -1], proc) or "a socket"
-    return "a pipe" if target.startswith("pipe:[") else target
+    if target.startswith("pipe:["):
+        return "a pipe"
+    return target
 
 
 def find_address(pid: int, inode: str, proc: Path) -> str:
@@ -151,7 +155,9 @@ def find_address(pid: int, inode: str, proc: Path) -> str:
             if len(fields) > 9 and fields[9] == inode:
                 address, _, port = fields[2].partition(":")
                 packed = bytes.fromhex(address)
-                words = [packed[at : at + 4][::-1] for at in range(0, size, 4)]
+                words = []
+                for at in range(0, size, 4):
+                    words.append(packed[at : at + 4][::-1])
                 family = socket.AF_INET if size == 4 else socket.AF_INET6
                 host = socket.inet_ntop(family, b"".join(words)).removeprefix("::ffff:")
                 return f"{host}:{int(port, 16)}"

@@ -7,6 +7,7 @@ the rank's own clock of the day. Nothing here needs more than the standard libra
 from __future__ import annotations
 
 import dataclasses
+import functools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -190,22 +191,22 @@ def _build(kind: type[T], content: Mapping[str, Any]) -> T:
         if known.name not in content:
             continue
         value = content[known.name]
+        kinds: list[type] = []
+        for name in str(known.type).split(" | "):
+            kinds += _KINDS.get(name, (dict,))
         if known.name in _PARTS:
             value = tuple(_build(_PARTS[known.name], each) for each in value)
         elif known.name == "other_stacks":
-            value = tuple(tuple(map(_frame, stack)) for stack in value)
+            build = functools.partial(_build, Frame)
+            value = tuple(tuple(map(build, stack)) for stack in value)
         elif known.name == "members":
             value = tuple(map(int, value))
-        elif not isinstance(value, _kinds(str(known.type))):
+        elif not isinstance(value, tuple(kinds)):
             raise TypeError(known.name)
         elif isinstance(value, int | float) and not abs(value) < LARGEST:
             raise ValueError(known.name)  # as NaN is
         values[known.name] = value
     return kind(**values)
-
-
-def _frame(content: Mapping[str, Any]) -> Frame:
-    return _build(Frame, content)
 
 
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -215,14 +216,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
     "None": (type(None),),
 }
-
-
-def _kinds(annotation: str) -> tuple[type, ...]:
-    """Return the types that a field of this annotation may have."""
-    found: list[type] = []
-    for name in annotation.split(" | "):
-        found += _KINDS.get(name, (dict,))
-    return tuple(found)
 
 
 def plain_host(host: str) -> str:
@@ -255,7 +248,9 @@ def read_limit(environ: Mapping[str, str]) -> float:
         limit = float(environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT_S)
     except ValueError:
         return DEFAULT_LIMIT_S
-    return limit if 0 <= limit < float("inf") else DEFAULT_LIMIT_S
+    if 0 <= limit < float("inf"):
+        return limit
+    return DEFAULT_LIMIT_S
 
 
 def own_frame(stack: Sequence[Frame], origin: str) -> Frame | None:

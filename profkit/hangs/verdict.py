@@ -13,8 +13,8 @@ from profkit.hangs import incidents
 from profkit.hangs.activity import WAITS_FOR_RANKS, Activity, Doing, find_activity
 from profkit.hangs.evidence import Evidence
 from profkit.hangs.processes import ENDED_STATES, STOPPED
-from profkit.hangs.status import FAILED, RUNNING, Call, Status, plain_host
-from profkit.hangs.waits import Waits, died_waiting, find_waits, say_ranks
+from profkit.hangs.status import RUNNING, Call, Status, plain_host
+from profkit.hangs.waits import Waits, died_waiting, find_failed, find_waits, say_ranks, timed_out
 
 LONG_FACTOR = 10
 """A part that is known to take long may show no life for so many limits before it is a hang."""
@@ -113,19 +113,18 @@ def classify(
 ) -> tuple[HangClass, tuple[int, ...]]:
     """Return the class, and the ranks that hold up the job; the surest evidence comes first."""
     ranks = evidence.ranks
-    failed = [rank for rank, status in ranks.items() if status.state == FAILED]
+    failed = find_failed(ranks, activities, waits)
     dead = tuple(filter(evidence.is_dead, ranks))
     stopped = tuple(filter(evidence.is_stopped, ranks))
     meeting = {rank for rank, activity in activities.items() if activity.doing is Doing.MEETING}
     found: tuple[HangClass, tuple[int, ...]]
     have_waited = died_waiting(dead, ranks, waits)
-    if waits.differing and (failed or have_waited):
+    if waits.differing and (failed is not None or have_waited):
         found = classify_difference(waits.differing, activities)
     elif dead and not (have_waited and waits.waited_for.difference(dead)):
         found = HangClass.RANK_DEAD, dead
-    elif failed:
-        first = min(failed, key=lambda rank: ranks[rank].written_ns)
-        found = HangClass.RANK_DEAD, (first,)
+    elif failed is not None:
+        found = HangClass.RANK_DEAD, (failed,)
     elif stopped:
         found = HangClass.RANK_STOPPED, stopped
     elif meeting and not waits.open:
@@ -230,7 +229,8 @@ def find_waiting(
     for rank, status in evidence.ranks.items():
         waits_by_stack = activities[rank].doing in {*WAITS_FOR_RANKS, Doing.BACKWARD}
         is_waiting = rank in waits.open or waits_by_stack
-        if rank not in culprits and status.state == RUNNING and is_waiting:
+        is_there = status.state == RUNNING or timed_out(status, activities[rank])
+        if rank not in culprits and is_there and is_waiting:
             found.append(rank)
     return tuple(found)
 

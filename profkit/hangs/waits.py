@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from profkit.hangs.activity import Activity, Doing
-from profkit.hangs.status import RUNNING, Call, Status
+from profkit.hangs.status import FAILED, RUNNING, Call, Status
 
 SAME_SIZE = frozenset({"all_reduce", "reduce", "broadcast", "reduce_scatter"})
 """Operations for which every rank sends a message of the same size."""
+
+TIMED_OUT = re.compile(r"time(d|s)?[ -]?out", re.IGNORECASE)
+"""The error of a collective that a rank has left because the others did not come in time."""
 
 STACK_GROUP = ""
 """The group of a call that only the stack shows."""
@@ -32,7 +36,10 @@ class Waits:
     def waited_for(self) -> frozenset[int]:
         """The ranks that others wait for and that wait for nobody."""
         wanted: frozenset[int] = frozenset().union(*self.missing.values())
-        waiting = [rank for rank, missing in self.missing.items() if missing]
+        waiting = []
+        for rank, missing in self.missing.items():
+            if missing:
+                waiting.append(rank)
         return wanted.difference(waiting)
 
 
@@ -48,7 +55,9 @@ def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) 
         activity = activities[rank]
         if found is None and activity.doing is Doing.COLLECTIVE and status.state == RUNNING:
             found = call_of_stack(activity.function, status)
-        if found is not None and status.state == RUNNING:
+        if found is None and timed_out(status, activity):
+            found = last.get(rank)
+        if found is not None and (status.state == RUNNING or timed_out(status, activity)):
             opened[rank] = found
     missing = {}
     for rank, call in opened.items():
@@ -74,6 +83,30 @@ def died_waiting(dead: Iterable[int], ranks: Mapping[int, Status], waits: Waits)
     return True
 
 
+def timed_out(status: Status, activity: Activity) -> bool:
+    """Return true if a rank ended because it had waited too long for others in a collective."""
+    in_exchange = activity.doing in {Doing.COLLECTIVE, Doing.BACKWARD}
+    return status.state == FAILED and in_exchange and bool(TIMED_OUT.search(status.error))
+
+
+def find_failed(
+    ranks: Mapping[int, Status], activities: Mapping[int, Activity], waits: Waits
+) -> int | None:
+    """Return the rank whose error ended the job.
+
+    A rank that has waited too long for another one, which still runs, is not to blame.
+    """
+    failed = [rank for rank, status in ranks.items() if status.state == FAILED]
+    if not failed:
+        return None
+    first = min(failed, key=lambda rank: ranks[rank].written_ns)
+    if timed_out(ranks[first], activities[first]):
+        late = waits.waited_for.intersection(ranks)
+        if any(ranks[rank].state == RUNNING for rank in late):
+            return None
+    return first
+
+
 def call_of_stack(function: str, status: Status) -> Call | None:
     """Return the call that a rank is in by its stack, after the last one that is numbered."""
     collectives = [call for call in status.calls if call.peer is None]
@@ -96,12 +129,10 @@ def has_entered(
         return own is not None and own.peer is not None and own.op != call.op
     if own is not None and own.group == call.group and own.sequence >= call.sequence:
         return True
-    numbers = [each.sequence for each in status.calls if _same_group(each, call)]
-    return bool(numbers) and max(numbers) >= call.sequence
-
-
-def _same_group(one: Call, other: Call) -> bool:
-    return one.group == other.group and one.peer is None and other.peer is None
+    for each in status.calls:
+        if each.group == call.group and each.peer is None and each.sequence >= call.sequence:
+            return True
+    return False
 
 
 def find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) -> dict[int, Call]:
@@ -134,7 +165,9 @@ def list_ranks(ranks: Iterable[int]) -> str:
             groups[-1].append(rank)
         else:
             groups.append([rank])
-    ends = [f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in groups]
+    ends = []
+    for group in groups:
+        ends.append(f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]))
     return ", ".join(ends)
 
 

@@ -46,7 +46,9 @@ def say_call(call: Call, *, with_size: bool = False) -> str:
         notes.append(f"bucket {call.bucket}")
     if with_size and call.bytes:
         notes.append(f"{byte_size(call.bytes)} {safe_text(call.dtype)}".strip())
-    return f"{words} ({', '.join(notes)})" if notes else words
+    if notes:
+        return f"{words} ({', '.join(notes)})"
+    return words
 
 
 def say_verdict(verdict: Verdict) -> str:
@@ -78,6 +80,10 @@ def say_verdict(verdict: Verdict) -> str:
 
 def say_culprits(verdict: Verdict) -> Iterator[str]:
     """Say what the ranks that hold up the job do, and which ranks died as they waited."""
+    for rank in verdict.waiting:
+        status = verdict.evidence.ranks[rank]
+        if status.state == FAILED:
+            yield f"rank {rank} gave up: {safe_text(status.error)}"
     for rank in filter(verdict.evidence.is_dead, verdict.waiting):
         end = say_end(verdict.evidence.ranks[rank], verdict.evidence.exit_codes.get(rank))
         yield f"rank {rank} {end} while it waited"
@@ -151,7 +157,9 @@ def _place(verdict: Verdict, rank: int, before: str) -> str:
             if inside is not None:
                 return f"{before}{shown_name(inside)} in {safe_text(worker.name)}"
     place = activity.place or (status.stack[0] if status.stack else None)
-    return f"{before}{shown_name(place)}" if place is not None else ""
+    if place is not None:
+        return f"{before}{shown_name(place)}"
+    return ""
 
 
 def say_end(status: Status, code: int | None) -> str:
@@ -169,7 +177,9 @@ def say_end(status: Status, code: int | None) -> str:
 
 def say_last_place(status: Status) -> str:
     place = own_frame(status.stack, OWN_CODE)
-    return f", last seen at {shown_name(place)}" if place is not None else ""
+    if place is not None:
+        return f", last seen at {shown_name(place)}"
+    return ""
 
 
 def say_thread(status: Status, activity: Activity) -> Iterator[str]:

@@ -184,7 +184,9 @@ def _read_message(entry: dict[str, Any]) -> tuple[int, str]:
     elements = 0
     for shape in shapes[:_MAX_INPUTS]:
         if isinstance(shape, list | tuple):
-            sizes = [min(count(each), _LARGEST_DIMENSION) for each in shape[:_MAX_DIMENSIONS]]
+            sizes = []
+            for each in shape[:_MAX_DIMENSIONS]:
+                sizes.append(min(count(each), _LARGEST_DIMENSION))
             elements += math.prod(sizes)
     dtype = str(dtypes[0])
     return min(elements * DTYPE_BYTES.get(dtype.casefold(), 0), MAX_NUMBER), dtype

@@ -59,7 +59,14 @@ class Inspector:
                         _add_line(line, rows, untimed)
             except TornError as error:
                 rows.flags.append(str(error))
-        _place_before_dumps(rows, untimed)
+        if untimed:
+            rows.flags.append(ENDS_BY_DUMP)
+        # Lines without times lie one after the other, the last one before its dump.
+        ends: dict[int, int] = {}
+        for dumped_ns, row in sorted(untimed, key=lambda each: (-each[0], -each[1].sequence)):
+            end = min(ends.get(row.rank, dumped_ns), dumped_ns)
+            ends[row.rank] = end + row.start_ns
+            rows.add(row._replace(start_ns=ends[row.rank], end_ns=end))
         if not rows.by_rank:
             raise UnreadableError(
                 f"{safe_text(str(sources[0]))}: none of its lines is a collective of NCCL "
@@ -108,9 +115,18 @@ def _read_collective(perf: dict[str, Any], header: dict[str, Any]) -> Collective
     if duration == MISSING or duration < 0 or not 0 <= rank < MAX_RANKS:
         raise ValueError(kind)
     start, end = -duration, 0
-    begun, ended = _event_times(perf.get("event_trace_ts"))
+    begun = ended = 0
+    traced = perf.get("event_trace_ts")  # only the verbose form has it
+    if isinstance(traced, dict):
+        for key, value in traced.items():
+            if "start" in key:
+                begun = max(begun, 1000 * count(value))
+            if "stop" in key:
+                ended = max(ended, 1000 * count(value))
     if begun:
-        end = ended or begun + duration
+        end = begun + duration
+        if ended >= begun:
+            end = ended
         start = end - duration
     op = str(perf[kind])
     return CollectiveRow(
@@ -125,32 +141,6 @@ def _read_collective(perf: dict[str, Any], header: dict[str, Any]) -> Collective
         start_ns=start,
         end_ns=end,
     )
-
-
-def _event_times(given: Any) -> tuple[int, int]:
-    """Return begin and end in nanoseconds from the verbose form, zero for what it lacks."""
-    if not isinstance(given, dict):
-        return 0, 0
-    begun = ended = 0
-    for key, value in given.items():
-        if "start" in key:
-            begun = max(begun, count(value))
-        if "stop" in key:
-            ended = max(ended, count(value))
-    if ended < begun:
-        ended = 0
-    return begun * 1000, ended * 1000
-
-
-def _place_before_dumps(rows: CollectiveRows, untimed: Sequence[tuple[int, CollectiveRow]]) -> None:
-    """Place lines without times one after the other, the last one before its dump."""
-    if untimed:
-        rows.flags.append(ENDS_BY_DUMP)
-    ends: dict[int, int] = {}
-    for dumped_ns, row in sorted(untimed, key=lambda each: (-each[0], -each[1].sequence)):
-        end = min(ends.get(row.rank, dumped_ns), dumped_ns)
-        ends[row.rank] = end + row.start_ns
-        rows.add(row._replace(start_ns=ends[row.rank], end_ns=end))
 
 
 IMPORTER = Inspector()

@@ -200,6 +200,15 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
     for each in log.stated[-MAX_RESULTS:]:
         results.append({name: getattr(each, name) for name in _RESULT_FIELDS})
     windows = [each.steps for each in log.records]
+    distances: Counter[int] = Counter()
+    for before, record in itertools.pairwise(log.records):
+        if before.epoch == record.epoch:
+            distances[record.index - before.index] += 1
+    printed_every = None
+    if log.times is Mean.STEP and distances:  # each line is about one step alone
+        usual = distances.most_common(1)[0][0]
+        if usual > 1:
+            printed_every = usual
     config: dict[str, Any] = {
         **{name: clean_name(value) for name, value in metadata.knobs.items()},
         "log_grammar": log.grammar,
@@ -212,7 +221,7 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         "samples_counted_of": log.scope.value,
         "step_times": log.times.value,
         "steps_per_line": statistics.mode(windows) if windows else None,
-        "printed_every": _printed_every(log),
+        "printed_every": printed_every,
         "parallel": _dimensions(metadata),
         "rows_speak_for_ranks": metadata.data_ranks or metadata.world_size,
         "cards_of_one_node": metadata.cards_of_one_node,
@@ -235,19 +244,9 @@ def _dimensions(metadata: Metadata) -> dict[str, int] | None:
     for name, knob in (("tp", "tensor_parallel"), ("pp", "pipeline_parallel")):
         if size := as_count(metadata.knobs.get(knob)):
             sizes[name] = size
-    return sizes if math.prod(sizes.values()) == world else {"dp": data_ranks}
-
-
-def _printed_every(log: ParsedLog) -> int | None:
-    """Return that one step in so many is printed, if each line is about one step alone."""
-    distances: Counter[int] = Counter()
-    for before, record in itertools.pairwise(log.records):
-        if before.epoch == record.epoch:
-            distances[record.index - before.index] += 1
-    if log.times is not Mean.STEP or not distances:
-        return None
-    usual = distances.most_common(1)[0][0]
-    return usual if usual > 1 else None
+    if math.prod(sizes.values()) == world:
+        return sizes
+    return {"dp": data_ranks}
 
 
 IMPORTER = TrainingLog()

@@ -43,7 +43,13 @@ def read_rows(path: Path, window: Window, *, device: str = "") -> list[Row]:
     offset = base - window.anchor.realtime_ns + window.anchor.monotonic_ns
     borders = np.array(window.borders, dtype=np.int64) - offset
     steps = Steps(np.arange(len(borders) - 1) + window.first_step, borders[:-1], borders[1:])
-    phases = _find_phases(window, offset)
+    spans = []  # the outermost phases that profkit timed, on the file's clock
+    for row in map(SpanRow._make, window.spans):
+        if row.depth == 0:
+            found = PhaseSpan(0, row.start_ns - offset, row.end_ns - offset, row.phase, row.phase)
+            spans.append(NestedSpan(found, row.phase, 0))
+    spans.sort(key=lambda each: (each.span.start, -each.span.end, each.phase))
+    phases = PhaseLookup(spans, 0)
     work = find_work(events, gate)
     if not len(work.place):
         return _build_rows(_operator_columns(events, steps, phases), offset)
@@ -51,17 +57,6 @@ def read_rows(path: Path, window: Window, *, device: str = "") -> list[Row]:
     if device and len(set(work.device.tolist())) == 1:
         made["device"] = [device] * len(work.place)
     return _build_rows(made, offset)
-
-
-def _find_phases(window: Window, offset: int) -> PhaseLookup:
-    """Return the outermost phases that profkit timed, on the file's clock."""
-    spans = []
-    for row in map(SpanRow._make, window.spans):
-        if row.depth == 0:
-            found = PhaseSpan(0, row.start_ns - offset, row.end_ns - offset, row.phase, row.phase)
-            spans.append(NestedSpan(found, row.phase, 0))
-    spans.sort(key=lambda each: (each.span.start, -each.span.end, each.phase))
-    return PhaseLookup(spans, 0)
 
 
 def _operator_columns(events: Events, steps: Steps, phases: PhaseLookup) -> dict[str, Any]:

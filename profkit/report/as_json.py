@@ -10,7 +10,13 @@ from profkit.analysis.device_times import DeviceTimes, PhaseClock
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exchange import RankExchange
 from profkit.analysis.overview import Overview
-from profkit.report import code_sections, device_sections, view_json
+from profkit.report import (
+    changes_section,
+    code_sections,
+    compiling_section,
+    device_sections,
+    view_json,
+)
 from profkit.report.log_words import coverage
 from profkit.trace import Verification
 
@@ -86,6 +92,8 @@ def overview(view: Overview) -> dict[str, Any]:
         "step_ms": _estimate(view.step_ns, NS_IN_MS),
         "phases": phases,
         **device_clock(view),
+        "changes": changes_section.as_json(view),
+        "compiling": compiling_section.as_json(view),
         "unknown_places": code_sections.unknown_json(view.unknown_places),
         "code": code_sections.code_json(view.code),
         "code_of_ranks": code_sections.ranks_json(view.rank_lines),

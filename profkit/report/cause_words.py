@@ -126,6 +126,17 @@ def cause_cost(cause: Cause, ledger: Ledger) -> str:
     return words
 
 
+def without_words(cause: Cause) -> str:
+    """Return what the target would take without a cause; empty if nothing says it."""
+    step = cause.without_ns
+    if step is None:
+        return ""
+    return (
+        f"without it, the target's step would have taken {duration(step.value)}"
+        f"{interval_in_brackets(step, duration)}"
+    )
+
+
 def beyond_gap_words(over_ns: float, ledger: Ledger) -> str:
     """Return why a cause can cost so much more than the gap between the runs."""
     factor = ledger.samples_per_step

@@ -10,8 +10,9 @@ from profkit.analysis.flames import Flame
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.selection import EPOCH_START, PARTIAL_BATCH, WARM_UP
 from profkit.analysis.views.pictures import USED, StepPoint
-from profkit.report.document import Chart, Heat, Shares, Strip, Waterfall
+from profkit.report.document import Chart, Heat, RunsOverTime, Shares, Strip, Waterfall
 from profkit.report.flame_chart import draw_flame, flame_height
+from profkit.report.history_chart import HISTORY_HEIGHT, draw_history
 from profkit.report.svg import WIDTH, label, line, rectangle, svg, text
 from profkit.report.words import interval_words, reason_name
 from profkit.text import duration, percent, plural, shorten, signed
@@ -55,6 +56,8 @@ def draw(chart: Chart, name: str = "") -> str:
         return svg(74, f"where a step goes: {parts}", shares(chart))
     if isinstance(chart, Strip):
         return svg(STRIP_HEIGHT + 34, f"wall time per step {name}".strip(), strip(chart, name))
+    if isinstance(chart, RunsOverTime):
+        return svg(HISTORY_HEIGHT, f"time per sample {name}".strip(), draw_history(chart))
     if isinstance(chart, Flame):
         height = flame_height(chart)
         return svg(height, f"flame graph of {chart.phase}", draw_flame(chart))

@@ -64,7 +64,18 @@ class Heat:
     found: RankPhases
 
 
-Chart: TypeAlias = "Waterfall | Shares | Strip | Heat | Flame"
+@dataclass(frozen=True)
+class RunsOverTime:
+    """Time per sample in each run of a history, oldest first, and the levels between changes.
+
+    A level is the first run on it, the first run after it, and its mean.
+    """
+
+    runs: tuple[tuple[str, float], ...]
+    levels: tuple[tuple[int, int, float], ...]
+
+
+Chart: TypeAlias = "Waterfall | Shares | Strip | Heat | Flame | RunsOverTime"
 
 
 @dataclass(frozen=True)

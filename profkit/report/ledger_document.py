@@ -246,7 +246,8 @@ def causes(view: Explained) -> Section:
     found = []
     for cause in view.causes:
         cost = cause_words.cause_cost(cause, view.ledger)
-        found.append(CauseTexts(cause_words.cause_name(cause), cost, cause.evidence, cause.remedy))
+        evidence = "; ".join(filter(None, (cause.evidence, cause_words.without_words(cause))))
+        found.append(CauseTexts(cause_words.cause_name(cause), cost, evidence, cause.remedy))
     notes = (cause_words.doubted_causes(view.ledger),) if view.ledger.doubt else ()
     return Section("Causes", notes, causes=tuple(found), ending=ending)
 

@@ -138,6 +138,7 @@ def cause_json(cause: Cause) -> dict[str, Any]:
         "cause": cause.detail or None,
         "cost_ns_per_step": estimate(cause.cost_ns) if cause.cost_ns else None,
         "share_of_gap": cause.share_of_gap,
+        "step_without_it_ns": estimate(cause.without_ns) if cause.without_ns else None,
         "evidence": cause.evidence,
         "remedy": cause.remedy or None,
         "is_gain": cause.is_gain,

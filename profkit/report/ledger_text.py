@@ -12,6 +12,7 @@ from profkit.report.cause_words import (
     coverage_words,
     doubted_causes,
     no_cause_words,
+    without_words,
 )
 from profkit.report.ledger_words import (
     meeting_words,
@@ -35,6 +36,7 @@ __all__ = [
     "scaling_words",
     "signed",
     "verdict_words",
+    "without_words",
 ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from profkit.analysis.estimate import scale
+from profkit.analysis.notices import others_in_log
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.slow_lines import (
@@ -56,13 +57,7 @@ def log_quality(view: Overview) -> Iterator[str]:
     if not is_log(view.config):
         return
     if view.world_size > 1:
-        others = view.world_size - 1
-        which = "the other one" if others == 1 else f"the other {others:,}"
-        has_timers = any(
-            "the slowest rank" in str(each) for each in view.config.get("stated") or ()
-        )
-        known = "has only the timers of" if has_timers else "says nothing about"
-        yield f"the log is of one rank; it {known} {which}"
+        yield others_in_log(view.config, view.world_size - 1)
     elif not view.quality:
         yield "all lines about training were read" if not view.flags else "see the flags"
 

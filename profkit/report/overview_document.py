@@ -9,16 +9,19 @@ from types import MappingProxyType
 from typing import Any
 
 from profkit.analysis.flames import Flame, build_flames
-from profkit.analysis.overview import Overview, PhaseShare
+from profkit.analysis.overview import Overview
 from profkit.analysis.phase_basis import phase_basis
+from profkit.analysis.phase_shares import PhaseShare
 from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
+from profkit.report.changes_section import changes_section
 from profkit.report.code_sections import (
     code_sections,
     flame_section,
     unknown_note,
     worker_section,
 )
+from profkit.report.compiling_section import compiling_section
 from profkit.report.device_sections import device_sections
 from profkit.report.document import (
     Document,
@@ -164,6 +167,8 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         meanings = {**log_meanings(view.config), **exchange_meanings(view)}
         grid = phase_grid(view.phases, meanings)
         yield Section("Where a step goes", notes, charts=(("", shares),), grid=grid)
+    yield from changes_section(view)
+    yield from compiling_section(view)
     yield from code_sections(view)
     yield from worker_section(view.worker_lines)
     if drawn is not None:

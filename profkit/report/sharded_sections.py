@@ -23,6 +23,8 @@ MOST_ROWS = 8
 MIN_MODULE_SHARE = 0.1
 """Modules are named from this share of the exposed exchange of a step on."""
 
+DIMENSIONS_TITLE = "Exchange by dimension, per step and rank"
+STAGES_TITLE = "Pipeline, per step"
 NO_WAITS = "which of it is waiting for another rank, and which transfer, is not known"
 MEASURE_ALL = "record all ranks"
 
@@ -59,13 +61,16 @@ def by_dimension(found: ShardedExchange) -> Section:
         rows.append(row)
     header = "dimension operation phase ranks calls bytes exposed waiting transfer hidden late"
     grid = Grid(tuple(header.split()), tuple(rows), frozenset(range(3, 11)))
-    return Section("Exchange by dimension, per step and rank", tuple(_notes(found)), grid=grid)
+    notes = [*dimension_notes(found)]
+    left = len(found.places) - MOST_PLACES
+    if left > 0:
+        more = f"The {MOST_PLACES} with the longest exposed time; {left:,} more in --json."
+        notes.insert(0, more)
+    return Section(DIMENSIONS_TITLE, tuple(notes), grid=grid)
 
 
-def _notes(found: ShardedExchange) -> Iterator[str]:
-    if len(found.places) > MOST_PLACES:
-        left = len(found.places) - MOST_PLACES
-        yield f"The {MOST_PLACES} with the longest exposed time; {left:,} more in --json."
+def dimension_notes(found: ShardedExchange) -> Iterator[str]:
+    """Yield what the rows of the exchange do not say: late ranks, and modules."""
     if not found.is_complete:
         yield f"Some collectives were not seen on all of their ranks: {NO_WAITS}; {MEASURE_ALL}."
     for late in found.late:
@@ -105,24 +110,29 @@ def by_stage(pipeline: Pipeline) -> Section:
             known(each.rest_ns, duration),
         )
         rows.append(row)
-    schedule = f"{safe_text(pipeline.schedule)}, " if pipeline.schedule else ""
-    notes = [f"{schedule}microbatches per step: {pipeline.microbatches:,}."]
-    if any(each.bubble_ns is None for each in pipeline.stages):
-        notes.append(
-            "How long the schedule alone leaves a rank idle is not known: the run does not name a "
-            "schedule for which profkit can compute it."
-        )
-    else:
-        notes.append(
-            "Imbalance: the rank computes less than the slowest one. Bubble: the schedule fills "
-            "and drains the other stages. Rest: transfers, late ranks and all else."
-        )
+    notes = [*stage_notes(pipeline)]
     left = len(pipeline.stages) - MOST_STAGES
     if left > 0:
         notes.append(f"The first {MOST_STAGES} ranks; {left:,} more in --json.")
     header = ("rank", "stages", "computes", "waits", "imbalance", "bubble", "rest")
     grid = Grid(header, tuple(rows), frozenset(range(2, len(header))))
-    return Section("Pipeline, per step", tuple(notes), grid=grid)
+    return Section(STAGES_TITLE, tuple(notes), grid=grid)
+
+
+def stage_notes(pipeline: Pipeline) -> Iterator[str]:
+    """Yield the schedule, and what the parts of the waits mean."""
+    schedule = f"{safe_text(pipeline.schedule)}, " if pipeline.schedule else ""
+    yield f"{schedule}microbatches per step: {pipeline.microbatches:,}."
+    if any(each.bubble_ns is None for each in pipeline.stages):
+        yield (
+            "How long the schedule alone leaves a rank idle is not known: the run does not name a "
+            "schedule for which profkit can compute it."
+        )
+    else:
+        yield (
+            "Imbalance: the rank computes less than the slowest one. Bubble: the schedule fills "
+            "and drains the other stages. Rest: transfers, late ranks and all else."
+        )
 
 
 def exchange_places(found: ExchangeLedger | None, ledger: Ledger) -> Iterator[Section]:

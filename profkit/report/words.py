@@ -118,11 +118,10 @@ def clock_words(view: Overview) -> Iterator[str]:
 
 
 def exchange_meanings(view: Overview) -> dict[str, str]:
-    """Return what happens in the exchange, or in a phase that holds one which was not timed."""
-    meanings = {Phase.ALLREDUCE.value: view.exchange_meaning}
-    if not view.exchange_timed and view.clock is PhaseClock.DEVICE:
-        meanings[Phase.BACKWARD.value] = f"{Phase.BACKWARD.meaning}, and their exchange"
-    return meanings
+    """Return what happens in a phase that holds an exchange which was not timed."""
+    if view.exchange_timed or view.clock is not PhaseClock.DEVICE:
+        return {}
+    return {Phase.BACKWARD.value: f"{Phase.BACKWARD.meaning}, and their exchange"}
 
 
 def live_parts_words(view: LiveView) -> Iterator[str]:

@@ -14,7 +14,8 @@ import pytest
 from profkit.analysis.estimate import Estimate
 from profkit.cli import main
 from profkit.errors import ExitCode
-from profkit.explain.between import COUNTED, carry
+from profkit.explain.between import carry
+from profkit.explain.causes import COUNTED
 from profkit.explain.explained import Explained, explain, explain_repeats
 from profkit.explain.ledger import Verdict
 from profkit.explain.rules.base import Cause
@@ -56,6 +57,23 @@ def _doubt(view: Explained) -> str:
     assert view.ledger.doubt
     assert view.ledger.doubt in ledger_words.verdict_words(view.ledger)
     return view.ledger.doubt
+
+
+@pytest.mark.parametrize(
+    ("virtual", "words"),
+    [(True, "quiet virtual machine may"), (None, "quiet machine that may be a virtual one may")],
+)
+def test_nothing_shows_what_the_host_of_a_virtual_machine_does(
+    virtual: bool | None, words: str, tmp_path: Path
+) -> None:
+    sides = []
+    for name, factor in (("base", 1.0), ("target", 1.25), ("slower", 1.5)):
+        trace = _run(tmp_path, name, _slowed(factor))
+        environment = {**trace.manifest.environment, "virtual": virtual}
+        dataclasses.replace(trace.manifest, environment=environment).write(trace.path)
+        sides.append(Trace.open(trace.path))
+    assert f"{words} differ by 27 %" in _doubt(explain(sides[0], sides[1]))
+    assert explain(sides[0], sides[2]).ledger.verdict is Verdict.REGRESSION
 
 
 @pytest.mark.parametrize(

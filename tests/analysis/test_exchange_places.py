@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,56 @@ def test_a_rank_is_late_against_its_own_group_alone(tmp_path: Path) -> None:
     assert late["tp"].waited_ns == pytest.approx(10 * MS, rel=0.1)
     # Rank 2 waited for rank 3, so both are late for their groups of the other dimension.
     assert "dp" not in late
+
+
+def clipped(rank: int) -> Iterator[Action]:
+    """A pipeline of two stages, which clip their gradients together."""
+    yield from pipeline(rank)
+    yield from both(Begin("clip", "all_reduce", (0, 1), 0.5, "world"))
+
+
+def test_stages_of_one_pipeline_are_not_late_for_each_other(tmp_path: Path) -> None:
+    trace = run(tmp_path, clipped)  # the first stage has the last backward
+    assert sharded(trace).late == ()
+    exchange = phase_basis(trace).exchange()
+    assert exchange is not None
+    assert exchange.waited_for == {}
+
+
+def replicas(rank: int, late: int = 3) -> Iterator[Action]:
+    """Two pipelines, which add their gradients stage by stage, and then clip them together."""
+    first = rank // 2 * 2
+    for action in pipeline(rank % 2):
+        if isinstance(action, Begin):
+            ranks = tuple(first + each for each in action.ranks)
+            yield dataclasses.replace(action, key=f"{first} {action.key}", ranks=ranks)
+        elif isinstance(action, Wait):
+            yield Wait(f"{first} {action.key}")
+        else:
+            yield action
+    yield Work(12.0 if rank == late else 2.0)
+    same = (rank % 2, rank % 2 + 2)
+    yield from both(Begin(f"{same}", "all_reduce", same, 1.0, "dp"))
+    yield from both(Begin("clip", "all_reduce", (0, 1, 2, 3), 0.1, "world"))
+
+
+def test_a_stage_is_late_against_the_same_stage_of_other_pipelines(tmp_path: Path) -> None:
+    found = sharded(run(tmp_path, replicas, ranks=4))
+    assert [(each.dimension, each.rank) for each in found.late] == [("dp", 3)]
+    assert found.pipeline is not None
+    assert [each.rank for each in found.pipeline.stages] == [0, 1, 2, 3]
+
+
+def reporting(rank: int) -> Iterator[Action]:
+    """Two ranks, of which the second is late and sends its figures to the first one."""
+    yield Work(10.0 + 5.0 * rank)
+    yield from both(Begin("sum", "all_reduce", (0, 1), 1.0, "dp"))
+    yield from both(Begin("figures", ("recv", "send")[rank], (1, 0), 0.1, "dp"))
+
+
+def test_messages_in_one_way_make_no_pipeline(tmp_path: Path) -> None:
+    (late,) = sharded(run(tmp_path, reporting)).late
+    assert late.rank == 1
 
 
 def test_a_pipeline_waits_for_the_schedule_and_the_longest_stage(tmp_path: Path) -> None:

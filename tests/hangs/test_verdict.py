@@ -266,6 +266,36 @@ def test_the_rank_that_failed_first() -> None:
     assert "rank 1 ended with ValueError: no label" in say_verdict(verdict)
 
 
+TIMEOUT = "RuntimeError: [gloo/tcp/unbound_buffer.cc:81] Timed out waiting 20000ms for recv"
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_rank_that_waited_until_its_collective_timed_out_is_not_to_blame(done: bool) -> None:
+    gave_up = rank(
+        0, state=FAILED, error=TIMEOUT, calls=calls(56, done=done), written_ns=NOW - SECOND
+    )
+    cut_off = rank(1, state=FAILED, error="RuntimeError: Connection closed by peer")
+    late = rank(3, stack=IN_CODE, calls=calls(55, done=True))
+    verdict = verdict_of(gave_up, cut_off, *waiting(2), late)
+    assert (verdict.kind, verdict.ranks) == (HangClass.NEVER_ENTERED, (3,))
+    assert say_verdict(verdict) == (
+        f"ranks 0, 2 wait in all_reduce #56; rank 0 gave up: {TIMEOUT}; "
+        "rank 3 has not entered it: train.py:12 resize, state S (sleeps)"
+    )
+
+
+def test_a_timeout_outside_of_collectives_is_the_ranks_own() -> None:
+    own = rank(0, state=FAILED, error="TimeoutError: no answer", stack=IN_CODE)
+    verdict = verdict_of(own, *waiting(1, 2), calls_of(3))
+    assert (verdict.kind, verdict.ranks) == (HangClass.RANK_DEAD, (0,))
+
+
+def test_a_timeout_for_which_no_other_rank_is_late_names_the_rank_itself() -> None:
+    gave_up = rank(0, state=FAILED, error=TIMEOUT)
+    verdict = verdict_of(gave_up, *waiting(1, 2, 3))
+    assert (verdict.kind, verdict.ranks) == (HangClass.RANK_DEAD, (0,))
+
+
 def calls_of(number: int) -> Status:
     return rank(number, calls=calls(55, done=True))
 

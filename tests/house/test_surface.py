@@ -58,7 +58,10 @@ def test_the_verbs() -> None:
         "run",
         "report",
         "explain",
+        "whatif",
         "why",
+        "sql",
+        "history",
         "bench",
         "tui",
         "import",
@@ -68,6 +71,7 @@ def test_the_verbs() -> None:
         "ceilings",
         "workloads",
         "schema",
+        "mcp",
         "completions",
     )
 
@@ -89,7 +93,8 @@ def test_the_exit_codes() -> None:
 
 
 def test_the_words_in_files() -> None:
-    assert PHASES == ("data", "h2d", "forward", "backward", "allreduce", "optimizer", "other")
+    expected = "data h2d forward backward allreduce optimizer compile other"
+    assert " ".join(PHASES) == expected
     assert [state.value for state in RunState] == ["running", "complete", "aborted"]
     assert [state.value for state in Integrity] == ["complete", "running", "ended early", "torn"]
 

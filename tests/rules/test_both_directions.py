@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from profkit.analysis.config_join import Recorded
@@ -15,7 +16,7 @@ from profkit.explain.evidence_counters import Load
 from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
-from profkit.explain.rules import _late_in_forward
+from profkit.explain.rules import _late_in_forward, huge_bucket
 from profkit.explain.rules.base import Cause, from_to
 from profkit.explain.turned import find_gains, turn
 from profkit.plugins import RULES
@@ -198,6 +199,25 @@ def test_more_gradients_are_not_blamed_on_buckets_or_the_optimizer(pair: Pair, n
     buckets = 1 if name == "huge_bucket" else 8
     vars(view.case.after)["exchanges"] = Exchanges(buckets, 200e6, buckets, 0)
     assert _ask(name, view) is None
+
+
+@pytest.mark.parametrize(("backward_ms", "is_named"), [(0, True), (-12, False)])
+def test_few_buckets_are_named_unless_backward_gains_what_the_exchange_loses(
+    pair: Pair, backward_ms: int, is_named: bool
+) -> None:
+    added = {"allreduce": 12, "backward": backward_ms}
+    phases = {name: MEAN_PHASE_NS[name] + ms * MS for name, ms in added.items()}
+    view = pair({"ranks": 2}, {"ranks": 2, "phase_ns": phases})
+    for evidence, buckets in ((view.case.before, 4), (view.case.after, 1)):
+        vars(evidence)["exchanges"] = Exchanges(buckets, 100e6 / buckets, buckets, 0)
+    costs = view.ledger.target
+    # Backward varies by more than the exchange grows, and as much in the mean.
+    noise_ns = 80 * MS * np.sin(np.linspace(0, 4 * np.pi, costs.steps, endpoint=False))
+    parts = {**costs.parts, "backward": costs.parts["backward"] + noise_ns.astype(np.int64)}
+    ledger = dataclasses.replace(view.ledger, target=dataclasses.replace(costs, parts=parts))
+    cause = huge_bucket.find(dataclasses.replace(view.case, ledger=ledger))
+    assert (cause is not None) == is_named
+    assert cause is None or "; allreduce went from" in cause.evidence
 
 
 def test_who_is_late_before_its_forward_is_told_unless_it_waits_there(pair: Pair) -> None:

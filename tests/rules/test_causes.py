@@ -19,6 +19,7 @@ import pytest
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.lateness import WORK, RankWork
 from profkit.analysis.machine_state import MachineState
+from profkit.analysis.trend import find_trend
 from profkit.explain.causes import find_all
 from profkit.explain.evidence import Evidence, Loader
 from profkit.explain.evidence_counters import Load
@@ -594,6 +595,24 @@ def test_a_run_that_becomes_slower_drifts(tmp_path: Path) -> None:
     assert cause.cost_ns is not None
     assert cause.cost_ns.value == pytest.approx(8 * MS, rel=0.25)
     assert _ask("drift", explain(base, _drifting(tmp_path / "steady", 3, 0)).case) is None
+
+
+@pytest.mark.parametrize("added_ns", [0, 16 * MS])
+def test_a_row_drifts_in_steps_that_vary_for_another_reason(tmp_path: Path, added_ns: int) -> None:
+    """The steps of a busy machine vary by more than a part of them grows."""
+    base, target = (_drifting(tmp_path / name, 1, 0) for name in "ab")
+    costs = explain(base, target).case.after.costs
+    steps = costs.steps
+    noise_ns = 60 * MS * np.sin(np.arange(steps) / 9.0) ** 2
+    rising_ns = np.linspace(1 * MS, 1 * MS + added_ns, steps)
+    parts = {**costs.parts, "forward": rising_ns * costs.ranks, "backward": noise_ns}
+    wall_ns = costs.wall_ns + (noise_ns + rising_ns) * costs.ranks
+    noisy = replace(costs, parts=parts, wall_ns=wall_ns.astype(np.int64))
+    whole, part = find_trend(noisy), find_trend(noisy, "forward")
+    assert whole is not None
+    assert not whole.rises
+    assert part is not None
+    assert part.rises == bool(added_ns)
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,15 @@ def test_what_the_rank_catches_up_with_is_said(compare: Compare) -> None:
     assert "less" in late.evidence
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_is_as_late_as_another_one_was_costs_nothing(
+    ranks: int, compare: Compare
+) -> None:
+    base: Added = {0: {"forward": 10}}
+    plant = Plant({1: {"forward": 10}}, 0, (), base=base, ranks=ranks)
+    assert compare(plant).causes == ()
+
+
 def test_lateness_of_the_base_is_said(tmp_path: Path, compare: Compare) -> None:
     plant = Plant({1: {"forward": 16}}, 10, ("forward",), base={1: {"forward": 6}})
     (late,) = compare(plant).causes

@@ -118,6 +118,10 @@ def test_a_setting_that_cannot_affect_the_row_is_not_named(
     assert _kinds(compare({"backward": 34 * MS}, **changed)) == []
 
 
+def test_a_batch_size_that_one_run_does_not_state_is_not_blamed(compare: Compare) -> None:
+    assert _kinds(compare({"backward": 34 * MS}, batch_size=None)) == []
+
+
 @pytest.mark.parametrize(
     ("changed", "kinds"),
     [

@@ -257,8 +257,12 @@ def test_longer_sequences_on_one_rank_are_named(make: Make, known: str) -> None:
     found = causes(even, uneven)
     assert set(found) == {"uneven_lengths"}
     assert cost_ms(found["uneven_lengths"]) == pytest.approx(20.0, rel=0.1)
+    gain = causes(uneven, even)["uneven_lengths"]
+    assert gain.is_gain
+    assert "rank 1" in gain.evidence
     slow = make(longer, more=20.0, config=shapes(100, 100))
     assert "uneven_lengths" not in causes(even, slow)
+    assert "uneven_lengths" not in causes(slow, even)
 
 
 def longer(rank: int, more: float = 0.0) -> Iterator[Action]:

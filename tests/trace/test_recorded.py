@@ -18,6 +18,8 @@ from profkit.analysis.overview import build_overview
 from profkit.analysis.views.code import build_code_view
 from profkit.analysis.views.loader import build_loader_view
 from profkit.analysis.views.ranks import build_ranks_view
+from profkit.explain.explained import explain
+from profkit.explain.verdict import Verdict
 from profkit.trace import Trace, verify
 from profkit.trace.jsonfile import read_json
 from profkit.vocab import Integrity
@@ -119,3 +121,19 @@ def test_one_has_the_lines_of_a_loop_and_of_its_workers() -> None:
     assert "plain_loop.py" in files
     assert any(flame.boxes for flame in view.flames)
     assert not trace.worker_stacks.broken
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "verdict"),
+    [("2", "0", Verdict.REGRESSION), ("0", "2", Verdict.IMPROVEMENT)],
+)
+def test_the_first_comparison_of_a_newcomer_has_a_verdict_and_its_cause(
+    base: str, target: str, verdict: Verdict
+) -> None:
+    before, after = (
+        Trace.open(TRACES / f"recorded-resnet50-workers-{each}") for each in (base, target)
+    )
+    view = explain(before, after)
+    assert view.ledger.verdict is verdict
+    assert [cause.kind for cause in view.causes][:1] == ["input_bound"]
+    assert view.causes[0].is_gain == (verdict is Verdict.IMPROVEMENT)

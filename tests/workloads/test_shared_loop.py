@@ -210,6 +210,17 @@ def test_workers_of_any_start_write_into_one_book(tmp_path: Path) -> None:
     assert len(bad.news()) == 2
 
 
+def test_the_list_of_bad_samples_leaves_no_file_behind() -> None:
+    bad = BadSamples("skip")
+    book = bad.book
+    assert not book.exists()
+    bad.note("a", "no way")
+    assert book.exists()
+    assert len(bad.news()) == 1
+    del bad
+    assert not book.exists()
+
+
 # -- the loop --------------------------------------------------------------------------------------
 
 

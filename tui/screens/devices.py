@@ -91,7 +91,9 @@ class DevicesScreen(RunScreen[DevicesView]):
             table.columns.append(
                 Column(title, figures, lambda figure: str(figure.words), right=True, searched=False)
             )
-        widths = [column.natural_width(range(len(view.curves))) + GAP for column in table.columns]
+        widths = []
+        for column in table.columns:
+            widths.append(column.natural_width(range(len(view.curves))) + GAP)
         room = self.size.width - CURVE_MARGIN - sum(widths)
         if room < MIN_CURVE_WIDTH:
             room = max(1, room + sum(widths[3:]))

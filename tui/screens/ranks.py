@@ -12,9 +12,15 @@ from textual.widgets import Static
 
 from profkit.analysis.views.ranks import RanksView, build_ranks_view
 from profkit.report import view_json
+from profkit.report.sharded_sections import (
+    DIMENSIONS_TITLE,
+    STAGES_TITLE,
+    dimension_notes,
+    stage_notes,
+)
 from profkit.tui.screens.base import Place, RunScreen
-from profkit.tui.widgets import ranks_draw
-from profkit.tui.widgets.draw import lines
+from profkit.tui.widgets import ranks_draw, sharded_draw
+from profkit.tui.widgets.draw import folded, lines
 from profkit.tui.widgets.table import VirtualTable
 
 HEADING_AND_SCROLL_BAR: Final = 2
@@ -40,6 +46,7 @@ class RanksScreen(RunScreen[RanksView]):
     RanksScreen #below { height: 1fr; layout: vertical; overflow-y: auto; }
     RanksScreen #below.-wide { layout: horizontal; }
     RanksScreen #below Vertical { height: auto; width: 1fr; }
+    RanksScreen #below #sharded { width: 2fr; }
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -54,6 +61,14 @@ class RanksScreen(RunScreen[RanksView]):
         yield Static(id="summary")
         yield VirtualTable(id="heat")
         with Horizontal(id="below"):
+            with Vertical(id="sharded"):
+                yield Static(DIMENSIONS_TITLE, classes="title")
+                yield VirtualTable(id="dimensions")
+                yield Static(id="dimension_notes")
+                with Vertical(id="pipeline"):
+                    yield Static(STAGES_TITLE, classes="title")
+                    yield VirtualTable(id="stages")
+                    yield Static(id="stage_notes")
             with Vertical(id="waiting"):
                 yield Static("Who waits for whom", classes="title")
                 yield VirtualTable(id="waits", empty="no rank waits for another")
@@ -78,7 +93,10 @@ class RanksScreen(RunScreen[RanksView]):
         self.query_one("#below").set_class(self.size.width >= SIDE_BY_SIDE_WIDTH, "-wide")
         summary = ranks_draw.summary_lines(view, self.palette)
         self.query_one("#summary", Static).update(lines(summary))
+        sharded, pipeline = view.sharded, view.sharded.pipeline if view.sharded else None
         tables = {
+            "dimensions": sharded_draw.dimension_columns(sharded),
+            "stages": sharded_draw.stage_columns(pipeline),
             "heat": ranks_draw.heat_columns(view, deviations=self._deviations, plain=self.plain),
             "waits": ranks_draw.wait_columns(view),
             "sizes": ranks_draw.size_columns(view),
@@ -96,6 +114,14 @@ class RanksScreen(RunScreen[RanksView]):
         waits.empty = "no rank waits for another"
         if view.waits is None:
             waits.empty = f"inconclusive: {view.why_no_waits}"
+        self.query_one("#sharded").display = sharded is not None
+        self.query_one("#pipeline").display = pipeline is not None
+        if sharded is not None:
+            words = " ".join(dimension_notes(sharded))
+            self.query_one("#dimension_notes", Static).update(folded((words, None)))
+        if pipeline is not None:
+            words = " ".join(stage_notes(pipeline))
+            self.query_one("#stage_notes", Static).update(folded((words, None)))
         self.query_one("#waiting").display = bool(view.collectives)
         self.query_one("#links").display = bool(view.sizes)
         self.query_one("#windows").display = bool(view.in_windows)
@@ -118,6 +144,8 @@ class RanksScreen(RunScreen[RanksView]):
             self.go("timeline", Place(rank=self.view.ranks[message.row].rank))
         elif message.table.id == "waits" and self.view.waits:
             self.go("timeline", Place(rank=self.view.waits[message.row].late_rank))
+        elif message.table.id == "stages" and self.view.sharded and self.view.sharded.pipeline:
+            self.go("timeline", Place(rank=self.view.sharded.pipeline.stages[message.row].rank))
 
     def look_at(self, place: Place) -> None:
         if self.view is None:

@@ -177,7 +177,9 @@ class Canvas(Widget, can_focus=True):
             if row.note == READING:
                 note += look.char(" …", " ...")
             text = fit(note, len(cells), plain=look.plain)
-            cells = [(char, look.palette.style("dim")) for char in text]
+            cells = []
+            for char in text:
+                cells.append((char, look.palette.style("dim")))
         self._draw_cursor(cells, row, look, here=here)
         lines = [self._line(f"{pointer}{rank} {label}", style, cells, look)]
         if self._row_height > 1:

@@ -84,7 +84,9 @@ class Sight:
         request = Request(self.window, shown, self.group, self.expanded, self.at_least_ns)
         self.request = request
         self.view = view_timeline(self.timeline, request, wait=False, before=self.view)
-        keys = [RowKey(row.rank, row.group, row.label) for row in self.view.rows]
+        keys = []
+        for row in self.view.rows:
+            keys.append(RowKey(row.rank, row.group, row.label))
         row_ranks = [key.rank for key in keys]
         if self._key in keys:
             self.row = keys.index(self._key)

@@ -122,6 +122,8 @@ def cause_lines(view: Explained, palette: Palette) -> Iterator[Text]:
         kind = (f"{number} {ledger_text.cause_name(found)}: ", role)
         yield folded(kind, (cost, palette.style("title")))
         yield folded((f"  {found.evidence}", palette.style("dim")))
+        if words := ledger_text.without_words(found):
+            yield folded((f"  {words}", palette.style("dim")))
         if found.remedy:
             yield folded(("  try: ", palette.style("good")), (found.remedy, None))
     is_gain = view.ledger.total.delta.value < 0

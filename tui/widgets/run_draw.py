@@ -10,9 +10,11 @@ from typing import NamedTuple
 from rich.style import Style
 from rich.text import Text
 
+from profkit.analysis.change_words import say_change
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.views.run import Part, RunView
 from profkit.report import as_text
+from profkit.report.compiling_section import compiled_line
 from profkit.report.log_words import coverage, log_quality, sample_unit
 from profkit.report.words import interval_range, share_range
 from profkit.text import duration, percent, significant
@@ -35,6 +37,9 @@ SCREEN_OF = {
 """The screen with details of a part; the timeline has those of all others."""
 
 BAR_WIDTH = 16
+
+MOST_CHANGES = 3
+"""Changes of the step time that the screen shows; `profkit report` has more."""
 
 
 class PartKey(NamedTuple):
@@ -143,6 +148,10 @@ def quality_lines(view: RunView, palette: Palette) -> Iterator[Text]:
     if run.first_loss is not None and run.last_loss is not None:
         first, last = significant(run.first_loss, 5), significant(run.last_loss, 5)
         rows.append(("loss", f"{first} at the first step, {last} at the last"))
+    for change in run.changes[:MOST_CHANGES]:
+        rows.append(("change", say_change(change)))
+    if run.compiling is not None:
+        rows.append(("compiling", compiled_line(run)))
     quality = "; ".join([*run.quality, *log_quality(run)])
     rows.append(("data quality", quality or "complete, no rows dropped"))
     for flag in run.flags:

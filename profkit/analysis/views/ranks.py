@@ -25,9 +25,10 @@ from profkit.analysis.exchange import (
     match_collectives,
 )
 from profkit.analysis.intervals import covered_each, union_length
-from profkit.analysis.notices import is_log
+from profkit.analysis.notices import is_log, others_in_log
 from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.phases import UNKNOWN, step_times
+from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.views.window_collectives import WindowCollective, window_collectives
 from profkit.errors import UnreadableError
 from profkit.trace import Trace
@@ -82,6 +83,8 @@ class RanksView:
     sizes: tuple[SizeUse, ...]
     in_windows: tuple[WindowCollective, ...]
     """Those with most time first."""
+    sharded: ShardedExchange | None
+    """The exchange by dimension, if the job is sharded and its waits were timed."""
 
     @property
     def most_deviating(self) -> tuple[int, str, float] | None:
@@ -119,7 +122,7 @@ def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksVie
         why_no_waits = f"{missing:,} of {found.count:,} collectives were not recorded on all ranks"
     others = trace.manifest.world_size - 1
     if is_log(trace) and others > 0:
-        why_no_waits = f"the log is of one rank and says nothing about the other {others:,}"
+        why_no_waits = others_in_log(trace.manifest.config, others)
     if not why_no_waits:
         waits = find_waits(found, basis.spans, used)
     return RanksView(
@@ -135,6 +138,7 @@ def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksVie
         late_rank=basis.late_rank(exchange),
         sizes=size_use(trace.collectives, used, ceilings),
         in_windows=window_collectives(trace),
+        sharded=sharded_exchange(trace, basis),
     )
 
 

@@ -12,16 +12,17 @@ from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, REST, RunCosts, r
 from profkit.analysis.device_clock import WORKS
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Ints
-from profkit.analysis.overview import Overview, build_overview, estimate_parts
+from profkit.analysis.overview import Overview, build_overview
+from profkit.analysis.phase_shares import estimate_parts
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.selection import EPOCH_START
+from profkit.analysis.selection import COMPILING, EPOCH_START
 from profkit.analysis.views.pictures import StepPoint, step_points
 from profkit.text import duration, percent, plural
 from profkit.trace import Trace
 from profkit.vocab import Phase
 
 _TRAINS = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value, REST)
-_COSTLY_STEPS = (EPOCH_START, EVALUATION, OUTLIER)
+_COSTLY_STEPS = (EPOCH_START, COMPILING, EVALUATION, OUTLIER)
 """Reasons for excluding steps in which the job does something that it will do again."""
 
 _MEANINGS = {
@@ -159,8 +160,6 @@ def _why_host_hides(costs: RunCosts) -> str:
 
 def _evidence(part: Part, overview: Overview) -> str:
     words = _MEANINGS.get(part.name, "")
-    if part.name == Phase.ALLREDUCE.value:
-        words = overview.exchange_meaning
     if part.inside:
         pieces = []
         for each in sorted(part.inside, key=lambda each: -each.step_ns.value):

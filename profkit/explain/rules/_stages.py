@@ -10,9 +10,20 @@ from profkit.analysis.estimate import Estimate, estimate_ratios, scale, subtract
 from profkit.analysis.place_costs import PIPELINE, Pipeline, cost_pipeline
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import places_of
-from profkit.explain.rules.base import Case, here, is_material, other_side
+from profkit.explain.rules.base import (
+    Case,
+    Cause,
+    all_of,
+    here,
+    is_material,
+    other_side,
+    share_of,
+)
 from profkit.text import duration
 from profkit.vocab import Phase
+
+EXPLAINS = ("exposed_communication", "late_rank", "time_outside_phases", "tiny_collectives")
+"""The kinds of causes whose time a longer stage explains."""
 
 MIN_EXCESS_SHARE = 0.1
 """Stages of a healthy pipeline differ by less than this share of what they compute."""
@@ -67,7 +78,20 @@ def find_uneven(case: Case) -> Uneven | None:
     return Uneven(longest.rank, longest.stages, has_last, excess, known, cost_ns)
 
 
-def describe(case: Case, uneven: Uneven) -> str:
+def stage_cause(kind: str, case: Case, uneven: Uneven, remedy: str) -> Cause:
+    """Return the cause of this kind, with what the other ranks wait."""
+    return Cause(
+        kind,
+        uneven.cost_ns,
+        share_of(uneven.cost_ns.value, case.ledger),
+        _describe(case, uneven),
+        remedy,
+        takes=all_of(*EXPLAINS),
+        rows=(Phase.FORWARD.value, Phase.BACKWARD.value, Phase.ALLREDUCE.value),
+    )
+
+
+def _describe(case: Case, uneven: Uneven) -> str:
     """Return how much longer a rank of the pipeline computes, in both runs."""
     what = f"rank {uneven.rank}"
     if uneven.stages:

@@ -11,6 +11,7 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import find_readings
 from profkit.explain.evidence_kernels import Windows
 from profkit.explain.rules.base import (
+    SETTING_CHANGED,
     Case,
     Cause,
     all_of,
@@ -38,6 +39,7 @@ MANY_CASTS_SHARE = 0.1
 """Casts are worth reporting if they add more than this share of the kernels' time."""
 
 EXPLAINS = ("layout_copies", "launch_bound", "optimizer_unfused")
+PRECISION = "precision"
 _REMEDY = (
     "see which of these it is: NHWC and sizes that are multiples of 8, larger batches, fewer casts "
     "(whole blocks in autocast); on a CPU, check that it has the instructions; "
@@ -60,22 +62,26 @@ def find(case: Case) -> Cause | None:
         words += _reasons(case.before.windows, case.after.windows)
     whole = cost(row, ledger)
     price = share = None
-    if is_material(whole.value, ledger) and is_clear(whole, ledger):
+    if is_material(whole.value, ledger) and is_clear(whole, ledger, is_recorded=True):
         price, share = whole, share_of(whole.value, ledger)
+    explains: tuple[str, ...] = EXPLAINS
+    knobs = {each.name for each in ledger.differences if any(map(each.can_affect, COMPUTE))}
+    if knobs <= {PRECISION}:
+        explains += (SETTING_CHANGED,)
     return Cause(
         "amp_without_effect",
         price,
         share,
         "; ".join(words),
         _REMEDY,
-        takes=all_of(*EXPLAINS),
+        takes=all_of(*explains),
         rows=COMPUTE,
     )
 
 
 def is_mixed(manifest: RunManifest, evidence: Evidence) -> bool:
     """Return true if a run trains in mixed precision, by its setting or by what its hooks saw."""
-    precision = manifest.config.get("precision")
+    precision = manifest.config.get(PRECISION)
     if precision:
         return str(precision) not in FULL_PRECISIONS
     return evidence.figure(saw_autocast)

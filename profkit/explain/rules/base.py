@@ -95,6 +95,8 @@ class Cause:
     """Kinds whose cost was subtracted from this one by its rule."""
     is_gain: bool = False
     """True if the target costs that much less, because the base has the cause."""
+    without_ns: Estimate | None = None
+    """What a step of the target would have taken without it, by a replay; null if unknown."""
 
     @classmethod
     def from_row(
@@ -124,10 +126,13 @@ class Cause:
 Rule: TypeAlias = Callable[[Case], "Cause | None"]
 
 
-def is_clear(cost_ns: Estimate, ledger: Ledger) -> bool:
-    """Return true if the interval of a cost begins far enough above zero."""
+def is_clear(cost_ns: Estimate, ledger: Ledger, *, is_recorded: bool = False) -> bool:
+    """Return true if the interval of a cost begins far enough above zero.
+
+    Chance makes no setting differ, so what `is_recorded` needs no gap.
+    """
     clear = MIN_LOW_BOUND_WITHOUT_GAP
-    if grew(ledger.total, ledger):
+    if is_recorded or grew(ledger.total, ledger):
         clear = MIN_LOW_BOUND_WITH_GAP
     return cost_ns.low is not None and cost_ns.low > clear * cost_ns.value
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.trend import find_trend
+from profkit.analysis.trend import Trend, find_trend
 from profkit.explain.rules.base import Case, Cause, all_of, here, is_material, share_of
 from profkit.text import duration, percent
 
@@ -15,20 +15,30 @@ _REMEDY = (
 
 
 def find(case: Case) -> Cause | None:
-    """Compare what the trends of both runs add to their average steps."""
-    ledger, after = case.ledger, find_trend(case.after.costs)
-    if after is None or not after.rises:
-        return None
-    before = find_trend(case.before.costs)
-    added = after.added_ns
-    if before is not None:
-        added = _subtract(after.added_ns, before.added_ns)
-    if not is_material(added.value, ledger) or (added.low or 0.0) <= 0:
-        return None
+    """Compare what the trends of both runs add to their average steps.
+
+    Where other work hides the trend of the steps, that of the row which grew most may show.
+    """
+    ledger = case.ledger
+    top = max(ledger.rows, key=lambda row: row.delta.value, default=None)
+    for row in (None, top):
+        part = row.name if row is not None else None
+        after = find_trend(case.after.costs, part)
+        if after is None or not after.rises:
+            continue
+        before = find_trend(case.before.costs, part)
+        added = _subtract(after.added_ns, before.added_ns) if before else after.added_ns
+        if is_material(added.value, ledger) and (added.low or 0.0) > 0:
+            return _blame(case, after, added, part)
+    return None
+
+
+def _blame(case: Case, after: Trend, added: Estimate, part: str | None) -> Cause:
     evidence = (
-        f"{here(ledger)}"
-        f"the step goes from {duration(after.first_ns)} to {duration(after.last_ns)} over the run "
-        f"and rises {percent(after.share_rising, 0)} of the time"
+        f"{here(case.ledger)}"
+        f"{part or 'the step'} goes from {duration(max(0.0, after.first_ns))} to "
+        f"{duration(after.last_ns)} over the run and rises {percent(after.share_rising, 0)} of "
+        "the time"
     )
     detail = ""
     for reason in ("power", "heat", "power_brake"):
@@ -39,11 +49,12 @@ def find(case: Case) -> Cause | None:
     return Cause(
         "drift",
         added,
-        share_of(added.value, ledger),
+        share_of(added.value, case.ledger),
         evidence,
         _REMEDY,
         detail=detail,
         takes=all_of(*EXPLAINS),
+        rows=(part,) if part else (),
     )
 
 

@@ -9,9 +9,10 @@ import pyarrow.compute as pc
 from profkit.analysis.columns import durations, rows_of_rank
 from profkit.analysis.config_join import NOT_SAID
 from profkit.analysis.costs import INPUT, REST
-from profkit.analysis.exchange import MESSAGES, exposed_windows
+from profkit.analysis.exchange import exposed_windows
 from profkit.analysis.exposed import TRANSFER, WAITING
 from profkit.analysis.intervals import covered_each
+from profkit.analysis.pipelines import MESSAGES
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Row
 from profkit.explain.rules.base import (

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from profkit.explain.ledger import sum_rows
+from profkit.explain.ledger import Ledger, Row, sum_rows
 from profkit.explain.rules.base import EXCHANGE, Case, Cause, from_to, grew, in_time
 from profkit.explain.rules.tiny_buckets import MAX_BYTES_RATIO
 from profkit.text import byte_size
+from profkit.vocab import Phase
 
 EXPLAINS = ("exposed_communication", "late_rank")
+MIN_BOTH_SHARE = 0.5
+"""Backward and exchange together must be longer by this share of the exchange's growth."""
+
 _REMEDY = (
     "smaller buckets (bucket_cap_mb in DDP, comm_buffer_size in Paddle's DataParallel), so that "
     "the first ones leave while gradients are still computed"
@@ -18,8 +22,8 @@ def find(case: Case) -> Cause | None:
     ledger, before, after = case.ledger, case.before.exchanges, case.after.exchanges
     if before is None or after is None or not after.buckets or after.buckets >= before.buckets:
         return None
-    row = sum_rows(ledger, "backward and exchange", EXCHANGE)
-    if not grew(row, ledger):
+    row = _grown_row(ledger)
+    if row is None:
         return None
     ratio = 0.0
     if before.message_bytes:
@@ -34,5 +38,19 @@ def find(case: Case) -> Cause | None:
     for each in ledger.beside:
         if each.name == "allreduce under backward":
             evidence += f"what backward hides went from {from_to(each, ledger)} per step; "
-    evidence += f"backward and exchange went from {from_to(row, ledger)} per step"
+    evidence += f"{row.name} went from {from_to(row, ledger)} per step"
     return Cause.from_row("huge_bucket", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+
+
+def _grown_row(ledger: Ledger) -> Row | None:
+    """Return backward and exchange together, or the exchange alone.
+
+    A backward that varies may hide by how much both have grown.
+    """
+    both = sum_rows(ledger, "backward and exchange", EXCHANGE)
+    if grew(both, ledger):
+        return both
+    exchange = ledger.find(Phase.ALLREDUCE.value)
+    if exchange is None or not grew(exchange, ledger):
+        return None
+    return exchange if both.delta.value >= MIN_BOTH_SHARE * exchange.delta.value else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from profkit.analysis.costs import INPUT
 from profkit.analysis.device_times import PhaseClock
-from profkit.analysis.estimate import Estimate, scale
+from profkit.analysis.estimate import Estimate, scale, subtract
 from profkit.analysis.exchange import LateRank
 from profkit.analysis.lateness import Lateness
 from profkit.analysis.line_changes import LineChange
@@ -33,6 +33,9 @@ from profkit.vocab import Phase
 
 MIN_LATE_SHARE = 0.05
 """Ranks of a healthy run differ by a few percent of a step; a late one by at least this share."""
+
+MIN_WAITS_SHARE = 0.5
+"""The waits of the others grow by at least this share of a late rank's cost to them."""
 
 KINDS_BY_ROW = {
     INPUT: ("input_bound", "input_stalls"),
@@ -149,7 +152,23 @@ def _is_late(case: Case, growth: Growth, *, has_trade: bool) -> bool:
     excess = scale(late.excess, case.ledger.batch_factor(case.after.step_samples))
     if not (_stands_out(growth.cost_ns, case) and _stands_out(excess, case)):
         return False
-    return has_trade or late.whole_ns >= MIN_WHOLE_SHARE * late.excess.value
+    if has_trade:
+        return True
+    return late.whole_ns >= MIN_WHOLE_SHARE * late.excess.value and _wait_longer(case, growth)
+
+
+def _wait_longer(case: Case, growth: Growth) -> bool:
+    """Return true if ranks wait longer for the latest one than in the base.
+
+    If another rank was as late there, nothing is lost: it is only another one now.
+    """
+    before, after = case.before.work.waits(), case.after.work.waits()
+    if after is None or before is None:
+        return after is not None
+    longer = subtract(after, before)
+    ranks = case.after.costs.ranks
+    least_ns = MIN_WAITS_SHARE * growth.cost_ns.value * (ranks - 1) / ranks
+    return longer.low is not None and longer.low > 0 and longer.value >= least_ns
 
 
 def _describe_waiting(case: Case, late: Lateness, traded_ns: float | None) -> str:

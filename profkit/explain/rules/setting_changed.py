@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from profkit.analysis.config_join import NOT_SAID, Difference
 from profkit.analysis.estimate import scale
-from profkit.explain.ledger import Row, Verdict, judge, sum_rows
+from profkit.explain.ledger import Ledger, Row, Verdict, judge, sum_rows
 from profkit.explain.rules import host_busy
 from profkit.explain.rules.base import (
     Case,
@@ -38,13 +38,13 @@ def find(case: Case) -> Cause | None:
     """Return what all rows cost that grew and that the same settings can affect."""
     ledger = case.ledger
     top = max(ledger.rows, key=lambda each: each.delta.value, default=None)
-    if top is None or not grew(top, ledger) or not grew(ledger.total, ledger):
+    if top is None or not grew(top, ledger) or not _may_have_grown(ledger):
         return None
     knobs = _knobs(case, top)
     is_batch = not knobs
     if is_batch and case.base.world_size == case.target.world_size and ledger.per_sample:
         # What a step takes whatever its batch is less per sample in a larger one.
-        knobs = [each for each in ledger.differences if each.name == "batch_size"]
+        knobs = [each for each in _stated(ledger) if each.name == "batch_size"]
     if not knobs:
         return None
     names, base_ns, on_host = [], ledger.total.base.value, trains_on_host(case)
@@ -68,6 +68,13 @@ def find(case: Case) -> Cause | None:
     return _without_others(case, cause)
 
 
+def _may_have_grown(ledger: Ledger) -> bool:
+    """Return true unless the whole step has stayed as it was, or is shorter."""
+    total = ledger.total
+    is_unclear = judge(total.delta, total.base.value) is Verdict.CANNOT_JUDGE
+    return grew(total, ledger) or (is_unclear and total.delta.value > 0)
+
+
 def _without_others(case: Case, cause: Cause) -> Cause | None:
     """Return the cause less what processes outside the run cost, which `host_busy` measured."""
     busy = host_busy.find(case)
@@ -88,12 +95,16 @@ def _without_others(case: Case, cause: Cause) -> Cause | None:
     )
 
 
+def _stated(ledger: Ledger) -> list[Difference]:
+    """Return the differences that both runs state: of the others, nobody knows if they differ."""
+    return [each for each in ledger.differences if NOT_SAID not in {each.base, each.target}]
+
+
 def _knobs(case: Case, row: Row) -> Sequence[Difference]:
     """Return the settings that both runs state, that differ, and that can affect a row."""
     found, on_host = [], trains_on_host(case)
-    for each in case.ledger.differences:
-        is_stated = NOT_SAID not in {each.base, each.target}  # else nobody knows if it differs
-        if is_stated and each.name not in _SIZES and each.can_affect(row.name, on_host=on_host):
+    for each in _stated(case.ledger):
+        if each.name not in _SIZES and each.can_affect(row.name, on_host=on_host):
             found.append(each)
     named = {each.name for each in found}
     return [each for each in found if named.isdisjoint(_SAYS_LESS.get(each.name, ()))]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from profkit.analysis.exchange import MESSAGES
 from profkit.analysis.exchange_places import Place
+from profkit.analysis.pipelines import MESSAGES
 from profkit.analysis.place_costs import PlaceCost
 from profkit.explain.ledger import Row
 from profkit.explain.rules._sharded import MAX_BYTES_RATIO, Traffic, compared, costs_of, traffic

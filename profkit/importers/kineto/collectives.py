@@ -148,7 +148,9 @@ def operation_of(args: dict[str, Any], kernel: str, operator: str = "") -> str:
     found = _KERNEL_OP.search(kernel)
     if found and found[1].casefold() == "sendrecv" and _ALL_TO_ALL.search(operator):
         return OPS["alltoall"]
-    return OPS[found[1].casefold()] if found else "other"
+    if found:
+        return OPS[found[1].casefold()]
+    return "other"
 
 
 def _count_elements(shapes: Any) -> int:

@@ -130,7 +130,9 @@ def sort_out(trace: ChromeTrace, gate: TimeGate) -> Events:
 
 def plain_name(name: str) -> str:
     """Return the name without the duration that Paddle adds to it."""
-    return _PADDLE_DURATION.sub("", name) if name.endswith("]") else name
+    if name.endswith("]"):
+        return _PADDLE_DURATION.sub("", name)
+    return name
 
 
 def thread_names(trace: ChromeTrace) -> dict[tuple[int, int], str]:

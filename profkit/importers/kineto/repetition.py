@@ -41,7 +41,11 @@ def find_period_starts(names: npt.NDArray[np.integer], times: Ints) -> Ints:
                 continue
             if not _repeats(names, length):
                 continue
-            return _at_longest_pause(len(names), length, times)
+            # A step begins at the place of a period before which the host pauses longest.
+            pauses = np.diff(times, prepend=times[:1])
+            whole = len(names) // length * length
+            usual = np.median(pauses[:whole].reshape(-1, length), axis=0)
+            return np.arange(int(np.argmax(usual)), len(names), length)
     return nothing
 
 
@@ -53,11 +57,3 @@ def _repeats(names: npt.NDArray[np.integer], length: int) -> bool:
     parts = np.add.reduceat(alike, np.arange(0, len(alike), length))
     sizes = np.minimum(length, len(alike) - np.arange(0, len(alike), length))
     return bool((parts >= MIN_ALIKE * sizes).all())
-
-
-def _at_longest_pause(count: int, length: int, times: Ints) -> Ints:
-    """Return the starts of whole periods, at the place before which the host pauses longest."""
-    pauses = np.diff(times, prepend=times[:1])
-    whole = count // length * length
-    usual = np.median(pauses[:whole].reshape(-1, length), axis=0)
-    return np.arange(int(np.argmax(usual)), count, length)

@@ -24,7 +24,10 @@ def find_fast_ends(log: ParsedLog) -> dict[str, float] | None:
     """Return the step times with and without idle workers in ns, without waits; null if equal."""
     if log.times is Mean.STEP:
         return None
-    records = [each for each in log.steady if each.step_s is not None and each.epoch is not None]
+    records = []
+    for each in log.steady:
+        if each.step_s is not None and each.epoch is not None:
+            records.append(each)
     ends: list[float] = []
     others: list[float] = []
     for (before, record), (_, after) in itertools.pairwise(itertools.pairwise(records)):

@@ -42,7 +42,9 @@ def _batch(word: str) -> int | None:
 
 def _batch_in(pattern: str, name: str) -> int | None:
     found = re.search(pattern, name)
-    return _batch(found[1]) if found else None
+    if found:
+        return _batch(found[1])
+    return None
 
 
 def _amp(word: str) -> str:
@@ -144,10 +146,15 @@ def settle_precision(facts: Mapping[str, Any]) -> str | None:
     names = ["precision", "autocast", "data_type"]
     if not facts.get("autocast"):
         names.append("amp_level")
-    stated = [facts[name] for name in names if facts.get(name)]
+    stated = []
+    for name in names:
+        if facts.get(name):
+            stated.append(facts[name])
     if not stated:
         return None
-    return _AMP if _AMP in stated else _FP32
+    if _AMP in stated:
+        return _AMP
+    return _FP32
 
 
 def read_facts(line: Line, found: Found) -> None:
@@ -177,7 +184,9 @@ class NameHints:
 
     @property
     def world_size(self) -> int | None:
-        return self.world_sizes[0] if len(self.world_sizes) == 1 else None
+        if len(self.world_sizes) == 1:
+            return self.world_sizes[0]
+        return None
 
 
 _CARDS_IN_NAME = (

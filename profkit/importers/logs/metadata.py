@@ -137,7 +137,9 @@ def _samples_of_update(records: Sequence[Record], stated: Sequence[Stated]) -> f
     for each in stated:
         if each.what == "throughput" and each.value > 0 and passed:
             samples = each.value * statistics.median(passed)
-            return samples if samples >= 1 else None
+            if samples >= 1:
+                return samples
+            return None
     return None
 
 

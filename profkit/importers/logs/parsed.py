@@ -188,7 +188,9 @@ class ParsedLog:
                 if record.step_s is not None:
                     total += record.step_s * record.steps
                     count += record.steps
-        return total / count if count else None
+        if count:
+            return total / count
+        return None
 
     @property
     def mean_throughput(self) -> float | None:
@@ -202,5 +204,9 @@ class ParsedLog:
                     samples += record.steps * record.samples
                     seconds += record.steps * record.step_s
         if self.epochs and self.mean_step_s:
-            return statistics.median(sizes) / self.mean_step_s if sizes else None
-        return samples / seconds if seconds > 0 else None
+            if sizes:
+                return statistics.median(sizes) / self.mean_step_s
+            return None
+        if seconds > 0:
+            return samples / seconds
+        return None

@@ -95,7 +95,10 @@ def _wait_from_throughputs(record: Record, step_s: float) -> float | None:
 
 def estimate_batch(records: Sequence[Record]) -> float | None:
     """Estimate a step's samples from throughput and step time, else time between lines."""
-    sizes = [each.throughput * each.step_s for each in records if each.throughput and each.step_s]
+    sizes = []
+    for each in records:
+        if each.throughput and each.step_s:
+            sizes.append(each.throughput * each.step_s)
     if not sizes:
         for before, after in itertools.pairwise(records):
             passed_s = _seconds_since(before, after)

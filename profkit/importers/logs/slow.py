@@ -142,7 +142,9 @@ def _far_above_median(records: Sequence[Record]) -> set[int]:
     spread = MAD_TO_DEVIATION * statistics.median(abs(each - usual) for each in times)
     limit = usual + max(_SPREADS * spread, _LONGER * usual)
     slow = {each.line for each in records if _step_s(each) > limit}
-    return slow if len(slow) <= _MOST_SLOW * len(records) else set()
+    if len(slow) <= _MOST_SLOW * len(records):
+        return slow
+    return set()
 
 
 def _step_s(record: Record) -> float:
@@ -164,17 +166,26 @@ def _mean_wait(records: Sequence[Record]) -> float | None:
         if each.data_s is not None:
             waited_s += each.data_s * each.steps
             steps += each.steps
-    return waited_s / steps if steps else None
+    if steps:
+        return waited_s / steps
+    return None
 
 
 def _excess_s(records: Sequence[Record], slow: set[int]) -> float:
     """Return what the slow lines add to the average step."""
-    others = [each for each in records if each.line not in slow]
-    return _mean(records) - _mean(others) if slow and others else 0.0
+    others = []
+    for each in records:
+        if each.line not in slow:
+            others.append(each)
+    if slow and others:
+        return _mean(records) - _mean(others)
+    return 0.0
 
 
 def _distance(slow: Sequence[Record]) -> float | None:
-    gaps = [after.index - before.index for before, after in itertools.pairwise(slow)]
+    gaps = []
+    for before, after in itertools.pairwise(slow):
+        gaps.append(after.index - before.index)
     if len(gaps) < _FEWEST_IN_GROUP - 1:
         return None
     mean = statistics.fmean(gaps)
@@ -187,4 +198,6 @@ def _distance(slow: Sequence[Record]) -> float | None:
 
 
 def _in_ns(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e9 * seconds
+    if seconds is None:
+        return None
+    return 1e9 * seconds

@@ -137,7 +137,9 @@ def number_after(text: str, label: str) -> float | None:
     if label not in text:
         return None
     found = compile_label(label).search(text)
-    return as_number(found[1]) if found else None
+    if found:
+        return as_number(found[1])
+    return None
 
 
 def as_number(word: str | None) -> float | None:
@@ -148,7 +150,9 @@ def as_number(word: str | None) -> float | None:
         value = float(word)
     except ValueError:
         return None
-    return value if _SMALLEST <= abs(value) <= _LARGEST or value == 0 else None
+    if _SMALLEST <= abs(value) <= _LARGEST or value == 0:
+        return value
+    return None
 
 
 def as_count(word: str | None, most: int = 10**12) -> int | None:

@@ -59,7 +59,10 @@ def _keep(line: Line, found: Found, name: str, values: Iterator[str] | list[str]
         if found.records and "load" not in name:
             found.evaluation_lines.append(line.number)
         return
-    times = [time for time in map(as_number, values) if time is not None]
+    times = []
+    for time in map(as_number, values):
+        if time is not None:
+            times.append(time)
     places: dict[str, int] = found.memory.setdefault("timer_places", {})
     if not times or not found.records or (name not in places and len(places) >= MOST_TIMERS):
         return

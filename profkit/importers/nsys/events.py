@@ -170,7 +170,9 @@ def read_payload(name: str, text: str, blob: Any) -> dict[str, Any]:
             found = json.loads(text, parse_int=str, parse_float=str)
         except (ValueError, RecursionError):
             return {}
-        return _check_size(found) if isinstance(found, dict) else {}
+        if isinstance(found, dict):
+            return _check_size(found)
+        return {}
     size = 16 if name in _SHORT_PAYLOADS else 24
     is_group = name in {_GROUP_START, _GROUP_END}
     if is_group or not isinstance(blob, bytes) or len(blob) < size:

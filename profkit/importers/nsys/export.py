@@ -160,7 +160,9 @@ class Export:
         for place, string in enumerate(kernels["demangledName"].tolist()):
             kernel_names.append(self._strings.get(string) or self._text(short_names[place]))
         kinds = copies["copyKind"].tolist()
-        copy_names = [_COPY_KINDS.get(kind, f"Memcpy of kind {kind}") for kind in kinds]
+        copy_names = []
+        for kind in kinds:
+            copy_names.append(_COPY_KINDS.get(kind, f"Memcpy of kind {kind}"))
         calls, ranges = activity.calls, activity.ranges
         if process != MISSING:
             own = process_of(process)

@@ -141,7 +141,9 @@ def _offset(one: Side, other: Side) -> int | None:
         return None
     begun = np.maximum(one.start[mine], other.start[theirs])
     together = begun < np.minimum(one.end[mine], other.end[theirs])
-    return offset if together.mean() >= MIN_OVERLAPPING else None
+    if together.mean() >= MIN_OVERLAPPING:
+        return offset
+    return None
 
 
 def _rename(columns: Mapping[str, Any], side: Side, name: str) -> None:

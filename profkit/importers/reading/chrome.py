@@ -151,7 +151,9 @@ def _read_arguments(raw: bytes | dict[str, Any]) -> dict[str, Any]:
         value = decoder().decode(text)
     except (ValueError, RecursionError):
         value = forgive(text + "]", 0)[0]
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 class _Text:
@@ -207,7 +209,12 @@ class _Text:
         size = _FIRST_CHARACTERS
         while True:
             text = self.block[self.at : self.at + size].decode("utf-8", "surrogateescape")
-            value, end = self._decode(text)
+            try:
+                value, end = decoder().raw_decode(text)
+            except RecursionError:
+                raise self.error("it is nested too deeply") from None
+            except ValueError:  # it is not whole
+                value, end = None, len(text)
             if end < len(text) or (self.final and value is not None):
                 self.at += len(text[:end].encode("utf-8", "surrogateescape"))
                 return value
@@ -217,15 +224,6 @@ class _Text:
                 size *= 4
             elif not self.more() and value is None:
                 raise self.error("it ends early, or is no JSON")
-
-    def _decode(self, text: str) -> tuple[Any, int]:
-        """Return the first value and its end; null and the text's end if it is not whole."""
-        try:
-            return decoder().raw_decode(text)
-        except RecursionError:
-            raise self.error("it is nested too deeply") from None
-        except ValueError:
-            return None, len(text)
 
     def error(self, what: str) -> UnreadableError:
         return UnreadableError(f"{self._shown}: not a Chrome trace: {what}")

@@ -125,7 +125,9 @@ def _write_statuses(run: Path, rows: CollectiveRows) -> None:
     """Write what `profkit why` compares: the last collectives of each rank."""
     folder = run / FOLDER
     for rank, calls in rows.calls.items():
-        members = [max(call.members, default=0) + 1 for call in calls]
+        members = []
+        for call in calls:
+            members.append(max(call.members, default=0) + 1)
         status = Status(
             rank,
             min(max([rows.world_size, rank + 1, *members]), MAX_RANKS),

@@ -55,4 +55,6 @@ def triples(values: Array, valid: Bools) -> pa.Array:
 
 
 def _bitmap(valid: Bools | None) -> pa.Buffer | None:
-    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    if valid is None:
+        return None
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))

@@ -52,7 +52,9 @@ def forgive(text: str, offset: int) -> tuple[dict[str, Any] | None, int]:
         value, at = _value(text, 0, 0)
     except (_WrongError, IndexError, RecursionError):
         return None, 0
-    return (value, offset + at) if isinstance(value, dict) else (None, 0)
+    if isinstance(value, dict):
+        return value, offset + at
+    return None, 0
 
 
 def _skip_space(text: str, at: int) -> int:

@@ -74,7 +74,9 @@ class RankFile:
     def distributed(self) -> Mapping[str, Any]:
         """The file's own description of the distributed job."""
         found = self.trace.header.get("distributedInfo")
-        return found if isinstance(found, dict) else {}
+        if isinstance(found, dict):
+            return found
+        return {}
 
     @property
     def rank(self) -> int | None:
@@ -92,13 +94,17 @@ class RankFile:
 def stated_rank(path: Path, head: bytes) -> int | None:
     """Return the rank that a file's beginning states, else that of its name."""
     found = _RANK_IN_HEAD.search(head)
-    return int(found[1]) if found else rank_in_name(path)
+    if found:
+        return int(found[1])
+    return rank_in_name(path)
 
 
 def rank_in_name(path: Path) -> int | None:
     """Return the rank in a file's name, as in `worker3` and `rank_3`, or null."""
     found = _RANK_IN_NAME.search(path.name)
-    return int(found[1]) if found else None
+    if found:
+        return int(found[1])
+    return None
 
 
 def name_of_run(paths: Sequence[Path]) -> str:

@@ -159,7 +159,17 @@ class Scanner:
             text = plain(name) if isinstance(name, str) else ""
             names.append(self._names.setdefault(text, len(self._names)))
         if "stream" in args and not isinstance(args["stream"], (dict, list)):
-            self._works += _pack_work(len(self._events) // _EVENT.size, args)
+            self._works += _WORK.pack(
+                len(self._events) // _EVENT.size,
+                _number(args["stream"], 0),
+                _number(args.get("bytes"), 0),
+                _small(args.get("device")),
+                _small(args.get("registers per thread")),
+                _small(args.get("shared memory")),
+                *_triple(args.get("grid")),
+                *_triple(args.get("block")),
+                0,
+            )
         extra = self._keep_extra(args, event.get("name"), kind)
         self._events += _EVENT.pack(start, duration, correlation, external, *names, kind, extra)
         self._last = (start, correlation)
@@ -179,27 +189,16 @@ class Scanner:
 
 
 def _number(value: Any, scale: int) -> int:
-    return exact(value, scale) if isinstance(value, str) else MISSING
+    if isinstance(value, str):
+        return exact(value, scale)
+    return MISSING
 
 
 def _small(value: Any) -> int:
     number = _number(value, 0)
-    return number if -(2**31) < number < 2**31 else MISSING_SMALL
-
-
-def _pack_work(row: int, args: dict[str, Any]) -> bytes:
-    """Return the device columns of the event in this row."""
-    return _WORK.pack(
-        row,
-        _number(args["stream"], 0),
-        _number(args.get("bytes"), 0),
-        _small(args.get("device")),
-        _small(args.get("registers per thread")),
-        _small(args.get("shared memory")),
-        *_triple(args.get("grid")),
-        *_triple(args.get("block")),
-        0,
-    )
+    if -(2**31) < number < 2**31:
+        return number
+    return MISSING_SMALL
 
 
 def _triple(value: Any) -> tuple[int, int, int]:

@@ -97,7 +97,9 @@ def rows(
     connection: sqlite3.Connection, table: str, existing: Sequence[str], wanted: Sequence[str]
 ) -> list[tuple[Any, ...]]:
     """Return the wanted columns as they are; null replaces columns that do not exist."""
-    chosen = [quoted(name) if name in existing else "NULL" for name in wanted]
+    chosen = []
+    for name in wanted:
+        chosen.append(quoted(name) if name in existing else "NULL")
     return _select(connection, table, chosen)
 
 

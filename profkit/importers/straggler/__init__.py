@@ -61,7 +61,9 @@ class Straggler:
         columns = columns_of(path)
         if columns is None:
             return 0.3  # a damaged file: reading it says what is wrong with it
-        return 0.95 if len(KNOWN & columns) >= LIKELY else 0.0
+        if len(KNOWN & columns) >= LIKELY:
+            return 0.95
+        return 0.0
 
     def companions(self, path: Path) -> set[Path]:
         """Return the files that are read with a trace, though they are no traces."""
@@ -112,7 +114,10 @@ def _describe(operations: Operations, job: Job) -> RunManifest:
         "microbatches": int(operations.microbatch.max()) + 1 or None,
         "warmup": max(0, min(warm_up, DEFAULT_WARM_UP - int(steps[0]))),
     }
-    config = {name: value for name, value in known.items() if value is not None}
+    config = {}
+    for name, value in known.items():
+        if value is not None:
+            config[name] = value
     return RunManifest(clean_name(job.name), world_size=job.world_size, config=config)
 
 
@@ -128,7 +133,9 @@ def _flags(operations: Operations, job: Job, windows: Windows, groups: Groups) -
             f"the file has no operations of {job.world_size - ranks:,} of {job.world_size:,} "
             "ranks: the sizes of groups count only the ranks that it has"
         )
-    unknown = [f"{count:,} {clean_name(name)}" for name, count in unknown_kinds(operations)]
+    unknown = []
+    for name, count in unknown_kinds(operations):
+        unknown.append(f"{count:,} {clean_name(name)}")
     if unknown:
         more = ", ..." if len(unknown) > MOST_NAMED else ""
         yield f"{UNKNOWN_KINDS} ({', '.join(unknown[:MOST_NAMED])}{more})"

@@ -156,7 +156,9 @@ class _Maker:
                 known[node] = link, pair.number, microbatch
         keys = key_of(operations)
         wanted = {int(keys[first[grid.first[node]]]): each for node, each in known.items()}
-        values = [wanted.get(key, (-1, 0, -1)) for key in keys[rows].tolist()]
+        values = []
+        for key in keys[rows].tolist():
+            values.append(wanted.get(key, (-1, 0, -1)))
         link, number, microbatch = np.array(values, dtype=np.int64).reshape(-1, 3).T
         return link, number, microbatch, list(links), int(number.max(initial=0)) + 1
 

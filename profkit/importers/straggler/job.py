@@ -43,12 +43,21 @@ class Job:
         sizes = {"dp": self.data_ranks, "pp": self.stages, "tp": self.tensor_ranks}
         if self.sequence_ranks > 1:
             sizes = {"dp": self.data_ranks, "dsp": self.sequence_ranks, **sizes}
-        return sizes if math.prod(sizes.values()) == self.world_size else {}
+        if math.prod(sizes.values()) == self.world_size:
+            return sizes
+        return {}
 
 
 def find_job(path: Path, operations: Operations) -> Job:
     """Return the job of a trace; raise `UnreadableError` if its meta file contradicts it."""
-    place = _places_of_ranks(operations)
+    # Each rank's place among the ranks of its stage and data-parallel rank.
+    ranks, first = np.unique(operations.rank, return_index=True)
+    counts: dict[tuple[int, int], int] = {}
+    place = {}
+    for rank, row in zip(ranks.tolist(), first.tolist(), strict=True):
+        group = int(operations.data_rank[row]), int(operations.stage[row])
+        place[rank] = counts.get(group, 0)
+        counts[group] = place[rank] + 1
     for meta in meta_files(path):
         if meta.is_file():
             stated = _read_meta(meta)
@@ -141,15 +150,3 @@ def _infer(path: Path, operations: Operations, place: Mapping[int, int]) -> Job:
     chunks = max(1, int(operations.chunk.max()) + 1)
     tensor_ranks = others if not rest else 1
     return Job("", data_ranks, 1, stages, tensor_ranks, chunks, world, place, (flag,))
-
-
-def _places_of_ranks(operations: Operations) -> dict[int, int]:
-    """Return each rank's place among the ranks of its stage and data-parallel rank."""
-    ranks, first = np.unique(operations.rank, return_index=True)
-    counts: dict[tuple[int, int], int] = {}
-    places = {}
-    for rank, row in zip(ranks.tolist(), first.tolist(), strict=True):
-        group = int(operations.data_rank[row]), int(operations.stage[row])
-        places[rank] = counts.get(group, 0)
-        counts[group] = places[rank] + 1
-    return places

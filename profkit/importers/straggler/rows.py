@@ -92,7 +92,9 @@ def span_columns(operations: Operations, own: Ints, windows: Windows, job: Job) 
     place, start, end = np.concatenate([(place, start, end), exposed], axis=1)
     names, ids = _span_names(operations, work, job)
     kind = operations.kind[work]
-    known = [PHASES.get(each, UNKNOWN) for each in operations.kinds]
+    known = []
+    for each in operations.kinds:
+        known.append(PHASES.get(each, UNKNOWN))
     phase = np.concatenate([kind, np.full(len(exposed[0]), len(known))])
     name = np.concatenate([ids, np.full(len(exposed[0]), len(names))])
     order = np.argsort(start, kind="stable")

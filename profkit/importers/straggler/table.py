@@ -82,9 +82,7 @@ class _Reader:
             numbers["seq_id"], numbers["mc"], numbers["gmc"], numbers["mb_id"],
             _nanoseconds(start), _nanoseconds(duration),
         )  # fmt: skip
-        self._check_length(found)
-        self._check_places(found)
-        self._check_twice(found)
+        self._check(found)
         return found
 
     def _open(self) -> pa.Table:
@@ -161,24 +159,18 @@ class _Reader:
             )
         return values.astype(np.float64)
 
-    def _check_length(self, found: Operations) -> None:
-        """Refuse steps that take longer than times can be."""
+    def _check(self, found: Operations) -> None:
+        """Refuse endless steps, a rank that is in several places, and operations twice."""
         _, step = np.unique(found.step, return_inverse=True)
         first, last = np.full((2, step.max() + 1), np.nan)
         np.fmin.at(first, step, found.start / 1e9)
         np.fmax.at(last, step, found.end / 1e9)
         if float((last - first).sum()) > MAX_SECONDS:
             self._fail(f"its steps take longer than a century; {_EXPORT}")
-
-    def _check_places(self, found: Operations) -> None:
-        """Refuse a rank that is in several places."""
         for what, column in (("dp_rank", found.data_rank), ("stage", found.stage)):
             lowest = np.full(found.rank.max() + 1, MAX_NUMBER)
             np.minimum.at(lowest, found.rank, column)
             self._refuse(column != lowest[found.rank], f"its rank has another {what} elsewhere")
-
-    def _check_twice(self, found: Operations) -> None:
-        """Refuse operations that are in the table twice."""
         order = np.lexsort((found.sequence, found.kind, found.step, found.rank))
         same = np.ones(len(order) - 1, dtype=bool)
         for column in (found.sequence, found.kind, found.step, found.rank):

@@ -117,19 +117,14 @@ def _check_commands(blocks: Sequence[Block], file: str) -> Iterator[Finding]:
         if block.kind is not Kind.CODE:
             continue
         asked = list(find_requests(block.lines, file))
-        stated = list(find_statements(_introduction(blocks, place), file))
+        introduction: list[TextLine] = []  # a paragraph, and a heading-like one before it
+        for before in blocks[max(0, place - 2) : place][::-1]:
+            text = " ".join(line.text for line in before.lines)
+            if before.kind is not Kind.WORDS or not _INTRODUCES.search(text):
+                break
+            introduction[:0] = before.lines
+        stated = list(find_statements(introduction, file))
         yield from _compare_settings(stated, asked, _single(asked, What.CARDS))
-
-
-def _introduction(blocks: Sequence[Block], place: int) -> list[TextLine]:
-    """Return the paragraph that introduces a block, and a heading-like one before it."""
-    lines: list[TextLine] = []
-    for before in blocks[max(0, place - 2) : place][::-1]:
-        text = " ".join(line.text for line in before.lines)
-        if before.kind is not Kind.WORDS or not _INTRODUCES.search(text):
-            break
-        lines[:0] = before.lines
-    return lines
 
 
 def _compare_settings(
@@ -185,7 +180,9 @@ def _single(values: Iterable[Value], what: What) -> float | None:
     """Return the only value of a kind, if there is one."""
     found = {each.value for each in values if each.what is what}
     value = found.pop() if len(found) == 1 else None
-    return value if isinstance(value, int | float) else None
+    if isinstance(value, int | float):
+        return value
+    return None
 
 
 # -- links -----------------------------------------------------------------------------------------

@@ -22,7 +22,9 @@ _MIXED_NAMES = frozenset(
 def _listed(words: str) -> int:
     """Return the number of devices in a list, or 0 if it can be a list of something else."""
     numbers = [int(word) for word in words.split(",")]
-    return len(numbers) if numbers == list(range(numbers[0], numbers[0] + len(numbers))) else 0
+    if numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+        return len(numbers)
+    return 0
 
 
 _VISIBLE = re.compile(r"(?<!\w)CUDA_VISIBLE_DEVICES=[\"']?(\d{1,3}(?:,\d{1,3}){0,63})(?![\d,])")
@@ -80,7 +82,13 @@ def find_requests(lines: Sequence[TextLine], file: str) -> Iterator[Value]:
             yield from _precision(script[3], file, line.number, script[0])
         else:
             yield from _find_batches(line, file)
-            yield from _find_precisions(line, file)
+            for found in _PRECISION.finditer(line.text):
+                # An option without a value counts if it is a flag.
+                is_flag = found["option"].lower() in {"use_amp", "amp", "fp16", "bf16"}
+                if found["value"] and found["value"].lower() in _FULL_NAMES | _MIXED_NAMES:
+                    yield from _precision(found["value"], file, line.number, found[0])
+                elif is_flag and found[0].startswith("-"):
+                    yield Value(What.PRECISION, MIXED, file, line.number, found[0].split()[0])
 
 
 def _find_batches(line: TextLine, file: str) -> Iterator[Value]:
@@ -95,16 +103,6 @@ def _find_batches(line: TextLine, file: str) -> Iterator[Value]:
         elif "global" in name or "total" in name:
             of = Of.ALL
         yield Value(What.BATCH, int(found[2]), file, line.number, found[0], of)
-
-
-def _find_precisions(line: TextLine, file: str) -> Iterator[Value]:
-    """Yield what options ask for; one without a value counts if it is a flag."""
-    for found in _PRECISION.finditer(line.text):
-        is_flag = found["option"].lower() in {"use_amp", "amp", "fp16", "bf16"}
-        if found["value"] and found["value"].lower() in _FULL_NAMES | _MIXED_NAMES:
-            yield from _precision(found["value"], file, line.number, found[0])
-        elif is_flag and found[0].startswith("-"):
-            yield Value(What.PRECISION, MIXED, file, line.number, found[0].split()[0])
 
 
 def _find_cards(commands: Sequence[TextLine], file: str) -> Iterator[Value]:

@@ -81,7 +81,12 @@ def judge_figure(stated: Value, found: Sequence[Value], cards: int | None) -> Fi
     if isinstance(value, str) or not numbers:
         return Finding(Outcome.INCONCLUSIVE, stated, tuple(found))
     if stated.what is What.LOSS:
-        return _judge_loss(stated, value, numbers)
+        levels = [float(each.value) for each in numbers]
+        if min(levels) * (1 - _LOSS_RANGE) <= value <= max(levels) * (1 + _LOSS_RANGE):
+            why = "it is in the range of the log's losses"
+            return Finding(Outcome.AGREES, stated, tuple(numbers), why)
+        # Other losses than those that the log prints can be true.
+        return Finding(Outcome.CONTRADICTS, stated, tuple(numbers))
     tolerance = TOLERANCE if stated.what is What.THROUGHPUT else _CLOSE
     for each in numbers:
         if _differs(value, float(each.value)) <= tolerance:
@@ -95,15 +100,7 @@ def judge_figure(stated: Value, found: Sequence[Value], cards: int | None) -> Fi
     return Finding(Outcome.CONTRADICTS, stated, tuple(numbers))
 
 
-def _judge_loss(stated: Value, value: float, found: Sequence[Value]) -> Finding:
-    """A loss that is outside of all that the log prints contradicts it; others can be true."""
-    levels = [float(each.value) for each in found if not isinstance(each.value, str)]
-    highest, lowest = max(levels), min(levels)
-    if lowest * (1 - _LOSS_RANGE) <= value <= highest * (1 + _LOSS_RANGE):
-        why = "it is in the range of the log's losses"
-        return Finding(Outcome.AGREES, stated, tuple(found), why)
-    return Finding(Outcome.CONTRADICTS, stated, tuple(found))
-
-
 def _differs(one: float, other: float) -> float:
-    return abs(one / other - 1) if other else abs(one)
+    if other:
+        return abs(one / other - 1)
+    return abs(one)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.importers.logs.assemble import parse_log
 from profkit.importers.logs.facts import read_name
-from profkit.importers.logs.parsed import ParsedLog, Record, Scope
+from profkit.importers.logs.parsed import ParsedLog, Scope
 from profkit.importers.reading.blocks import read_blocks
 from profkit.importers.texts.values import CARDS_OF_NODE, FULL, MIXED, Of, Value, What
 from profkit.text import safe_text
@@ -44,7 +44,9 @@ def precision_class(word: str | None) -> str | None:
     """Return what kind of arithmetic a precision is: all 16-bit ones are alike to a text."""
     if word is None:
         return None
-    return FULL if word in FULL_PRECISIONS else MIXED
+    if word in FULL_PRECISIONS:
+        return FULL
+    return MIXED
 
 
 def read_log_runs(path: Path) -> list[LogRun]:
@@ -95,8 +97,11 @@ def _values(log: ParsedLog, file: str) -> Iterator[Value]:
                 value = float(f"{value * log.metadata.world_size:.6g}")
                 words += f", times {log.metadata.world_size} cards"
             yield Value(What.THROUGHPUT, value, file, each.line, words, Of.ALL)
-    if first:
-        yield from _losses(log.records, file)
+    printed = [each for each in log.records if each.loss is not None]
+    if first and printed:
+        for words, choose in (("its highest loss", max), ("its lowest loss", min)):
+            record = choose(printed, key=lambda each: each.loss or 0.0)
+            yield Value(What.LOSS, record.loss or 0.0, file, record.line, words)
 
 
 def _facts(log: ParsedLog, file: str) -> Iterator[Value]:
@@ -106,7 +111,9 @@ def _facts(log: ParsedLog, file: str) -> Iterator[Value]:
 
     def line_of(*names: str) -> int:
         known = [lines[name] for name in names if name in lines]
-        return known[0] if known else first
+        if known:
+            return known[0]
+        return first
 
     line = line_of("world_size", "cards_per_node")
     if meta.cards_of_one_node:
@@ -122,13 +129,3 @@ def _facts(log: ParsedLog, file: str) -> Iterator[Value]:
     if kind and "precision" not in named:
         line = line_of(*_PRECISION_FACTS)
         yield Value(What.PRECISION, kind, file, line, f"precision {meta.precision}")
-
-
-def _losses(records: Sequence[Record], file: str) -> Iterator[Value]:
-    """Yield the highest and the lowest loss that the log prints."""
-    known = [each for each in records if each.loss is not None]
-    if not known:
-        return
-    for words, choose in (("its highest loss", max), ("its lowest loss", min)):
-        record = choose(known, key=lambda each: each.loss or 0.0)
-        yield Value(What.LOSS, record.loss or 0.0, file, record.line, words)

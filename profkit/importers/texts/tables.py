@@ -37,6 +37,7 @@ _HEADERS = (
     ),
 )
 _SHAPES = (What.CARDS, What.BATCH, What.PRECISION)
+_STATED_ABOVE = (What.PRECISION, What.BATCH)
 _FRAMEWORKS = ("pytorch", "tensorflow", "mxnet", "paddle")
 _NAMES = re.compile(r"ngc|paddlepaddle|paddle|pytorch|tensorflow|mxnet", re.IGNORECASE)
 _LETTERS = re.compile(r"[^a-z\u4e00-\u9fff]")
@@ -75,16 +76,13 @@ def find_figures(blocks: Sequence[Block], file: str) -> Iterator[Figure]:
         if following and following[0].kind is Kind.ROW and is_rule(following[0].lines[0]):
             header = cells(line)
         elif header:
-            yield from _read_row(line, header, _context(above, file), file)
-
-
-def _context(above: Sequence[TextLine], file: str) -> list[Value]:
-    """Return the precision and the batch that the nearest line above a table states."""
-    for line in reversed(above[-_LINES_ABOVE:]):
-        found = list(find_statements([line], file))
-        if found:
-            return [each for each in found if each.what in (What.PRECISION, What.BATCH)]
-    return []
+            context: list[Value] = []
+            for before in reversed(above[-_LINES_ABOVE:]):
+                stated = list(find_statements([before], file))
+                if stated:
+                    context = [each for each in stated if each.what in _STATED_ABOVE]
+                    break
+            yield from _read_row(line, header, context, file)
 
 
 def _read_row(
@@ -102,7 +100,11 @@ def _read_row(
         shape = list(find_statements([TextLine(line.number, title)], file))
         framework = next((name for name in _FRAMEWORKS if name in title.lower()), "")
         what = next((kind for kind, pattern in _HEADERS if pattern.search(title)), None)
-        if what is None and (shape or framework) and not _other_words(title, shape):
+        rest = without_links(title).lower()
+        for each in shape:
+            rest = rest.replace(each.words.lower(), " ")
+        says_more = _LETTERS.sub("", _NAMES.sub(" ", rest))  # such as `speed-up`
+        if what is None and (shape or framework) and not says_more:
             what = What.THROUGHPUT
         if what in (What.CARDS, What.BATCH):
             own.append(Value(what, figure, file, line.number, f"{title}: {cell}"))
@@ -116,11 +118,3 @@ def _read_row(
         stated = {each.what for each in setting}
         setting += [each for each in context if each.what not in stated]
         yield Figure(value, tuple(setting), framework)
-
-
-def _other_words(title: str, shape: Sequence[Value]) -> str:
-    """Return what a column's title says besides a setting, such as `speed-up`."""
-    rest = without_links(title).lower()
-    for each in shape:
-        rest = rest.replace(each.words.lower(), " ")
-    return _LETTERS.sub("", _NAMES.sub(" ", rest))

@@ -58,7 +58,9 @@ class Value:
 
     @property
     def place(self) -> str:
-        return f"{self.file}:{self.line}" if self.line else f"the name of {self.file}"
+        if self.line:
+            return f"{self.file}:{self.line}"
+        return f"the name of {self.file}"
 
 
 class Outcome(str, Enum):

@@ -237,7 +237,9 @@ def _annotation(
     # Crowds and shapes with a hole have a run-length code. Every other shape's is compressed.
     segmentation: Any = {"size": list(mask.shape)}
     if not crowd and not shapes[0].hollow:
-        segmentation = [list(itertools.chain.from_iterable(points)) for points in shapes[0].solid]
+        segmentation = []
+        for points in shapes[0].solid:
+            segmentation.append(list(itertools.chain.from_iterable(points)))
     elif crowd or number % 2 == 0:
         segmentation = {"counts": run_lengths(mask), **segmentation}
     else:

@@ -94,5 +94,8 @@ def _image_files(folder: Path) -> list[str]:
     A look at each of ImageNet's 1.28 million files would take minutes on a network disk.
     """
     with os.scandir(folder) as entries:
-        paths = [entry.path for entry in entries if entry.name.lower().endswith(IMAGE_SUFFIXES)]
+        paths = []
+        for entry in entries:
+            if entry.name.lower().endswith(IMAGE_SUFFIXES):
+                paths.append(entry.path)
     return sorted(paths)

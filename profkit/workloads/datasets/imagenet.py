@@ -149,7 +149,15 @@ def render(spec: GeneratedSet, picture: Picture) -> Image.Image:
     across, down = ASPECTS[rng.integers(len(ASPECTS))]
     longer = spec.long_side - int(rng.integers(spec.long_side // 20 + 1)) * int(rng.integers(2))
     width, height = (longer * side // max(across, down) for side in (across, down))
-    clouds = [_draw_cloud(rng, width, height, coarse) for coarse in (2, 3, 5)]
+    clouds = []
+    for coarse in (2, 3, 5):  # soft shapes at three scales, the largest 1 / `coarse` of the image
+        layers = []
+        for octave, weight in enumerate((5, 2, 1)):
+            cells = coarse * 3**octave
+            sides = (cells * (height // 4) // (width // 4) + 2, cells + 2)
+            shapes = rng.integers(0, 256, sides, dtype=np.uint8)
+            layers.append((_stretch(shapes, width // 4, height // 4), weight))
+        clouds.append(_stretch(_blend(*layers), width, height))
     # Waves in the class's direction, bent by a cloud; 256 steps of phase are one wave.
     steps = 65_536 / (look.period * spec.long_side)
     right, below = round(steps * math.cos(look.angle)), round(steps * math.sin(look.angle))
@@ -172,17 +180,6 @@ def class_look(label: int) -> Look:
     corners, waist = SHAPES[label % len(SHAPES)]
     angle, hue = math.pi * (label % ANGLES) / ANGLES, (label % HUES) / HUES
     return Look(corners, waist, angle, hue, PERIODS[label % len(PERIODS)])
-
-
-def _draw_cloud(rng: np.random.Generator, width: int, height: int, coarse: int) -> Bytes:
-    """Draw soft shapes at three scales, the largest about `1 / coarse` of the image."""
-    across, down = width // 4, height // 4
-    layers = []
-    for octave, weight in enumerate((5, 2, 1)):
-        cells = coarse * 3**octave
-        noise = rng.integers(0, 256, (cells * down // across + 2, cells + 2), dtype=np.uint8)
-        layers.append((_stretch(noise, across, down), weight))
-    return _stretch(_blend(*layers), width, height)
 
 
 def _stretch(tone: Bytes, width: int, height: int) -> Bytes:
@@ -215,7 +212,9 @@ def _colour(rng: np.random.Generator, tone: Shorts, hue: float) -> Image.Image:
         (hue + 0.05, strength / 3, 0.98 * light),
     )
     colours = np.array([colorsys.hsv_to_rgb(*stop) for stop in stops]) * 255
-    channels = [np.interp(np.arange(256), (0, 128, 255), channel) for channel in colours.T]
+    channels = []
+    for channel in colours.T:
+        channels.append(np.interp(np.arange(256), (0, 128, 255), channel))
     image = Image.fromarray(np.clip(tone, 0, 255).astype(np.uint8))
     image.putpalette(np.stack(channels, axis=1).astype(np.uint8).tobytes())
     return image.convert("RGB")

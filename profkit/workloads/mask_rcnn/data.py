@@ -50,7 +50,9 @@ class Scaling:
         if more * self.short > self.long * less:
             short = round(self.long * less / more)
         long = short * more // less
-        return (short, long) if size[0] < size[1] else (long, short)
+        if size[0] < size[1]:
+            return (short, long)
+        return (long, short)
 
 
 class CocoInstances:

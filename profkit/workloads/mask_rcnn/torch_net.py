@@ -47,6 +47,8 @@ def predict(model: torch.nn.Module, images: Sequence[Any]) -> list[dict[str, Any
     device = next(model.parameters()).device
     answers = []
     for found in model([torch.from_numpy(image).to(device) for image in images]):
-        arrays = {name: tensor.float().cpu().numpy() for name, tensor in found.items()}
+        arrays = {}
+        for name, tensor in found.items():
+            arrays[name] = tensor.float().cpu().numpy()
         answers.append({**arrays, "masks": arrays["masks"][:, 0]})
     return answers

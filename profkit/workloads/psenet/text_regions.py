@@ -33,7 +33,9 @@ def shrink(quad: Floats, rate: float) -> Floats:
         found = offset.Execute(-min(inwards, MAX_SHRINK))
     except pyclipper.ClipperException:
         return quad
-    return np.array(found[0], dtype=float) if found and len(found[0]) > 2 else quad
+    if found and len(found[0]) > 2:
+        return np.array(found[0], dtype=float)
+    return quad
 
 
 def polygon_area(polygon: Floats) -> float:
@@ -72,7 +74,9 @@ def connected(mask: Mask) -> Labels:
             break
         numbers = jumped
     labels: Labels = np.unique(numbers, return_inverse=True)[1].reshape(mask.shape)
-    return labels + 1 if mask.all() else labels
+    if mask.all():
+        return labels + 1
+    return labels
 
 
 def _greatest_neighbour(labels: Labels) -> Labels:

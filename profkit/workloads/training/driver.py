@@ -211,4 +211,6 @@ def map_leaves(batch: Any, kind: type, change: Callable[[Any], Any]) -> Any:
         return {name: map_leaves(value, kind, change) for name, value in batch.items()}
     if isinstance(batch, tuple | list):
         return type(batch)(map_leaves(value, kind, change) for value in batch)
-    return change(batch) if isinstance(batch, kind) else batch
+    if isinstance(batch, kind):
+        return change(batch)
+    return batch

@@ -191,7 +191,10 @@ class Reporting:
 
 def _collate(make: Callable[[Sequence[Any]], Any] | None, samples: Sequence[Any]) -> Any:
     """Return the batch as arrays, from which Paddle makes tensors in the training process."""
-    errors = [sample for sample in samples if isinstance(sample, Exception)]
+    errors = []
+    for sample in samples:
+        if isinstance(sample, Exception):
+            errors.append(sample)
     if not errors:
         return make(samples) if make else list(stack(samples))
     first = errors[0]
@@ -215,4 +218,6 @@ def _to_tensors(batch: Any, *, nhwc: bool) -> Any:
 
     tensors = map_leaves(batch, DeviceArray, take)
     tensors = map_leaves(tensors, np.ndarray, paddle.to_tensor)
-    return map_leaves(tensors, paddle.Tensor, lay_out) if nhwc else tensors
+    if nhwc:
+        return map_leaves(tensors, paddle.Tensor, lay_out)
+    return tensors

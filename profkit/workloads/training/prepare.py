@@ -172,7 +172,9 @@ def gpu_count(framework: str) -> int:
     if framework == "torch":
         import torch
 
-        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if torch.cuda.is_available():
+            return torch.cuda.device_count()
+        return 0
     # Paddle warns at every start of things that nobody here can change.
     for words in ("No ccache found", "When training, we now always track"):
         warnings.filterwarnings("ignore", message=words)
@@ -182,4 +184,6 @@ def gpu_count(framework: str) -> int:
     # Paddle sets one thread at its import. Ranks that are started from here inherit our variables.
     if before is None:
         os.environ.pop("OMP_NUM_THREADS", None)
-    return paddle.device.cuda.device_count() if paddle.device.is_compiled_with_cuda() else 0
+    if paddle.device.is_compiled_with_cuda():
+        return paddle.device.cuda.device_count()
+    return 0

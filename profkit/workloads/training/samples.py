@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,20 +62,25 @@ def header_size(path: str | os.PathLike[str]) -> Size | None:
         return None
 
 
+def _remove(book: Path, owner: int) -> None:
+    """Remove the file of bad samples, in the process that made its name."""
+    if os.getpid() == owner:
+        book.unlink(missing_ok=True)
+
+
 class BadSamples:
     """The policy for bad samples, and a file that lists those that were found.
 
     Loader workers and the training process append to one file, a line with one `write` call each,
     so that nothing is lost however workers start and end. The training loop reads on from where
-    it was.
+    it was. The first bad sample creates the file, and the process that made it removes it.
     """
 
     def __init__(self, policy: str = "error", book: Path | None = None) -> None:
         self.policy = policy
         if book is None:
-            handle, name = tempfile.mkstemp(prefix="profkit-samples-")
-            os.close(handle)
-            book = Path(name)
+            book = Path(tempfile.gettempdir(), f"profkit-samples-{secrets.token_hex(8)}")
+            weakref.finalize(self, _remove, book, os.getpid())
         self.book = book
         self._read = 0
         self._rest = b""
@@ -105,7 +112,8 @@ class BadSamples:
     def note(self, path: str, why: str) -> None:
         """Append a bad sample to the file."""
         line = f"{safe_text(path)}\t{' '.join(safe_text(why).split())}\n"
-        descriptor = os.open(self.book, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(self.book, flags, 0o600)
         try:
             os.write(descriptor, line.encode())
         finally:

@@ -86,9 +86,13 @@ def factors(name: str, shape: Sequence[int]) -> tuple[float, float]:
     The last layer learns faster, and neither its bias nor the norms decay.
     """
     if ".fc." in name:
-        return (5.0, 1.0) if name.endswith("weight") else (10.0, 0.0)
+        if name.endswith("weight"):
+            return (5.0, 1.0)
+        return (10.0, 0.0)
     is_norm = len(shape) == 1
-    return (1.0, 0.0) if is_norm else (1.0, 1.0)
+    if is_norm:
+        return (1.0, 0.0)
+    return (1.0, 1.0)
 
 
 def evaluate(ops: Ops, build: Build, index: ClipIndex, model: Any) -> Mapping[str, float]:

@@ -46,7 +46,14 @@ def read(line: Line, found: Found) -> None:
             how = "mean so far, of all ranks, without the time between a step and the next forward"
             found.add_result(line.number, "throughput", speed, "samples/s", how)
     elif match := _SETTING.search(text):
-        _read_setting(match[1], match[2], found)
+        name, value = match[1], match[2]
+        if name == "train_batch_size":
+            found.add_facts(global_batch_size=as_count(value) or None)
+        elif name == "world_size":  # it counts data-parallel ranks
+            ranks = as_count(value) or None
+            found.add_facts(world_size=found.fact("world_size") or ranks, data_ranks=ranks)
+        elif value == "True":
+            found.add_facts(data_type=_TYPES[name])
     elif "DeepSpeedEngine configuration" in text:
         found.header_lines.append(line.number)
         forget_timers(found)
@@ -75,17 +82,6 @@ def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
         found.records[-1] = dataclasses.replace(before, **figures)
     else:
         found.add_record(line, step, time_s=find_time(line.text), **figures)
-
-
-def _read_setting(name: str, value: str, found: Found) -> None:
-    """Take a line of the printed configuration. Its world size counts data-parallel ranks."""
-    if name == "train_batch_size":
-        found.add_facts(global_batch_size=as_count(value) or None)
-    elif name == "world_size":
-        ranks = as_count(value) or None
-        found.add_facts(world_size=found.fact("world_size") or ranks, data_ranks=ranks)
-    elif value == "True":
-        found.add_facts(data_type=_TYPES[name])
 
 
 GRAMMAR = Grammar(

@@ -65,7 +65,9 @@ def find_batch(videos: int | None, iterations: int | None) -> int | None:
 
 def value_of(pattern: re.Pattern[str], text: str) -> float | None:
     match = pattern.search(text)
-    return as_number(match[1]) if match else None
+    if match:
+        return as_number(match[1])
+    return None
 
 
 GRAMMAR = Grammar(

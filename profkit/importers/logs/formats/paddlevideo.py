@@ -55,7 +55,10 @@ def read_epoch_end(line: Line, match: re.Match[str], found: Found) -> None:
     step_s, data_s = number_after(line.text, "elapse_avg:"), number_after(line.text, "reader_avg:")
     found.epochs.append(EpochMean(line.number, epoch, step_s, data_s, throughput))
     if throughput is not None:
-        means = [each.throughput for each in found.epochs if each.throughput is not None]
+        means = []
+        for each in found.epochs:
+            if each.throughput is not None:
+                means.append(each.throughput)
         how = f"of one card; mean of {len(means)} epochs' means that the log states, start-up too"
         found.add_result(line.number, "throughput", statistics.fmean(means), "samples/s", how)
 

@@ -58,7 +58,10 @@ def check_data_waits(log: ParsedLog, evidence: Evidence) -> list[Flag]:
 def check_fast_steps(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     """Flag steps much faster than usual: waiting slows steps down, but nothing speeds them up."""
     limit_s = _FAST * _usual_step(log)
-    fast = [each for each in log.records if each.step_s is not None and each.step_s < limit_s]
+    fast = []
+    for each in log.records:
+        if each.step_s is not None and each.step_s < limit_s:
+            fast.append(each)
     return flag_records(f"a step in less than {percent(_FAST, 0)} of the usual time", fast)
 
 
@@ -67,13 +70,19 @@ def check_slow_steps(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     limit_s = _SLOW * _usual_step(log)
     slow: list[Record] = []
     if limit_s:
-        slow = [each for each in log.steady if each.step_s is not None and each.step_s > limit_s]
+        slow = []
+        for each in log.steady:
+            if each.step_s is not None and each.step_s > limit_s:
+                slow.append(each)
     return flag_records(f"a step of more than {_SLOW} times the usual time", slow)
 
 
 def _usual_step(log: ParsedLog) -> float:
     """Return the median step time, or zero if there are too few."""
-    times = [each.step_s for each in log.records if each.step_s is not None]
+    times = []
+    for each in log.records:
+        if each.step_s is not None:
+            times.append(each.step_s)
     if len(times) < MIN_VALUES:
         return 0.0
     return statistics.median(times)
@@ -81,7 +90,10 @@ def _usual_step(log: ParsedLog) -> float:
 
 def check_batches(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     """Flag batches of another size than most: they are partial, or a digit is damaged."""
-    sizes = [each.samples for each in log.records if each.samples]
+    sizes = []
+    for each in log.records:
+        if each.samples:
+            sizes.append(each.samples)
     if log.unit == "words" or not sizes:
         return []
     usual = statistics.median(sizes)
