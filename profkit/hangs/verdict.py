@@ -71,6 +71,20 @@ class Verdict:
     entered: Mapping[int, Call] = field(default_factory=dict)
     """For a mismatch, the call of each rank."""
 
+    def was_seen_since(self, wall_ns: int) -> bool:
+        """Return true if each rank in a collective has looked since then, or cannot look.
+
+        On a busy machine a rank's last look may be from before it left the collective.
+        """
+        evidence = self.evidence
+        for rank in self.waits.open:
+            status = evidence.ranks[rank]
+            is_gone = evidence.is_dead(rank) or evidence.is_stopped(rank)
+            can_look = status.state == RUNNING and rank not in evidence.silent and not is_gone
+            if can_look and status.written_ns < wall_ns:
+                return False
+        return True
+
 
 def judge(evidence: Evidence, now_ns: int | None = None, host: str = "") -> Verdict | None:
     """Return the reason for which the ranks stand still; `None` if nothing is known of them.

@@ -91,7 +91,7 @@ class HangAlarm:
         self._since_ns: int | None = None
         """When the step before the standstill ended, while the job stands still; monotonic."""
         self._settle_ns = int(min(LONGEST_SETTLE_S, limit_s * SETTLE_PART) * 1e9)
-        self._settling: tuple[str, int] | None = None
+        self._settling: tuple[str, int, int] | None = None
         """What kind of standstill was seen, and since when it has not changed."""
         self._said: list[tuple[HangClass, Level, tuple[int, ...]]] = []
         self._seen_before: tuple[HangClass, Level, tuple[int, ...]] | None = None
@@ -209,7 +209,7 @@ class HangAlarm:
         verdict = judge(of_all_hosts or evidence, wall, self._host)
         if verdict is None:
             return
-        is_settled = self._has_settled(verdict, now)
+        is_settled = self._has_settled(verdict, now, wall)
         key = (verdict.kind, verdict.level, verdict.ranks)
         # When the job moves again, the ranks' statuses are of different moments for one look.
         is_stable = self._since_ns is None or key == self._seen_before
@@ -231,11 +231,11 @@ class HangAlarm:
         limit_ns = max(status.limit_ns, int(self._limit_s * 1e9))
         return limit_ns - (wall - status.moved_ns)
 
-    def _has_settled(self, verdict: Verdict, now: int) -> bool:
+    def _has_settled(self, verdict: Verdict, now: int, wall: int) -> bool:
         """Return false for an alarm that may be over at the next look.
 
-        When an evaluation on one rank ends, all ranks are in a barrier for a moment. At that
-        moment the job has stood for long, and nobody is in a part that may take long.
+        When an evaluation on one rank ends, all ranks are in a barrier for a moment, after the job
+        has stood for long.
         """
         settle_ns = self._settle_ns
         ended = {rank for rank, each in verdict.evidence.ranks.items() if each.state == ENDED}
@@ -251,9 +251,9 @@ class HangAlarm:
         else:
             kind = ""  # what a slow rank does may change from look to look
         if self._settling is None or kind != self._settling[0]:
-            self._settling = (kind, now)
-        is_notice = verdict.level is Level.NOTICE
-        return is_notice or now - self._settling[1] >= settle_ns
+            self._settling = (kind, now, wall)
+        is_sure = now - self._settling[1] >= settle_ns and verdict.was_seen_since(self._settling[2])
+        return is_sure or verdict.level is Level.NOTICE
 
     def _report(self, verdict: Verdict, wall: int) -> None:
         """Write the verdict down, and print it unless there were several already."""

@@ -127,6 +127,22 @@ def test_the_barrier_after_a_long_part_is_a_hang_only_if_it_lasts(
     assert has_alarm == (barrier_s == 9)
 
 
+@pytest.mark.parametrize("looks_again", [False, True])
+def test_a_rank_that_has_not_looked_since_may_have_left_the_barrier(
+    run: Path, looks_again: bool
+) -> None:
+    """On a busy machine, a rank gets no time to look for seconds."""
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    ranks = [rank(number, written_ns=NOW - SECOND) for number in range(4)]
+    write(run, *ranks)
+    for second in range(9):
+        look_at_ranks(alarm, run, NOW + second * SECOND)
+        if looks_again and second == 1:
+            write(run, *(rank(number, written_ns=NOW + SECOND) for number in range(4)))
+    assert any("stands still" in line for line in said) == looks_again
+
+
 @pytest.mark.parametrize("apart_s", [3, 9])
 def test_ranks_that_end_one_after_the_other_are_no_hang(run: Path, apart_s: int) -> None:
     """After a long part, one rank has left the last barrier and ended, and the other not yet."""

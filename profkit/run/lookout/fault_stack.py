@@ -1,4 +1,4 @@
-"""Write the stack if native code holds the interpreter or crashes, by Python's fault handler.
+"""Have Python's fault handler write the stack if native code stands or crashes.
 
 The handler has one timer per process, which runs on a thread in C. It is put off again and again
 while Python code can run. So it fires only if nothing else could have written the stack, and then
@@ -64,7 +64,7 @@ class FaultStack:
         self._file = None
 
     def enable(self) -> None:
-        """Have the stack written at a crash, unless the job has the handler write it elsewhere.
+        """Have the stack written at a crash, unless the job uses the handler itself.
 
         Frameworks set handlers of their own while they are imported, and ours must come after.
         """

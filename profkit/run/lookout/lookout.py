@@ -231,7 +231,8 @@ class Lookout:
         if self._cpu is not None and now > self._cpu[0]:
             share = max(0.0, (look.cpu_s - self._cpu[1]) / ((now - self._cpu[0]) / 1e9))
         self._cpu = (now, look.cpu_s)
-        if stack != status.stack or (share or 0.0) > LIVE_SHARE:
+        has_moved = stack != status.stack
+        if has_moved or (share or 0.0) > LIVE_SHARE:
             self._alive_ns = now
         framework = self._read_framework()
         phase, region = loop.standing
@@ -252,8 +253,8 @@ class Lookout:
             peers=look_at_peers(self._folder, status),
         )
         self._status = self._dated(status)
-        if with_calls or not status.calls_from:
-            self._read_calls(framework)
+        if with_calls or has_moved or not status.calls_from:
+            self._read_calls(framework)  # of the same moment as the stack
 
     def _read_calls(self, framework: Framework | None) -> None:
         """Note the collectives: the framework's own list if there is one, or else profkit's."""
