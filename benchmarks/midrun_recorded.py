@@ -18,7 +18,7 @@ from midrun_suites import BATCH, DRIFT, PERIODIC, SUITES, Planted
 
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.overview import build_overview
-from profkit.analysis.run_changes import RunChange
+from profkit.analysis.run_change import RunChange
 from profkit.analysis.run_halves import cut_at
 from profkit.analysis.selection import steady_steps
 from profkit.explain.explained import explain

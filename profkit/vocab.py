@@ -93,6 +93,15 @@ HOST_SYNC: Final = "host_sync_ns"
 WINDOW_READING: Final = "window_reading_ns"
 """Metric: processor time that a thread took to read a capture window."""
 
+CHANGES: Final = "changes"
+"""Source of the samples about captures when the step time has changed."""
+
+CAPTURED_STEP: Final = "captured_step_index"
+"""Metric that marks a step as unfit for timing: its stacks were sampled densely."""
+
+CAPTURE_REQUESTS: Final = ".captures"
+"""The file in a run's folder that grows by one byte with each request for a capture."""
+
 FAILURES: Final = "failures_count:"
 """Metric prefix: how often a part of profkit failed inside the job. The part's name follows."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profkit.instrument.guard import guarded
+from profkit.run.capture_requests import CaptureRequests
 
 if TYPE_CHECKING:
     from profkit.trace.tail import Latest, RunTail
@@ -26,6 +27,10 @@ LONGEST_END_S = 2.0
 """The job's exit code does not wait longer for a look that is under way."""
 
 
+REFERENCE_STEPS = 30
+"""After so many steps, two are captured, to compare those after a change with."""
+
+
 class ChangeAlarm:
     """Reads the steps of a run while they are written, and prints each change once.
 
@@ -41,6 +46,8 @@ class ChangeAlarm:
         """The first step of the level that the run has now."""
         self._said = 0
         self._said_periodic = False
+        self._captures = CaptureRequests(run)
+        self._has_reference = False
 
     def start(self) -> None:
         watch = guarded("change alarm", self._watch, None)
@@ -51,6 +58,7 @@ class ChangeAlarm:
         self._ended.set()
         if self._thread is not None:
             self._thread.join(LONGEST_END_S)
+        guarded("change alarm", self._captures.close, None)()
 
     def _watch(self) -> None:
         tail: RunTail | None = None
@@ -70,19 +78,22 @@ class ChangeAlarm:
     def find(self, latest: Latest) -> Iterator[str]:
         """Yield a line for each change that the latest steps show and that was not said yet."""
         from profkit.analysis.change_words import say_change
-        from profkit.analysis.run_changes import ChangeKind, changes_of
-        from profkit.analysis.selection import DEFAULT_WARM_UP, select_steps
+        from profkit.analysis.run_change import ChangeKind
+        from profkit.analysis.run_changes import changes_of
+        from profkit.analysis.selection import DEFAULT_WARM_UP, including_batches, select_steps
 
         if not latest.steps.num_rows or not latest.ranks:
             return
         steps = latest.steps["step"].to_numpy()
         warm_up = DEFAULT_WARM_UP if not steps.min() else 0
-        used = select_steps(latest.steps, warm_up=warm_up).steps
+        used = including_batches(select_steps(latest.steps, warm_up=warm_up))
         spans = latest.spans["step"].drop_null().to_numpy()
         if len(spans):  # fewer spans than steps are kept
             used = used[used > spans.min()]
         rank = min(latest.ranks)
         used = used[used >= self._since]
+        if not self._has_reference and len(used) >= REFERENCE_STEPS:
+            self._has_reference = self._captures.ask()
         anchor = latest.ranks[rank].anchor
         for change in changes_of(latest.steps, latest.spans, used, rank=rank, anchor=anchor):
             if change.kind is ChangeKind.PERIODIC:
@@ -94,4 +105,5 @@ class ChangeAlarm:
             else:
                 self._since = change.last_step or change.first_step
             self._said += 1
+            self._captures.ask()
             yield say_change(change)

@@ -69,7 +69,9 @@ class OverviewScreen(RunScreen[RunView]):
             "headline": lambda _: run_draw.headline(view, palette),
             "bar": lambda width: run_draw.bar_of_step(view, palette, width, plain=plain),
             "losses": lambda _: run_draw.loss_lines(view, palette),
-            "strip": lambda width: strip(view.points, palette, width, height, plain=plain),
+            "strip": lambda width: strip(
+                view.points, palette, width, height, plain=plain, changes=view.overview.changes
+            ),
             "quality": lambda _: run_draw.quality_lines(view, palette),
         }
         for name, draw in drawings.items():

@@ -68,7 +68,7 @@ class LaneScreen(RunScreen[OpenTimeline]):
         return self.sight
 
     def show(self, view: OpenTimeline) -> None:
-        prepare = functools.partial(self._attempt, view.timeline.prepare)
+        prepare = functools.partial(self._prepare, view.timeline)
         if self.sight is None:
             self.sight = Sight(view)
             self.canvas.focus()
@@ -84,6 +84,11 @@ class LaneScreen(RunScreen[OpenTimeline]):
             before.forget()
             self.run_worker(prepare, group="late", thread=True)
         self.redraw()
+
+    def _prepare(self, timeline: Timeline) -> None:
+        """Find on a thread what the keys look for, and mark the changes of the step time."""
+        if self._attempt(timeline.prepare) and timeline.changes:
+            self.later(self._draw)
 
     def on_unmount(self) -> None:
         if self.sight is not None:
@@ -127,5 +132,8 @@ class LaneScreen(RunScreen[OpenTimeline]):
         words = ""
         if sight.here is not None:
             words = describe_cell(view, sight.here, sight.column, sight.step)
+        for change in view.changes:
+            if change.column == sight.column:
+                words = change.words
         look = Look(self.palette, self.plain, letters=self.plain or self.app.no_color)
         self.canvas.draw(view, look, column=sight.column, row=sight.row, words=words)

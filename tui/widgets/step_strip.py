@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
 
+from profkit.analysis.run_change import RunChange
 from profkit.analysis.views.pictures import USED, StepPoint
 from profkit.report.words import reason_name
 from profkit.text import duration
@@ -25,9 +27,15 @@ OUTLIER_FACTOR: Final = 3
 
 
 def strip(
-    points: Sequence[StepPoint], palette: Palette, width: int, height: int, *, plain: bool
+    points: Sequence[StepPoint],
+    palette: Palette,
+    width: int,
+    height: int,
+    *,
+    plain: bool,
+    changes: Sequence[RunChange] = (),
 ) -> list[Text]:
-    """Return the strip as lines for a screen of this height."""
+    """Return the strip as lines for a screen of this height, with marks where it changes."""
     if not points:
         return []
     rows = TALL_ROWS if height >= MIN_HEIGHT_FOR_TALL else 1
@@ -45,6 +53,8 @@ def strip(
     top = min(max(times), OUTLIER_FACTOR * median)
     step = top / rows
     lines: list[Text] = []
+    if changes:
+        lines.append(line(_change_marks(cells, changes, palette, plain=plain)))
     for row in reversed(range(rows)):
         low, high = row * step, (row + 1) * step
         pieces: list[Piece] = []
@@ -65,6 +75,23 @@ def strip(
         words += f"   {mark} {reason_name(kind)}"
     lines.append(line([(words, palette.style("dim"))]))
     return lines
+
+
+def _change_marks(
+    cells: Sequence[Sequence[StepPoint]],
+    changes: Sequence[RunChange],
+    palette: Palette,
+    *,
+    plain: bool,
+) -> list[Piece]:
+    """Return a mark above each cell in which the step time changes."""
+    begins = [cell[0].step for cell in cells]
+    pieces: list[Piece] = [(" ", None)] * len(cells)
+    for change in changes:
+        place = bisect_right(begins, change.first_step) - 1
+        first = bisect_left(begins, begins[max(0, place)])  # a step may have several cells
+        pieces[first] = ("v" if plain else "▼", palette.style("bad"))
+    return pieces
 
 
 def _cells(points: Sequence[StepPoint], width: int) -> list[Sequence[StepPoint]]:
