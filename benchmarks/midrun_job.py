@@ -167,29 +167,36 @@ class Graph:
         self.me = [self]
 
 
-def train(plan: Plan, model: nn.Module, net: Net, optimizer: Update, loader: Any) -> None:
-    hogs: list[subprocess.Popen[bytes]] = []
-    kept: list[Graph] = []
-    for batch in loader:
-        if plan.step == plan.at and plan.change == "lock":
+class Around:
+    """What happens in the loop next to the steps."""
+
+    def __init__(self, plan: Plan, net: Net) -> None:
+        self.plan, self.net = plan, net
+        self.hogs: list[subprocess.Popen[bytes]] = []
+        self.kept: list[Graph] = []
+
+    def begin(self) -> None:
+        """Begin the change, before its first step."""
+        change = self.plan.change
+        if change == "lock":
             threading.Thread(target=spin, daemon=True).start()
-        if plan.step == plan.at and plan.change == "garbage":
-            kept = [Graph() for _ in range(KEPT_OBJECTS)]
-        if plan.step == plan.at and plan.change == "hogs":
+        elif change == "garbage":
+            self.kept = [Graph() for _ in range(KEPT_OBJECTS)]
+        elif change == "hogs":
             for _ in range(2 * (os.cpu_count() or 1)):
-                hogs.append(subprocess.Popen([sys.executable, "-c", HOG]))
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        if plan.is_on("calls"):
-            model(batch).square().mean().backward()
-        work(plan.extra("clipping"))
-        optimizer.step()
-        work(plan.extra("outside"))
-        if kept:
+                self.hogs.append(subprocess.Popen([sys.executable, "-c", HOG]))
+
+    def end(self) -> None:
+        for hog in self.hogs:
+            hog.kill()
+            hog.wait()
+
+    def after(self, batch: torch.Tensor) -> None:
+        """Collect, save, test and flush."""
+        plan, net, later = self.plan, self.net, self.plan.step - self.plan.at
+        if self.kept:
             gc.collect()
-        later = plan.step - plan.at
         if plan.is_on("checkpoint") and later % SAVE_EVERY == 0:
-            work(6 * plan.extra_s)
             state = {"net": net.state_dict(), "more": torch.zeros(2_000_000)}
             for _ in range(4):
                 torch.save(state, io.BytesIO())
@@ -201,10 +208,23 @@ def train(plan: Plan, model: nn.Module, net: Net, optimizer: Update, loader: Any
             net.train()
         if plan.is_on("flush") and later % FLUSH_EVERY == 0:
             work(10 * plan.extra_s)
+
+
+def train(plan: Plan, model: nn.Module, net: Net, optimizer: Update, loader: Any) -> None:
+    around = Around(plan, net)
+    for batch in loader:
+        if plan.step == plan.at:
+            around.begin()
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        if plan.is_on("calls"):
+            model(batch).square().mean().backward()
+        work(plan.extra("clipping"))
+        optimizer.step()
+        work(plan.extra("outside"))
+        around.after(batch)
         plan.step += 1
-    for hog in hogs:
-        hog.kill()
-        hog.wait()
+    around.end()
 
 
 def main() -> None:

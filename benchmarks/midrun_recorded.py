@@ -168,16 +168,15 @@ def _delay(trace: Trace, planted: Planted, folder: Path) -> int | None:
 
 def score(work: Path) -> str:
     """Return the tables of both suites."""
-    lines = ["## Recorded jobs", ""]
-    lines += [
+    about = (
         "Small jobs on the CPU with a change after 100 to 170 steps of 20 to 60 ms, recorded with "
         "`profkit run`. *Delay*: steps until `profkit run` printed its line. *First cause*: of "
         "`explain --at`, bold if it is wrong. *Not planted*: other "
         f"changes that `report` shows. Written {time.strftime('%Y-%m-%d')} on "
         f"{os.cpu_count()} cores. Development jobs were used to write the rules, held-out jobs "
-        "were not.",
-        "",
-    ]
+        "were not."
+    )
+    lines = ["## Recorded jobs", "", about, ""]
     for suite, (_, jobs) in SUITES.items():
         scored = []
         for name, planted in jobs.items():

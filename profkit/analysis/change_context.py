@@ -21,22 +21,22 @@ LEAST_SHARE_OF_CHANGE = 0.4
 
 def add_context(trace: Trace, changes: Sequence[RunChange]) -> tuple[RunChange, ...]:
     """Return the changes with what explains them, as far as the run recorded it."""
-    has_captures = len(captured_steps(trace)) > 0
     found = []
     for number, change in enumerate(changes):
         begin = changes[number - 1].first_step if number else 0
         end = change.last_step
         if end is None and number + 1 < len(changes):
             end = changes[number + 1].first_step - 1
-        if change.kind is not ChangeKind.PERIODIC:
-            machine = _machine_change(trace, change, begin, end)
-            change = dataclasses.replace(change, machine=machine)
-            if has_captures:
-                before = view_captured(trace, begin, change.first_step)
-                after = view_captured(trace, change.first_step, end and end + 1)
-                lines = compare_captured(before, after, dict(change.phases))
-                change = dataclasses.replace(change, captured=lines)
-        found.append(change)
+        if change.kind is ChangeKind.PERIODIC:  # its slow steps are between the others
+            found.append(change)
+            continue
+        lines = None
+        if len(captured_steps(trace)):
+            before = view_captured(trace, begin, change.first_step)
+            after = view_captured(trace, change.first_step, end and end + 1)
+            lines = compare_captured(before, after, dict(change.phases))
+        machine = _machine_change(trace, change, begin, end)
+        found.append(dataclasses.replace(change, captured=lines, machine=machine))
     return tuple(found)
 
 

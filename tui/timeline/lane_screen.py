@@ -13,6 +13,7 @@ from textual.worker import get_current_worker
 
 from profkit.analysis.timeline.clocks import SAME_CLOCK
 from profkit.analysis.timeline.opening import OpenTimeline, open_timeline, still_to_read
+from profkit.analysis.timeline.timeline import Timeline
 from profkit.analysis.timeline.view import Request, as_json, view_timeline
 from profkit.cache import cache_root
 from profkit.errors import ProfkitError
@@ -45,7 +46,10 @@ class LaneScreen(RunScreen[OpenTimeline]):
             cache = None
         return open_timeline(source.trace, source.rank, cache, columns=HEADLESS_COLUMNS)
 
-    to_json = staticmethod(lambda view: as_json(view_timeline(view.timeline, view.first)))
+    @staticmethod
+    def to_json(view: OpenTimeline) -> Any:
+        view.timeline.look_for_changes()
+        return as_json(view_timeline(view.timeline, view.first))
 
     def content(self) -> Any:
         if self.sight is None or self.sight.view is None:

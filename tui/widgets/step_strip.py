@@ -27,15 +27,9 @@ OUTLIER_FACTOR: Final = 3
 
 
 def strip(
-    points: Sequence[StepPoint],
-    palette: Palette,
-    width: int,
-    height: int,
-    *,
-    plain: bool,
-    changes: Sequence[RunChange] = (),
+    points: Sequence[StepPoint], palette: Palette, width: int, height: int, *, plain: bool
 ) -> list[Text]:
-    """Return the strip as lines for a screen of this height, with marks where it changes."""
+    """Return the strip as lines for a screen of this height."""
     if not points:
         return []
     rows = TALL_ROWS if height >= MIN_HEIGHT_FOR_TALL else 1
@@ -53,8 +47,6 @@ def strip(
     top = min(max(times), OUTLIER_FACTOR * median)
     step = top / rows
     lines: list[Text] = []
-    if changes:
-        lines.append(line(_change_marks(cells, changes, palette, plain=plain)))
     for row in reversed(range(rows)):
         low, high = row * step, (row + 1) * step
         pieces: list[Piece] = []
@@ -77,21 +69,24 @@ def strip(
     return lines
 
 
-def _change_marks(
-    cells: Sequence[Sequence[StepPoint]],
+def change_marks(
+    points: Sequence[StepPoint],
     changes: Sequence[RunChange],
     palette: Palette,
+    width: int,
     *,
     plain: bool,
-) -> list[Piece]:
-    """Return a mark above each cell in which the step time changes."""
-    begins = [cell[0].step for cell in cells]
-    pieces: list[Piece] = [(" ", None)] * len(cells)
+) -> list[Text]:
+    """Return the line above the strip, with a mark for each change of the step time."""
+    if not points or not changes:
+        return []
+    begins = [cell[0].step for cell in _cells(points, width)]
+    pieces: list[Piece] = [(" ", None)] * len(begins)
     for change in changes:
         place = bisect_right(begins, change.first_step) - 1
         first = bisect_left(begins, begins[max(0, place)])  # a step may have several cells
         pieces[first] = ("v" if plain else "▼", palette.style("bad"))
-    return pieces
+    return [line(pieces)]
 
 
 def _cells(points: Sequence[StepPoint], width: int) -> list[Sequence[StepPoint]]:

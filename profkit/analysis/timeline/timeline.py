@@ -263,8 +263,12 @@ class Timeline:
     def prepare(self) -> None:
         """Match the collectives and find the changes now, so that later calls return at once."""
         _ = self._arrivals
-        used = including_batches(steady_steps(self.trace))
-        self.changes = find_changes(self.trace, used)
+        self.look_for_changes()
+
+    def look_for_changes(self) -> None:
+        if self.trace.steps.num_rows:
+            used = including_batches(steady_steps(self.trace))
+            self.changes = find_changes(self.trace, used)
 
     @functools.cached_property
     def _arrivals(self) -> Arrivals:

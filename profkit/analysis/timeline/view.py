@@ -283,6 +283,7 @@ def as_json(view: TimelineView) -> dict[str, Any]:
         "problems": list(view.problems),
         "steps_of_rank": view.steps_of,
         "steps": list(map(StepMark._asdict, view.steps)),
+        "changes": list(map(ChangeMark._asdict, view.changes)),
         "rows": list(map(Row.as_json, view.rows)),
         "counters": list(map(CounterRow.as_json, view.counters)),
     }
