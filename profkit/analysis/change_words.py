@@ -33,6 +33,8 @@ def say_change(change: RunChange, *, with_date: bool = False) -> str:
     else:
         line = f"since step {at}{until} a step takes {longer}, {times}"
     parts = [f"{name} {signed(ns, duration)}" for name, ns in change.phases]
+    if change.late is not None:
+        parts.append(f"rank {change.late.rank} late in {change.late.phase}")
     if change.samples is not None:
         before, after = change.samples
         parts.append(f"{amount(after)} instead of {amount(before)} samples per step")
@@ -41,6 +43,13 @@ def say_change(change: RunChange, *, with_date: bool = False) -> str:
 
 def say_context(change: RunChange) -> Iterator[str]:
     """Yield what was recorded around a change: lines of captured steps, the machine's load."""
+    if change.clock is not None:
+        clock = change.clock
+        reasons = f" ({', '.join(clock.reasons)})" if clock.reasons else ""
+        yield (
+            f"the clock of {clock.device} went from {clock.before_mhz:,.0f} to "
+            f"{clock.after_mhz:,.0f} MHz{reasons}"
+        )
     if change.machine is not None:
         load = change.machine
         yield (

@@ -20,6 +20,24 @@ class MachineChange(NamedTuple):
     waited_after: float
 
 
+class LateSince(NamedTuple):
+    """A rank whose own work became longer than that of the others, most of it in one phase."""
+
+    rank: int
+    phase: str
+    later_ns: float
+    """Per step, more than the others' median."""
+
+
+class ClockChange(NamedTuple):
+    """A device whose clock changed with the step time, and what throttled it."""
+
+    device: str
+    before_mhz: float
+    after_mhz: float
+    reasons: tuple[str, ...]
+
+
 class ChangeKind(str, Enum):
     """Kinds of changes of the step time."""
 
@@ -53,3 +71,7 @@ class RunChange:
     """The lines of the captured steps; null if none were captured on both sides."""
     machine: MachineChange | None = None
     """The load of the machine, if it changed with the step time."""
+    late: LateSince | None = None
+    """The rank that the others wait for since then."""
+    clock: ClockChange | None = None
+    """The device whose clock changed most."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_shifts
+from profkit.analysis.change_ranks import find_late
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.costs import OUTLIER_FACTOR
 from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
@@ -70,6 +71,15 @@ def changes_of(
         changes.append(levels.describe_periodic(periodic))
     changes = [change for change in changes if _is_sure(change.change)]
     changes.sort(key=lambda each: each.first_step)
+    begin = int(used[0])
+    for place, change in enumerate(changes):
+        if change.kind is not ChangeKind.PERIODIC:
+            first, last = change.first_step, change.last_step or int(used[-1])
+            before = used[(used >= begin) & (used < first)]
+            after = used[(used >= first) & (used <= last)]
+            by_ns = change.after_ns.value - change.before_ns.value
+            late = find_late(steps, spans, before, after, by_ns)
+            changes[place], begin = dataclasses.replace(change, late=late), first
     if anchor is None:
         return tuple(changes)
     own, dated = rows_of_rank(steps, rank), []

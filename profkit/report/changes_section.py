@@ -52,6 +52,8 @@ def as_json(view: Overview) -> list[dict[str, Any]]:
                 "change_ratio": _estimate(each.change, 1.0),
                 "phases_ms": {name: ns * 1e-6 for name, ns in each.phases},
                 "samples_per_step": each.samples,
+                "late_rank": each.late and each.late._asdict(),
+                "clock": each.clock and each.clock._asdict(),
                 "machine": each.machine and each.machine._asdict(),
                 "captured": each.captured and _captured(each.captured),
             }

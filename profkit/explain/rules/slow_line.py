@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from profkit.analysis.captured import Captured, CapturedLines, compare_captured, view_captured
 from profkit.analysis.estimate import scale
+from profkit.analysis.line_changes import LineChange
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import Case, Cause, cost, grew, here, in_time, share_of
 from profkit.text import duration
@@ -26,20 +27,28 @@ def find(case: Case) -> Cause | None:
             continue
         whole = cost(row, ledger)
         price = scale(whole, min(1.0, change.difference.value / whole.value))
-        first, then = in_time(ledger, change.base.value, change.target.value)
-        place = change.place.words(found.after.code.folder)
-        steps = in_time(ledger, _steps(found.before), _steps(found.after))
         return Cause(
             "slow_line",
             price,
             share_of(price.value, ledger),
-            f"{here(ledger)}{change.phase}: {place} took {duration(first)} per step in {steps[0]} "
-            f"and {duration(then)} in {steps[1]}, which were captured",
+            f"{here(ledger)}in captured steps, {change.phase}: {say(case, found, change)}",
             _REMEDY,
-            detail=place,
+            detail=change.place.words(found.after.code.folder),
             rows=(change.phase,),
         )
     return None
+
+
+def say(case: Case, found: CapturedLines, change: LineChange) -> str:
+    """Return a line that takes longer, with its time on both sides in the order of time."""
+    ledger = case.ledger
+    first, then = in_time(ledger, change.base.value, change.target.value)
+    before, after = in_time(ledger, found.before, found.after)
+    place = change.place.words(found.after.code.folder)
+    return (
+        f"{place} took {duration(first)} per step in steps {before.first:,} to {before.last:,} "
+        f"and {duration(then)} in steps {after.first:,} to {after.last:,}"
+    )
 
 
 def lines_of(case: Case) -> CapturedLines | None:
@@ -56,7 +65,3 @@ def lines_of(case: Case) -> CapturedLines | None:
 def captured(evidence: Evidence) -> Captured | None:
     """Return the captured steps of one side."""
     return view_captured(evidence.trace)
-
-
-def _steps(found: Captured) -> str:
-    return f"steps {found.first:,} to {found.last:,}"
