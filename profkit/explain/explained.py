@@ -25,7 +25,6 @@ from profkit.analysis.notices import find_unmeasured
 from profkit.analysis.overview import silent_ranks
 from profkit.analysis.rank_sums import SpanSums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
-from profkit.analysis.run_changes import LEAST_OTHER_BATCH
 from profkit.analysis.selection import WARM_UP, steady_steps
 from profkit.analysis.stacks import view_code
 from profkit.explain.between import carry, find_order, judge_between
@@ -37,20 +36,16 @@ from profkit.explain.exchange_ledger import ExchangeLedger, compare_places
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
+from profkit.explain.parts import part_caveats
 from profkit.explain.predict.removal import predict_without
 from profkit.explain.rules.base import Case, Cause
 from profkit.explain.scaling import ScalingRow, scaling_table
 from profkit.explain.turned import find_gains
 from profkit.notebook import ShownInNotebook
-from profkit.text import amount, percent, plural
+from profkit.text import percent, plural
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper
 from profkit.vocab import HINTS
-
-ONE_RUN = (
-    "both sides are parts of one run: what changed in between may be the job, its data, or the "
-    "machine; the intervals hold the noise within each part"
-)
 
 SLOW_STARTS = 3
 """The first steps of a run that are much slower than the others; later ones differ by less."""
@@ -129,9 +124,7 @@ def explain_sides(
     case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *log_caveats(before.trace, after.trace)]
-    if before.trace.is_part:
-        caveats.append(ONE_RUN)
-        caveats += _other_batches(before, after)
+    caveats += part_caveats(before, after)
     if not ledger.per_sample:
         caveats.append(
             "nothing says how many samples a step trains on, so steps are compared; that is fair "
@@ -157,16 +150,6 @@ def explain_sides(
     lines = _compare_lines(before, after, ledger)
     exchange = compare_places(ledger, before, after)
     return Explained(case, tuple(causes), tuple(caveats), kernels, exchange, lines)
-
-
-def _other_batches(before: Evidence, after: Evidence) -> Iterator[str]:
-    """Yield that a step of one part of a run trains on more samples than one of the other."""
-    first, then = before.step_samples, after.step_samples
-    if first and then and abs(then / first - 1) > LEAST_OTHER_BATCH:
-        yield (
-            f"a step trains on {amount(then)} instead of {amount(first)} samples per rank, which "
-            "is the job's own change; the rows compare times per sample"
-        )
 
 
 def _uneven_starts(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Iterator[str]:
