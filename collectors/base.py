@@ -34,7 +34,7 @@ class Inside(NamedTuple):
 
 
 class Captures(NamedTuple):
-    """What a capture of some steps needs of the loop."""
+    """The parts of the loop that a capture of some steps needs."""
 
     requests: Path
     """The file that grows by one byte with each request (`profkit.run.capture_requests`)."""

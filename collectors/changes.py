@@ -111,7 +111,8 @@ class ChangeCapture:
         if step not in self._marked:
             self._marked.add(step)
             captures.mark(step)
-        stack = self._frames.store(places_of(sys._current_frames().get(inside.thread)))  # noqa: SLF001
+        frame = sys._current_frames().get(inside.thread)  # noqa: SLF001
+        stack = self._frames.store(places_of(frame))
         if stack != NOTHING:
             late_ns = max(0, now - (self._due_ns or now))
             every_ns = int(self._gap_s(captures) * 1e9)

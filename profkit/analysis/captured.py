@@ -1,4 +1,4 @@
-"""Lines of code in the few steps that were captured before and after a change of the step time."""
+"""Lines of code in the few steps that were captured before and after a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run recorded around its changes: lines of captured steps, and the machine's load."""
+"""Lines of captured steps, the machine's load and clocks on both sides of a run's changes."""
 
 from __future__ import annotations
 

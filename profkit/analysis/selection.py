@@ -30,7 +30,7 @@ _MOST_WARM_UP = 1_000_000_000
 """A larger number in the configuration would overflow the step numbers."""
 
 FEWEST_OF_A_BATCH, MOST_GAP = 8, 4
-"""So many successive steps of a smaller batch, some of which may be excluded, are no epoch's end."""
+"""So many successive steps of a smaller batch are no epoch's end; some may be excluded."""
 
 NO_STEPS: Ints = np.empty(0, dtype=np.int64)
 

@@ -1,4 +1,4 @@
-"""What a reader must know of a comparison of two parts of one run."""
+"""Caveats of a comparison of two parts of one run."""
 
 from __future__ import annotations
 
