@@ -1,4 +1,4 @@
-"""Lines and kernels of two steps after the step time has changed, and of two before."""
+"""Lines of two steps before and after the step time changes, then kernels of two on a device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from profkit.clock import Clock, now_ns
-from profkit.collectors.base import Captures, Inside, Reading
+from profkit.collectors.base import WITH_KERNELS, Captures, Inside, Reading
 from profkit.collectors.stacks import NOTHING, FrameTable, places_of
 
 LOOK_EVERY_S = 0.5
@@ -47,6 +47,7 @@ class ChangeCapture:
         """The first step of the capture that goes on."""
         self._marked: set[int] = set()
         self._samples = 0
+        self._with_kernels = False
 
     def why_not(self) -> str:
         if hasattr(sys, "_current_frames"):
@@ -85,15 +86,17 @@ class ChangeCapture:
     def _look(self, captures: Captures) -> None:
         """Begin a capture if there was a request since the last look."""
         try:
-            asked = captures.requests.stat().st_size
+            asked = captures.requests.read_bytes()
         except OSError:  # nothing was asked for yet
             return
-        if asked <= self._seen or self._done >= MOST_CAPTURES:
+        new = asked[self._seen :]
+        if not new or self._done >= MOST_CAPTURES:
             return
-        self._seen, self._done = asked, self._done + 1
+        self._seen, self._done = len(asked), self._done + 1
+        self._with_kernels = WITH_KERNELS in new
         step = captures.step()[0]
         if captures.is_sampled:
-            captures.kernels_from(step + KERNELS_AFTER)
+            self._ask_for_kernels(captures, step)
             return
         self._first, self._samples, self._due_ns = step + 1, 0, 0
         self._marked.clear()
@@ -105,7 +108,7 @@ class ChangeCapture:
         is_full = self._samples >= ENOUGH_SAMPLES or step >= first + MOST_STEPS
         if step >= first + STEPS and is_full:
             self._first = None
-            captures.kernels_from(step + KERNELS_AFTER)
+            self._ask_for_kernels(captures, step)
             return
         now = self._clock()
         if step not in self._marked:
@@ -118,6 +121,10 @@ class ChangeCapture:
             every_ns = int(self._gap_s(captures) * 1e9)
             inside.stacks((now, late_ns, every_ns, inside.thread_name, stack))
             self._samples += 1
+
+    def _ask_for_kernels(self, captures: Captures, step: int) -> None:
+        if self._with_kernels:
+            captures.kernels_from(step + KERNELS_AFTER)
 
     def _gap_s(self, captures: Captures) -> float:
         """Return the mean time between two samples."""

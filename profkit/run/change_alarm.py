@@ -93,7 +93,7 @@ class ChangeAlarm:
         rank = min(latest.ranks)
         used = used[used >= self._since]
         if not self._has_reference and len(used) >= REFERENCE_STEPS:
-            self._has_reference = self._captures.ask()
+            self._has_reference = self._captures.ask(kernels=False)
         anchor = latest.ranks[rank].anchor
         for change in changes_of(latest.steps, latest.spans, used, rank=rank, anchor=anchor):
             if change.kind is ChangeKind.PERIODIC:
@@ -105,5 +105,5 @@ class ChangeAlarm:
             else:
                 self._since = change.last_step or change.first_step
             self._said += 1
-            self._captures.ask()
+            self._captures.ask(kernels=True)
             yield say_change(change)

@@ -13,7 +13,7 @@ import pytest
 from profkit.analysis.captured import captured_steps
 from profkit.analysis.overview import build_overview
 from profkit.analysis.selection import CAPTURED, steady_steps
-from profkit.collectors.base import Captures, Inside
+from profkit.collectors.base import WITH_KERNELS, Captures, Inside
 from profkit.collectors.changes import (
     ENOUGH_SAMPLES,
     KERNELS_AFTER,
@@ -86,7 +86,7 @@ def test_nothing_is_read_until_it_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_request_captures_the_next_two_steps(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
-    assert loop.requests.ask()
+    assert loop.requests.ask(kernels=True)
     loop.read(3)  # the step that goes on is not captured
     assert loop.stacks == []
     assert 0 < loop.collector.wait_s() < 0.05
@@ -103,9 +103,20 @@ def test_a_request_captures_the_next_two_steps(tmp_path: Path) -> None:
     assert loop.marked == [101, 102]
 
 
+def test_the_reference_before_a_change_takes_no_kernels(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    loop.requests.ask(kernels=False)
+    loop.read()
+    for _ in range(STEPS + 1):
+        loop.step += 1
+        loop.read(ENOUGH_SAMPLES)
+    assert loop.marked == [101, 102]
+    assert loop.kernels == []
+
+
 def test_short_steps_take_more_steps_and_not_too_many(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
-    loop.requests.ask()
+    loop.requests.ask(kernels=True)
     loop.read()
     for _ in range(2 * MOST_STEPS):
         loop.step += 1
@@ -115,7 +126,7 @@ def test_short_steps_take_more_steps_and_not_too_many(tmp_path: Path) -> None:
 
 def test_steps_without_recording_are_not_captured(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
-    loop.requests.ask()
+    loop.requests.ask(kernels=True)
     loop.read()
     loop.recording = False
     loop.step += 1
@@ -125,7 +136,7 @@ def test_steps_without_recording_are_not_captured(tmp_path: Path) -> None:
 
 def test_with_stacks_all_the_time_only_kernels_are_captured(tmp_path: Path) -> None:
     loop = Loop(tmp_path, is_sampled=True)
-    loop.requests.ask()
+    loop.requests.ask(kernels=True)
     loop.read()
     loop.step += 1
     loop.read(10)
@@ -136,7 +147,7 @@ def test_captures_are_bounded_on_both_sides(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
     for number in range(2 * MOST_CAPTURES):
         with (tmp_path / CAPTURE_REQUESTS).open("ab") as file:
-            file.write(b".")
+            file.write(WITH_KERNELS)
         loop.read()
         for _ in range(STEPS + 1):
             loop.step += 1
@@ -146,7 +157,7 @@ def test_captures_are_bounded_on_both_sides(tmp_path: Path) -> None:
     requests = CaptureRequests(tmp_path / "..", lambda: now_s[0])
     asked = []
     for _ in range(10 * MOST_PER_RUN):
-        asked.append(requests.ask())
+        asked.append(requests.ask(kernels=True))
         now_s[0] += HOUR_S / 20
     requests.close()
     assert asked[:20].count(True) == MOST_PER_HOUR
