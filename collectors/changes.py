@@ -1,4 +1,4 @@
-"""Lines of two steps before and after the step time changes, then kernels of two on a device."""
+"""Lines of two steps before and after the step time changes; then kernels, on a device."""
 
 from __future__ import annotations
 
