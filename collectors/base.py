@@ -20,10 +20,6 @@ class Reading(NamedTuple):
     device: str | None = None
 
 
-LINES, WITH_KERNELS = b"l", b"k"
-"""Requests for a capture: of lines, or of lines and kernels."""
-
-
 class Inside(NamedTuple):
     """The training thread, and the tables for rows that are no readings."""
 
@@ -41,7 +37,7 @@ class Captures(NamedTuple):
     """The parts of the loop that a capture of some steps needs."""
 
     requests: Path
-    """The file that grows with each request by `LINES` or `WITH_KERNELS`."""
+    """The file that grows by one byte with each request (`profkit.run.capture_requests`)."""
     step: Callable[[], tuple[int, int]]
     """Return the number of the step that goes on, and the ns that the last one took."""
     mark: Callable[[int], object]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from profkit.clock import Clock, now_ns
-from profkit.collectors.base import WITH_KERNELS, Captures, Inside, Reading
+from profkit.collectors.base import Captures, Inside, Reading
 from profkit.collectors.stacks import NOTHING, FrameTable, places_of
 
 LOOK_EVERY_S = 0.5
@@ -24,12 +24,15 @@ SHORTEST_GAP_S, LONGEST_GAP_S = 0.0005, 0.05
 MOST_CAPTURES = 20
 """Captures of one process, whatever is asked for."""
 
+REFERENCE_STEP = 40
+"""From here on two steps are captured without a request, to compare later ones with them."""
+
 KERNELS_AFTER = 2
 """Kernels are captured so many steps later: profilers make lines slower."""
 
 
 class ChangeCapture:
-    """Samples the training thread in a few steps when `profkit run` asks for it.
+    """Samples the training thread in a few steps, early and when `profkit run` asks for it.
 
     Samples are as dense as a step needs. The steps are marked, because they may be slower.
     """
@@ -47,7 +50,7 @@ class ChangeCapture:
         """The first step of the capture that goes on."""
         self._marked: set[int] = set()
         self._samples = 0
-        self._with_kernels = False
+        self._with_kernels = self._has_reference = False
 
     def why_not(self) -> str:
         if hasattr(sys, "_current_frames"):
@@ -58,7 +61,7 @@ class ChangeCapture:
         """Follow this thread, and store its lines in these tables."""
         self._frames = FrameTable(inside.frames)
         self._seen = self._done = 0
-        self._first = None
+        self._first, self._has_reference = None, False
         self._inside = inside
 
     def close(self) -> None:
@@ -84,17 +87,21 @@ class ChangeCapture:
         yield from ()
 
     def _look(self, captures: Captures) -> None:
-        """Begin a capture if there was a request since the last look."""
-        try:
-            asked = captures.requests.read_bytes()
-        except OSError:  # nothing was asked for yet
-            return
-        new = asked[self._seen :]
-        if not new or self._done >= MOST_CAPTURES:
-            return
-        self._seen, self._done = len(asked), self._done + 1
-        self._with_kernels = WITH_KERNELS in new
+        """Begin a capture if one was asked for since the last look, or the reference is due.
+
+        The first capture of kernels may stop the job for seconds, so the reference has none.
+        """
         step = captures.step()[0]
+        self._with_kernels = False
+        try:
+            asked = captures.requests.stat().st_size
+        except OSError:  # nothing was asked for yet
+            asked = 0
+        if asked > self._seen and self._done < MOST_CAPTURES:
+            self._seen, self._done, self._with_kernels = asked, self._done + 1, True
+        elif self._has_reference or step < REFERENCE_STEP:
+            return
+        self._has_reference = True
         if captures.is_sampled:
             self._ask_for_kernels(captures, step)
             return

@@ -52,6 +52,13 @@ _LATEST, _LATEST_BY_MEDIAN = 8_192, 2_048
 _LEAST_BLOCKS = 8
 """A scale's own spread is used if the past holds so many independent parts of its length."""
 
+_NOT_LEARNED = 0.25
+"""The noise is not learned from the last part of the past, which a change may have begun in.
+
+Each part that is searched is as long as all before it, so that a change before the last part has
+been searched for by then.
+"""
+
 _SLOW_DECAY = 0.4
 """Unknown scales are taken to vary less by this power; noise without memory has 0.5."""
 
@@ -138,7 +145,8 @@ def _first_shift(logs: Floats, first: int, noise: _Noise, threshold: float) -> S
         level = float(np.median(past[:_LEVEL_STEPS]))
         far = float(np.quantile(np.abs(past - level), _USUAL_SHARE))
         reach = max(_CLIP * scatter, _CLIP_USUAL * far)
-        noise.learn(past, level, scatter, reach, is_later=first > 0)
+        quiet = past[: max(FEWEST_BEFORE, round(len(past) * (1 - _NOT_LEARNED)))]
+        noise.learn(quiet, level, scatter, reach, is_later=first > 0)
         # What came before the past that is looked at is no longer needed.
         series = logs[begin - len(past) : end]
         clipped = np.clip(series - level, -reach, reach)

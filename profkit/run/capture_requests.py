@@ -1,6 +1,6 @@
 """Requests to capture two steps, from the process that started the job to its ranks.
 
-A file in the run's folder grows by one byte with each request, which says what to capture.
+A file in the run's folder grows by one byte with each request. Ranks look at its length.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from profkit.attached import RUN_VARIABLE
 from profkit.clock import now_ns
-from profkit.collectors.base import LINES, WITH_KERNELS, Captures
+from profkit.collectors.base import Captures
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append
 from profkit.instrument.windows.windows import AskedSteps
@@ -33,18 +33,14 @@ class CaptureRequests:
         self._asked_s: deque[float] = deque(maxlen=MOST_PER_HOUR)
         self._asked = 0
 
-    def ask(self, *, kernels: bool) -> bool:
-        """Ask all ranks for a capture; return false if that would be too many.
-
-        The first capture of a device's kernels may stop a job for seconds, so it is asked for
-        only after a change.
-        """
+    def ask(self) -> bool:
+        """Ask all ranks for a capture; return false if that would be too many."""
         now_s = self._clock()
         is_often = len(self._asked_s) == MOST_PER_HOUR and now_s - self._asked_s[0] < HOUR_S
         if is_often or self._asked >= MOST_PER_RUN:
             return False
         with self._path.open("ab") as file:
-            file.write(WITH_KERNELS if kernels else LINES)
+            file.write(b".")
         self._asked_s.append(now_s)
         self._asked += 1
         return True

@@ -27,10 +27,6 @@ LONGEST_END_S = 2.0
 """The job's exit code does not wait longer for a look that is under way."""
 
 
-REFERENCE_STEPS = 30
-"""After so many steps, two are captured, to compare those after a change with."""
-
-
 class ChangeAlarm:
     """Reads the steps of a run while they are written, and prints each change once.
 
@@ -47,7 +43,6 @@ class ChangeAlarm:
         self._said = 0
         self._said_periodic = False
         self._captures = CaptureRequests(run)
-        self._has_reference = False
 
     def start(self) -> None:
         watch = guarded("change alarm", self._watch, None)
@@ -68,9 +63,10 @@ class ChangeAlarm:
             if tail is None:
                 if next(self._run.glob("r*/steps.arrows"), None) is None:
                     continue
+                import profkit.analysis.run_changes  # noqa: F401  # its import is no part of a look
                 from profkit.trace.tail import RunTail
 
-                tail = RunTail(self._run)
+                tail, begun_s = RunTail(self._run), time.thread_time()
             for line in self.find(tail.look()):
                 self._say(line)
             pause_s = max(LOOK_EVERY_S, (time.thread_time() - begun_s) / MOST_LOAD)
@@ -92,8 +88,6 @@ class ChangeAlarm:
             used = used[used > spans.min()]
         rank = min(latest.ranks)
         used = used[used >= self._since]
-        if not self._has_reference and len(used) >= REFERENCE_STEPS:
-            self._has_reference = self._captures.ask(kernels=False)
         anchor = latest.ranks[rank].anchor
         for change in changes_of(latest.steps, latest.spans, used, rank=rank, anchor=anchor):
             if change.kind is ChangeKind.PERIODIC:
@@ -105,5 +99,5 @@ class ChangeAlarm:
             else:
                 self._since = change.last_step or change.first_step
             self._said += 1
-            self._captures.ask(kernels=True)
+            self._captures.ask()
             yield say_change(change)
