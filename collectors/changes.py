@@ -13,10 +13,10 @@ from profkit.collectors.stacks import NOTHING, FrameTable, places_of
 LOOK_EVERY_S = 0.5
 """Requests come from another process, by a file."""
 
-STEPS, MOST_STEPS = 2, 20
+STEPS, MOST_STEPS = 2, 10
 """Steps of a capture; more if they are so short that two hold too few samples."""
 
-ENOUGH_SAMPLES = 100
+ENOUGH_SAMPLES = 60
 SAMPLES_PER_STEP = 60
 SHORTEST_GAP_S, LONGEST_GAP_S = 0.0005, 0.05
 """The wait between two samples. The shorter one takes a few per cent of a processor."""
@@ -51,6 +51,7 @@ class ChangeCapture:
         self._marked: set[int] = set()
         self._samples = 0
         self._with_kernels = self._has_reference = False
+        self._told = -1
 
     def why_not(self) -> str:
         if hasattr(sys, "_current_frames"):
@@ -84,7 +85,9 @@ class ChangeCapture:
                 self._look(inside.captures)
             else:
                 self._sample(inside, inside.captures, self._first)
-        yield from ()
+        if self._done != self._told:
+            self._told = self._done
+            yield Reading("captures_count", self._done)
 
     def _look(self, captures: Captures) -> None:
         """Begin a capture if one was asked for since the last look, or the reference is due.
@@ -118,9 +121,10 @@ class ChangeCapture:
             self._ask_for_kernels(captures, step)
             return
         now = self._clock()
-        if step not in self._marked:
+        if step not in self._marked:  # this sample was due in the step before
             self._marked.add(step)
             captures.mark(step)
+            return
         frame = sys._current_frames().get(inside.thread)  # noqa: SLF001
         stack = self._frames.store(places_of(frame))
         if stack != NOTHING:

@@ -52,8 +52,8 @@ _LATEST, _LATEST_BY_MEDIAN = 8_192, 2_048
 _LEAST_BLOCKS = 8
 """A scale's own spread is used if the past holds so many independent parts of its length."""
 
-_NOT_LEARNED = 0.25
-"""The noise is not learned from the last part of the past, which a change may have begun in.
+_NOT_LEARNED, _LEAST_DIVIDED = 0.25, 128
+"""The noise of so many steps is not learned from their last part: a change may have begun there.
 
 Each part that is searched is as long as all before it, so that a change before the last part has
 been searched for by then.
@@ -118,6 +118,7 @@ class _Noise:
         correlation = _correlation(clipped)
         middle = 1.4826 * float(np.median(np.abs(past - np.median(past)))) or scatter
         together = math.sqrt((1 + correlation) / (1 - correlation))
+        unsure = 1 + together / math.sqrt(len(past))  # as many steps as are independent show it
         known: tuple[int, float] | None = None
         for scale in (*_BY_MEDIAN, *_BY_MEAN):
             least = together * math.sqrt((1 + 1 / _EARLIER) / scale)
@@ -134,7 +135,7 @@ class _Noise:
                 continue  # few steps of this level say less than those of the level before
             if is_later:  # a drift looks like a correlation, for which theory expects too much
                 least = min(least, _MOST_ABOVE * own)
-            self.by_scale[scale] = max(own, least)
+            self.by_scale[scale] = max(own, least) * unsure
 
 
 def _first_shift(logs: Floats, first: int, noise: _Noise, threshold: float) -> Shift | None:
@@ -145,7 +146,9 @@ def _first_shift(logs: Floats, first: int, noise: _Noise, threshold: float) -> S
         level = float(np.median(past[:_LEVEL_STEPS]))
         far = float(np.quantile(np.abs(past - level), _USUAL_SHARE))
         reach = max(_CLIP * scatter, _CLIP_USUAL * far)
-        quiet = past[: max(FEWEST_BEFORE, round(len(past) * (1 - _NOT_LEARNED)))]
+        quiet = past
+        if len(past) >= _LEAST_DIVIDED:
+            quiet = past[: round(len(past) * (1 - _NOT_LEARNED))]
         noise.learn(quiet, level, scatter, reach, is_later=first > 0)
         # What came before the past that is looked at is no longer needed.
         series = logs[begin - len(past) : end]

@@ -96,7 +96,7 @@ def test_other_processes_are_named_if_the_job_waited_for_cores(tmp_path: Path) -
     (change,) = _changes(_machine(trace, others=1.0, waited=0.2))
     assert change.machine is not None
     (words,) = say_context(change)
-    assert "other processes used 1.0 instead of 0 cores" in words
+    assert "other processes used 0.90 instead of 0 cores" in words
     assert "the machine may be the reason" in words
 
 

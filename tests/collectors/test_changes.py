@@ -12,6 +12,7 @@ import pytest
 
 from profkit.analysis.captured import captured_steps
 from profkit.analysis.overview import build_overview
+from profkit.analysis.run_halves import cut_at
 from profkit.analysis.selection import CAPTURED, steady_steps
 from profkit.collectors.base import Captures, Inside
 from profkit.collectors.changes import (
@@ -25,6 +26,7 @@ from profkit.collectors.changes import (
     ChangeCapture,
 )
 from profkit.errors import UsageError
+from profkit.explain.explained import explain
 from profkit.report import as_text
 from profkit.run.capture_requests import (
     HOUR_S,
@@ -88,7 +90,8 @@ class Loop:
 
     def read(self, times: int = 1) -> None:
         for _ in range(times):
-            assert list(self.collector.read()) == []
+            for reading in self.collector.read():
+                assert reading.metric == "captures_count"
             self.collector.wait_s()
 
 
@@ -111,7 +114,7 @@ def test_a_request_captures_the_next_two_steps(tmp_path: Path) -> None:
     loop.step += 1
     loop.read(10)
     assert loop.marked == [101, 102]
-    assert len(loop.stacks) == STEPS * ENOUGH_SAMPLES
+    assert len(loop.stacks) == STEPS * (ENOUGH_SAMPLES - 1)
     assert loop.kernels == [103 + KERNELS_AFTER]
     assert loop.collector.wait_s() == LOOK_EVERY_S
     loop.read(5)
@@ -220,13 +223,17 @@ def test_the_report_opens_a_change_to_its_line(tmp_path: Path) -> None:
     trace, losses, said = _train(tmp_path)
     assert "since step" in said
     steps = captured_steps(trace)
-    assert len(steps) >= 2 * STEPS
+    assert len(steps) >= STEPS
     assert steady_steps(trace).left_out[CAPTURED] == len(steps)
     view = build_overview(trace)
     assert view.code is None  # the captures say nothing of the whole run
     line = JOB.read_text().splitlines().index("        time.sleep(MORE_S)  # slower") + 1
     text = as_text.run(view)
     assert f"slower.py:{line}" in text.replace("\n", " ")
+    at = view.changes[0].first_step
+    cause = explain(*cut_at(trace, at)).causes[0]
+    assert (cause.kind, cause.rows) == ("slow_line", ("forward",))
+    assert f"slower.py:{line}" in cause.detail
     assert "kernel" not in text
     assert not (trace.path / CAPTURE_REQUESTS).exists()
     plain, same, _ = _train(tmp_path, "--on-change", "report")
