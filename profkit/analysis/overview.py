@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from profkit.analysis.rank_lines import lines_by_rank
 from profkit.analysis.run_changes import RunChange, find_changes
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.analysis.stacks import CodeView, view_code
+from profkit.analysis.thinned import Thinned, count_rank_steps, find_thinned
 from profkit.analysis.unknown_places import UnknownPlace, unknown_places
 from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
@@ -107,6 +109,8 @@ class Overview:
     """What the framework's compiler did; `None` if nothing was seen of one."""
     changes: tuple[RunChange, ...] = ()
     """The changes of the step time while the run lasted."""
+    thinned: Thinned | None = None
+    """What a long run kept; null if it kept all steps. `selection` is then a sample of steps."""
 
     @property
     def exchange_timed(self) -> bool:
@@ -148,6 +152,12 @@ def build_overview(
     if with_kernels:
         kernels, by_kernel, devices = _kernel_views(trace, ceilings, used)
     throughput, step_ns, phases = _estimate(trace, used)
+    if basis.costs:
+        phases = phases_of(basis.costs)
+    thinned = find_thinned(trace)
+    if thinned is not None:
+        throughput, step_ns = thinned.throughput, thinned.step_ns
+        phases = _with_host(thinned.phases, phases)
     return Overview(
         name=trace.name,
         path=str(trace.path),
@@ -160,8 +170,8 @@ def build_overview(
         config=manifest.config,
         throughput=throughput,
         step_ns=step_ns,
-        phases=phases_of(basis.costs) if basis.costs else phases,
-        steps_seen=len(pc.unique(steps["step"])),
+        phases=phases,
+        steps_seen=thinned.steps if thinned else len(pc.unique(steps["step"])),
         selection=selection,
         **_losses(steps),
         exchange=exchange,
@@ -183,14 +193,30 @@ def build_overview(
         sharded=sharded_exchange(trace, basis),
         compiling=find_compiling(trace),
         changes=find_changes(trace, used),
+        thinned=thinned,
     )
+
+
+def _with_host(
+    exact: tuple[PhaseShare, ...], sampled: tuple[PhaseShare, ...]
+) -> tuple[PhaseShare, ...]:
+    """Return exact phases, with the host's time of sampled ones if there are device times."""
+    host_ns = {part.name: part.host_ns for part in sampled}
+    return tuple(dataclasses.replace(part, host_ns=host_ns.get(part.name)) for part in exact)
 
 
 def cost_of_run(trace: Trace) -> OwnCost:
     """Return profkit's cost, without the steps that something else made slow."""
     steps = _steps_of(trace)
     slow = np.union1d(window_steps(trace.samples), compiled_steps(trace))
-    return own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), slow)
+    return own_cost(
+        steps,
+        trace.spans,
+        trace.samples,
+        warm_up_of(trace, steps),
+        slow,
+        in_all=count_rank_steps(trace),
+    )
 
 
 def _lines_of_code(trace: Trace, steps: pa.Table, used: Ints) -> dict[str, Any]:

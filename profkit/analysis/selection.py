@@ -14,6 +14,7 @@ from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.analysis.estimate import Ints
 from profkit.analysis.kernels.windows import window_steps
 from profkit.trace import Trace
+from profkit.trace.sampled import step_levels
 
 WARM_UP = "warm-up"
 EPOCH_START = "epoch start"
@@ -22,6 +23,7 @@ KERNEL_WINDOW = "kernel window"
 COMPILING = "compiled"
 SWITCHED_OFF = "profkit switched off"
 NOT_ON_ALL_RANKS = "not on all ranks"
+THINNED = "not in the sample"
 
 DEFAULT_WARM_UP = 10
 _MOST_WARM_UP = 1_000_000_000
@@ -49,9 +51,12 @@ class Selection:
 
 
 def steady_steps(trace: Trace) -> Selection:
-    """Return the steps that a run's figures are about."""
+    """Return the steps that a run's figures are about; of a thinned run, a sample of them."""
     warm_up = warm_up_of(trace, trace.steps)
     found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
+    if trace.sums.num_rows:  # each part of the run must have the same weight
+        level = pc.max(trace.sums["level"]).as_py()
+        found = found.without(THINNED, step_levels(found.steps) < level)
     compiled = np.isin(found.steps, compiled_steps(trace))
     if compiled.sum() > MOST_COMPILED_SHARE * len(compiled):
         return found

@@ -38,7 +38,9 @@ from profkit.run.own_run import make_own_run
 from profkit.run.wiring import (
     complete_manifest,
     describe_rank,
+    full_bytes,
     make_recorder,
+    new_thinner,
     note_failures,
     note_span_cost,
 )
@@ -213,7 +215,13 @@ class Job:
                 if self._owns_run and rank.number == 0:
                     self._write_run()
                 writer = RankWriter(
-                    self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
+                    self.run,
+                    manifest,
+                    rows=self.sink.rows,
+                    columns=COLUMNS,
+                    complete=complete,
+                    thinner=new_thinner,
+                    full_bytes=full_bytes(),
                 )
                 self.sink.attach(writer)
                 if self._watch is not None:

@@ -31,7 +31,9 @@ from profkit.run.lookout.workers import watch_worker
 from profkit.run.wiring import (
     complete_manifest,
     describe_rank,
+    full_bytes,
     make_recorder,
+    new_thinner,
     note_failures,
     note_span_cost,
 )
@@ -123,7 +125,15 @@ def open_rank(
     complete = guarded("device times", timer.collect, None) if timer else None
     try:
         manifest = describe_rank(rank or Rank(), device, framework)
-        writer = RankWriter(path, manifest, rows=rows, columns=COLUMNS, complete=complete)
+        writer = RankWriter(
+            path,
+            manifest,
+            rows=rows,
+            columns=COLUMNS,
+            complete=complete,
+            thinner=new_thinner,
+            full_bytes=full_bytes(),
+        )
     except OSError as error:
         raise _not_writable(path, error) from error
     samples, choice, ranges = writer.appender("samples"), Choice.read(), nvtx_ranges()

@@ -13,6 +13,7 @@ import platform
 from typing import TYPE_CHECKING
 
 from profkit import vocab
+from profkit.attached import FULL_VARIABLE
 from profkit.clock import now_ns, read_anchor
 from profkit.instrument.blocks import off_blocks
 from profkit.instrument.guard import FAILURES
@@ -24,6 +25,7 @@ from profkit.vocab import SPAN_COST
 
 if TYPE_CHECKING:
     from profkit.instrument.device import DeviceTimer
+    from profkit.analysis.thinning import PartThinner
     from profkit.run.collecting import Choice
     from profkit.trace import RankManifest, RunManifest
 
@@ -75,6 +77,23 @@ def complete_manifest(
         owner=this_process(),
         environment={**read_environment(), **facts, **manifest.environment},
     )
+
+
+def new_thinner() -> PartThinner:
+    """Return what sums the older steps of a long run; short runs do not import it."""
+    from profkit.analysis.thinning import PartThinner
+
+    return PartThinner()
+
+
+def full_bytes() -> int:
+    """Return the size of a rank's tables from which on its older steps are thinned."""
+    from profkit.trace.recent import FULL_BYTES
+
+    try:
+        return int(float(os.environ[FULL_VARIABLE]) * 1e6)
+    except (KeyError, ValueError, OverflowError):
+        return FULL_BYTES
 
 
 def note_span_cost(samples: Append, ranges: Ranges | None, *, repeats: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from profkit.clock import Clock, wall_ns
-from profkit.schema import name_columns
+from profkit.clock import Clock, now_ns, wall_ns
+from profkit.schema import SCHEMAS, name_columns, open_schema
 from profkit.trace.arrays import build_batch
 from profkit.trace.jsonfile import replace_json
+from profkit.trace.recent import FULL_BYTES, MOST_PENDING, PART_NS, Recent, Thinner
 from profkit.trace.stream import StreamCount, StreamWriter
-from profkit.vocab import END_FILE, SCHEMA_VERSION, STREAM_SUFFIX
+from profkit.vocab import END_FILE, RECENT, SCHEMA_VERSION, STREAM_SUFFIX, THINNED_TABLES
+
+log = logging.getLogger("profkit")
 
 MANY_ROWS = 256
 """From this number of rows on, converting one column takes long enough to let other threads run."""
@@ -31,6 +35,8 @@ class RankFiles:
     After the first failed write nothing more is written: rows are counted as dropped, and `failure`
     gives the reason. Only the constructor raises if the disk is full or gone. `give_way` is called
     between the columns of many rows, so that the job never waits longer than for one column.
+
+    From `full_bytes` on, rows are thinned with `thinner`, if there is one; see `Recent`.
     """
 
     def __init__(
@@ -39,6 +45,8 @@ class RankFiles:
         rank: int,
         *,
         give_way: Callable[[], None] = lambda: None,
+        thinner: Callable[[], Thinner] | None = None,
+        full_bytes: int = FULL_BYTES,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True)
         self.folder = folder
@@ -49,6 +57,10 @@ class RankFiles:
         self._ids: dict[str, int] = {}
         self._named = 0
         self._give_way = give_way
+        self._make_thinner, self._full_bytes = thinner, full_bytes
+        self._thinner: Thinner | None = None
+        self._recent: Recent | None = None
+        self._part_ends_ns = 0
         self._reserve = folder / ".reserve"
         try:
             self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
@@ -73,6 +85,8 @@ class RankFiles:
             batch = self._build(table, columns, count)
             self._write_names()
             self._stream(table).write(batch)
+            if self._recent and self._make_thinner and table in THINNED_TABLES:
+                self._recent.pending.setdefault(table, []).append(batch)
         except OSError as error:
             self.failure = f"{error.strerror or error} while writing {table}"
             self.dropped[table] += count - (self._written(table) - before)
@@ -81,11 +95,65 @@ class RankFiles:
             while len(self._ids) > self._named:
                 self._ids.popitem()
 
+    def thin(self, clock: Clock = now_ns) -> None:
+        """Thin rows that are due: those of a part that has ended, or more than memory may hold."""
+        if self._make_thinner is None or self.failure:
+            return
+        try:
+            if self._recent is None:
+                if sum(stream.count.bytes for stream in self._streams.values()) >= self._full_bytes:
+                    self._recent, self._thinner = Recent(self.folder), self._make_thinner()
+                    self._part_ends_ns = clock() + PART_NS
+                return
+            is_due = clock() >= self._part_ends_ns
+            if is_due or self._recent.rows >= MOST_PENDING:
+                self._take_pending(self._recent)
+            if is_due:
+                self._part_ends_ns += PART_NS
+                self._end_part(self._recent)
+        except OSError as error:
+            self.failure = f"{error.strerror or error} while thinning"
+        except Exception as error:  # noqa: BLE001  # a lost part must not end the thread
+            self._make_thinner = None
+            if self._recent is not None:
+                self._recent.pending.clear()
+            log.warning("profkit: rows are no longer thinned: %s", error)
+
+    def _take_pending(self, recent: Recent) -> None:
+        from profkit.trace.rank import with_names  # imports what only long runs need
+
+        assert self._thinner is not None
+        names = pa.array([*self._ids, ""], pa.string())
+        stored, named = {}, {}
+        for table in THINNED_TABLES:
+            batches = recent.pending.get(table, [])
+            stored[table] = pa.Table.from_batches(batches, SCHEMAS[table])
+            named[table] = with_names(batches, names, open_schema(table))
+        for table, fate in self._thinner.take(named).items():
+            recent.settle(table, stored[table], fate)
+            self._give_way()
+
+    def _end_part(self, recent: Recent) -> None:
+        """Commit a part: write its sums, then the rows of it that are kept."""
+        assert self._thinner is not None
+        sums = self._thinner.end_part(recent.part)
+        if not sums:
+            return
+        kept = recent.begin_next()
+        self.write("sums", sums)
+        for table, batches in kept.items():
+            rows = pa.Table.from_batches(batches, SCHEMAS[table])
+            for batch in rows.combine_chunks().to_batches():
+                self._main_stream(table).write(batch)
+        recent.remove_before(recent.part - 1)
+
     def close(self, reason: str = "complete") -> None:
         """End every stream and write `end.json`, or as much of that as the disk allows."""
         try:
             self._reserve.unlink(missing_ok=True)
-            for stream in self._streams.values():
+            if self._recent is not None:
+                self._recent.remove_before(self._recent.part)
+            for stream in [*self._streams.values(), *([self._recent] if self._recent else [])]:
                 try:
                     stream.close()
                 except OSError as error:
@@ -109,15 +177,27 @@ class RankFiles:
             "ended_ns": realtime(),
             "tables": tables,
         }
+        if self._recent is not None:
+            recent = {table: dataclasses.asdict(count) for table, count in self._recent.counts.items()}
+            content[RECENT] = recent
         replace_json(self.folder / END_FILE, content)
 
     def _stream(self, table: str) -> StreamWriter:
+        """Return the stream for new rows of a table."""
+        if self._recent is not None and table in THINNED_TABLES:
+            return self._recent.stream(table)
+        return self._main_stream(table)
+
+    def _main_stream(self, table: str) -> StreamWriter:
         if table not in self._streams:
             self._streams[table] = StreamWriter(self.folder / (table + STREAM_SUFFIX), table)
         return self._streams[table]
 
     def _written(self, table: str) -> int:
-        return self._streams[table].count.rows if table in self._streams else 0
+        counts = {name: stream.count for name, stream in self._streams.items()}
+        if self._recent is not None and table in THINNED_TABLES:
+            counts = self._recent.counts
+        return counts[table].rows if table in counts else 0
 
     def _build(
         self,
