@@ -25,6 +25,12 @@ SWITCHED_OFF = "profkit switched off"
 NOT_ON_ALL_RANKS = "not on all ranks"
 THINNED = "not in the sample"
 
+REASONS = (
+    *(WARM_UP, NOT_ON_ALL_RANKS, SWITCHED_OFF, KERNEL_WINDOW, EPOCH_START, PARTIAL_BATCH),
+    COMPILING,
+)
+"""The reasons in the order in which they are given: the first that applies to a step counts."""
+
 DEFAULT_WARM_UP = 10
 _MOST_WARM_UP = 1_000_000_000
 """A larger number in the configuration would overflow the step numbers."""

@@ -22,7 +22,7 @@ from profkit.analysis.kernels.windows import window_steps
 from profkit.analysis.lengths import ERROR, count_lengths, find_quantile, read_lengths
 from profkit.analysis.phase_shares import PhaseShare
 from profkit.analysis.phases import UNKNOWN, step_times
-from profkit.analysis.selection import COMPILING, Selection, select_steps, warm_up_of
+from profkit.analysis.selection import COMPILING, REASONS, Selection, select_steps, warm_up_of
 from profkit.trace import Trace
 from profkit.vocab import PHASES, USED
 
@@ -81,7 +81,7 @@ def find_thinned(trace: Trace) -> Thinned | None:
     return Thinned(
         steps=most.steps,
         used=int(most.values[0].sum()),
-        left_out=dict(most.left_out),
+        left_out={each: most.left_out[each] for each in REASONS if most.left_out[each]},
         in_full=len(pc.unique(trace.steps["step"])),
         one_in=2 ** int(pc.max(sums["level"]).as_py()),
         throughput=throughput,
@@ -97,7 +97,7 @@ def _rank_rows(trace: Trace, rank: int) -> _RankRows:
     parts = sums.filter(is_whole)
     numbers = steps["step"].to_numpy()
     own = steps.filter(pa.array(~_covered(parts, numbers)))
-    used = _own_steps(trace, own)
+    used = _own_steps(trace, own, parts)
     left_out = Counter(dict(used.left_out))
     kinds = {USED}
     by_kind: Counter[str] = Counter()
@@ -139,10 +139,21 @@ def _covered(parts: pa.Table, numbers: Ints) -> np.ndarray[tuple[int], np.dtype[
     return np.asarray((part >= 0) & (numbers <= last[np.maximum(part, 0)]))
 
 
-def _own_steps(trace: Trace, steps: pa.Table) -> Selection:
+def _own_steps(trace: Trace, own: pa.Table, parts: pa.Table) -> Selection:
     """Return the steps in full that figures are about, of one rank outside its parts."""
+    last = parts.sort_by("last_step").slice(max(0, parts.num_rows - 1))
+    steps, end = own, last["last_step"].to_pylist()
+    if end and own.num_rows:  # the step before the last ones shows if an epoch starts with them
+        row = own.slice(0, 1)
+        for name, source in (("step", "last_step"), ("epoch", "epoch")):
+            place = own.schema.get_field_index(name)
+            row = row.set_column(place, own.schema.field(name), last[source])
+        steps = pa.concat_tables([own, row])
     warm_up, windows = warm_up_of(trace, trace.steps), window_steps(trace.samples)
     found = select_steps(steps, warm_up=warm_up, windows=windows)
+    which = {reason: np.setdiff1d(numbers, end) for reason, numbers in found.which.items()}
+    left_out = {reason: len(numbers) for reason, numbers in which.items() if len(numbers)}
+    found = Selection(np.setdiff1d(found.steps, end), left_out, which)
     return found.without(COMPILING, np.isin(found.steps, compiled_steps(trace)))
 
 

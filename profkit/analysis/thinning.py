@@ -27,6 +27,7 @@ from profkit.analysis.selection import (
     KERNEL_WINDOW,
     NO_STEPS,
     PARTIAL_BATCH,
+    REASONS,
     SWITCHED_OFF,
 )
 from profkit.trace.recent import PART_NS, Fate
@@ -49,20 +50,22 @@ _MOST_EVENTS = 1_000
 """Events and their steps that are kept of a part."""
 
 _MOST_SIZES = 10_000
-_KINDS = (USED, SWITCHED_OFF, KERNEL_WINDOW, EPOCH_START, PARTIAL_BATCH, COMPILING)
+_KINDS = (USED, *REASONS)
 
 
 class PartThinner:
-    """Sums one rank's steps, part after part."""
+    """Sums one rank's steps, part after part; `before` are the last steps that are not summed."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: pa.RecordBatch | None = None) -> None:
         self._sums: dict[tuple[str, str | None], Counter[str]] = {}
         """By kind and phase: steps, samples and ns."""
         self._lengths: dict[str, Counter[int]] = defaultdict(Counter)
         self._bounds: list[int] | None = None
         """First and last step of the part, its begin and its end."""
         self._level = 0
-        self._epoch = -1
+        self._epoch: int | None = None
+        if before is not None and before.num_rows:
+            self._epoch = _epochs(before)[-1]
         self._sizes: Counter[int] = Counter()
         self._windows: Ints = NO_STEPS
         self._compilations: list[pa.Table] = []
@@ -106,6 +109,7 @@ class PartThinner:
                 "last_step": last,
                 "start_ns": start,
                 "end_ns": end,
+                "epoch": None if self._epoch is None or self._epoch < 0 else self._epoch,
                 "level": self._level,
                 "kind": kind,
                 "phase": phase,
@@ -158,7 +162,8 @@ class PartThinner:
     def _kinds(self, steps: pa.Table) -> Ints:
         """Return each step's place in `_KINDS`; the first reason counts, as in `select_steps`."""
         numbers = steps["step"].to_numpy()
-        epochs = np.maximum(steps["epoch"].fill_null(-1).to_numpy(), -1)
+        epochs = _epochs(steps)
+        before = epochs[0] if self._epoch is None else self._epoch
         sizes = steps["sample_count"].to_numpy()
         found, counts = np.unique(sizes, return_counts=True)
         self._sizes.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
@@ -168,14 +173,14 @@ class PartThinner:
         reasons = {
             SWITCHED_OFF: ~steps["instrumented"].to_numpy(zero_copy_only=False),
             KERNEL_WINDOW: np.isin(numbers, self._windows),
-            EPOCH_START: np.diff(epochs, prepend=[self._epoch]) != 0,
+            EPOCH_START: np.diff(epochs, prepend=[before]) != 0,
             PARTIAL_BATCH: sizes < usual,
             COMPILING: np.isin(numbers, self._take_compiled(steps)),
         }
         notable = numbers[reasons[COMPILING] | reasons[KERNEL_WINDOW]]
         self._notable = notable[: max(0, _MOST_EVENTS - self._events)]
         self._events += len(self._notable)
-        self._epoch = int(epochs[-1])
+        self._epoch = epochs[-1]
         kinds = np.zeros(len(numbers), dtype=np.int64)
         for reason, applies in reasons.items():
             kinds[(kinds == 0) & applies] = _KINDS.index(reason)
@@ -215,3 +220,8 @@ class PartThinner:
             self._sampled_ns[key] = time_ns
             kept[row] = True
         return kept
+
+
+def _epochs(steps: pa.Table | pa.RecordBatch) -> list[int]:
+    """Return the epoch of each step, -1 if it is not known."""
+    return [-1 if epoch is None else max(-1, epoch) for epoch in steps["epoch"].to_pylist()]

@@ -24,6 +24,8 @@ from profkit.rank import Rank
 from profkit.vocab import SPAN_COST
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
     from profkit.instrument.device import DeviceTimer
     from profkit.analysis.thinning import PartThinner
     from profkit.run.collecting import Choice
@@ -79,11 +81,11 @@ def complete_manifest(
     )
 
 
-def new_thinner() -> PartThinner:
+def new_thinner(before: RecordBatch | None) -> PartThinner:
     """Return what sums the older steps of a long run; short runs do not import it."""
     from profkit.analysis.thinning import PartThinner
 
-    return PartThinner()
+    return PartThinner(before)
 
 
 def full_bytes() -> int:

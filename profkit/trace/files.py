@@ -16,7 +16,7 @@ from profkit.clock import Clock, now_ns, wall_ns
 from profkit.schema import SCHEMAS, name_columns, open_schema
 from profkit.trace.arrays import build_batch
 from profkit.trace.jsonfile import replace_json
-from profkit.trace.recent import FULL_BYTES, MOST_PENDING, PART_NS, Recent, Thinner
+from profkit.trace.recent import FULL_BYTES, MOST_PENDING, PART_NS, NewThinner, Recent, Thinner
 from profkit.trace.stream import StreamCount, StreamWriter
 from profkit.vocab import END_FILE, RECENT, SCHEMA_VERSION, STREAM_SUFFIX, THINNED_TABLES
 
@@ -45,7 +45,7 @@ class RankFiles:
         rank: int,
         *,
         give_way: Callable[[], None] = lambda: None,
-        thinner: Callable[[], Thinner] | None = None,
+        thinner: NewThinner | None = None,
         full_bytes: int = FULL_BYTES,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True)
@@ -59,6 +59,7 @@ class RankFiles:
         self._give_way = give_way
         self._make_thinner, self._full_bytes = thinner, full_bytes
         self._thinner: Thinner | None = None
+        self._last_steps: pa.RecordBatch | None = None
         self._recent: Recent | None = None
         self._part_ends_ns = 0
         self._reserve = folder / ".reserve"
@@ -85,6 +86,8 @@ class RankFiles:
             batch = self._build(table, columns, count)
             self._write_names()
             self._stream(table).write(batch)
+            if table == "steps":
+                self._last_steps = batch
             if self._recent and self._make_thinner and table in THINNED_TABLES:
                 self._recent.pending.setdefault(table, []).append(batch)
         except OSError as error:
@@ -102,7 +105,7 @@ class RankFiles:
         try:
             if self._recent is None:
                 if sum(stream.count.bytes for stream in self._streams.values()) >= self._full_bytes:
-                    self._recent, self._thinner = Recent(self.folder), self._make_thinner()
+                    self._recent, self._thinner = Recent(self.folder), self._make_thinner(self._last_steps)
                     self._part_ends_ns = clock() + PART_NS
                 return
             is_due = clock() >= self._part_ends_ns

@@ -9,9 +9,9 @@ then on readers ignore its files. So a rank that is killed leaves all rows of it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,10 @@ class Thinner(Protocol):
 
     def end_part(self, part: int) -> Mapping[str, Sequence[Any]]:
         """Return the columns of `sums` of the part; an empty mapping if no step was summed."""
+
+
+NewThinner: TypeAlias = Callable[[pa.RecordBatch | None], Thinner]
+"""Makes a thinner, given the last steps that were written in full."""
 
 
 class Recent:

@@ -17,7 +17,7 @@ from profkit.clock import ANCHOR_INTERVAL_NS, Clock, now_ns, read_anchor
 from profkit.schema import SCHEMAS
 from profkit.trace.files import RankFiles
 from profkit.trace.manifest import RankManifest
-from profkit.trace.recent import FULL_BYTES, Thinner
+from profkit.trace.recent import FULL_BYTES, NewThinner
 from profkit.vocab import OPENING_CPU, ROW_TABLES, WRITER_CPU, rank_folder
 
 log = logging.getLogger("profkit")
@@ -98,7 +98,7 @@ class RankWriter:
         complete: Callable[[bool], None] | None = None,
         interval_s: float = FLUSH_INTERVAL_S,
         clock: Clock = now_ns,
-        thinner: Callable[[], Thinner] | None = None,
+        thinner: NewThinner | None = None,
         full_bytes: int = FULL_BYTES,
     ) -> None:
         check_columns(columns)
