@@ -16,7 +16,7 @@ from profkit.clock import Clock, now_ns, wall_ns
 from profkit.schema import SCHEMAS, name_columns, open_schema
 from profkit.trace.arrays import build_batch
 from profkit.trace.jsonfile import replace_json
-from profkit.trace.recent import FULL_BYTES, MOST_PENDING, PART_NS, NewThinner, Recent, Thinner
+from profkit.trace.recent import DAY_NS, FULL_BYTES, MOST_PENDING, PART_NS, NewThinner, Recent, Thinner
 from profkit.trace.stream import StreamCount, StreamWriter
 from profkit.vocab import END_FILE, RECENT, SCHEMA_VERSION, STREAM_SUFFIX, THINNED_TABLES
 
@@ -24,6 +24,10 @@ log = logging.getLogger("profkit")
 
 MANY_ROWS = 256
 """From this number of rows on, converting one column takes long enough to let other threads run."""
+
+LIMITED_TABLES = ("kernels", "stacks")
+LIMITED_BYTES_A_DAY = 6_000_000
+"""A long run drops further rows of these tables, and counts them as dropped."""
 
 RESERVE_BYTES = 65_536
 """Room kept free on the disk, so that the end record can be written when it is full."""
@@ -78,7 +82,7 @@ class RankFiles:
         count = len(next(iter(columns.values())))
         if not count:
             return
-        if self.failure:
+        if self.failure or self._is_over(table):
             self.dropped[table] += count
             return
         before = self._written(table)
@@ -121,6 +125,13 @@ class RankFiles:
             if self._recent is not None:
                 self._recent.pending.clear()
             log.warning("profkit: rows are no longer thinned: %s", error)
+
+    def _is_over(self, table: str) -> bool:
+        """Return true if a long run has used the room for what cannot be thinned."""
+        if self._recent is None or table not in LIMITED_TABLES or table not in self._streams:
+            return False
+        days = (self._recent.part + 1) * PART_NS / DAY_NS
+        return self._streams[table].count.bytes > LIMITED_BYTES_A_DAY * (1 + days)
 
     def _take_pending(self, recent: Recent) -> None:
         from profkit.trace.rank import with_names  # imports what only long runs need

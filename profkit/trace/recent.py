@@ -26,6 +26,8 @@ FULL_BYTES = 16_000_000
 PART_NS = 60_000_000_000
 """The length of a part: batches of a minute's rows take far less room than those of half a second."""
 
+DAY_NS = 86_400_000_000_000
+
 MOST_PENDING = 50_000
 """Rows of a part that are kept in memory before they are summed."""
 

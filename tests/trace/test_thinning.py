@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from profkit.analysis.lengths import ERROR, count_lengths, find_quantile, read_lengths
@@ -17,10 +19,19 @@ from profkit.analysis.selection import PARTIAL_BATCH, SWITCHED_OFF, THINNED
 from profkit.analysis.thinning import PartThinner
 from profkit.clock import Anchor
 from profkit.report.words import steps_line
+from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace, verify
 from profkit.trace.files import RankFiles
 from profkit.trace.sampled import BLOCK, step_levels
-from profkit.vocab import COMPILED, COMPILER, RECENT, Integrity, RunState, rank_folder
+from profkit.vocab import (
+    COMPILED,
+    COMPILER,
+    RECENT,
+    THINNED_TABLES,
+    Integrity,
+    RunState,
+    rank_folder,
+)
 
 SECOND = 1_000_000_000
 STEP_NS = 100_000_000
@@ -284,3 +295,48 @@ def test_lengths_survive_damage_and_add_up() -> None:
     assert sum(counts.values()) == 5
     assert read_lengths(["3:1 x 5:2", None, "3:4 -1:9 7:"]) == {3: 5, 5: 2, 1: 9}
     assert math.isnan(find_quantile({}, 0.5))
+
+
+def _thin(run: Path, copy: Path) -> Path:
+    """Write a run again as a recorder that thins, in flushes of 5 s by the end of each row."""
+    whole = Trace.open(run)
+    copy.mkdir()
+    dataclasses.replace(whole.manifest).write(copy)
+    for rank in whole.ranks:
+        files = RankFiles(
+            copy / rank_folder(rank.rank), rank.rank, thinner=PartThinner, full_bytes=FULL
+        )
+        rank.manifest.write(files.folder)
+        tables = {table: rank.table(table) for table in THINNED_TABLES}
+        begin = min(tables["steps"]["start_ns"].to_pylist())
+        end = max(tables["steps"]["end_ns"].to_pylist()) + 5 * SECOND
+        for now in range(begin, end + 5 * SECOND, 5 * SECOND):
+            for table, rows in tables.items():
+                time_ns = rows["time_ns" if table == "samples" else "end_ns"].to_numpy()
+                due = (time_ns >= now - 5 * SECOND) & (time_ns < now)
+                if now == begin:
+                    due |= time_ns < now
+                part = rows.filter(pa.array(due)).drop_columns("rank")
+                if part.num_rows:
+                    files.write(table, {name: part[name].to_pylist() for name in part.column_names})
+            files.thin(lambda now=now: now)  # type: ignore[misc]
+        files.close()
+    return copy
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_ranks_with_an_exchange(tmp_path: Path, device: str) -> None:
+    run = synthetic_trace(
+        tmp_path / "full", ranks=2, steps=3_000, device=device, steps_per_epoch=1_000
+    )
+    thinned = Trace.open(_thin(run, tmp_path / "thinned"))
+    expected, found = build_overview(Trace.open(run)), build_overview(thinned)
+    assert found.thinned is not None
+    assert found.clock is expected.clock
+    assert found.throughput.value == pytest.approx(expected.throughput.value, rel=1e-3)
+    assert found.step_ns.value == pytest.approx(expected.step_ns.value, rel=1e-3)
+    shares = {part.name: part.share.value for part in expected.phases}
+    for part in found.phases:
+        assert part.share.value == pytest.approx(shares[part.name], abs=1e-3)
+    assert (found.exchange is None) == (expected.exchange is None)
+    assert thinned.steps.num_rows < 2 * 1_500
