@@ -54,9 +54,13 @@ _KINDS = (USED, *REASONS)
 
 
 class PartThinner:
-    """Sums one rank's steps, part after part; `before` are the last steps that are not summed."""
+    """Sums one rank's steps, part after part.
 
-    def __init__(self, before: pa.RecordBatch | None = None) -> None:
+    `steps` are the last ones before the first part, and `spans` what was recorded after them: a
+    step may have begun before the first part does.
+    """
+
+    def __init__(self, steps: pa.Table, spans: pa.Table) -> None:
         self._sums: dict[tuple[str, str | None], Counter[str]] = {}
         """By kind and phase: steps, samples and ns."""
         self._lengths: dict[str, Counter[int]] = defaultdict(Counter)
@@ -64,8 +68,11 @@ class PartThinner:
         """First and last step of the part, its begin and its end."""
         self._level = 0
         self._epoch: int | None = None
-        if before is not None and before.num_rows:
-            self._epoch = _epochs(before)[-1]
+        self._first = 0
+        """The first step that may be thinned."""
+        if steps.num_rows:
+            self._epoch = _epochs(steps)[-1]
+            self._first = int(steps["step"].to_numpy().max()) + 1
         self._sizes: Counter[int] = Counter()
         self._windows: Ints = NO_STEPS
         self._compilations: list[pa.Table] = []
@@ -74,8 +81,8 @@ class PartThinner:
         self._notable: Ints = NO_STEPS
         """Steps of events, which are kept as well."""
         self._sampled_ns: dict[tuple[str, str, str], int] = {}
-        self._context: pa.Table | None = None
-        """Spans of the last step that was summed, next to which others are clipped."""
+        self._context = spans
+        """Spans from before those that are taken next, which are needed to sum these."""
 
     def take(self, tables: Mapping[str, pa.Table]) -> Mapping[str, Fate]:
         """Sum the steps that are complete, and return what happens to each row."""
@@ -128,9 +135,7 @@ class PartThinner:
     def _add(self, steps: pa.Table, spans: pa.Table) -> None:
         """Add complete steps, in their order, to the part's sums."""
         numbers, lengths_ns = steps["step"].to_numpy(), durations(steps)
-        nearby = spans
-        if self._context is not None:
-            nearby = pa.concat_tables([self._context, spans]).unify_dictionaries()
+        nearby = pa.concat_tables([self._context, spans]).unify_dictionaries()
         times = step_times(steps, nearby, numbers)
         counts = steps["sample_count"].to_numpy()
         kinds = self._kinds(steps)
@@ -198,7 +203,7 @@ class PartThinner:
         """Keep the rows of sampled steps and of none, and hold back those after the last step."""
         numbers = rows["step"].fill_null(-1).to_numpy()
         carried = numbers > last
-        is_kept = (numbers < 0) | (step_levels(numbers) >= self._level)
+        is_kept = (numbers < self._first) | (step_levels(numbers) >= self._level)
         is_kept |= np.isin(numbers, self._notable)
         return Fate(np.asarray(~carried & is_kept), np.asarray(carried))
 
@@ -222,6 +227,6 @@ class PartThinner:
         return kept
 
 
-def _epochs(steps: pa.Table | pa.RecordBatch) -> list[int]:
+def _epochs(steps: pa.Table) -> list[int]:
     """Return the epoch of each step, -1 if it is not known."""
     return [-1 if epoch is None else max(-1, epoch) for epoch in steps["epoch"].to_pylist()]

@@ -24,7 +24,7 @@ from profkit.rank import Rank
 from profkit.vocab import SPAN_COST
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+    from pyarrow import Table
 
     from profkit.instrument.device import DeviceTimer
     from profkit.analysis.thinning import PartThinner
@@ -81,11 +81,11 @@ def complete_manifest(
     )
 
 
-def new_thinner(before: RecordBatch | None) -> PartThinner:
+def new_thinner(steps: Table, spans: Table) -> PartThinner:
     """Return what sums the older steps of a long run; short runs do not import it."""
     from profkit.analysis.thinning import PartThinner
 
-    return PartThinner(before)
+    return PartThinner(steps, spans)
 
 
 def full_bytes() -> int:

@@ -63,7 +63,8 @@ class RankFiles:
         self._give_way = give_way
         self._make_thinner, self._full_bytes = thinner, full_bytes
         self._thinner: Thinner | None = None
-        self._last_steps: pa.RecordBatch | None = None
+        self._latest: dict[str, list[pa.RecordBatch]] = {"steps": [], "spans": []}
+        """The last batch of steps, and the spans that were written after it."""
         self._recent: Recent | None = None
         self._part_ends_ns = 0
         self._reserve = folder / ".reserve"
@@ -90,9 +91,9 @@ class RankFiles:
             batch = self._build(table, columns, count)
             self._write_names()
             self._stream(table).write(batch)
-            if table == "steps":
-                self._last_steps = batch
-            if self._recent and self._make_thinner and table in THINNED_TABLES:
+            if self._recent is None:
+                self._note_latest(table, batch)
+            elif self._make_thinner and table in THINNED_TABLES:
                 self._recent.pending.setdefault(table, []).append(batch)
         except OSError as error:
             self.failure = f"{error.strerror or error} while writing {table}"
@@ -109,7 +110,11 @@ class RankFiles:
         try:
             if self._recent is None:
                 if sum(stream.count.bytes for stream in self._streams.values()) >= self._full_bytes:
-                    self._recent, self._thinner = Recent(self.folder), self._make_thinner(self._last_steps)
+                    self._recent = Recent(self.folder)
+                    self._thinner = self._make_thinner(
+                        *(self._with_names(table, rows) for table, rows in self._latest.items())
+                    )
+                    self._latest.clear()
                     self._part_ends_ns = clock() + PART_NS
                 return
             is_due = clock() >= self._part_ends_ns
@@ -134,18 +139,28 @@ class RankFiles:
         return self._streams[table].count.bytes > LIMITED_BYTES_A_DAY * (1 + days)
 
     def _take_pending(self, recent: Recent) -> None:
-        from profkit.trace.rank import with_names  # imports what only long runs need
-
         assert self._thinner is not None
-        names = pa.array([*self._ids, ""], pa.string())
         stored, named = {}, {}
         for table in THINNED_TABLES:
             batches = recent.pending.get(table, [])
             stored[table] = pa.Table.from_batches(batches, SCHEMAS[table])
-            named[table] = with_names(batches, names, open_schema(table))
+            named[table] = self._with_names(table, batches)
         for table, fate in self._thinner.take(named).items():
             recent.settle(table, stored[table], fate)
             self._give_way()
+
+    def _note_latest(self, table: str, batch: pa.RecordBatch) -> None:
+        """Note what a thinner must know of the rows before its first."""
+        if table == "steps":
+            self._latest = {"steps": [batch], "spans": []}
+        elif table == "spans" and self._make_thinner is not None:
+            self._latest["spans"].append(batch)
+
+    def _with_names(self, table: str, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+        from profkit.trace.rank import with_names  # imports what only long runs need
+
+        names = pa.array([*self._ids, ""], pa.string())
+        return with_names(batches, names, open_schema(table))
 
     def _end_part(self, recent: Recent) -> None:
         """Commit a part: write its sums, then the rows of it that are kept."""

@@ -49,8 +49,8 @@ class Thinner(Protocol):
         """Return the columns of `sums` of the part; an empty mapping if no step was summed."""
 
 
-NewThinner: TypeAlias = Callable[[pa.RecordBatch | None], Thinner]
-"""Makes a thinner, given the last steps that were written in full."""
+NewThinner: TypeAlias = Callable[[pa.Table, pa.Table], Thinner]
+"""Makes a thinner, given the last steps that were written in full, and the spans since then."""
 
 
 class Recent:

@@ -333,10 +333,10 @@ def test_ranks_with_an_exchange(tmp_path: Path, device: str) -> None:
     expected, found = build_overview(Trace.open(run)), build_overview(thinned)
     assert found.thinned is not None
     assert found.clock is expected.clock
-    assert found.throughput.value == pytest.approx(expected.throughput.value, rel=1e-3)
-    assert found.step_ns.value == pytest.approx(expected.step_ns.value, rel=1e-3)
+    assert found.throughput.value == pytest.approx(expected.throughput.value, rel=1e-12)
+    assert found.step_ns.value == pytest.approx(expected.step_ns.value, rel=1e-12)
     shares = {part.name: part.share.value for part in expected.phases}
     for part in found.phases:
-        assert part.share.value == pytest.approx(shares[part.name], abs=1e-3)
+        assert part.share.value == pytest.approx(shares[part.name], abs=2e-5)
     assert (found.exchange is None) == (expected.exchange is None)
     assert thinned.steps.num_rows < 2 * 1_500
