@@ -68,6 +68,7 @@ def test_a_look_returns_rows_only_if_they_are_worth_a_search(tmp_path: Path) -> 
     run = series_trace(tmp_path / "run", {"forward": 50e6 * forward})
     look = Look(run, run / "r00000")
     latest, pause_s = look.look(1.0)
-    assert latest is not None and latest.steps.num_rows == 400, "the credit is full"
+    assert latest is not None, "the credit is full"
+    assert latest.steps.num_rows == 400
     assert pause_s >= 1.0
     assert look.look(1.0)[0] is None, "nothing is new"

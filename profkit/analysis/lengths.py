@@ -1,4 +1,4 @@
-"""Quantiles of step times from counts in logarithmic places: small, exact to 1 %, and additive."""
+"""Quantiles of step times, to within 1 %, from counts in logarithmic places that add up."""
 
 from __future__ import annotations
 

@@ -106,9 +106,9 @@ def _thinned(trace: Trace) -> Iterator[str]:
     first, last = pc.min(sums["first_step"]).as_py(), pc.max(sums["last_step"]).as_py()
     level = pc.max(sums["level"]).as_py()
     yield (
-        f"of steps {first:,} to {last:,}, only sums and some steps were kept: throughput, step time "
-        f"and phases of the report are over all steps, other figures are those of a sample of one "
-        f"step in {2**level:,}"
+        f"of steps {first:,} to {last:,}, only sums and some steps were kept: throughput, step "
+        "time and phases of the report are over all steps, other figures are those of a sample "
+        f"of one step in {2**level:,}"
     )
 
 

@@ -151,13 +151,6 @@ def build_overview(
     exchange, kernels, by_kernel, devices = basis.exchange(), None, None, None
     if with_kernels:
         kernels, by_kernel, devices = _kernel_views(trace, ceilings, used)
-    throughput, step_ns, phases = _estimate(trace, used)
-    if basis.costs:
-        phases = phases_of(basis.costs)
-    thinned = find_thinned(trace)
-    if thinned is not None:
-        throughput, step_ns = thinned.throughput, thinned.step_ns
-        phases = _with_host(thinned.phases, phases)
     return Overview(
         name=trace.name,
         path=str(trace.path),
@@ -168,10 +161,7 @@ def build_overview(
         world_size=manifest.world_size,
         ranks_seen=len(trace.ranks),
         config=manifest.config,
-        throughput=throughput,
-        step_ns=step_ns,
-        phases=phases,
-        steps_seen=thinned.steps if thinned else len(pc.unique(steps["step"])),
+        **_figures(trace, basis, used),
         selection=selection,
         **_losses(steps),
         exchange=exchange,
@@ -193,16 +183,29 @@ def build_overview(
         sharded=sharded_exchange(trace, basis),
         compiling=find_compiling(trace),
         changes=find_changes(trace, used),
-        thinned=thinned,
     )
 
 
-def _with_host(
-    exact: tuple[PhaseShare, ...], sampled: tuple[PhaseShare, ...]
-) -> tuple[PhaseShare, ...]:
-    """Return exact phases, with the host's time of sampled ones if there are device times."""
-    host_ns = {part.name: part.host_ns for part in sampled}
-    return tuple(dataclasses.replace(part, host_ns=host_ns.get(part.name)) for part in exact)
+def _figures(trace: Trace, basis: PhaseBasis, used: Ints) -> dict[str, Any]:
+    """Return throughput, step time and phases, over all steps if only sums of some were kept."""
+    thinned = find_thinned(trace)
+    throughput, step_ns, phases = _estimate(trace, used)
+    if basis.costs:
+        phases = phases_of(basis.costs)
+    found = {"throughput": throughput, "step_ns": step_ns, "phases": phases}
+    if thinned is None:
+        return {**found, "steps_seen": len(pc.unique(trace.steps["step"]))}
+    host_ns = {part.name: part.host_ns for part in phases}
+    exact = []
+    for part in thinned.phases:
+        exact.append(dataclasses.replace(part, host_ns=host_ns.get(part.name)))
+    return {
+        "throughput": thinned.throughput,
+        "step_ns": thinned.step_ns,
+        "phases": tuple(exact),
+        "steps_seen": thinned.steps,
+        "thinned": thinned,
+    }
 
 
 def cost_of_run(trace: Trace) -> OwnCost:

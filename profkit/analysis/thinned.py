@@ -32,7 +32,7 @@ _MOST_BLOCKS = 4_000
 
 @dataclass(frozen=True)
 class Thinned:
-    """What a long run kept of its steps, and the exact figures over all of them.
+    """The steps that a long run kept, and the exact figures over all of them.
 
     Numbers of steps are those of the rank that has most.
     """
@@ -69,19 +69,26 @@ def find_thinned(trace: Trace) -> Thinned | None:
     sums = trace.sums
     if not sums.num_rows:
         return None
-    ranks = [_rank_rows(trace, rank.rank) for rank in trace.ranks]
-    ranks = [rank for rank in ranks if len(rank.ends)]
+    ranks = []
+    for rank in trace.ranks:
+        rows = _rank_rows(trace, rank.rank)
+        if len(rows.ends):
+            ranks.append(rows)
     if not ranks:
         return None
-    most = max(ranks, key=lambda rank: rank.steps)
+    most = max(ranks, key=lambda rows: rows.steps)
     lengths: Counter[int] = Counter()
-    for rank in ranks:
-        lengths.update(rank.lengths)
+    for rows in ranks:
+        lengths.update(rows.lengths)
+    left_out = {}
+    for reason in REASONS:
+        if most.left_out[reason]:
+            left_out[reason] = most.left_out[reason]
     throughput, step_ns, phases = _estimate(_in_blocks(sums, ranks), len(ranks))
     return Thinned(
         steps=most.steps,
         used=int(most.values[0].sum()),
-        left_out={each: most.left_out[each] for each in REASONS if most.left_out[each]},
+        left_out=left_out,
         in_full=len(pc.unique(trace.steps["step"])),
         one_in=2 ** int(pc.max(sums["level"]).as_py()),
         throughput=throughput,
@@ -176,7 +183,7 @@ def _ranks_that_count(trace: Trace) -> set[int]:
 
 def count_rank_steps(trace: Trace) -> int:
     """Return the number of steps of all ranks, with those that are only in sums."""
-    count = trace.steps.num_rows
+    count = int(trace.steps.num_rows)
     if not trace.sums.num_rows:
         return count
     whole = trace.sums.filter(trace.sums["phase"].is_null())
@@ -221,14 +228,12 @@ def _in_blocks(sums: pa.Table, ranks: list[_RankRows]) -> Floats:
     blocks = np.zeros((3 + len(PHASES), len(ends)))
     for each in ranks:
         place = np.minimum(np.searchsorted(ends, each.ends), len(ends) - 1)
-        for row, values in zip(blocks, each.values, strict=True):
-            row += np.bincount(place, weights=values, minlength=len(ends))
+        for row, values in enumerate(each.values):
+            blocks[row] += np.bincount(place, weights=values, minlength=len(ends))
     return blocks[:, blocks[0] > 0]
 
 
-def _estimate(
-    blocks: Floats, ranks: int
-) -> tuple[Estimate, Estimate, tuple[PhaseShare, ...]]:
+def _estimate(blocks: Floats, ranks: int) -> tuple[Estimate, Estimate, tuple[PhaseShare, ...]]:
     """Return throughput, step time and phases, from the same resamples of the blocks."""
     steps, samples, wall_ns = blocks[:3]
     names, parts = [], []
@@ -252,5 +257,3 @@ def _estimate(
     for place, name in enumerate(names):
         phases.append(PhaseShare(name, rest[place], rest[count + place]))
     return throughput, step_ns, tuple(phases)
-
-

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, names_and_codes
+from profkit.analysis.columns import durations
 from profkit.analysis.compiling import steps_compiled
 from profkit.analysis.estimate import Ints
 from profkit.analysis.kernels.windows import window_steps
@@ -80,7 +81,7 @@ class PartThinner:
         self._events = 0
         self._notable: Ints = NO_STEPS
         """Steps of events, which are kept as well."""
-        self._sampled_ns: dict[tuple[str, str, str], int] = {}
+        self._sampled_ns: dict[tuple[str | None, ...], int] = {}
         self._context = spans
         """Spans from before those that are taken next, which are needed to sum these."""
 
@@ -207,17 +208,14 @@ class PartThinner:
         is_kept |= np.isin(numbers, self._notable)
         return Fate(np.asarray(~carried & is_kept), np.asarray(carried))
 
-    def _choose_samples(self, rows: pa.Table) -> Any:
+    def _choose_samples(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
         """Keep events, and readings of one kind that are far enough apart."""
-        keys = []
-        for name in ("source", "metric", "device"):
-            names, codes = names_and_codes(rows[name])
-            keys.append([*names, ""])
-            keys.append(codes.tolist())
-        sources, source, metrics, metric, devices, device = keys
+        names = [rows[name].to_pylist() for name in ("source", "metric", "device")]
         kept = np.zeros(rows.num_rows, dtype=bool)
-        for row, time_ns in enumerate(rows["time_ns"].to_pylist()):
-            key = sources[source[row]], metrics[metric[row]], devices[device[row]]
+        for row, (time_ns, *key_parts) in enumerate(
+            zip(rows["time_ns"].to_pylist(), *names, strict=True)
+        ):
+            key = tuple(key_parts)
             is_event = key[0] in _EVENTS and self._events < _MOST_EVENTS
             self._events += is_event
             if not is_event and time_ns < self._sampled_ns.get(key, 0) + SAMPLE_GAP_NS:

@@ -1,4 +1,4 @@
-"""Looks at the steps of a running job, and decides when to take the time to search for a change.
+"""Looks at the steps of a running job, and decides when to search them for a change.
 
 Reading all tables and searching takes tens of milliseconds. So a look reads the steps of one rank,
 and compares the new ones with those before. Only if they seem to differ, or from savings, all

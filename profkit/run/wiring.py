@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profkit import vocab
@@ -19,17 +21,17 @@ from profkit.instrument.blocks import off_blocks
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import Recorder, measure_span_cost
-from profkit.instrument.rows import Append, Sink
+from profkit.instrument.rows import COLUMNS, Append, Row, Sink
 from profkit.rank import Rank
 from profkit.vocab import SPAN_COST
 
 if TYPE_CHECKING:
     from pyarrow import Table
 
-    from profkit.instrument.device import DeviceTimer
     from profkit.analysis.thinning import PartThinner
+    from profkit.instrument.device import DeviceTimer
     from profkit.run.collecting import Choice
-    from profkit.trace import RankManifest, RunManifest
+    from profkit.trace import RankManifest, RankWriter, RunManifest
 
 
 def make_recorder(
@@ -78,6 +80,26 @@ def complete_manifest(
         profkit_version=__version__,
         owner=this_process(),
         environment={**read_environment(), **facts, **manifest.environment},
+    )
+
+
+def open_writer(
+    run: Path,
+    manifest: RankManifest,
+    rows: dict[str, list[Row]],
+    complete: Callable[[bool], None] | None,
+) -> RankWriter:
+    """Open the files of a rank; a long run is thinned."""
+    from profkit.trace import RankWriter
+
+    return RankWriter(
+        run,
+        manifest,
+        rows=rows,
+        columns=COLUMNS,
+        complete=complete,
+        thinner=new_thinner,
+        full_bytes=full_bytes(),
     )
 
 

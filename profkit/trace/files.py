@@ -16,7 +16,15 @@ from profkit.clock import Clock, now_ns, wall_ns
 from profkit.schema import SCHEMAS, name_columns, open_schema
 from profkit.trace.arrays import build_batch
 from profkit.trace.jsonfile import replace_json
-from profkit.trace.recent import DAY_NS, FULL_BYTES, MOST_PENDING, PART_NS, NewThinner, Recent, Thinner
+from profkit.trace.recent import (
+    DAY_NS,
+    FULL_BYTES,
+    MOST_PENDING,
+    PART_NS,
+    NewThinner,
+    Recent,
+    Thinner,
+)
 from profkit.trace.stream import StreamCount, StreamWriter
 from profkit.vocab import END_FILE, RECENT, SCHEMA_VERSION, STREAM_SUFFIX, THINNED_TABLES
 
@@ -108,21 +116,15 @@ class RankFiles:
         if self._make_thinner is None or self.failure:
             return
         try:
-            if self._recent is None:
-                if sum(stream.count.bytes for stream in self._streams.values()) >= self._full_bytes:
-                    self._recent = Recent(self.folder)
-                    self._thinner = self._make_thinner(
-                        *(self._with_names(table, rows) for table, rows in self._latest.items())
-                    )
-                    self._latest.clear()
-                    self._part_ends_ns = clock() + PART_NS
+            if self._thinner is None or self._recent is None:
+                self._begin_thinning(self._make_thinner, clock())
                 return
             is_due = clock() >= self._part_ends_ns
             if is_due or self._recent.rows >= MOST_PENDING:
-                self._take_pending(self._recent)
+                self._take_pending(self._thinner, self._recent)
             if is_due:
-                self._part_ends_ns += PART_NS
-                self._end_part(self._recent)
+                self._part_ends_ns = clock() + PART_NS
+                self._end_part(self._thinner, self._recent)
         except OSError as error:
             self.failure = f"{error.strerror or error} while thinning"
         except Exception as error:  # noqa: BLE001  # a lost part must not end the thread
@@ -131,6 +133,15 @@ class RankFiles:
                 self._recent.pending.clear()
             log.warning("profkit: rows are no longer thinned: %s", error)
 
+    def _begin_thinning(self, make: NewThinner, now: int) -> None:
+        """Begin with the first part if the tables have become too large."""
+        if sum(stream.count.bytes for stream in self._streams.values()) < self._full_bytes:
+            return
+        latest = [self._with_names(table, rows) for table, rows in self._latest.items()]
+        self._thinner, self._recent = make(*latest), Recent(self.folder)
+        self._latest.clear()
+        self._part_ends_ns = now + PART_NS
+
     def _is_over(self, table: str) -> bool:
         """Return true if a long run has used the room for what cannot be thinned."""
         if self._recent is None or table not in LIMITED_TABLES or table not in self._streams:
@@ -138,14 +149,13 @@ class RankFiles:
         days = (self._recent.part + 1) * PART_NS / DAY_NS
         return self._streams[table].count.bytes > LIMITED_BYTES_A_DAY * (1 + days)
 
-    def _take_pending(self, recent: Recent) -> None:
-        assert self._thinner is not None
+    def _take_pending(self, thinner: Thinner, recent: Recent) -> None:
         stored, named = {}, {}
         for table in THINNED_TABLES:
             batches = recent.pending.get(table, [])
             stored[table] = pa.Table.from_batches(batches, SCHEMAS[table])
             named[table] = self._with_names(table, batches)
-        for table, fate in self._thinner.take(named).items():
+        for table, fate in thinner.take(named).items():
             recent.settle(table, stored[table], fate)
             self._give_way()
 
@@ -162,10 +172,9 @@ class RankFiles:
         names = pa.array([*self._ids, ""], pa.string())
         return with_names(batches, names, open_schema(table))
 
-    def _end_part(self, recent: Recent) -> None:
+    def _end_part(self, thinner: Thinner, recent: Recent) -> None:
         """Commit a part: write its sums, then the rows of it that are kept."""
-        assert self._thinner is not None
-        sums = self._thinner.end_part(recent.part)
+        sums = thinner.end_part(recent.part)
         if not sums:
             return
         kept = recent.begin_next()
@@ -180,9 +189,11 @@ class RankFiles:
         """End every stream and write `end.json`, or as much of that as the disk allows."""
         try:
             self._reserve.unlink(missing_ok=True)
+            streams: list[StreamWriter | Recent] = [*self._streams.values()]
             if self._recent is not None:
                 self._recent.remove_before(self._recent.part)
-            for stream in [*self._streams.values(), *([self._recent] if self._recent else [])]:
+                streams.append(self._recent)
+            for stream in streams:
                 try:
                     stream.close()
                 except OSError as error:
@@ -207,7 +218,9 @@ class RankFiles:
             "tables": tables,
         }
         if self._recent is not None:
-            recent = {table: dataclasses.asdict(count) for table, count in self._recent.counts.items()}
+            recent = {
+                table: dataclasses.asdict(count) for table, count in self._recent.counts.items()
+            }
             content[RECENT] = recent
         replace_json(self.folder / END_FILE, content)
 

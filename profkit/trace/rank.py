@@ -187,9 +187,7 @@ class RankTrace:
         return with_names(batches, self.names, schema)
 
 
-def with_names(
-    batches: Sequence[pa.RecordBatch], names: pa.Array, schema: pa.Schema
-) -> pa.Table:
+def with_names(batches: Sequence[pa.RecordBatch], names: pa.Array, schema: pa.Schema) -> pa.Table:
     """Return stored rows with names in place of ids; the last of `names` stands for lost ones."""
     columns = []
     for field in schema:

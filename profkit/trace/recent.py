@@ -1,9 +1,9 @@
 """The rows of a long run that are not thinned yet: in files of their own, and in memory.
 
 A rank's run is divided into parts of about a minute. The rows of the current part are written in
-full to files of the part. When it ends, its sums are written to `sums`, which commits the part: from
-then on readers ignore its files. So a rank that is killed leaves all rows of its last part, and
-`sums` of all parts before.
+full to files of the part. When it ends, its sums are written to `sums`, which commits the part:
+from then on readers ignore its files. So a rank that is killed leaves all rows of its last part,
+and `sums` of all parts before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FULL_BYTES = 16_000_000
 """A rank's tables are written in full up to this size, then thinned."""
 
 PART_NS = 60_000_000_000
-"""The length of a part: batches of a minute's rows take far less room than those of half a second."""
+"""The length of a part: batches of a minute take far less room than those of half a second."""
 
 DAY_NS = 86_400_000_000_000
 
@@ -33,7 +33,7 @@ MOST_PENDING = 50_000
 
 
 class Fate(NamedTuple):
-    """What happens to each row of a table: it is kept in full, carried over, or dropped."""
+    """The rows of a table that are kept in full, or carried over; the others are dropped."""
 
     kept: npt.NDArray[np.bool_]
     carried: npt.NDArray[np.bool_]

@@ -19,9 +19,10 @@ _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def step_levels(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the level of each step's block: of 2^n neighbouring blocks, one has level n or more.
+    """Return the level of each step's block.
 
-    Which one is drawn by a hash, because a regular choice would repeat a regular pattern of the job.
+    Of 2^n neighbouring blocks, one has level n or more. A hash draws which one, because a regular
+    choice could follow a regular pattern of the job.
     """
     block = np.maximum(steps, 0).astype(np.uint64) // np.uint64(BLOCK)
     level = np.zeros(len(block), dtype=np.int64)

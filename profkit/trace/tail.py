@@ -82,7 +82,7 @@ class StreamTail:
 
 @dataclass
 class TableTail:
-    """The same of a table that is thinned one day: from then on, the parts' files are followed."""
+    """Follows a table also once it is thinned, by the files of the parts."""
 
     folder: Path
     table: str

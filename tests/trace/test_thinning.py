@@ -147,7 +147,8 @@ def _exact(view: Overview) -> list[float]:
 
 def _check_same(full: Trace, thinned: Trace) -> None:
     expected, found = build_overview(full), build_overview(thinned)
-    assert found.thinned is not None and expected.thinned is None
+    assert found.thinned is not None
+    assert expected.thinned is None
     assert found.thinned.in_full < expected.steps_seen / 2, "nothing was thinned"
     assert [part.name for part in found.phases] == [part.name for part in expected.phases]
     assert _exact(found) == pytest.approx(_exact(expected), rel=1e-12)
@@ -161,10 +162,13 @@ def test_exact_figures_are_those_of_all_steps(runs: tuple[Trace, Trace]) -> None
     full, thinned = runs
     _check_same(full, thinned)
     throughput = build_overview(thinned).throughput
-    assert throughput.low is not None and throughput.high is not None
+    assert throughput.low is not None
+    assert throughput.high is not None
     assert throughput.low < throughput.value < throughput.high
     left_out = build_overview(full).selection.left_out
-    assert left_out[SWITCHED_OFF] > 1_000 and left_out[PARTIAL_BATCH] > 5 and len(left_out) == 5
+    assert left_out[SWITCHED_OFF] > 1_000
+    assert left_out[PARTIAL_BATCH] > 5
+    assert len(left_out) == 5
 
 
 def test_a_killed_run_keeps_its_last_part_in_full(tmp_path: Path) -> None:
