@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from profkit.analysis.thinned import count_rank_steps
+from profkit.analysis.parts import count_rank_steps
 from profkit.clock import read_anchor
 from profkit.instrument.recorder import Recorder
 from profkit.run.wiring import full_bytes, new_thinner
@@ -94,7 +94,8 @@ def soak(folder: Path, seconds: float) -> Soaked:
         slope, error = (3600 * each for each in fit_growth(settled))
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     is_complete = verify(folder).state is Integrity.COMPLETE
-    whole = is_complete and count_rank_steps(Trace.open(folder)) == steps
+    trace = Trace.open(folder)
+    whole = is_complete and count_rank_steps(trace.steps, trace.sums) == steps
     return Soaked(
         steps,
         seconds,

@@ -25,6 +25,7 @@ from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, wind
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.notices import find_notices, is_log
 from profkit.analysis.own_cost import OwnCost, own_cost
+from profkit.analysis.parts import count_rank_steps
 from profkit.analysis.phase_basis import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, phase_basis
 from profkit.analysis.phase_shares import PhaseShare, phases_of
 from profkit.analysis.phases import step_times
@@ -33,7 +34,7 @@ from profkit.analysis.rank_lines import lines_by_rank
 from profkit.analysis.run_changes import RunChange, find_changes
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.analysis.stacks import CodeView, view_code
-from profkit.analysis.thinned import Thinned, count_rank_steps, find_thinned
+from profkit.analysis.thinned import Thinned, find_thinned
 from profkit.analysis.unknown_places import UnknownPlace, unknown_places
 from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
@@ -218,7 +219,7 @@ def cost_of_run(trace: Trace) -> OwnCost:
         trace.samples,
         warm_up_of(trace, steps),
         slow,
-        in_all=count_rank_steps(trace),
+        in_all=count_rank_steps(steps, trace.sums),
     )
 
 

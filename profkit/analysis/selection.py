@@ -60,13 +60,13 @@ def steady_steps(trace: Trace) -> Selection:
     """Return the steps that a run's figures are about; of a thinned run, a sample of them."""
     warm_up = warm_up_of(trace, trace.steps)
     found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
-    if trace.sums.num_rows:  # each part of the run must have the same weight
-        level = pc.max(trace.sums["level"]).as_py()
-        found = found.without(THINNED, step_levels(found.steps) < level)
     compiled = np.isin(found.steps, compiled_steps(trace))
-    if compiled.sum() > MOST_COMPILED_SHARE * len(compiled):
+    if compiled.sum() <= MOST_COMPILED_SHARE * len(compiled):
+        found = found.without(COMPILING, compiled)
+    if not trace.sums.num_rows:
         return found
-    return found.without(COMPILING, compiled)
+    level = pc.max(trace.sums["level"]).as_py()  # each part of the run has the same weight
+    return found.without(THINNED, step_levels(found.steps) < level)
 
 
 def warm_up_of(trace: Trace, steps: pa.Table) -> int:

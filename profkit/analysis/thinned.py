@@ -20,6 +20,7 @@ from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios
 from profkit.analysis.kernels.windows import window_steps
 from profkit.analysis.lengths import ERROR, count_lengths, find_quantile, read_lengths
+from profkit.analysis.parts import in_parts
 from profkit.analysis.phase_shares import PhaseShare
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.selection import COMPILING, REASONS, Selection, select_steps, warm_up_of
@@ -102,8 +103,7 @@ def _rank_rows(trace: Trace, rank: int) -> _RankRows:
     sums, steps = rows_of_rank(trace.sums, rank), rows_of_rank(trace.steps, rank)
     is_whole = sums["phase"].is_null()
     parts = sums.filter(is_whole)
-    numbers = steps["step"].to_numpy()
-    own = steps.filter(pa.array(~_covered(parts, numbers)))
+    own = steps.filter(pa.array(~in_parts(parts, steps)))
     used = _own_steps(trace, own, parts)
     left_out = Counter(dict(used.left_out))
     kinds = {USED}
@@ -134,16 +134,6 @@ def _rank_rows(trace: Trace, rank: int) -> _RankRows:
         left_out,
         read_lengths(texts) + count_lengths(durations(inside)),
     )
-
-
-def _covered(parts: pa.Table, numbers: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which steps are in a part, and so in its sums already."""
-    first, place = np.unique(parts["first_step"].to_numpy(), return_index=True)
-    last = parts["last_step"].to_numpy()[place]
-    if not len(first):
-        return np.zeros(len(numbers), dtype=bool)
-    part = np.searchsorted(first, numbers, side="right") - 1
-    return np.asarray((part >= 0) & (numbers <= last[np.maximum(part, 0)]))
 
 
 def _own_steps(trace: Trace, own: pa.Table, parts: pa.Table) -> Selection:
@@ -179,18 +169,6 @@ def _ranks_that_count(trace: Trace) -> set[int]:
         if (samples.get(rank) or 0) > (samples.get(known) or 0):
             most[group] = rank
     return set(most.values())
-
-
-def count_rank_steps(trace: Trace) -> int:
-    """Return the number of steps of all ranks, with those that are only in sums."""
-    count = int(trace.steps.num_rows)
-    if not trace.sums.num_rows:
-        return count
-    whole = trace.sums.filter(trace.sums["phase"].is_null())
-    for rank in trace.ranks:
-        own = rows_of_rank(trace.steps, rank.rank)["step"].to_numpy()
-        count -= int(_covered(rows_of_rank(whole, rank.rank), own).sum())
-    return count + int(pc.sum(whole["steps"]).as_py() or 0)
 
 
 def _sum_rows(sums: pa.Table) -> tuple[Ints, Floats]:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from profkit.analysis.costs import run_costs
 from profkit.analysis.lengths import ERROR, count_lengths, find_quantile, read_lengths
 from profkit.analysis.overview import Overview, build_overview
 from profkit.analysis.selection import PARTIAL_BATCH, SWITCHED_OFF, THINNED
@@ -272,6 +273,18 @@ def test_a_short_run_is_written_as_before(tmp_path: Path) -> None:
     for name in names:
         if name.endswith(".arrows"):
             assert (own / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_excluded_steps_cost_what_they_do_in_full(runs: tuple[Trace, Trace]) -> None:
+    apart = []
+    for run in runs:
+        apart.append({each.reason: each for each in run_costs(run).apart})
+    expected, found = apart
+    assert found.keys() == expected.keys()
+    for reason, each in expected.items():
+        assert found[reason].steps == each.steps
+        usual = found[SWITCHED_OFF].excess_ns - expected[SWITCHED_OFF].excess_ns
+        assert found[reason].excess_ns == pytest.approx(each.excess_ns, abs=abs(usual) + 1e3)
 
 
 def test_readings_keep_their_distance_and_events_are_all_kept(runs: tuple[Trace, Trace]) -> None:
