@@ -36,10 +36,13 @@ from profkit.vocab import (
 
 SECOND = 1_000_000_000
 STEP_NS = 100_000_000
-STEPS = 9_000
+STEPS = 4_500
+HASTE = 4
+"""The clock of the parts runs faster than that of the job, so that a short job has many."""
+
 FULL = 100_000
 PHASES = ("data", "forward", "backward", "optimizer")
-PARTIAL_EVERY, COMPILE_EVERY, EPOCH = 1_000, 2_500, 3_000
+PARTIAL_EVERY, COMPILE_EVERY, EPOCH = 500, 1_250, 1_500
 
 
 class Job:
@@ -124,7 +127,7 @@ def record(
             for table, rows in waiting.items():
                 files.write(table, {name: [row[name] for row in rows] for name in rows[0]})
             waiting.clear()
-            files.thin(lambda: job.now)
+            files.thin(lambda: HASTE * job.now)
     if close:
         files.close()
     return files
@@ -167,13 +170,13 @@ def test_exact_figures_are_those_of_all_steps(runs: tuple[Trace, Trace]) -> None
     assert throughput.high is not None
     assert throughput.low < throughput.value < throughput.high
     left_out = build_overview(full).selection.left_out
-    assert left_out[SWITCHED_OFF] > 1_000
+    assert left_out[SWITCHED_OFF] > 500
     assert left_out[PARTIAL_BATCH] > 5
     assert len(left_out) == 5
 
 
 def test_a_killed_run_keeps_its_last_part_in_full(tmp_path: Path) -> None:
-    for steps in (5_000, 5_290, 5_801):
+    for steps in (2_000, 2_290, 2_801):
         full, thinned = tmp_path / f"full{steps}", tmp_path / f"thinned{steps}"
         record(full, thinned=False, steps=steps, close=False)
         record(thinned, thinned=True, steps=steps, close=False)
@@ -187,8 +190,8 @@ def test_a_rank_that_is_killed_while_a_part_ends_counts_no_step_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is killed before each of the writes that end a part."""
-    record(tmp_path / "full", thinned=False, steps=5_000, close=False)
-    files = record(tmp_path / "run", thinned=True, steps=5_000, close=False)
+    record(tmp_path / "full", thinned=False, steps=2_000, close=False)
+    files = record(tmp_path / "run", thinned=True, steps=2_000, close=False)
     expected = _exact(build_overview(Trace.open(tmp_path / "full")))
     copies = []
 
@@ -237,14 +240,14 @@ def test_figures_of_steps_are_those_of_a_sample(runs: tuple[Trace, Trace]) -> No
     assert view.thinned is not None
     level = int(math.log2(view.thinned.one_in))
     assert (step_levels(view.selection.steps) >= level).all()
-    assert view.selection.left_out[THINNED] > 100
+    assert view.selection.left_out[THINNED] > 50
     assert any("sample of one step" in notice for notice in view.quality)
 
 
 def test_several_ranks(tmp_path: Path) -> None:
     for name, thinned in (("full", False), ("thinned", True)):
         for rank in range(2):
-            record(tmp_path / name, thinned=thinned, rank=rank, ranks=2, steps=4_000)
+            record(tmp_path / name, thinned=thinned, rank=rank, ranks=2, steps=2_000)
     _check_same(Trace.open(tmp_path / "full"), Trace.open(tmp_path / "thinned"))
 
 
@@ -336,7 +339,7 @@ def _thin(run: Path, copy: Path) -> Path:
                 part = rows.filter(pa.array(due)).drop_columns("rank")
                 if part.num_rows:
                     files.write(table, {name: part[name].to_pylist() for name in part.column_names})
-            files.thin(lambda now=now: now)  # type: ignore[misc]
+            files.thin(lambda now=now: HASTE * now)  # type: ignore[misc]
         files.close()
     return copy
 
@@ -344,7 +347,7 @@ def _thin(run: Path, copy: Path) -> Path:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_ranks_with_an_exchange(tmp_path: Path, device: str) -> None:
     run = synthetic_trace(
-        tmp_path / "full", ranks=2, steps=3_000, device=device, steps_per_epoch=1_000
+        tmp_path / "full", ranks=2, steps=1_500, device=device, steps_per_epoch=500
     )
     thinned = Trace.open(_thin(run, tmp_path / "thinned"))
     expected, found = build_overview(Trace.open(run)), build_overview(thinned)
@@ -356,4 +359,4 @@ def test_ranks_with_an_exchange(tmp_path: Path, device: str) -> None:
     for part in found.phases:
         assert part.share.value == pytest.approx(shares[part.name], abs=2e-5)
     assert (found.exchange is None) == (expected.exchange is None)
-    assert thinned.steps.num_rows < 2 * 1_500
+    assert thinned.steps.num_rows < 2 * 1_000
