@@ -76,7 +76,7 @@ _TAILS = ((0.5, 0.6745), (0.95, 1.96), (0.99, 2.5758))
 _FIRST_CHUNK, _LARGEST_CHUNK = 32, 4_096
 
 _GATE_LENGTHS, _FEWEST_GATED = (8, 64), 5
-_GATE_SPREADS, _GATE_LEAST = 3.0, LEAST_CHANGE / 2
+_GATE_SPREADS, _GATE_LEAST = 5.0, LEAST_CHANGE / 2
 """What seems changed: a part's median is so many spreads of such medians away, or this far."""
 
 

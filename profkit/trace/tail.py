@@ -39,15 +39,18 @@ class StreamTail:
     _reach: int = MOST_BYTES
     _schema: pa.Schema | None = None
 
-    def read(self) -> list[pa.RecordBatch]:
-        """Return new batches that are whole. The rest is read when it is complete."""
+    def read(self, most: int | None = None) -> list[pa.RecordBatch]:
+        """Return new batches that are whole. The rest is read when it is complete.
+
+        Of more than `most` rows, only the last batches are unpacked.
+        """
         try:
             with self.path.open("rb") as file:
                 file.seek(self._at)
                 content = file.read(self._reach)
         except OSError:
             return []
-        found = []
+        messages = []
         source = pa.BufferReader(content)
         start = self._at
         with contextlib.suppress(*DAMAGE):
@@ -55,20 +58,33 @@ class StreamTail:
                 self._schema = pa.ipc.read_schema(source)
                 self._at = start + source.tell()
             while source.tell() < len(content):
-                batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), self._schema)
-                batch.validate(full=True)
-                found.append(batch)
+                messages.append(pa.ipc.read_message(source))
                 self._at = start + source.tell()
-        if found or len(content) < self._reach:
+        if messages or len(content) < self._reach:
             self._reach = MOST_BYTES
         else:
             self._reach *= 2  # a message is longer than what was read
+        return self._unpack(messages, most)
+
+    def _unpack(self, messages: list[pa.Message], most: int | None) -> list[pa.RecordBatch]:
+        found: list[pa.RecordBatch] = []
+        rows = 0
+        with contextlib.suppress(*DAMAGE):
+            for message in reversed(messages):
+                batch = pa.ipc.read_record_batch(message, self._schema)
+                batch.validate()
+                found.append(batch)
+                rows += batch.num_rows
+                if most is not None and rows >= most:
+                    break
         if not found:
             return []
         # One batch takes far less time than many small ones to bring into the contract's columns.
-        rows = pa.Table.from_batches(found).combine_chunks().to_batches()
+        whole = pa.Table.from_batches(found[::-1]).combine_chunks().to_batches()
         with contextlib.suppress(*DAMAGE):
-            return [conform_batch(batch, self.table) for batch in rows]
+            for batch in whole:
+                batch.validate(full=True)
+            return [conform_batch(batch, self.table) for batch in whole]
         return []
 
     @property
@@ -92,17 +108,18 @@ class TableTail:
 
     def read(self) -> list[pa.RecordBatch]:
         self.repeats = False
+        most = KEPT_ROWS.get(self.table)
         files: list[Path] = []
         if self.table in THINNED_TABLES and (self.folder / RECENT).exists():
             files = sorted((self.folder / RECENT).glob(f"*-{self.table}{STREAM_SUFFIX}"))
         if self._tail is None:
             main = self.folder / (self.table + STREAM_SUFFIX)
             self._tail = StreamTail(files[-1] if files else main, self.table)
-        found = self._tail.read()
+        found = self._tail.read(most)
         if files and files[-1] != self._tail.path:
             self.repeats = self._tail.path.parent.name == RECENT
             self._tail = StreamTail(files[-1], self.table)
-            fresh = self._tail.read()
+            fresh = self._tail.read(most)
             found = fresh if self.repeats else found + fresh
         return found
 
