@@ -24,6 +24,7 @@ from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace, verify
 from profkit.trace.files import RankFiles
 from profkit.trace.sampled import BLOCK, step_levels
+from profkit.trace.tail import RunTail
 from profkit.vocab import (
     COMPILED,
     COMPILER,
@@ -360,3 +361,27 @@ def test_ranks_with_an_exchange(tmp_path: Path, device: str) -> None:
         assert part.share.value == pytest.approx(shares[part.name], abs=2e-5)
     assert (found.exchange is None) == (expected.exchange is None)
     assert thinned.steps.num_rows < 2 * 1_000
+
+
+def test_who_follows_a_run_sees_each_step_once_while_it_is_thinned(tmp_path: Path) -> None:
+    RunManifest(workload="long").write(tmp_path)
+    files = RankFiles(tmp_path / rank_folder(0), 0, thinner=PartThinner, full_bytes=FULL)
+    RankManifest(0, "here", 1, "cpu", Anchor(1, 2, 3)).write(files.folder)
+    job, tail = Job(0), RunTail(tmp_path)
+    for first in range(0, 2_000, 50):
+        waiting: dict[str, list[dict[str, Any]]] = {}
+        for step in range(first, first + 50):
+            for table, row in job.rows(step):
+                waiting.setdefault(table, []).append(row)
+        for table, rows in waiting.items():
+            files.write(table, {name: [row[name] for row in rows] for name in rows[0]})
+        files.thin(lambda: HASTE * job.now)
+        latest = tail.look()
+        numbers = latest.steps["step"].to_numpy()
+        assert numbers.tolist() == list(range(numbers[0], first + 50))
+        phases = latest.spans["phase"].to_pylist()
+        spans = latest.spans["step"].to_numpy()
+        optimizers = spans[[phase == "optimizer" for phase in phases]]
+        assert len(np.unique(optimizers)) == len(optimizers)
+    assert (files.folder / RECENT).exists()
+    assert len(numbers) >= 500
