@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-SCHEMA_VERSION: Final = (1, 2)
+SCHEMA_VERSION: Final = (1, 3)
 """Version of the trace contract. A newer major is refused, a newer minor is read.
 
 A new column or table raises the minor version.
@@ -184,11 +184,20 @@ PYTHON_CODE: Final = "python"
 
 TABLES: Final = (
     *("steps", "spans", "kernels", "collectives", "samples", "stacks", "frames"),
-    "strings",
+    *("sums", "strings"),
 )
 
-ROW_TABLES: Final = TABLES[:-1]
+ROW_TABLES: Final = TABLES[:-2]
 """The tables that hold rows of the job. `strings` only holds the names that they refer to."""
+
+THINNED_TABLES: Final = ("steps", "spans", "collectives", "samples")
+"""The tables of which a long run keeps the recent rows, and a sample of the older ones."""
+
+USED: Final = "used"
+"""The kind of the steps in `sums` that figures are about. Others have a reason to be excluded."""
+
+RECENT: Final = "recent"
+"""Folder in a rank's folder for the rows of a long run that are not thinned yet."""
 
 RECORD: Final = "predictions.jsonl"
 """The file next to runs with what was predicted from them, and how it came out."""

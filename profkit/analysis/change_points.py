@@ -82,6 +82,10 @@ _TAILS = ((0.5, 0.6745), (0.95, 1.96), (0.99, 2.5758))
 
 _FIRST_CHUNK, _LARGEST_CHUNK = 32, 4_096
 
+_GATE_LENGTHS, _FEWEST_GATED = (8, 64), 5
+_GATE_SPREADS, _GATE_LEAST = 5.0, LEAST_CHANGE / 2
+"""What seems changed: a part's median is so many spreads of such medians away, or this far."""
+
 
 @dataclass(frozen=True)
 class Shift:
@@ -102,6 +106,30 @@ def find_shifts(step_ns: Floats, *, threshold: float = THRESHOLD) -> list[Shift]
         found.append(shift)
         first = shift.at
     return found
+
+
+def seems_changed(step_ns: Floats, new: int) -> bool:
+    """Return true if a part of the last `new` steps differs from those before.
+
+    It takes a tenth of the time of `find_shifts`, and finds too much rather than too little.
+    """
+    before = len(step_ns) - new
+    if before < FEWEST_BEFORE:
+        return len(step_ns) > FEWEST_BEFORE
+    logs = np.log(np.maximum(step_ns, 1.0))
+    middle = float(np.median(logs[:before]))
+    for length in _GATE_LENGTHS:
+        count = len(logs) // length
+        medians = np.median(logs[len(logs) - count * length :].reshape(count, length), axis=1)
+        late = -(-new // length)
+        past = medians[:-late]
+        if len(past) < _FEWEST_GATED:
+            continue
+        spread = 1.4826 * float(np.median(np.abs(past - middle)))
+        least = max(_GATE_LEAST, _GATE_SPREADS * spread)
+        if (np.abs(medians[-late:] - middle) > least).any():
+            return True
+    return False
 
 
 class _Noise:

@@ -132,6 +132,12 @@ def _named(
     return recompiled, max(counts.values(), default=0), ordered
 
 
+def steps_compiled(steps: pa.Table, events: pa.Table) -> Ints:
+    """Return the steps of one rank in which one of these compilations ended."""
+    place, _ = _place_in_steps(steps, events)
+    return np.unique(place[place >= 0])
+
+
 def compiled_steps(trace: Trace) -> Ints:
     """Return the steps in which some rank compiled."""
     found = find_compiling(trace)

@@ -199,7 +199,9 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
     if not is_log(trace):  # a log's figures are means over all its steps, and so are the report's
         selection = exclude_outliers(steps, sums, selection)
     sums = sums.take(np.isin(sums.steps, selection.steps))
-    costs = cost_of_sums(steps, sums, collectives, selection, span_price_ns(trace.samples))
+    costs = cost_of_sums(
+        steps, sums, collectives, selection, span_price_ns(trace.samples), trace.sums
+    )
     slow = np.union1d(window_steps(trace.samples), compiled_steps(trace))
     outside = without(trace.steps, slow)
     clock = clock_of(trace, on_device=sums.on_device)
@@ -238,10 +240,12 @@ def cost_of_sums(
     collectives: pa.Table,
     selection: Selection,
     price_ns: float | None = None,
+    long_sums: pa.Table | None = None,
 ) -> RunCosts:
     """Return the costs of the selected steps, from the sums of their spans.
 
-    `price_ns` is what timing one phase cost the loop, if the run measured it.
+    `price_ns` is what timing one phase cost the loop, if the run measured it. `long_sums` is the
+    table of a long run whose older steps were thinned.
     """
     wall_ns, samples = _walls(steps, selection.steps)
     parts = _by_part(sums, sums.exposed)
@@ -266,7 +270,7 @@ def cost_of_sums(
         parts[OWN] = _whole(np.asarray(price_ns * sums.outer, dtype=np.float64))
     parts[UNKNOWN] = wall_ns - sum(parts.values())
     ranks = max(1, len(pc.unique(steps["rank"])))
-    apart = find_apart(steps, selection)
+    apart = find_apart(steps, selection, long_sums)
     costs = RunCosts(wall_ns, samples, ranks, parts, inside, beside, selection, apart)
     if not sums.on_device:
         return costs

@@ -37,6 +37,7 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
     if trace.sharing.why:
         why = safe_text(trace.sharing.why)
         notices.append(f"samples are not counted, because ranks may share them: {why}")
+    notices += _thinned(trace)
     notices += _failures(trace)
     device_times = find_device_times(trace)
     if device_times is not None:
@@ -95,6 +96,20 @@ def _end_notices(trace: Trace) -> Iterator[str]:
         if early[1:]:
             early[0] += f" (and {plural(len(early) - 1, 'more rank')})"
         yield early[0]
+
+
+def _thinned(trace: Trace) -> Iterator[str]:
+    """Say which figures of a long run are those of a sample of its steps."""
+    sums = trace.sums
+    if not sums.num_rows:
+        return
+    first, last = pc.min(sums["first_step"]).as_py(), pc.max(sums["last_step"]).as_py()
+    level = pc.max(sums["level"]).as_py()
+    yield (
+        f"of steps {first:,} to {last:,}, only sums and some steps were kept: throughput, step "
+        "time and phases of the report are over all steps, other figures are those of a sample "
+        f"of one step in {2**level:,}"
+    )
 
 
 def _failures(trace: Trace) -> Iterator[str]:

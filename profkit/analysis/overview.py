@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, wind
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.notices import find_notices, is_log
 from profkit.analysis.own_cost import OwnCost, own_cost
+from profkit.analysis.parts import count_rank_steps
 from profkit.analysis.phase_basis import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, phase_basis
 from profkit.analysis.phase_shares import PhaseShare, phases_of
 from profkit.analysis.phases import step_times
@@ -34,6 +36,7 @@ from profkit.analysis.run_change import RunChange
 from profkit.analysis.run_changes import find_changes
 from profkit.analysis.selection import Selection, including_batches, steady_steps, warm_up_of
 from profkit.analysis.stacks import CodeView, view_code
+from profkit.analysis.thinned import Thinned, find_thinned
 from profkit.analysis.unknown_places import UnknownPlace, unknown_places
 from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
@@ -109,6 +112,8 @@ class Overview:
     """What the framework's compiler did; `None` if nothing was seen of one."""
     changes: tuple[RunChange, ...] = ()
     """The changes of the step time while the run lasted."""
+    thinned: Thinned | None = None
+    """What a long run kept; null if it kept all steps. `selection` is then a sample of steps."""
 
     @property
     def exchange_timed(self) -> bool:
@@ -149,7 +154,6 @@ def build_overview(
     exchange, kernels, by_kernel, devices = basis.exchange(), None, None, None
     if with_kernels:
         kernels, by_kernel, devices = _kernel_views(trace, ceilings, used)
-    throughput, step_ns, phases = _estimate(trace, used)
     return Overview(
         name=trace.name,
         path=str(trace.path),
@@ -160,10 +164,7 @@ def build_overview(
         world_size=manifest.world_size,
         ranks_seen=len(trace.ranks),
         config=manifest.config,
-        throughput=throughput,
-        step_ns=step_ns,
-        phases=phases_of(basis.costs) if basis.costs else phases,
-        steps_seen=len(pc.unique(steps["step"])),
+        **_figures(trace, basis, used),
         selection=selection,
         **_losses(steps),
         exchange=exchange,
@@ -188,11 +189,40 @@ def build_overview(
     )
 
 
+def _figures(trace: Trace, basis: PhaseBasis, used: Ints) -> dict[str, Any]:
+    """Return throughput, step time and phases, over all steps if only sums of some were kept."""
+    thinned = find_thinned(trace)
+    throughput, step_ns, phases = _estimate(trace, used)
+    if basis.costs:
+        phases = phases_of(basis.costs)
+    found = {"throughput": throughput, "step_ns": step_ns, "phases": phases}
+    if thinned is None:
+        return {**found, "steps_seen": len(pc.unique(trace.steps["step"]))}
+    host_ns = {part.name: part.host_ns for part in phases}
+    exact = []
+    for part in thinned.phases:
+        exact.append(dataclasses.replace(part, host_ns=host_ns.get(part.name)))
+    return {
+        "throughput": thinned.throughput,
+        "step_ns": thinned.step_ns,
+        "phases": tuple(exact),
+        "steps_seen": thinned.steps,
+        "thinned": thinned,
+    }
+
+
 def cost_of_run(trace: Trace) -> OwnCost:
     """Return profkit's cost, without the steps that something else made slow."""
     steps = _steps_of(trace)
     slow = np.union1d(window_steps(trace.samples), compiled_steps(trace))
-    return own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), slow)
+    return own_cost(
+        steps,
+        trace.spans,
+        trace.samples,
+        warm_up_of(trace, steps),
+        slow,
+        in_all=count_rank_steps(steps, trace.sums),
+    )
 
 
 def _lines_of_code(trace: Trace, steps: pa.Table, used: Ints) -> dict[str, Any]:

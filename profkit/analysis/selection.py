@@ -14,6 +14,7 @@ from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.analysis.estimate import Ints
 from profkit.analysis.kernels.windows import marked_steps, window_steps
 from profkit.trace import Trace
+from profkit.trace.sampled import step_levels
 from profkit.vocab import CAPTURED_STEP, CHANGES
 
 WARM_UP = "warm-up"
@@ -24,6 +25,13 @@ COMPILING = "compiled"
 CAPTURED = "lines captured"
 SWITCHED_OFF = "profkit switched off"
 NOT_ON_ALL_RANKS = "not on all ranks"
+THINNED = "not in the sample"
+
+REASONS = (
+    *(WARM_UP, NOT_ON_ALL_RANKS, SWITCHED_OFF, KERNEL_WINDOW, EPOCH_START, PARTIAL_BATCH),
+    *(CAPTURED, COMPILING),
+)
+"""The reasons in the order in which they are given: the first that applies to a step counts."""
 
 DEFAULT_WARM_UP = 10
 _MOST_WARM_UP = 1_000_000_000
@@ -54,15 +62,18 @@ class Selection:
 
 
 def steady_steps(trace: Trace) -> Selection:
-    """Return the steps that a run's figures are about."""
+    """Return the steps that a run's figures are about; of a thinned run, a sample of them."""
     warm_up = warm_up_of(trace, trace.steps)
     found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
     captured = marked_steps(trace.samples, CHANGES, CAPTURED_STEP)
     found = found.without(CAPTURED, np.isin(found.steps, captured))
     compiled = np.isin(found.steps, compiled_steps(trace))
-    if compiled.sum() > MOST_COMPILED_SHARE * len(compiled):
+    if compiled.sum() <= MOST_COMPILED_SHARE * len(compiled):
+        found = found.without(COMPILING, compiled)
+    if not trace.sums.num_rows:
         return found
-    return found.without(COMPILING, compiled)
+    level = pc.max(trace.sums["level"]).as_py()  # each part of the run has the same weight
+    return found.without(THINNED, step_levels(found.steps) < level)
 
 
 def including_batches(found: Selection) -> Ints:

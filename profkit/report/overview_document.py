@@ -146,6 +146,12 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
     yield "throughput", speed, ", ".join(covered)
     yield from own_figure(view)
     yield "step", duration(step.value, 4), interval_words(step, duration)
+    if view.thinned is not None:
+        found = view.thinned
+        lengths = []
+        for share, length_ns in found.quantiles.items():
+            lengths.append(f"{percent(share, 0)} within {duration(length_ns)}")
+        yield "step times", ", ".join(lengths), f"each to within {percent(found.error)}"
     if view.first_loss is not None and view.last_loss is not None:
         last = f"{_loss(view.last_loss)} at the last step"
         yield "loss", last, f"{_loss(view.first_loss)} at the first"
