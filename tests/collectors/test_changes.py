@@ -228,7 +228,7 @@ def test_the_report_opens_a_change_to_its_line(tmp_path: Path) -> None:
     view = build_overview(trace)
     assert view.code is None  # the captures say nothing of the whole run
     line = JOB.read_text().splitlines().index("        time.sleep(MORE_S)  # slower") + 1
-    text = as_text.run(view)
+    text = as_text.overview(view)
     assert f"slower.py:{line}" in text.replace("\n", " ")
     at = view.changes[0].first_step
     cause = explain(*cut_at(trace, at)).causes[0]
