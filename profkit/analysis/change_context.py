@@ -12,6 +12,8 @@ from profkit.analysis.captured import captured_steps, compare_captured, view_cap
 from profkit.analysis.columns import readings_of
 from profkit.analysis.machine_state import MachineState, read_machine_state
 from profkit.analysis.run_change import ChangeKind, ClockChange, MachineChange, RunChange
+from profkit.analysis.run_changes import find_changes
+from profkit.analysis.selection import Selection, including_batches
 from profkit.trace import Trace
 
 CLOCK, THROTTLED = "sm_clock_mhz", "throttled_by_"
@@ -27,6 +29,11 @@ LEAST_OTHERS = 0.2
 
 LEAST_SHARE_OF_CHANGE = 0.4
 """Waits for a core matter if they make at least this share of a change."""
+
+
+def explained_changes(trace: Trace, selection: Selection) -> tuple[RunChange, ...]:
+    """Return the changes of a run's steady steps, with what was recorded around them."""
+    return add_context(trace, find_changes(trace, including_batches(selection)))
 
 
 def add_context(trace: Trace, changes: Sequence[RunChange]) -> tuple[RunChange, ...]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.change_context import add_context
+from profkit.analysis.change_context import explained_changes
 from profkit.analysis.compiling import Compiling, compiled_steps, find_compiling
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.device_times import DeviceTimes, PhaseClock, find_device_times
@@ -33,8 +33,7 @@ from profkit.analysis.phases import step_times
 from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.rank_lines import lines_by_rank
 from profkit.analysis.run_change import RunChange
-from profkit.analysis.run_changes import find_changes
-from profkit.analysis.selection import Selection, including_batches, steady_steps, warm_up_of
+from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.analysis.stacks import CodeView, view_code
 from profkit.analysis.thinned import Thinned, find_thinned
 from profkit.analysis.unknown_places import UnknownPlace, unknown_places
@@ -185,7 +184,7 @@ def build_overview(
         sharing=trace.sharing,
         sharded=sharded_exchange(trace, basis),
         compiling=find_compiling(trace),
-        changes=add_context(trace, find_changes(trace, including_batches(selection))),
+        changes=explained_changes(trace, selection),
     )
 
 
