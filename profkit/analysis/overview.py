@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.bandwidth import LinkUse, link_use
+from profkit.analysis.captured import captured_steps
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.change_context import explained_changes
 from profkit.analysis.compiling import Compiling, compiled_steps, find_compiling
@@ -214,14 +215,9 @@ def cost_of_run(trace: Trace) -> OwnCost:
     """Return profkit's cost, without the steps that something else made slow."""
     steps = _steps_of(trace)
     slow = np.union1d(window_steps(trace.samples), compiled_steps(trace))
-    return own_cost(
-        steps,
-        trace.spans,
-        trace.samples,
-        warm_up_of(trace, steps),
-        slow,
-        in_all=count_rank_steps(steps, trace.sums),
-    )
+    slow = np.union1d(slow, captured_steps(trace))
+    warm_up, in_all = warm_up_of(trace, steps), count_rank_steps(steps, trace.sums)
+    return own_cost(steps, trace.spans, trace.samples, warm_up, slow, in_all=in_all)
 
 
 def _lines_of_code(trace: Trace, steps: pa.Table, used: Ints) -> dict[str, Any]:
