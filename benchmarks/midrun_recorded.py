@@ -16,11 +16,14 @@ from pathlib import Path
 
 from midrun_suites import BATCH, DRIFT, PERIODIC, SUITES, Planted
 
+from profkit.analysis.change_points import find_shifts
 from profkit.analysis.columns import rows_of_rank
+from profkit.analysis.estimate import Ints
 from profkit.analysis.overview import build_overview
+from profkit.analysis.phases import step_times
 from profkit.analysis.run_change import RunChange
 from profkit.analysis.run_halves import cut_at
-from profkit.analysis.selection import steady_steps
+from profkit.analysis.selection import including_batches, steady_steps
 from profkit.explain.explained import explain
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
@@ -84,8 +87,10 @@ class Scored:
     name: str
     planted: Planted
     found: RunChange | None
+    needed: int | None
+    """Steps from the planted place that the search needs."""
     delay: int | None
-    """Steps from the planted place until the line on stderr."""
+    """Steps from the planted place until the line on stderr: rows come every half second."""
     causes: tuple[str, ...]
     is_cause_right: bool
     others: tuple[RunChange, ...]
@@ -99,9 +104,10 @@ class Scored:
 def score_job(name: str, planted: Planted, folder: Path) -> Scored:
     trace = Trace.open(find_runs(folder / "runs")[0])
     changes = build_overview(trace).changes
-    used = steady_steps(trace).steps
+    used = including_batches(steady_steps(trace))
     if planted.change == "none":
-        return Scored(name, planted, None, None, (), True, changes, len(used), len(changes))
+        healthy = len(used), len(changes)
+        return Scored(name, planted, None, None, None, (), True, changes, *healthy)
     found = _nearest(planted, changes)
     others = tuple(change for change in changes if change is not found)
     causes: tuple[str, ...] = ()
@@ -113,6 +119,7 @@ def score_job(name: str, planted: Planted, folder: Path) -> Scored:
         name,
         planted,
         found,
+        _needed(trace, planted, used),
         _delay(trace, planted, folder),
         causes,
         is_right,
@@ -141,10 +148,20 @@ def _nearest(planted: Planted, changes: Sequence[RunChange]) -> RunChange | None
 
 def _causes(trace: Trace, change: RunChange) -> Iterator[str]:
     """Yield what the change itself says, and the kinds of the causes by `explain --at`."""
-    if getattr(change, "samples", None) is not None:
+    if change.samples is not None:
         yield BATCH
     for cause in explain(*cut_at(trace, change.first_step)).causes:
         yield cause.kind
+
+
+def _needed(trace: Trace, planted: Planted, used: Ints) -> int | None:
+    """Return after how many steps a search of each step would have found the change."""
+    if planted.every > 1:
+        return None
+    for shift in find_shifts(step_times(trace.steps, trace.spans, used).wall_ns):
+        if abs(int(used[shift.at]) - planted.at) <= _reach(planted):
+            return int(used[shift.seen]) - planted.at + 1
+    return None
 
 
 def _delay(trace: Trace, planted: Planted, folder: Path) -> int | None:
@@ -170,7 +187,8 @@ def score(work: Path) -> str:
     """Return the tables of both suites."""
     about = (
         "Small jobs on the CPU with a change after 100 to 170 steps of 20 to 60 ms, recorded with "
-        "`profkit run`. *Delay*: steps until `profkit run` printed its line. *First cause*: of "
+        "`profkit run`. *Needed*: steps after the change until a search finds it. *Live*: steps "
+        "until `profkit run` printed its line. *First cause*: of "
         "`explain --at`, bold if it is wrong. *Not planted*: other "
         f"changes that `report` shows. Written {time.strftime('%Y-%m-%d')} on "
         f"{os.cpu_count()} cores. Development jobs were used to write the rules, held-out jobs "
@@ -192,18 +210,28 @@ def _summary(scored: Sequence[Scored]) -> Iterator[str]:
     found = [each for each in planted if each.found is not None]
     right = [each for each in planted if each.is_cause_right]
     delays = [each.delay for each in planted if each.delay is not None]
+    needed = [each.needed for each in planted if each.needed is not None]
+    of_machine = 0
+    for each in scored:
+        of_machine += sum(change.machine is not None for change in each.others)
     healthy, false = sum(each.healthy for each in scored), sum(each.false for each in scored)
     yield (
         f"Found: {len(found)} of {len(planted)}. Cause right: {len(right)} of {len(planted)}. "
-        f"Live lines: {len(delays)}, after {statistics.median(delays or [0]):.0f} steps in the "
-        f"median. Reported in {healthy:,} healthy steps: {false} changes; "
-        f"{sum(len(each.others) for each in scored)} not planted in all."
+        f"Median of the steps that the search needs: {_median(needed)}. Live lines: "
+        f"{len(delays)}, after {_median(delays)} steps in the median. Reported in {healthy:,} "
+        f"healthy steps: {false} changes. Not planted in all: "
+        f"{sum(len(each.others) for each in scored)}, of which {of_machine} are said to be the "
+        "machine's."
     )
 
 
+def _median(values: Sequence[int]) -> str:
+    return f"{statistics.median(values):.0f}" if values else "-"
+
+
 def _table(scored: Sequence[Scored]) -> Iterator[str]:
-    yield "| job | planted | reported | delay | first cause | not planted |"
-    yield "|---|---|---|---|---|---|"
+    yield "| job | planted | reported | needed | live | first cause | not planted |"
+    yield "|---|---|---|---|---|---|---|"
     for each in scored:
         planted = "none"
         if each.planted.kinds:
@@ -217,13 +245,15 @@ def _table(scored: Sequence[Scored]) -> Iterator[str]:
         if each.planted.kinds:
             cause = f"`{each.causes[0]}`" if each.causes else "none"
             cause = cause if each.is_cause_right else f"**{cause}**"
-        delay = "-" if each.delay is None else str(each.delay)
+        delays = ["-" if steps is None else str(steps) for steps in (each.needed, each.delay)]
         others = "; ".join(_shown(other) for other in each.others) or "-"
-        yield f"| {each.name} | {planted} | {found} | {delay} | {cause} | {others} |"
+        yield f"| {each.name} | {planted} | {found} | {' | '.join(delays)} | {cause} | {others} |"
 
 
 def _shown(change: RunChange) -> str:
     shown = f"{change.kind.value} at {change.first_step}, {change.change.value:+.0%}"
     if change.kind.value == PERIODIC:
         shown += f" each {change.every}"
+    if change.machine is not None:
+        shown += " (machine)"
     return shown
