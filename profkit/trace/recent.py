@@ -28,8 +28,8 @@ PART_NS = 60_000_000_000
 
 DAY_NS = 86_400_000_000_000
 
-MOST_PENDING = 50_000
-"""Rows of a part that are kept in memory before they are summed."""
+MOST_PENDING = 20_000
+"""Rows of a part that wait in memory to be summed. Of more, the job might notice the summing."""
 
 
 class Fate(NamedTuple):

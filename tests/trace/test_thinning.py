@@ -266,6 +266,10 @@ def test_a_recent_file_that_was_changed_is_reported(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     assert verify(tmp_path / "run").state is Integrity.TORN
+    file.unlink()
+    found = verify(tmp_path / "run")
+    assert found.state is Integrity.TORN
+    assert "its recent rows are missing" in found.reasons[0]
 
 
 def test_a_short_run_is_written_as_before(tmp_path: Path) -> None:
