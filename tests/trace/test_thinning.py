@@ -222,6 +222,22 @@ def test_a_rank_that_is_killed_while_a_part_ends_counts_no_step_twice(
         assert _exact(found) == pytest.approx(expected, rel=1e-12)
 
 
+def test_a_thinner_that_fails_costs_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: PartThinner, tables: Any) -> None:
+        raise ArithmeticError("too large")
+
+    monkeypatch.setattr(PartThinner, "take", fail)
+    record(tmp_path / "full", thinned=False, steps=1_500)
+    record(tmp_path / "run", thinned=True, steps=1_500)
+    assert "no longer thinned: too large" in caplog.text
+    full, found = Trace.open(tmp_path / "full"), Trace.open(tmp_path / "run")
+    for table in THINNED_TABLES:
+        assert found.table(table).equals(full.table(table))
+    assert verify(tmp_path / "run").state is Integrity.COMPLETE
+
+
 def test_quantiles_are_within_their_stated_error(runs: tuple[Trace, Trace]) -> None:
     full, thinned = runs
     used = build_overview(full).selection.steps
