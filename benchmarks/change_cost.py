@@ -144,12 +144,18 @@ def _section(table: list[str], steps: int) -> str:
         [
             "## Cost while a job runs",
             "",
-            (f"`python benchmarks/change_cost.py` counts the processor time of the detector in "
-            f"`profkit run`, next to a run of {steps:,} steps"),
-            ("that is written as a job does. Its limit is 10 us per step, or 0.01 % of a step above "
-            "100 ms. *Delay*: steps from a"),
-            ("change of 20 % to the line about it. To stay below the limit, it looks less often at "
-            "jobs with many ranks or batches."),
+            (
+                f"`python benchmarks/change_cost.py` counts the processor time of the detector in "
+                f"`profkit run`, next to a run of {steps:,} steps"
+            ),
+            (
+                "that is written as a job does. Its limit is 10 us per step, or 0.01 % of a step above "
+                "100 ms. *Delay*: steps from a"
+            ),
+            (
+                "change of 20 % to the line about it. To stay below the limit, it looks less often at "
+                "jobs with many ranks or batches."
+            ),
             "",
             "| step | ranks | time per step | limit | delay | lines |",
             "|---|---|---|---|---|---|",

@@ -19,6 +19,7 @@ from profkit.analysis.overview import Overview, build_overview
 from profkit.analysis.selection import PARTIAL_BATCH, SWITCHED_OFF, THINNED
 from profkit.analysis.thinning import PartThinner
 from profkit.clock import Anchor
+from profkit.report.ledger_words import steps_of
 from profkit.report.words import steps_line
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace, verify
@@ -259,6 +260,9 @@ def test_figures_of_steps_are_those_of_a_sample(runs: tuple[Trace, Trace]) -> No
     assert (step_levels(view.selection.steps) >= level).all()
     assert view.selection.left_out[THINNED] > 50
     assert any("sample of one step" in notice for notice in view.quality)
+    costs = run_costs(thinned)
+    assert costs.one_in == view.thinned.one_in
+    assert f"(a sample of a long run: one in {costs.one_in})" in steps_of(costs)
 
 
 def test_several_ranks(tmp_path: Path) -> None:
