@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from profkit.trace.stream import StreamCount, StreamWriter
 from profkit.vocab import RECENT, STREAM_SUFFIX, THINNED_TABLES
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 FULL_BYTES = 16_000_000
 """A rank's tables are written in full up to this size, then thinned."""
