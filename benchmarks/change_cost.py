@@ -140,23 +140,21 @@ def main() -> int:
 
 
 def _section(table: list[str], steps: int) -> str:
-    return "\n".join(
-        [
-            "## Cost while a job runs",
-            "",
-            (
-                "`python benchmarks/change_cost.py` counts the processor time of the detector in",
-            f"`profkit run`, next to a run of {steps:,} steps that is written as a job does. Its",
-            "limit is 10 us per step, or 0.01 % of a step above 100 ms. *Delay*: steps from a change",
-            "of 20 % to the line about it. To stay below the limit, the detector looks and searches",
-            "less often if a job has many ranks, or short steps.",
-            "",
-            "| step | ranks | time per step | limit | delay | lines |",
-            "|---|---|---|---|---|---|",
-            *table,
-            "",
-        ]
-    )
+    lines = [
+        "## Cost while a job runs",
+        "",
+        "`python benchmarks/change_cost.py` counts the processor time of the detector in",
+        f"`profkit run`, next to a run of {steps:,} steps that is written as a job does. Its",
+        "limit is 10 us per step, or 0.01 % of a step above 100 ms. *Delay*: steps from a change",
+        "of 20 % to the line about it. To stay below the limit, the detector looks and searches",
+        "less often if a job has many ranks, or short steps.",
+        "",
+        "| step | ranks | time per step | limit | delay | lines |",
+        "|---|---|---|---|---|---|",
+        *table,
+        "",
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
