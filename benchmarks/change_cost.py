@@ -21,8 +21,8 @@ from midrun import DOCUMENT
 from slow_lines import replace_section
 
 from profkit.clock import Anchor
-from profkit.run.change_alarm import LOOK_EVERY_S, ChangeAlarm
-from profkit.run.change_look import Look
+from profkit.run.change_alarm import ChangeAlarm
+from profkit.run.change_look import LOOK_EVERY_S, Look
 from profkit.testing.synthetic_tables import names
 from profkit.trace import RankManifest, RunManifest
 from profkit.trace.files import RankFiles
@@ -129,9 +129,9 @@ def main() -> int:
             broken |= cost_us > limit_us
             most = max(most, cost_us / limit_us)
             said = "none" if delay is None else f"{delay:,}"
-            row = f"| {step_ms:g} ms | {ranks} | {cost_us:.1f} us | {limit_us:g} us | {said} | {lines} |"
-            table.append(row)
-            print(row, file=sys.stderr)
+            cells = f"{step_ms:g} ms", f"{ranks}", f"{cost_us:.1f} us", f"{limit_us:g} us", said
+            table.append(f"| {' | '.join(cells)} | {lines} |")
+            print(table[-1], file=sys.stderr)
     if options.write:
         page = DOCUMENT.read_text(encoding="utf-8")
         DOCUMENT.write_text(replace_section(page, _section(table, options.steps), *MARKS))
@@ -140,29 +140,21 @@ def main() -> int:
 
 
 def _section(table: list[str], steps: int) -> str:
-    return "\n".join(
-        [
-            "## Cost while a job runs",
-            "",
-            (
-                f"`python benchmarks/change_cost.py` counts the processor time of the detector in "
-                f"`profkit run`, next to a run of {steps:,} steps"
-            ),
-            (
-                "that is written as a job does. Its limit is 10 us per step, or 0.01 % of a step above "
-                "100 ms. *Delay*: steps from a"
-            ),
-            (
-                "change of 20 % to the line about it. To stay below the limit, it looks less often at "
-                "jobs with many ranks or batches."
-            ),
-            "",
-            "| step | ranks | time per step | limit | delay | lines |",
-            "|---|---|---|---|---|---|",
-            *table,
-            "",
-        ]
-    )
+    lines = [
+        "## Cost while a job runs",
+        "",
+        "`python benchmarks/change_cost.py` counts the processor time of the detector in",
+        f"`profkit run`, next to a run of {steps:,} steps that is written as a job does. Its",
+        "limit is 10 us per step, or 0.01 % of a step above 100 ms. *Delay*: steps from a change",
+        "of 20 % to the line about it. To stay below the limit, the detector looks and searches",
+        "less often if a job has many ranks, or short steps.",
+        "",
+        "| step | ranks | time per step | limit | delay | lines |",
+        "|---|---|---|---|---|---|",
+        *table,
+        "",
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

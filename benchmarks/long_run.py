@@ -186,9 +186,10 @@ def main() -> int:
         report = cost["report"]
         said.append(
             f"steps of {step_ms:g} ms: {found['steps']:,.0f} steps in {options.hours:g} h, "
-            f"{found['mb']:.1f} MB ({found['mb_a_day']:.1f} MB on the first day), memory {found['slope_mb']:+.2f} MB per million steps "
-            f"(± {found['error_mb']:.2f}), thinning held the writer at most "
-            f"{found['longest_ms']:.0f} ms, report {report.wall_s:.1f} s and {report.peak_mb:.0f} MB"
+            f"{found['mb']:.1f} MB ({found['mb_a_day']:.1f} MB on the first day), memory "
+            f"{found['slope_mb']:+.2f} MB per million steps (± {found['error_mb']:.2f}), thinning "
+            f"held the writer at most {found['longest_ms']:.0f} ms, report {report.wall_s:.1f} s "
+            f"and {report.peak_mb:.0f} MB"
         )
         print(said[-1], file=sys.stderr)
         broken |= found["mb_a_day"] * 1e6 > MOST_BYTES_A_DAY

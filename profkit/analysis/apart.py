@@ -29,7 +29,10 @@ class Apart:
 def find_apart(
     steps: pa.Table, selection: Selection, sums: pa.Table | None = None
 ) -> tuple[Apart, ...]:
-    """Return the excluded steps by reason, with what they cost. `sums` are those of a long run."""
+    """Return the excluded steps by reason, with what they cost.
+
+    `sums` are those of a run whose older steps were thinned.
+    """
     index, wall_ns = steps["step"].to_numpy(), durations(steps)
     inside = np.isin(index, selection.steps)
     usual = float(wall_ns[inside].mean()) if inside.any() else 0.0

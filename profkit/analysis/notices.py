@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.device_times import find_device_times
+from profkit.analysis.parts import sampled_one_in
 from profkit.errors import UnreadableError
 from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace
@@ -104,11 +105,10 @@ def _thinned(trace: Trace) -> Iterator[str]:
     if not sums.num_rows:
         return
     first, last = pc.min(sums["first_step"]).as_py(), pc.max(sums["last_step"]).as_py()
-    level = pc.max(sums["level"]).as_py()
     yield (
         f"of steps {first:,} to {last:,}, only sums and some steps were kept: throughput, step "
         "time and phases of the report are over all steps, other figures are those of a sample "
-        f"of one step in {2**level:,}"
+        f"of one step in {sampled_one_in(sums):,}"
     )
 
 

@@ -40,3 +40,8 @@ def count_kinds(sums: pa.Table, column: str) -> Counter[str]:
     for kind, value in zip(whole["kind"].to_pylist(), whole[column].to_pylist(), strict=True):
         totals[kind] += value or 0
     return totals
+
+
+def sampled_one_in(sums: pa.Table) -> int:
+    """Return how many steps of a long run each one in its sample stands for; 1 of other runs."""
+    return 2 ** int(pc.max(sums["level"]).as_py() or 0) if sums.num_rows else 1

@@ -20,7 +20,7 @@ from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios
 from profkit.analysis.kernels.windows import window_steps
 from profkit.analysis.lengths import ERROR, count_lengths, find_quantile, read_lengths
-from profkit.analysis.parts import in_parts
+from profkit.analysis.parts import in_parts, sampled_one_in
 from profkit.analysis.phase_shares import PhaseShare
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.selection import COMPILING, REASONS, Selection, select_steps, warm_up_of
@@ -91,7 +91,7 @@ def find_thinned(trace: Trace) -> Thinned | None:
         used=int(most.values[0].sum()),
         left_out=left_out,
         in_full=len(pc.unique(trace.steps["step"])),
-        one_in=2 ** int(pc.max(sums["level"]).as_py()),
+        one_in=sampled_one_in(sums),
         throughput=throughput,
         step_ns=step_ns,
         phases=phases,

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from profkit.run.change_look import Look
     from profkit.trace.tail import Latest
 
-LOOK_EVERY_S = 1.0
-"""The writer of each rank writes twice as often."""
+FIRST_LOOKS_S = 1.0
+"""How often to look if the job has written its first steps."""
 
 MOST_SAID = 10
 """Lines of one run; after that, only `profkit report` lists the changes."""
@@ -55,7 +55,7 @@ class ChangeAlarm:
 
     def _watch(self) -> None:
         look: Look | None = None
-        pause_s = LOOK_EVERY_S
+        pause_s = FIRST_LOOKS_S
         while not self._ended.wait(pause_s) and self._said < MOST_SAID:
             if look is None:
                 first = min(self._run.glob("r*/steps.arrows"), default=None)

@@ -16,8 +16,10 @@ import numpy as np
 
 from profkit.analysis.change_points import seems_changed
 from profkit.analysis.estimate import Floats
-from profkit.run.change_alarm import LOOK_EVERY_S
 from profkit.trace.tail import KEPT_ROWS, Latest, RunTail, TableTail
+
+LOOK_EVERY_S = 1.0
+"""The writer of each rank writes twice as often."""
 
 MOST_S_PER_STEP, MOST_LOAD = 5e-6, 5e-5
 """Looking takes about this time per step, or of steps above 100 ms this share of a core.

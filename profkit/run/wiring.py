@@ -18,6 +18,7 @@ from profkit import vocab
 from profkit.attached import FULL_VARIABLE
 from profkit.clock import now_ns, read_anchor
 from profkit.instrument.blocks import off_blocks
+from profkit.instrument.garbage import collection_paused
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import Recorder, measure_span_cost
@@ -105,8 +106,12 @@ def open_writer(
 
 def new_thinner(steps: Table, spans: Table) -> PartThinner:
     """Return what sums the older steps of a long run; short runs do not import it."""
-    from profkit.analysis.thinning import PartThinner
+    with collection_paused():
+        import pyarrow as pa
 
+        from profkit.analysis.thinning import PartThinner
+
+        pa.array([True])  # imports pandas where it is installed
     return PartThinner(steps, spans)
 
 

@@ -82,6 +82,8 @@ class RankTrace:
             if recent is not None:
                 rest = self._check_against_end(table, self._read(table, None, recent), recent)
                 found = _join(found, rest)
+            elif self._lacks_recent(table) and not found.problem:
+                found = dataclasses.replace(found, problem="its recent rows are missing")
             self.contents[table] = found
         return self.contents[table]
 
@@ -99,6 +101,12 @@ class RankTrace:
             return None
         path = self.folder / RECENT / recent_file(self.last_part + 1, table)
         return path if path.exists() else None
+
+    def _lacks_recent(self, table: str) -> bool:
+        """Return true if the end record counts recent rows."""
+        with contextlib.suppress(UnreadableError):  # `verify` reports a damaged end record
+            return self.end is not None and bool(self.end.recent.get(table, {}).get("rows"))
+        return False
 
     def _read(
         self, table: str, columns: Sequence[str] | None, path: Path | None = None

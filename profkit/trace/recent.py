@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from profkit.trace.stream import StreamCount, StreamWriter
 from profkit.vocab import RECENT, STREAM_SUFFIX, THINNED_TABLES
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 FULL_BYTES = 16_000_000
 """A rank's tables are written in full up to this size, then thinned."""
@@ -28,8 +30,8 @@ PART_NS = 60_000_000_000
 
 DAY_NS = 86_400_000_000_000
 
-MOST_PENDING = 50_000
-"""Rows of a part that are kept in memory before they are summed."""
+MOST_PENDING = 20_000
+"""Rows of a part that wait in memory to be summed. Of more, the job might notice the summing."""
 
 
 class Fate(NamedTuple):

@@ -19,6 +19,7 @@ from profkit.analysis.overview import Overview, build_overview
 from profkit.analysis.selection import PARTIAL_BATCH, SWITCHED_OFF, THINNED
 from profkit.analysis.thinning import PartThinner
 from profkit.clock import Anchor
+from profkit.report.ledger_words import steps_of
 from profkit.report.words import steps_line
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace, verify
@@ -222,6 +223,22 @@ def test_a_rank_that_is_killed_while_a_part_ends_counts_no_step_twice(
         assert _exact(found) == pytest.approx(expected, rel=1e-12)
 
 
+def test_a_thinner_that_fails_costs_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: PartThinner, tables: Any) -> None:
+        raise ArithmeticError("too large")
+
+    monkeypatch.setattr(PartThinner, "take", fail)
+    record(tmp_path / "full", thinned=False, steps=1_500)
+    record(tmp_path / "run", thinned=True, steps=1_500)
+    assert "no longer thinned: too large" in caplog.text
+    full, found = Trace.open(tmp_path / "full"), Trace.open(tmp_path / "run")
+    for table in THINNED_TABLES:
+        assert found.table(table).equals(full.table(table))
+    assert verify(tmp_path / "run").state is Integrity.COMPLETE
+
+
 def test_quantiles_are_within_their_stated_error(runs: tuple[Trace, Trace]) -> None:
     full, thinned = runs
     used = build_overview(full).selection.steps
@@ -243,6 +260,9 @@ def test_figures_of_steps_are_those_of_a_sample(runs: tuple[Trace, Trace]) -> No
     assert (step_levels(view.selection.steps) >= level).all()
     assert view.selection.left_out[THINNED] > 50
     assert any("sample of one step" in notice for notice in view.quality)
+    costs = run_costs(thinned)
+    assert costs.one_in == view.thinned.one_in
+    assert f"(a sample of a long run: one in {costs.one_in})" in steps_of(costs)
 
 
 def test_several_ranks(tmp_path: Path) -> None:
@@ -266,6 +286,10 @@ def test_a_recent_file_that_was_changed_is_reported(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     assert verify(tmp_path / "run").state is Integrity.TORN
+    file.unlink()
+    found = verify(tmp_path / "run")
+    assert found.state is Integrity.TORN
+    assert "its recent rows are missing" in found.reasons[0]
 
 
 def test_a_short_run_is_written_as_before(tmp_path: Path) -> None:
