@@ -232,6 +232,15 @@ CHECKS: Mapping[str, Check] = {
         "a job with any order of imports. A hint states only what was seen.",
         (Script("harmless"), Tests("tests/harmless")),
     ),
+    "20": Check(
+        "Run of weeks",
+        "A rank writes at most 50 MB per day, whatever its steps, and its memory does not grow. "
+        "Throughput, step time and phases stay exact, also if the rank is killed.",
+        (
+            Script("long_run", "--hours", 6, 1),
+            Tests("tests/trace/test_thinning.py", "exact or killed or quantiles or exchange"),
+        ),
+    ),
     "A": Check(
         "Check of the checks",
         "Without validation and checksums, check 3 must fail, and it does.",

@@ -21,8 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from profkit.analysis.parts import count_rank_steps
 from profkit.clock import read_anchor
 from profkit.instrument.recorder import Recorder
+from profkit.run.wiring import full_bytes, new_thinner
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
 from profkit.trace.integrity import this_process
 from profkit.vocab import Integrity, RunState
@@ -71,25 +73,29 @@ def soak(folder: Path, seconds: float) -> Soaked:
     threads = threading.active_count()
     descriptors = _descriptors()
     RunManifest(workload="soak", owner=this_process()).write(folder)
-    writer = RankWriter(folder, RankManifest(0, "here", os.getpid(), "cpu", read_anchor()))
+    manifest = RankManifest(0, "here", os.getpid(), "cpu", read_anchor())
+    writer = RankWriter(folder, manifest, thinner=new_thinner, full_bytes=full_bytes())
     recorder = Recorder(writer)
     readings: list[tuple[float, float]] = []
     steps, begin = 0, time.perf_counter()
     recorder.begin()
     while (now := time.perf_counter() - begin) < seconds:
         if now >= len(readings) * seconds / READINGS:
-            readings.append((now, _resident_mb()))
+            readings.append((now, resident_mb()))
         for _ in range(STEPS_BETWEEN_LOOKS):
             _train_one_step(recorder)
         steps += STEPS_BETWEEN_LOOKS
     recorder.stop()
     writer.close()
     RunManifest(workload="soak", state=RunState.COMPLETE).write(folder)
-    slope, error = _fit(readings) if seconds >= SETTLED_S + TELLING_S else (None, 0.0)
+    settled = [reading for reading in readings if reading[0] >= SETTLED_S]
+    slope, error = None, 0.0
+    if seconds >= SETTLED_S + TELLING_S:
+        slope, error = (3600 * each for each in fit_growth(settled))
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    whole = (
-        verify(folder).state is Integrity.COMPLETE and Trace.open(folder).steps.num_rows == steps
-    )
+    is_complete = verify(folder).state is Integrity.COMPLETE
+    trace = Trace.open(folder)
+    whole = is_complete and count_rank_steps(trace.steps, trace.sums) == steps
     return Soaked(
         steps,
         seconds,
@@ -110,16 +116,16 @@ def _train_one_step(recorder: Recorder) -> None:
         time.sleep(PAUSE_S)
 
 
-def _fit(readings: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the slope in MB per hour, and twice its standard error."""
-    x, y = np.array([reading for reading in readings if reading[0] >= SETTLED_S]).T
+def fit_growth(readings: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return the slope of a line through readings, and twice its standard error."""
+    x, y = np.array(readings).T
     slope, offset = np.polyfit(x, y, 1)
     rest = y - slope * x - offset
     error = np.sqrt(rest.var(ddof=2) / ((x - x.mean()) ** 2).sum())
-    return float(slope * 3600), float(2 * error * 3600)
+    return float(slope), float(2 * error)
 
 
-def _resident_mb() -> float:
+def resident_mb() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 

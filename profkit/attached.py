@@ -13,6 +13,9 @@ RUN_VARIABLE = "PROFKIT_RUN"
 SAMPLES_VARIABLE = "PROFKIT_SAMPLES_PER_STEP"
 """The environment variable that says how many samples a rank trains on in each step."""
 
+FULL_VARIABLE = "PROFKIT_FULL_MB"
+"""The environment variable that says how large a rank's tables become before they are thinned."""
+
 FRAMEWORKS = {"torch": "pytorch", "paddle": "paddlepaddle"}
 """The module by which a framework is known, and its file in `profkit.instrument.frameworks`."""
 

@@ -182,6 +182,29 @@ _FRAMES: Final = [
     _name("origin", "whose code it is: job, package or python"),
 ]
 
+_SUMS: Final = [
+    _RANK,
+    _int("part", "index", "counts the rank's thinned parts from 0; each is about a minute long"),
+    _int("first_step", "index", "the part's first step"),
+    _int("last_step", "index", "the part's last step"),
+    _time("start_ns", "when the part's first step began"),
+    _time("end_ns", "when the part's last step ended"),
+    _int("epoch", "index", "the epoch of the part's last step", null=True, kind=pa.int32()),
+    _int("level", "index", "of 2^level neighbouring blocks of 16 steps, one was also kept in full"),
+    _name("kind", "used, or the reason for which figures exclude these steps"),
+    _name("phase", "the phase whose time was summed; null for whole steps", null=True),
+    _int("steps", "steps", "number of steps of this kind in the part"),
+    _int("sample_count", "samples", "samples that they trained on; null for a phase", null=True),
+    _time("total_ns", "wall time of the steps, or their time in the phase and in no other"),
+    _field(
+        "lengths",
+        pa.string(),
+        "text",
+        "words 'place:count': count steps took 1.02**place to 1.02**(place + 1) ns",
+        null=True,
+    ),
+]
+
 _STRINGS: Final = [
     _RANK,
     _int("id", "id", "value in the other tables' name columns; counts from 0", kind=pa.int32()),
@@ -196,6 +219,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "samples": "Readings over time in long form: a new collector adds rows, never columns.",
     "stacks": "Samples of the training thread's Python stack, if they were asked for.",
     "frames": "The places in code that `stacks` refers to, as a tree; no values of the job.",
+    "sums": "Exact sums of the steps whose own rows a long run did not keep, by kind and phase.",
     "strings": "The names of the rank's other tables, in the order in which they first appeared.",
 }
 
@@ -207,6 +231,7 @@ _FIELDS = {
     "samples": _SAMPLES,
     "stacks": _STACKS,
     "frames": _FRAMES,
+    "sums": _SUMS,
     "strings": _STRINGS,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-SCHEMA_VERSION: Final = (1, 2)
+SCHEMA_VERSION: Final = (1, 3)
 """Version of the trace contract. A newer major is refused, a newer minor is read.
 
 A new column or table raises the minor version.
@@ -93,6 +93,15 @@ HOST_SYNC: Final = "host_sync_ns"
 WINDOW_READING: Final = "window_reading_ns"
 """Metric: processor time that a thread took to read a capture window."""
 
+CHANGES: Final = "changes"
+"""Source of the samples about captures when the step time has changed."""
+
+CAPTURED_STEP: Final = "captured_step_index"
+"""Metric that marks a step as unfit for timing: its stacks were sampled densely."""
+
+CAPTURE_REQUESTS: Final = ".captures"
+"""The file in a run's folder that grows by one byte with each request for a capture."""
+
 FAILURES: Final = "failures_count:"
 """Metric prefix: how often a part of profkit failed inside the job. The part's name follows."""
 
@@ -175,11 +184,20 @@ PYTHON_CODE: Final = "python"
 
 TABLES: Final = (
     *("steps", "spans", "kernels", "collectives", "samples", "stacks", "frames"),
-    "strings",
+    *("sums", "strings"),
 )
 
-ROW_TABLES: Final = TABLES[:-1]
+ROW_TABLES: Final = TABLES[:-2]
 """The tables that hold rows of the job. `strings` only holds the names that they refer to."""
+
+THINNED_TABLES: Final = ("steps", "spans", "collectives", "samples")
+"""The tables of which a long run keeps the recent rows, and a sample of the older ones."""
+
+USED: Final = "used"
+"""The kind of the steps in `sums` that figures are about. Others have a reason to be excluded."""
+
+RECENT: Final = "recent"
+"""Folder in a rank's folder for the rows of a long run that are not thinned yet."""
 
 RECORD: Final = "predictions.jsonl"
 """The file next to runs with what was predicted from them, and how it came out."""

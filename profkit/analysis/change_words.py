@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
+from profkit.analysis.captured import say_line
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.run_changes import ChangeKind, RunChange
-from profkit.text import duration, percent, signed
+from profkit.analysis.run_change import ChangeKind, RunChange
+from profkit.text import amount, duration, percent, signed, significant
 
 _ROUGH = 0.02
 """An interval that is wider than this share needs no decimals."""
@@ -31,7 +33,35 @@ def say_change(change: RunChange, *, with_date: bool = False) -> str:
     else:
         line = f"since step {at}{until} a step takes {longer}, {times}"
     parts = [f"{name} {signed(ns, duration)}" for name, ns in change.phases]
+    if change.late is not None:
+        parts.append(f"rank {change.late.rank} late in {change.late.phase}")
+    if change.samples is not None:
+        before, after = change.samples
+        parts.append(f"{amount(after)} instead of {amount(before)} samples per step")
     return f"{line}: {', '.join(parts)}" if parts else line
+
+
+def say_context(change: RunChange) -> Iterator[str]:
+    """Yield what was recorded around a change: lines of captured steps, the machine's load."""
+    if change.clock is not None:
+        clock = change.clock
+        reasons = f" ({', '.join(clock.reasons)})" if clock.reasons else ""
+        yield (
+            f"the clock of {clock.device} went from {clock.before_mhz:,.0f} to "
+            f"{clock.after_mhz:,.0f} MHz{reasons}"
+        )
+    if change.machine is not None:
+        load = change.machine
+        yield (
+            f"other processes used {significant(load.others_after, 2)} instead of "
+            f"{significant(load.others_before, 2)} cores, and the job's threads waited "
+            f"{significant(load.waited_after, 2)} instead of "
+            f"{significant(load.waited_before, 2)} s per second for a core: the machine may be "
+            "the reason"
+        )
+    if change.captured is not None:
+        for line in change.captured.lines:
+            yield f"{line.phase}: {say_line(change.captured, line)}"
 
 
 def _longer(change: Estimate) -> str:

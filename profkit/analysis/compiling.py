@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.parts import count_rank_steps
 from profkit.trace import Trace
 from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, RECOMPILED
 
@@ -62,7 +63,10 @@ def find_compiling(trace: Trace) -> Compiling | None:
     events = trace.samples.filter(pc.equal(trace.samples["source"], COMPILER))
     if not events.num_rows:
         return None
-    places, numbers, outside = [], np.unique(trace.steps["step"].to_numpy()), [0.0]
+    places, outside = [], [0.0]
+    of_steps = len(pc.unique(trace.steps["step"]))
+    if trace.sums.num_rows:
+        of_steps = count_rank_steps(trace.steps, trace.sums) // max(1, len(trace.ranks))
     ranks = tuple(np.unique(trace.steps["rank"].to_numpy()).tolist())
     for rank in ranks:
         own = rows_of_rank(trace.steps, rank)
@@ -75,7 +79,7 @@ def find_compiling(trace: Trace) -> Compiling | None:
         np.add.at(rank_ns[row], np.searchsorted(steps, place), took_ns)
     recompiled, compilations, breaks = _named(events)
     return Compiling(
-        steps, ranks, rank_ns, len(numbers), compilations, max(outside), recompiled, breaks
+        steps, ranks, rank_ns, of_steps, compilations, max(outside), recompiled, breaks
     )
 
 
@@ -130,6 +134,12 @@ def _named(
     recompiled = tuple(sorted(found.values(), key=lambda each: -each.ns))
     ordered = tuple(sorted(most.items(), key=lambda each: (-each[1], each[0])))
     return recompiled, max(counts.values(), default=0), ordered
+
+
+def steps_compiled(steps: pa.Table, events: pa.Table) -> Ints:
+    """Return the steps of one rank in which one of these compilations ended."""
+    place, _ = _place_in_steps(steps, events)
+    return np.unique(place[place >= 0])
 
 
 def compiled_steps(trace: Trace) -> Ints:

@@ -28,6 +28,7 @@ from profkit.analysis.exposed import share_input, split_allreduce, untimed_excha
 from profkit.analysis.kernels.windows import window_steps
 from profkit.analysis.notices import is_log, ranks_of_model
 from profkit.analysis.own_cost import span_price_ns, switched_cost, without
+from profkit.analysis.parts import sampled_one_in
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.rank_sums import SpanSums, add_sums, sum_spans
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
@@ -90,7 +91,9 @@ class RunCosts:
     exchange_timed: bool = True
     """False if only the device sees the exchange, and was not asked: other phases contain it."""
     unclocked: tuple[int, ...] = ()
-    """The ranks without device times; nothing here is about them."""
+    """The ranks without device times, which are not in here."""
+    one_in: int = 1
+    """These are a sample of a long run's steps: one in so many."""
 
     @property
     def steps(self) -> int:
@@ -199,13 +202,13 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
     if not is_log(trace):  # a log's figures are means over all its steps, and so are the report's
         selection = exclude_outliers(steps, sums, selection)
     sums = sums.take(np.isin(sums.steps, selection.steps))
-    costs = cost_of_sums(steps, sums, collectives, selection, span_price_ns(trace.samples))
+    price_ns = span_price_ns(trace.samples)
+    costs = cost_of_sums(steps, sums, collectives, selection, price_ns, trace.sums)
     slow = np.union1d(window_steps(trace.samples), compiled_steps(trace))
     outside = without(trace.steps, slow)
     clock = clock_of(trace, on_device=sums.on_device)
-    untimed = untimed_exchanges(
-        collectives, sums.timed_exchange, sums.steps, with_calls=is_own(trace)
-    )
+    timed, with_calls = sums.timed_exchange, is_own(trace)
+    untimed = untimed_exchanges(collectives, timed, sums.steps, with_calls=with_calls)
     if clock is not PhaseClock.HOST and untimed.any():
         costs = costs.without_exchange()
     if (sharing := ranks_of_model(trace)) > 1:
@@ -215,6 +218,7 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
         switched=switched_cost(outside, warm_up_of(trace, trace.steps)),
         clock=clock,
         unclocked=tuple(np.setdiff1d(trace.steps["rank"], steps["rank"]).tolist()),
+        one_in=sampled_one_in(trace.sums),
         of_lines=is_log(trace) and trace.manifest.config.get("steps_per_line") != 1,
     )
 
@@ -238,10 +242,11 @@ def cost_of_sums(
     collectives: pa.Table,
     selection: Selection,
     price_ns: float | None = None,
+    long_sums: pa.Table | None = None,
 ) -> RunCosts:
     """Return the costs of the selected steps, from the sums of their spans.
 
-    `price_ns` is what timing one phase cost the loop, if the run measured it.
+    `price_ns` is what timing one phase cost the loop, `long_sums` the sums of a thinned run.
     """
     wall_ns, samples = _walls(steps, selection.steps)
     parts = _by_part(sums, sums.exposed)
@@ -266,7 +271,7 @@ def cost_of_sums(
         parts[OWN] = _whole(np.asarray(price_ns * sums.outer, dtype=np.float64))
     parts[UNKNOWN] = wall_ns - sum(parts.values())
     ranks = max(1, len(pc.unique(steps["rank"])))
-    apart = find_apart(steps, selection)
+    apart = find_apart(steps, selection, long_sums)
     costs = RunCosts(wall_ns, samples, ranks, parts, inside, beside, selection, apart)
     if not sums.on_device:
         return costs

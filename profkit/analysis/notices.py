@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.device_times import find_device_times
+from profkit.analysis.parts import sampled_one_in
 from profkit.errors import UnreadableError
 from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace
@@ -37,6 +38,7 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
     if trace.sharing.why:
         why = safe_text(trace.sharing.why)
         notices.append(f"samples are not counted, because ranks may share them: {why}")
+    notices += _thinned(trace)
     notices += _failures(trace)
     device_times = find_device_times(trace)
     if device_times is not None:
@@ -95,6 +97,19 @@ def _end_notices(trace: Trace) -> Iterator[str]:
         if early[1:]:
             early[0] += f" (and {plural(len(early) - 1, 'more rank')})"
         yield early[0]
+
+
+def _thinned(trace: Trace) -> Iterator[str]:
+    """Say which figures of a long run are those of a sample of its steps."""
+    sums = trace.sums
+    if not sums.num_rows:
+        return
+    first, last = pc.min(sums["first_step"]).as_py(), pc.max(sums["last_step"]).as_py()
+    yield (
+        f"of steps {first:,} to {last:,}, only sums and some steps were kept: throughput, step "
+        "time and phases of the report are over all steps, other figures are those of a sample "
+        f"of one step in {sampled_one_in(sums):,}"
+    )
 
 
 def _failures(trace: Trace) -> Iterator[str]:

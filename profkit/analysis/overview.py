@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.bandwidth import LinkUse, link_use
+from profkit.analysis.captured import captured_steps
 from profkit.analysis.ceilings import Ceilings
+from profkit.analysis.change_context import explained_changes
 from profkit.analysis.compiling import Compiling, compiled_steps, find_compiling
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.device_times import DeviceTimes, PhaseClock, find_device_times
@@ -24,14 +27,16 @@ from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, wind
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.notices import find_notices, is_log
 from profkit.analysis.own_cost import OwnCost, own_cost
+from profkit.analysis.parts import count_rank_steps
 from profkit.analysis.phase_basis import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, phase_basis
 from profkit.analysis.phase_shares import PhaseShare, phases_of
 from profkit.analysis.phases import step_times
 from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.rank_lines import lines_by_rank
-from profkit.analysis.run_changes import RunChange, find_changes
+from profkit.analysis.run_change import RunChange
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.analysis.stacks import CodeView, view_code
+from profkit.analysis.thinned import Thinned, find_thinned
 from profkit.analysis.unknown_places import UnknownPlace, unknown_places
 from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
@@ -107,6 +112,8 @@ class Overview:
     """What the framework's compiler did; `None` if nothing was seen of one."""
     changes: tuple[RunChange, ...] = ()
     """The changes of the step time while the run lasted."""
+    thinned: Thinned | None = None
+    """What a long run kept; null if it kept all steps. `selection` is then a sample of steps."""
 
     @property
     def exchange_timed(self) -> bool:
@@ -147,7 +154,6 @@ def build_overview(
     exchange, kernels, by_kernel, devices = basis.exchange(), None, None, None
     if with_kernels:
         kernels, by_kernel, devices = _kernel_views(trace, ceilings, used)
-    throughput, step_ns, phases = _estimate(trace, used)
     return Overview(
         name=trace.name,
         path=str(trace.path),
@@ -158,10 +164,7 @@ def build_overview(
         world_size=manifest.world_size,
         ranks_seen=len(trace.ranks),
         config=manifest.config,
-        throughput=throughput,
-        step_ns=step_ns,
-        phases=phases_of(basis.costs) if basis.costs else phases,
-        steps_seen=len(pc.unique(steps["step"])),
+        **_figures(trace, basis, used),
         selection=selection,
         **_losses(steps),
         exchange=exchange,
@@ -182,15 +185,39 @@ def build_overview(
         sharing=trace.sharing,
         sharded=sharded_exchange(trace, basis),
         compiling=find_compiling(trace),
-        changes=find_changes(trace, used),
+        changes=explained_changes(trace, selection),
     )
+
+
+def _figures(trace: Trace, basis: PhaseBasis, used: Ints) -> dict[str, Any]:
+    """Return throughput, step time and phases, over all steps if only sums of some were kept."""
+    thinned = find_thinned(trace)
+    throughput, step_ns, phases = _estimate(trace, used)
+    if basis.costs:
+        phases = phases_of(basis.costs)
+    found = {"throughput": throughput, "step_ns": step_ns, "phases": phases}
+    if thinned is None:
+        return {**found, "steps_seen": len(pc.unique(trace.steps["step"]))}
+    host_ns = {part.name: part.host_ns for part in phases}
+    exact = []
+    for part in thinned.phases:
+        exact.append(dataclasses.replace(part, host_ns=host_ns.get(part.name)))
+    return {
+        "throughput": thinned.throughput,
+        "step_ns": thinned.step_ns,
+        "phases": tuple(exact),
+        "steps_seen": thinned.steps,
+        "thinned": thinned,
+    }
 
 
 def cost_of_run(trace: Trace) -> OwnCost:
     """Return profkit's cost, without the steps that something else made slow."""
     steps = _steps_of(trace)
     slow = np.union1d(window_steps(trace.samples), compiled_steps(trace))
-    return own_cost(steps, trace.spans, trace.samples, warm_up_of(trace, steps), slow)
+    slow = np.union1d(slow, captured_steps(trace))
+    warm_up, in_all = warm_up_of(trace, steps), count_rank_steps(steps, trace.sums)
+    return own_cost(steps, trace.spans, trace.samples, warm_up, slow, in_all=in_all)
 
 
 def _lines_of_code(trace: Trace, steps: pa.Table, used: Ints) -> dict[str, Any]:

@@ -81,13 +81,20 @@ def as_record(cost: OwnCost) -> dict[str, Any]:
 
 
 def own_cost(
-    steps: pa.Table, spans: pa.Table, samples: pa.Table, warm_up: int, windows: Ints = NO_STEPS
+    steps: pa.Table,
+    spans: pa.Table,
+    samples: pa.Table,
+    warm_up: int,
+    windows: Ints = NO_STEPS,
+    *,
+    in_all: int | None = None,
 ) -> OwnCost:
     """Return profkit's cost per step and rank.
 
     The writer's time and the collectors' are upper bounds: they run on threads of their own.
+    `in_all` is the number of steps of all ranks, if some of them have no rows.
     """
-    count = max(1, steps.num_rows)
+    count = max(1, in_all or steps.num_rows)
     price = span_price_ns(samples)
     writer = readings_of(samples, "profkit", WRITER_CPU)
     writer = writer.group_by("rank").aggregate([("value", "max")])
@@ -95,7 +102,7 @@ def own_cost(
     opening = readings_of(samples, "profkit", OPENING_CPU)
     hooks_ns = writer_ns = collectors_ns = opening_ns = None
     if price is not None:
-        hooks_ns = price * spans.num_rows / count
+        hooks_ns = price * spans.num_rows / max(1, steps.num_rows)
     if writer.num_rows:
         writer_ns = float(np.sum(writer["value_max"].to_numpy())) / count
     if collectors.num_rows:

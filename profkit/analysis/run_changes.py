@@ -6,20 +6,20 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_shifts
+from profkit.analysis.change_ranks import find_late
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.costs import OUTLIER_FACTOR
 from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
 from profkit.analysis.notices import is_log
 from profkit.analysis.periodic import Periodic, find_periodic
 from profkit.analysis.phases import StepTimes, step_times
+from profkit.analysis.run_change import ChangeKind, RunChange
 from profkit.clock import Anchor
 from profkit.errors import UnreadableError
 from profkit.trace import Trace
@@ -43,34 +43,8 @@ _BETTER_FIT, _FEW_SHIFTS = 0.7, 2
 More shifts have more parameters than the line.
 """
 
-
-class ChangeKind(str, Enum):
-    """Kinds of changes of the step time."""
-
-    STEP = "step"
-    DRIFT = "drift"
-    BURST = "burst"
-    PERIODIC = "periodic"
-
-
-@dataclass(frozen=True)
-class RunChange:
-    """One change of the step time. Times are per step, as means over the ranks."""
-
-    kind: ChangeKind
-    first_step: int
-    last_step: int | None
-    """The last step with the change; null if it lasts until the end of the run."""
-    unix_ns: int | None
-    """The time of day at which the first step began."""
-    before_ns: Estimate
-    after_ns: Estimate
-    change: Estimate
-    """By what share a step takes longer than before."""
-    phases: tuple[tuple[str, float], ...]
-    """The phases that changed most, with the change per step in ns."""
-    every: int | None = None
-    """The number of steps between two slow ones, of a periodic change."""
+LEAST_OTHER_BATCH = 0.02
+"""Batches that differ by less are the same: the last one of an epoch is among them."""
 
 
 def find_changes(trace: Trace, used: Ints) -> tuple[RunChange, ...]:
@@ -97,6 +71,15 @@ def changes_of(
         changes.append(levels.describe_periodic(periodic))
     changes = [change for change in changes if _is_sure(change.change)]
     changes.sort(key=lambda each: each.first_step)
+    begin = int(used[0])
+    for place, change in enumerate(changes):
+        if change.kind is not ChangeKind.PERIODIC:
+            first, last = change.first_step, change.last_step or int(used[-1])
+            before = used[(used >= begin) & (used < first)]
+            after = used[(used >= first) & (used <= last)]
+            by_ns = change.after_ns.value - change.before_ns.value
+            late = find_late(steps, spans, before, after, by_ns)
+            changes[place], begin = dataclasses.replace(change, late=late), first
     if anchor is None:
         return tuple(changes)
     own, dated = rows_of_rank(steps, rank), []
@@ -216,7 +199,16 @@ class _Levels:
             None,
             *self._ratio(before, after),
             self._phases(before, after),
+            samples=self._samples(before, after),
         )
+
+    def _samples(self, before: Ints, after: Ints) -> tuple[float, float] | None:
+        """Return the samples per step on both sides, if most steps have other ones."""
+        sides = np.median(self._times.samples[before]), np.median(self._times.samples[after])
+        first, then = float(sides[0]), float(sides[1])
+        if not first or not then or abs(then / first - 1) < LEAST_OTHER_BATCH:
+            return None
+        return first, then
 
     def _phases(self, before: Ints, after: Ints) -> tuple[tuple[str, float], ...]:
         """Return the phases that changed in the direction of the whole, the largest first."""

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from profkit.analysis.estimate import FEWEST_STEPS
 from profkit.analysis.notices import is_log
-from profkit.analysis.selection import steady_steps, warm_up_of
+from profkit.analysis.run_change import ChangeKind, RunChange
+from profkit.analysis.run_changes import find_changes
+from profkit.analysis.selection import including_batches, steady_steps, warm_up_of
 from profkit.errors import UnreadableError, UsageError
 from profkit.text import plural, safe_text
 from profkit.trace import Trace
 from profkit.trace.window import WindowTrace, cut_trace
 
+NEAR = 8
+"""A burst may begin so many steps from the step that is named."""
+
 
 def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
-    """Return the steps before `step`, and those from it on; each part has enough of them."""
+    """Return the steps before `step`, and those from it on; each part has enough of them.
+
+    If a burst begins there, the second part ends with it.
+    """
     where = safe_text(str(trace.path))
     if is_log(trace):
         raise UsageError(
@@ -22,7 +32,8 @@ def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
         )
     if not trace.steps.num_rows:
         raise UnreadableError(f"{where}: holds no steps to compare")
-    used = steady_steps(trace).steps
+    selection = steady_steps(trace)
+    used = selection.steps
     numbers = np.unique(trace.steps["step"].to_numpy())
     if len(used) < 2 * FEWEST_STEPS:
         raise UsageError(
@@ -36,10 +47,22 @@ def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
             f"{first:,} to {last:,} in {where}"
         )
     begin, end = int(numbers[0]), int(numbers[-1])
+    label = f"{trace.name} from step {step:,} on"
+    last = _end_of_burst(find_changes(trace, including_batches(selection)), step)
+    if last is not None and np.count_nonzero((used >= step) & (used <= last)) >= FEWEST_STEPS:
+        end, label = last, f"{trace.name} from step {step:,} to {last:,}"
     warm_up = warm_up_of(trace, trace.steps)
     return (
         cut_trace(
             trace, begin, step - 1, warm_up=warm_up, label=f"{trace.name} before step {step:,}"
         ),
-        cut_trace(trace, step, end, warm_up=0, label=f"{trace.name} from step {step:,} on"),
+        cut_trace(trace, step, end, warm_up=0, label=label),
     )
+
+
+def _end_of_burst(changes: Sequence[RunChange], step: int) -> int | None:
+    """Return the last step of a burst that begins next to a step."""
+    for change in changes:
+        if change.kind is ChangeKind.BURST and abs(change.first_step - step) <= NEAR:
+            return change.last_step
+    return None

@@ -12,20 +12,33 @@ import pyarrow.compute as pc
 
 from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.analysis.estimate import Ints
-from profkit.analysis.kernels.windows import window_steps
+from profkit.analysis.kernels.windows import marked_steps, window_steps
 from profkit.trace import Trace
+from profkit.trace.sampled import step_levels
+from profkit.vocab import CAPTURED_STEP, CHANGES
 
 WARM_UP = "warm-up"
 EPOCH_START = "epoch start"
 PARTIAL_BATCH = "partial batch"
 KERNEL_WINDOW = "kernel window"
 COMPILING = "compiled"
+CAPTURED = "lines captured"
 SWITCHED_OFF = "profkit switched off"
 NOT_ON_ALL_RANKS = "not on all ranks"
+THINNED = "not in the sample"
+
+REASONS = (
+    *(WARM_UP, NOT_ON_ALL_RANKS, SWITCHED_OFF, KERNEL_WINDOW, EPOCH_START, PARTIAL_BATCH),
+    *(CAPTURED, COMPILING),
+)
+"""The reasons in the order in which they are given: the first that applies to a step counts."""
 
 DEFAULT_WARM_UP = 10
 _MOST_WARM_UP = 1_000_000_000
 """A larger number in the configuration would overflow the step numbers."""
+
+FEWEST_OF_A_BATCH, MOST_GAP = 8, 4
+"""So many successive steps of a smaller batch are no epoch's end; some may be excluded."""
 
 NO_STEPS: Ints = np.empty(0, dtype=np.int64)
 
@@ -49,13 +62,29 @@ class Selection:
 
 
 def steady_steps(trace: Trace) -> Selection:
-    """Return the steps that a run's figures are about."""
+    """Return the steps that a run's figures are about; of a thinned run, a sample of them."""
     warm_up = warm_up_of(trace, trace.steps)
     found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
+    captured = marked_steps(trace.samples, CHANGES, CAPTURED_STEP)
+    found = found.without(CAPTURED, np.isin(found.steps, captured))
     compiled = np.isin(found.steps, compiled_steps(trace))
-    if compiled.sum() > MOST_COMPILED_SHARE * len(compiled):
+    if compiled.sum() <= MOST_COMPILED_SHARE * len(compiled):
+        found = found.without(COMPILING, compiled)
+    if not trace.sums.num_rows:
         return found
-    return found.without(COMPILING, compiled)
+    level = pc.max(trace.sums["level"]).as_py()  # each part of the run has the same weight
+    return found.without(THINNED, step_levels(found.steps) < level)
+
+
+def including_batches(found: Selection) -> Ints:
+    """Return the used steps, with successive steps of a smaller batch.
+
+    At the end of an epoch, few steps are smaller. More of them are a job that changes its batch.
+    """
+    partial = found.which.get(PARTIAL_BATCH, NO_STEPS)
+    blocks = np.split(partial, np.flatnonzero(np.diff(partial) > MOST_GAP) + 1)
+    kept = [block for block in blocks if len(block) >= FEWEST_OF_A_BATCH]
+    return np.sort(np.concatenate([found.steps, *kept]))
 
 
 def warm_up_of(trace: Trace, steps: pa.Table) -> int:

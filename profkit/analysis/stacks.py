@@ -81,10 +81,12 @@ class CodeView:
 def view_code(
     stacks: pa.Table, frames: pa.Table, steps: pa.Table, spans: pa.Table, used: Ints
 ) -> CodeView | None:
-    """Return the lines of each phase in the used steps; `None` if no stack was sampled."""
+    """Return the lines of each phase in the used steps; `None` if no stack was sampled there."""
     if not stacks.num_rows or not len(used):
         return None
     found = read_samples(stacks, frames, steps, spans, used)
+    if not len(found.phase) and not found.lost:
+        return None
     times = step_times(steps, spans, used)
     means = times.means()
     wall_ns = float(times.wall_ns.mean())

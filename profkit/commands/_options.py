@@ -141,6 +141,13 @@ def add_collect(parser: Any) -> None:
         "(default: no samples)",
     )
     parser.add_argument(
+        "--on-change",
+        default="capture",
+        choices=("capture", "report"),
+        help="when the step time changes, 'profkit run' samples the lines of two steps, and on a "
+        "device captures the kernels of two; or it only reports the change (default: %(default)s)",
+    )
+    parser.add_argument(
         "--kernels",
         default="",
         metavar="STEPS",
@@ -170,6 +177,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
         operators=args.ops,
         source=args.kernels_from,
         stacks=args.stacks,
+        on_change=args.on_change,
     )
     if choice.windows is not None and choice.source == collecting.CUPTI:
         from profkit.machine import doctor
@@ -179,6 +187,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
             raise UsageError(f"--kernels-from cupti: {found.why}; {found.help or 'leave it out'}")
     os.environ[collecting.COLLECT] = args.collect
     os.environ[collecting.STACKS] = args.stacks
+    os.environ[collecting.ON_CHANGE] = args.on_change
     os.environ[collecting.WINDOWS] = args.kernels
     os.environ[collecting.SOURCE] = args.kernels_from
     os.environ[collecting.OPERATORS] = str(int(args.ops))

@@ -36,6 +36,9 @@ Causes that follow from the times of phases alone are none of them.
 RECORDED = frozenset({SETTING_CHANGED, "amp_without_effect"})
 """The causes whose evidence is a setting that differs."""
 
+LAST = frozenset({SETTING_CHANGED, "slow_line"})
+"""The causes that yield to all others in the same rows."""
+
 MOSTLY_EXPLAINED_SHARE = 0.5
 """A cause is dropped if other causes explain at least this share of its cost."""
 
@@ -69,7 +72,7 @@ def settle(found: Sequence[Cause], ledger: Ledger) -> Iterator[Cause]:
     """Yield each cause less what others explain; drop those that are mostly explained."""
     settled: list[Cause] = []
     for cause in found:
-        if cause.kind != SETTING_CHANGED:
+        if cause.kind not in LAST:
             owed = 0.0
             for other in found:
                 if other is not cause and other.cost_ns is not None:
@@ -79,7 +82,7 @@ def settle(found: Sequence[Cause], ledger: Ledger) -> Iterator[Cause]:
     if any(SETTING_CHANGED in other.takes for other in settled):
         return
     for cause in found:
-        if cause.kind == SETTING_CHANGED:
+        if cause.kind in LAST:
             others = [other for other in settled if other.kind not in cause.less]
             owed = math.fsum(_cost_in(cause.rows, other, ledger) for other in others)
             yield from _less(cause, owed, ledger)

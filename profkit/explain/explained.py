@@ -36,6 +36,7 @@ from profkit.explain.exchange_ledger import ExchangeLedger, compare_places
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
+from profkit.explain.parts import part_caveats
 from profkit.explain.predict.removal import predict_without
 from profkit.explain.rules.base import Case, Cause
 from profkit.explain.scaling import ScalingRow, scaling_table
@@ -45,11 +46,6 @@ from profkit.text import percent, plural
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper
 from profkit.vocab import HINTS
-
-ONE_RUN = (
-    "both sides are parts of one run: what changed in between may be the job, its data, or the "
-    "machine; the intervals hold the noise within each part"
-)
 
 SLOW_STARTS = 3
 """The first steps of a run that are much slower than the others; later ones differ by less."""
@@ -128,8 +124,7 @@ def explain_sides(
     case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *log_caveats(before.trace, after.trace)]
-    if before.trace.is_part:
-        caveats.append(ONE_RUN)
+    caveats += part_caveats(before, after)
     if not ledger.per_sample:
         caveats.append(
             "nothing says how many samples a step trains on, so steps are compared; that is fair "

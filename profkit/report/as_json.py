@@ -87,6 +87,7 @@ def overview(view: Overview) -> dict[str, Any]:
         "steps_used": len(view.selection.steps),
         "steps_needed": view.steps_needed,
         "steps_left_out": dict(view.selection.left_out),
+        **thinned(view),
         "throughput_samples_per_s": _estimate(view.throughput),
         "throughput_covers": coverage(view) or None,
         "step_ms": _estimate(view.step_ns, NS_IN_MS),
@@ -110,6 +111,27 @@ def overview(view: Overview) -> dict[str, Any]:
         "kernels_by_name": view_json.of(view.by_kernel),
         "data_quality": list(view.quality),
         "flags": list(view.flags),
+    }
+
+
+def thinned(view: Overview) -> dict[str, Any]:
+    """Return what a long run kept, and the steps behind its sums; nothing of other runs."""
+    found = view.thinned
+    if found is None:
+        return {}
+    lengths = {}
+    for share, length_ns in found.quantiles.items():
+        lengths[f"{share:g}"] = _scaled(length_ns, NS_IN_MS)
+    return {
+        "steps_used": found.used,
+        "steps_left_out": dict(found.left_out),
+        "thinned": {
+            "steps_in_full": found.in_full,
+            "steps_sampled": len(view.selection.steps),
+            "sampled_one_in": found.one_in,
+            "step_ms_quantiles": lengths,
+            "quantile_error": found.error,
+        },
     }
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from profkit.analysis.change_words import say_change
+from profkit.analysis.captured import CapturedLines
+from profkit.analysis.change_words import say_change, say_context
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview
-from profkit.analysis.run_changes import ChangeKind
+from profkit.analysis.run_change import ChangeKind
 from profkit.report.document import Grid, Section
 from profkit.text import plural
 
@@ -26,6 +27,7 @@ def changes_section(view: Overview) -> Iterator[Section]:
     rows = []
     for each in found[:MOST_ROWS]:
         rows.append((each.kind.value, say_change(each, with_date=with_date)))
+        rows += [("", line) for line in say_context(each)]
     notes = []
     if len(found) > MOST_ROWS:
         notes.append(f"{plural(len(found) - MOST_ROWS, 'more change')} in --json")
@@ -49,9 +51,35 @@ def as_json(view: Overview) -> list[dict[str, Any]]:
                 "step_ms_after": _estimate(each.after_ns, 1e-6),
                 "change_ratio": _estimate(each.change, 1.0),
                 "phases_ms": {name: ns * 1e-6 for name, ns in each.phases},
+                "samples_per_step": each.samples,
+                "late_rank": each.late and each.late._asdict(),
+                "clock": each.clock and each.clock._asdict(),
+                "machine": each.machine and each.machine._asdict(),
+                "captured": each.captured and _captured(each.captured),
             }
         )
     return rows
+
+
+def _captured(found: CapturedLines) -> dict[str, Any]:
+    lines = []
+    for line in found.lines:
+        lines.append(
+            {
+                "phase": line.phase,
+                "file": line.place.file,
+                "line": line.place.line,
+                "function": line.place.function,
+                "called": line.place.below,
+                "ms_before": line.base.value * 1e-6,
+                "ms_after": line.target.value * 1e-6,
+            }
+        )
+    return {
+        "steps_before": [found.before.first, found.before.last],
+        "steps_after": [found.after.first, found.after.last],
+        "lines": lines,
+    }
 
 
 def _estimate(estimate: Estimate, scale: float) -> dict[str, float | None]:

@@ -25,6 +25,7 @@ traces/<run>/
   r00000/               one folder per rank
     rank.json           host, process, device, first clock anchor, variables, libraries, the job
     steps.arrows ...    one Arrow IPC stream per table (zstd, at least one batch per second)
+    recent/             a long run's rows that are not thinned yet, a stream per part and table
     strings.arrows      the names that the other tables' name columns refer to
     worker-stacks/      stacks of loader workers (--stacks workers), a file of lines per process
     end.json            why the rank's trace ended; rows, bytes, dropped rows and CRC-32 per table
@@ -40,6 +41,9 @@ traces/<run>/
   `["sample", ...]` with the columns of `frames` and of `stacks` without rank and thread, or
   `["cost", elapsed ns, processor ns]` of the sampler so far. A killed worker's last line may be
   cut.
+- A rank's tables are written in full up to 16 MB. From then on `steps`, `spans`, `collectives` and
+  `samples` are thinned, about every minute: `sums` holds exact sums of all steps of the part, and
+  the tables keep some of its steps. Rows of the part after the last one in `sums` are in `recent`.
 - A run without `end.json` ended early. Every complete batch in it is valid. `profkit verify` names
   the state.
 - A new version only adds columns. profkit refuses a newer major version and reads a newer minor

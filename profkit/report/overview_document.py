@@ -146,6 +146,13 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
     yield "throughput", speed, ", ".join(covered)
     yield from own_figure(view)
     yield "step", duration(step.value, 4), interval_words(step, duration)
+    if view.thinned is not None:
+        (_, median_ns), *others = view.thinned.quantiles.items()
+        words = ["the median"]
+        for steps, length_ns in others:
+            words.append(f"{percent(steps, 0)} take at most {duration(length_ns)}")
+        words.append(f"to within {percent(view.thinned.error)}")
+        yield "step times", duration(median_ns), ", ".join(words)
     if view.first_loss is not None and view.last_loss is not None:
         last = f"{_loss(view.last_loss)} at the last step"
         yield "loss", last, f"{_loss(view.first_loss)} at the first"

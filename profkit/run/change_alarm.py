@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profkit.instrument.guard import guarded
+from profkit.run.capture_requests import CaptureRequests
 
 if TYPE_CHECKING:
-    from profkit.trace.tail import Latest, RunTail
+    from profkit.run.change_look import Look
+    from profkit.trace.tail import Latest
 
-LOOK_EVERY_S = 1.0
-"""The writer of each rank writes twice as often."""
-
-MOST_LOAD = 0.02
-"""Looking takes at most this share of a core from the job's machine."""
+FIRST_LOOKS_S = 1.0
+"""How often to look if the job has written its first steps."""
 
 MOST_SAID = 10
 """Lines of one run; after that, only `profkit report` lists the changes."""
@@ -41,6 +40,7 @@ class ChangeAlarm:
         """The first step of the level that the run has now."""
         self._said = 0
         self._said_periodic = False
+        self._captures = CaptureRequests(run)
 
     def start(self) -> None:
         watch = guarded("change alarm", self._watch, None)
@@ -51,39 +51,45 @@ class ChangeAlarm:
         self._ended.set()
         if self._thread is not None:
             self._thread.join(LONGEST_END_S)
+        guarded("change alarm", self._captures.close, None)()
 
     def _watch(self) -> None:
-        tail: RunTail | None = None
-        pause_s = LOOK_EVERY_S
+        look: Look | None = None
+        pause_s = FIRST_LOOKS_S
         while not self._ended.wait(pause_s) and self._said < MOST_SAID:
-            begun_s = time.thread_time()
-            if tail is None:
-                if next(self._run.glob("r*/steps.arrows"), None) is None:
+            if look is None:
+                first = min(self._run.glob("r*/steps.arrows"), default=None)
+                if first is None:
                     continue
-                from profkit.trace.tail import RunTail
+                # These imports are no part of a search, for which there is a budget.
+                import profkit.analysis.change_words
+                import profkit.analysis.run_changes  # noqa: F401
+                from profkit.run.change_look import Look
 
-                tail = RunTail(self._run)
-            for line in self.find(tail.look()):
-                self._say(line)
-            pause_s = max(LOOK_EVERY_S, (time.thread_time() - begun_s) / MOST_LOAD)
+                look = Look(self._run, first.parent)
+            latest, pause_s = look.look(pause_s)
+            if latest is not None:
+                for line in look.pay_for(functools.partial(self.find, latest)):
+                    self._say(line)
 
-    def find(self, latest: Latest) -> Iterator[str]:
-        """Yield a line for each change that the latest steps show and that was not said yet."""
+    def find(self, latest: Latest) -> list[str]:
+        """Return a line for each change that the latest steps show and that was not said yet."""
         from profkit.analysis.change_words import say_change
-        from profkit.analysis.run_changes import ChangeKind, changes_of
-        from profkit.analysis.selection import DEFAULT_WARM_UP, select_steps
+        from profkit.analysis.run_change import ChangeKind
+        from profkit.analysis.run_changes import changes_of
+        from profkit.analysis.selection import DEFAULT_WARM_UP, including_batches, select_steps
 
         if not latest.steps.num_rows or not latest.ranks:
-            return
+            return []
         steps = latest.steps["step"].to_numpy()
         warm_up = DEFAULT_WARM_UP if not steps.min() else 0
-        used = select_steps(latest.steps, warm_up=warm_up).steps
+        used = including_batches(select_steps(latest.steps, warm_up=warm_up))
         spans = latest.spans["step"].drop_null().to_numpy()
         if len(spans):  # fewer spans than steps are kept
             used = used[used > spans.min()]
         rank = min(latest.ranks)
         used = used[used >= self._since]
-        anchor = latest.ranks[rank].anchor
+        anchor, lines = latest.ranks[rank].anchor, []
         for change in changes_of(latest.steps, latest.spans, used, rank=rank, anchor=anchor):
             if change.kind is ChangeKind.PERIODIC:
                 if self._said_periodic:
@@ -94,4 +100,6 @@ class ChangeAlarm:
             else:
                 self._since = change.last_step or change.first_step
             self._said += 1
-            yield say_change(change)
+            self._captures.ask()
+            lines.append(say_change(change))
+        return lines

@@ -23,9 +23,18 @@ from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, Row
-from profkit.instrument.windows.windows import KernelProfiler, Window, WindowCapture, WindowPlan
+from profkit.instrument.windows.windows import (
+    AskedSteps,
+    KernelProfiler,
+    Plan,
+    Window,
+    WindowCapture,
+    WindowPlan,
+)
 from profkit.plugins import COLLECTORS
+from profkit.run.capture_requests import find_requests, make_captures
 from profkit.text import did_you_mean, safe_text
+from profkit.vocab import CHANGES
 
 if TYPE_CHECKING:
     from profkit.collectors.base import Collector
@@ -44,6 +53,10 @@ WINDOWS = "PROFKIT_KERNELS"
 STACKS = "PROFKIT_STACKS"
 SOURCE = "PROFKIT_KERNELS_FROM"
 OPERATORS = "PROFKIT_OPS"
+ON_CHANGE = "PROFKIT_ON_CHANGE"
+CAPTURE, REPORT = CHANGE_CHOICES = ("capture", "report")
+"""When the step time changes, two steps are captured, or the change is only reported."""
+
 PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
 """Kernels are captured by the framework's own profiler, or by NVIDIA's library itself."""
 
@@ -68,6 +81,8 @@ class Choice:
     source: str = PROFILER
     of_workers: bool = False
     """True if the stacks of the loader's workers are sampled."""
+    on_change: bool = True
+    """True if steps are captured when `profkit run` asks for it."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
@@ -80,6 +95,7 @@ class Choice:
                 operators=operators,
                 source=environ.get(SOURCE) or PROFILER,
                 stacks=environ.get(STACKS, ""),
+                on_change=environ.get(ON_CHANGE) or CAPTURE,
             )
         except ProfkitError as error:
             log.warning("profkit: no collector runs: %s", error)
@@ -94,6 +110,7 @@ class Choice:
         operators: bool,
         source: str = PROFILER,
         stacks: str = "",
+        on_change: str = CAPTURE,
     ) -> Choice:
         """Return a user's choice; an unknown name or a wrong window is a `UsageError`."""
         names = [name.strip() for name in collect.split(",") if name.strip()]
@@ -111,6 +128,11 @@ class Choice:
             )
         if stacks:
             names = [*(names or [USUAL]), SAMPLER]
+        if on_change not in CHANGE_CHOICES:
+            raise UsageError(
+                f"--on-change: unknown choice '{safe_text(on_change)}' "
+                f"(there are: {', '.join(CHANGE_CHOICES)})"
+            )
         if source not in SOURCES:
             raise UsageError(
                 f"--kernels-from: unknown source '{safe_text(source)}' "
@@ -127,7 +149,12 @@ class Choice:
         collectors = None
         if names:
             collectors = tuple(name for name in names if name not in {KERNELS, NOTHING})
-        return cls(collectors, plan, operators, source, stacks == WORKERS)
+        return cls(collectors, plan, operators, source, stacks == WORKERS, on_change == CAPTURE)
+
+    @property
+    def captures_changes(self) -> bool:
+        names = self.collectors
+        return self.on_change and (names is None or USUAL in names or CHANGES in names)
 
     def watch_workers(self) -> WorkerWatch | None:
         """Return what has the loader's workers sampled; `None` if that was not asked for."""
@@ -171,14 +198,21 @@ class Collecting:
         self._patches = Patches()
         self._pollers: Pollers | None = None
         self._capture: WindowCapture | None = None
-        if choice.windows is not None and framework is not None:
+        self._requests = find_requests(os.environ) if choice.captures_changes else None
+        self._asked = AskedSteps()
+        plan: Plan | None = choice.windows
+        if plan is None and self._requests is not None and device not in {"", "cpu"}:
+            plan = self._asked
+        if plan is not None and framework is not None:
             self._capture = guarded("kernel windows", self._open_windows, None)(
-                choice.windows, recorder, framework, kernels, device
+                plan, recorder, framework, kernels, device
             )
 
     def start(self) -> None:
         """Start the collectors. They import what they need: a job calls this on a thread."""
         collectors = list(usable_collectors(self._choice.collectors, self._samples))
+        if self._requests is None:
+            collectors = [each for each in collectors if each.name != CHANGES]
         for collector in collectors:
             watch = getattr(collector, "watch", None)
             if watch is not None and "stacks" in self._rows:
@@ -194,17 +228,23 @@ class Collecting:
         guarded("kernel windows", self._patches.undo, None)()
 
     def _inside(self) -> Inside:
-        recorder = self._recorder
+        recorder, captures = self._recorder, None
+        if self._requests is not None:
+            is_sampled = SAMPLER in (self._choice.collectors or ())
+            captures = make_captures(
+                self._requests, recorder, self._samples, self._asked, is_sampled=is_sampled
+            )
         return Inside(
             *self._thread,
             lambda: recorder.measuring and not recorder.stopped,
             self._rows["stacks"].append,
             self._rows["frames"].append,
+            captures,
         )
 
     def _open_windows(
         self,
-        plan: WindowPlan,
+        plan: Plan,
         recorder: Recorder,
         framework: Framework,
         kernels: Append,

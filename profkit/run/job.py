@@ -27,7 +27,6 @@ from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.garbage import check_collection, collection_paused
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
-from profkit.instrument.rows import COLUMNS
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank, rank_of
 from profkit.run.attach.later import hook_later
@@ -41,6 +40,7 @@ from profkit.run.wiring import (
     make_recorder,
     note_failures,
     note_span_cost,
+    open_writer,
 )
 from profkit.vocab import OPENING_CPU, WORKER_STACKS, rank_folder
 
@@ -203,7 +203,6 @@ class Job:
         complete = guarded("device times", functools.partial(_before_flush, timer), None)
         with collection_paused():
             from profkit.run.facts import CPU_NS
-            from profkit.trace import RankWriter
 
             if self._collecting is not None:
                 guarded("collectors", self._collecting.start, None)()
@@ -212,9 +211,7 @@ class Job:
             try:
                 if self._owns_run and rank.number == 0:
                     self._write_run()
-                writer = RankWriter(
-                    self.run, manifest, rows=self.sink.rows, columns=COLUMNS, complete=complete
-                )
+                writer = open_writer(self.run, manifest, self.sink.rows, complete)
                 self.sink.attach(writer)
                 if self._watch is not None:
                     folder = self.run.absolute() / rank_folder(rank.number) / WORKER_STACKS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from profkit.instrument.rows import Append, Row
-from profkit.vocab import TABLES
+from profkit.vocab import ROW_TABLES
 
 if TYPE_CHECKING:
     from profkit.trace import RankWriter
@@ -19,7 +19,7 @@ class LateSink:
     """Takes rows from the start, and gets its files later."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, list[Row]] = {table: [] for table in TABLES if table != "strings"}
+        self.rows: dict[str, list[Row]] = {table: [] for table in ROW_TABLES}
         self._writer: RankWriter | None = None
         self._failure = ""
         spans = self.rows["spans"]

@@ -22,7 +22,7 @@ from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import COLUMNS, Row
+from profkit.instrument.rows import Row
 from profkit.rank import Rank
 from profkit.run.attach.later import hook_later
 from profkit.run.collecting import Choice, Collecting
@@ -34,6 +34,7 @@ from profkit.run.wiring import (
     make_recorder,
     note_failures,
     note_span_cost,
+    open_writer,
 )
 from profkit.text import safe_text
 from profkit.trace import RankWriter, RunManifest, Trace
@@ -123,7 +124,7 @@ def open_rank(
     complete = guarded("device times", timer.collect, None) if timer else None
     try:
         manifest = describe_rank(rank or Rank(), device, framework)
-        writer = RankWriter(path, manifest, rows=rows, columns=COLUMNS, complete=complete)
+        writer = open_writer(path, manifest, rows, complete)
     except OSError as error:
         raise _not_writable(path, error) from error
     samples, choice, ranges = writer.appender("samples"), Choice.read(), nvtx_ranges()

@@ -10,22 +10,29 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profkit import vocab
+from profkit.attached import FULL_VARIABLE
 from profkit.clock import now_ns, read_anchor
 from profkit.instrument.blocks import off_blocks
+from profkit.instrument.garbage import collection_paused
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import Recorder, measure_span_cost
-from profkit.instrument.rows import Append, Sink
+from profkit.instrument.rows import COLUMNS, Append, Row, Sink
 from profkit.rank import Rank
 from profkit.vocab import SPAN_COST
 
 if TYPE_CHECKING:
+    from pyarrow import Table
+
+    from profkit.analysis.thinning import PartThinner
     from profkit.instrument.device import DeviceTimer
     from profkit.run.collecting import Choice
-    from profkit.trace import RankManifest, RunManifest
+    from profkit.trace import RankManifest, RankWriter, RunManifest
 
 
 def make_recorder(
@@ -75,6 +82,47 @@ def complete_manifest(
         owner=this_process(),
         environment={**read_environment(), **facts, **manifest.environment},
     )
+
+
+def open_writer(
+    run: Path,
+    manifest: RankManifest,
+    rows: dict[str, list[Row]],
+    complete: Callable[[bool], None] | None,
+) -> RankWriter:
+    """Open the files of a rank; a long run is thinned."""
+    from profkit.trace import RankWriter
+
+    return RankWriter(
+        run,
+        manifest,
+        rows=rows,
+        columns=COLUMNS,
+        complete=complete,
+        thinner=new_thinner,
+        full_bytes=full_bytes(),
+    )
+
+
+def new_thinner(steps: Table, spans: Table) -> PartThinner:
+    """Return what sums the older steps of a long run; short runs do not import it."""
+    with collection_paused():
+        import pyarrow as pa
+
+        from profkit.analysis.thinning import PartThinner
+
+        pa.array([True])  # imports pandas where it is installed
+    return PartThinner(steps, spans)
+
+
+def full_bytes() -> int:
+    """Return the size of a rank's tables from which on its older steps are thinned."""
+    from profkit.trace.recent import FULL_BYTES
+
+    try:
+        return int(float(os.environ[FULL_VARIABLE]) * 1e6)
+    except (KeyError, ValueError, OverflowError):
+        return FULL_BYTES
 
 
 def note_span_cost(samples: Append, ranges: Ranges | None, *, repeats: int) -> None:

@@ -170,7 +170,8 @@ def _check_tables(rank: RankTrace, end: RankEnd | None) -> Iterator[TableCheck]:
         expected = None
         dropped = 0
         if promised:
-            expected = promised.get("rows", 0)
+            recent = end.recent.get(table, {}) if end else {}
+            expected = promised.get("rows", 0) + recent.get("rows", 0)
             dropped = promised.get("dropped", 0)
         lost = max(0, (expected or 0) - content.rows)
         yield TableCheck(rank.rank, table, content.rows, expected, lost, dropped, problem)

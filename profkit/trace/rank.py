@@ -19,8 +19,9 @@ from profkit.schema import SCHEMAS, is_name, open_schema
 from profkit.text import safe_text
 from profkit.trace.jsonfile import read_json
 from profkit.trace.manifest import RankManifest
+from profkit.trace.recent import recent_file
 from profkit.trace.stream import StreamContent, checksum, read_row, read_stream
-from profkit.vocab import END_FILE, STREAM_SUFFIX
+from profkit.vocab import END_FILE, RECENT, STREAM_SUFFIX, THINNED_TABLES
 
 LOST_NAME = "(name lost)"
 
@@ -32,6 +33,8 @@ class RankEnd:
     reason: str
     tables: Mapping[str, Mapping[str, int]]
     dropped: int
+    recent: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    """The same of the rows of a long run that were not thinned."""
 
 
 class RankTrace:
@@ -51,17 +54,13 @@ class RankTrace:
             return None
         content = read_json(path)
         tables: Any = content.get("tables")
-        is_sound = isinstance(tables, dict)
-        if is_sound:
-            for counts in tables.values():
-                is_sound &= isinstance(counts, dict) and {int}.issuperset(
-                    map(type, counts.values())
-                )
-        if not is_sound:
-            problem = "field 'tables' is not a table of counts; the file is damaged"
-            raise UnreadableError(f"{safe_text(str(path))}: {problem}")
+        recent: Any = content.get(RECENT, {})
+        for field, each in ("tables", tables), (RECENT, recent):
+            if not _are_counts(each):
+                problem = f"field '{field}' is not a table of counts; the file is damaged"
+                raise UnreadableError(f"{safe_text(str(path))}: {problem}")
         dropped = sum(counts.get("dropped", 0) for counts in tables.values())
-        return RankEnd(str(content.get("reason", "")), tables, dropped)
+        return RankEnd(str(content.get("reason", "")), tables, dropped, recent)
 
     @functools.cached_property
     def manifest(self) -> RankManifest:
@@ -78,17 +77,47 @@ class RankTrace:
     def content(self, table: str) -> StreamContent:
         """Return the readable part of a table. A table that was never begun is empty and whole."""
         if table not in self.contents:
-            self.contents[table] = self._check_against_end(table, self._read(table, None))
+            found = self._check_against_end(table, self._read(table, None), self.path(table))
+            recent = self.recent_path(table)
+            if recent is not None:
+                rest = self._check_against_end(table, self._read(table, None, recent), recent)
+                found = _join(found, rest)
+            elif self._lacks_recent(table) and not found.problem:
+                found = dataclasses.replace(found, problem="its recent rows are missing")
+            self.contents[table] = found
         return self.contents[table]
 
-    def _read(self, table: str, columns: Sequence[str] | None) -> StreamContent:
-        path = self.path(table)
+    @functools.cached_property
+    def last_part(self) -> int:
+        """The number of the last part of a long run that was thinned; -1 if none was."""
+        parts = [-1]
+        for batch in self.content("sums").batches:
+            parts.append(batch["part"].to_numpy().max())
+        return int(max(parts))
+
+    def recent_path(self, table: str) -> Path | None:
+        """Return the file of the table's rows that are not thinned yet, if there is one."""
+        if table not in THINNED_TABLES or not (self.folder / RECENT).exists():
+            return None
+        path = self.folder / RECENT / recent_file(self.last_part + 1, table)
+        return path if path.exists() else None
+
+    def _lacks_recent(self, table: str) -> bool:
+        """Return true if the end record counts recent rows."""
+        with contextlib.suppress(UnreadableError):  # `verify` reports a damaged end record
+            return self.end is not None and bool(self.end.recent.get(table, {}).get("rows"))
+        return False
+
+    def _read(
+        self, table: str, columns: Sequence[str] | None, path: Path | None = None
+    ) -> StreamContent:
+        path = path or self.path(table)
         if not path.exists():
             return StreamContent((), "", closed=True)
         is_ended = (self.folder / END_FILE).exists()
         return read_stream(path, table, mapped=is_ended, columns=columns)
 
-    def _check_against_end(self, table: str, found: StreamContent) -> StreamContent:
+    def _check_against_end(self, table: str, found: StreamContent, path: Path) -> StreamContent:
         """Add the problem that the end record shows: missing rows, or a changed file.
 
         Without this check, a flipped bit in a well-formed file is a wrong figure.
@@ -96,7 +125,8 @@ class RankTrace:
         promised = None
         with contextlib.suppress(UnreadableError):  # `verify` reports a damaged end record
             if self.end is not None:
-                promised = self.end.tables.get(table)
+                is_recent = path.parent != self.folder
+                promised = (self.end.recent if is_recent else self.end.tables).get(table)
         if not promised or found.problem:
             return found
         expected = promised.get("rows", 0)
@@ -104,7 +134,7 @@ class RankTrace:
             missing = f"{found.rows:,} rows of {expected:,} can be read"
             return dataclasses.replace(found, problem=missing)
         sound = promised.get("crc32")
-        if expected and sound != checksum(self.path(table), promised.get("bytes", 0)):
+        if expected and sound != checksum(path, promised.get("bytes", 0)):
             differs = "its checksum differs from the one at its end; the file was changed"
             return dataclasses.replace(found, problem=differs, changed=True)
         return found
@@ -139,7 +169,9 @@ class RankTrace:
 
     def select(self, table: str, columns: Sequence[str]) -> tuple[pa.Table, str]:
         """Return some columns of a table, and its damage. Unpack no others and keep nothing."""
-        content = self._read(table, columns)
+        content, recent = self._read(table, columns), self.recent_path(table)
+        if recent is not None:
+            content = _join(content, self._read(table, columns, recent))
         schema = pa.schema([open_schema(table).field(name) for name in columns])
         return self._named(content.batches, schema), content.problem
 
@@ -147,6 +179,10 @@ class RankTrace:
         """Return one row, with names in place of ids, or `None` if it can no longer be read."""
         is_ended = (self.folder / END_FILE).exists()
         row = read_row(self.path(table), table, place, mapped=is_ended)
+        recent = self.recent_path(table)
+        if row is None and recent is not None:
+            place -= self._read(table, ["rank"]).rows
+            row = read_row(recent, table, place, mapped=is_ended) if place >= 0 else None
         if row is None:
             return None
         for name, value in row.items():
@@ -156,14 +192,39 @@ class RankTrace:
         return row
 
     def _named(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-        columns = []
-        for field in schema:
-            stored = pa.int32() if is_name(field) else field.type
-            column = pa.chunked_array([batch[field.name] for batch in batches], stored)
-            if is_name(field):
-                column = name_ids(column, self.names)
-            columns.append(column)
-        return pa.Table.from_arrays(columns, schema=schema)
+        return with_names(batches, self.names, schema)
+
+
+def with_names(batches: Sequence[pa.RecordBatch], names: pa.Array, schema: pa.Schema) -> pa.Table:
+    """Return stored rows with names in place of ids; the last of `names` stands for lost ones."""
+    columns = []
+    for field in schema:
+        stored = pa.int32() if is_name(field) else field.type
+        column = pa.chunked_array([batch[field.name] for batch in batches], stored)
+        if is_name(field):
+            column = name_ids(column, names)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _are_counts(tables: Any) -> bool:
+    """Return true if this is a table of counts for each name, as `end.json` has them."""
+    if not isinstance(tables, dict):
+        return False
+    for counts in tables.values():
+        if not isinstance(counts, dict) or not {int}.issuperset(map(type, counts.values())):
+            return False
+    return True
+
+
+def _join(older: StreamContent, recent: StreamContent) -> StreamContent:
+    """Return the rows that a long run kept, with those that are not thinned yet."""
+    return StreamContent(
+        (*older.batches, *recent.batches),
+        older.problem or recent.problem,
+        closed=older.closed and recent.closed,
+        changed=older.changed or recent.changed,
+    )
 
 
 def name_ids(ids: pa.ChunkedArray, names: pa.Array) -> pa.DictionaryArray:

@@ -38,7 +38,10 @@ __all__ = [
 Mapper: TypeAlias = Callable[..., Iterable[Any]]
 """`map`, or an executor's method of that name: it returns results in the order of the input."""
 
-TABLES_OF_FIGURES = ("steps", "spans", "collectives", "samples", "stacks", "frames", "strings")
+TABLES_OF_FIGURES = (
+    *("sums", "steps", "spans", "collectives", "samples", "stacks", "frames"),
+    "strings",
+)
 """The tables that figures are computed from.
 
 Names come last, so that a growing run has the names of all rows that were read. Kernels can be far
@@ -86,6 +89,7 @@ class Trace(ShownInNotebook):
     samples = _kept_table("samples")
     stacks = _kept_table("stacks")
     frames = _kept_table("frames")
+    sums = _kept_table("sums")
 
     @functools.cached_property
     def sharing(self) -> Sharing:

@@ -17,7 +17,7 @@ from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.reader import LOST_NAME, find_ranks, name_ids
 from profkit.trace.sharing import find_sharing, share_samples
 from profkit.trace.stream import DAMAGE, conform_batch
-from profkit.vocab import STREAM_SUFFIX
+from profkit.vocab import RECENT, STREAM_SUFFIX, THINNED_TABLES
 
 MOST_BYTES: Final = 4_000_000
 """Bytes of a table that are read at once, so that a look at a long run takes bounded time."""
@@ -39,15 +39,18 @@ class StreamTail:
     _reach: int = MOST_BYTES
     _schema: pa.Schema | None = None
 
-    def read(self) -> list[pa.RecordBatch]:
-        """Return new batches that are whole. The rest is read when it is complete."""
+    def read(self, most: int | None = None) -> list[pa.RecordBatch]:
+        """Return new batches that are whole. The rest is read when it is complete.
+
+        Of more than `most` rows, only the last batches are unpacked.
+        """
         try:
             with self.path.open("rb") as file:
                 file.seek(self._at)
                 content = file.read(self._reach)
         except OSError:
             return []
-        found = []
+        messages = []
         source = pa.BufferReader(content)
         start = self._at
         with contextlib.suppress(*DAMAGE):
@@ -55,15 +58,34 @@ class StreamTail:
                 self._schema = pa.ipc.read_schema(source)
                 self._at = start + source.tell()
             while source.tell() < len(content):
-                batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), self._schema)
-                batch.validate(full=True)
-                found.append(conform_batch(batch, self.table))
+                messages.append(pa.ipc.read_message(source))
                 self._at = start + source.tell()
-        if found or len(content) < self._reach:
+        if messages or len(content) < self._reach:
             self._reach = MOST_BYTES
         else:
             self._reach *= 2  # a message is longer than what was read
-        return found
+        return self._unpack(messages, most)
+
+    def _unpack(self, messages: list[pa.Message], most: int | None) -> list[pa.RecordBatch]:
+        found: list[pa.RecordBatch] = []
+        rows = 0
+        with contextlib.suppress(*DAMAGE):
+            for message in reversed(messages):
+                batch = pa.ipc.read_record_batch(message, self._schema)
+                batch.validate()
+                found.append(batch)
+                rows += batch.num_rows
+                if most is not None and rows >= most:
+                    break
+        if not found:
+            return []
+        # One batch takes far less time than many small ones to bring into the contract's columns.
+        whole = pa.Table.from_batches(found[::-1]).combine_chunks().to_batches()
+        with contextlib.suppress(*DAMAGE):
+            for batch in whole:
+                batch.validate(full=True)
+            return [conform_batch(batch, self.table) for batch in whole]
+        return []
 
     @property
     def behind(self) -> bool:
@@ -75,11 +97,43 @@ class StreamTail:
 
 
 @dataclass
+class TableTail:
+    """Follows a table also once it is thinned, by the files of the parts."""
+
+    folder: Path
+    table: str
+    repeats: bool = False
+    """True if the last reading began a part: it repeats rows that an earlier one returned."""
+    _tail: StreamTail | None = None
+
+    def read(self) -> list[pa.RecordBatch]:
+        self.repeats = False
+        most = KEPT_ROWS.get(self.table)
+        files: list[Path] = []
+        if self.table in THINNED_TABLES and (self.folder / RECENT).exists():
+            files = sorted((self.folder / RECENT).glob(f"*-{self.table}{STREAM_SUFFIX}"))
+        if self._tail is None:
+            main = self.folder / (self.table + STREAM_SUFFIX)
+            self._tail = StreamTail(files[-1] if files else main, self.table)
+        found = self._tail.read(most)
+        if files and files[-1] != self._tail.path:
+            self.repeats = self._tail.path.parent.name == RECENT
+            self._tail = StreamTail(files[-1], self.table)
+            fresh = self._tail.read(most)
+            found = fresh if self.repeats else found + fresh
+        return found
+
+    @property
+    def behind(self) -> bool:
+        return self._tail is not None and self._tail.behind
+
+
+@dataclass
 class RunTail:
     """The latest steps of a run that is being written, and their spans."""
 
     path: Path
-    _tails: dict[tuple[int, str], StreamTail] = field(default_factory=dict)
+    _tails: dict[tuple[int, str], TableTail] = field(default_factory=dict)
     _rows: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
     _names: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     _ranks: dict[int, RankManifest] = field(default_factory=dict)
@@ -94,8 +148,10 @@ class RunTail:
                 self._ranks[rank.rank] = rank.manifest
             new = {}
             for table in (*KEPT_ROWS, "strings"):  # names last, so that those of all rows are there
-                tail = StreamTail(rank.folder / (table + STREAM_SUFFIX), table)
-                new[table] = self._tails.setdefault((rank.rank, table), tail).read()
+                tail = self._tails.setdefault((rank.rank, table), TableTail(rank.folder, table))
+                new[table] = tail.read()
+                if tail.repeats:
+                    self._forget_repeated(rank.rank, table, new[table])
             for batch in new["strings"]:
                 self._names[rank.rank] += map(safe_text, batch["value"].to_pylist())
             names = pa.array([*self._names[rank.rank], LOST_NAME], pa.string())
@@ -110,6 +166,15 @@ class RunTail:
             len(ranks),
             any(tail.behind for tail in self._tails.values()),
         )
+
+    def _forget_repeated(self, rank: int, table: str, again: list[pa.RecordBatch]) -> None:
+        """Forget the rows of a rank from the first step on that is read again."""
+        if not again:
+            return
+        first = pc.min(pa.chunked_array([batch["step"] for batch in again]))
+        for place, batch in enumerate(self._rows[table]):
+            other = pc.not_equal(batch["rank"], pa.scalar(rank, pa.int32()))
+            self._rows[table][place] = batch.filter(pc.or_(other, pc.less(batch["step"], first)))
 
     def _table(self, table: str) -> pa.Table:
         """Return the last rows of the followed ranks, and release older batches."""

@@ -17,7 +17,8 @@ from profkit.clock import ANCHOR_INTERVAL_NS, Clock, now_ns, read_anchor
 from profkit.schema import SCHEMAS
 from profkit.trace.files import RankFiles
 from profkit.trace.manifest import RankManifest
-from profkit.vocab import OPENING_CPU, TABLES, WRITER_CPU, rank_folder
+from profkit.trace.recent import FULL_BYTES, NewThinner
+from profkit.vocab import OPENING_CPU, ROW_TABLES, WRITER_CPU, rank_folder
 
 log = logging.getLogger("profkit")
 
@@ -51,7 +52,7 @@ Rows: TypeAlias = dict[str, list[Row]]
 
 def no_rows() -> Rows:
     """Return an empty list for each table that a job fills."""
-    return {table: [] for table in TABLES if table != "strings"}
+    return {table: [] for table in ROW_TABLES}
 
 
 def check_columns(columns: Mapping[str, Sequence[str]]) -> None:
@@ -84,7 +85,7 @@ class RankWriter:
     `columns` names the columns of each table's rows; the constructor raises `ValueError` if they do
     not fit the schema. `rows` may hold rows from before the writer existed. `complete` is called on
     the thread before each flush and may append rows that have become complete. Its argument is true
-    the last time.
+    the last time. A run that becomes larger than `full_bytes` is thinned with `thinner`.
     """
 
     def __init__(
@@ -97,12 +98,16 @@ class RankWriter:
         complete: Callable[[bool], None] | None = None,
         interval_s: float = FLUSH_INTERVAL_S,
         clock: Clock = now_ns,
+        thinner: NewThinner | None = None,
+        full_bytes: int = FULL_BYTES,
     ) -> None:
         check_columns(columns)
         self._files = RankFiles(
             run / rank_folder(manifest.rank),
             manifest.rank,
             give_way=functools.partial(time.sleep, TURN_S),
+            thinner=thinner,
+            full_bytes=full_bytes,
         )
         manifest.write(self._files.folder)
         self._rows = no_rows() if rows is None else rows
@@ -191,6 +196,7 @@ class RankWriter:
             while waiting := rows[:ROWS_PER_BATCH]:
                 del rows[: len(waiting)]
                 self._write(table, waiting)
+        self._files.thin(self._clock)
         if not self._opened:
             # The first flush counts as opening, because it loads what later ones only use.
             self._opened = True

@@ -11,7 +11,7 @@ import pytest
 from profkit.analysis.change_points import find_shifts
 from profkit.analysis.overview import build_overview
 from profkit.analysis.periodic import find_periodic
-from profkit.analysis.run_changes import ChangeKind, RunChange
+from profkit.analysis.run_change import ChangeKind, RunChange
 from profkit.testing.series import series_trace
 from profkit.trace import Trace
 

@@ -100,7 +100,7 @@ def test_the_words_in_files() -> None:
 
 
 def test_the_schema_version_and_its_columns() -> None:
-    assert SCHEMA_VERSION == (1, 2)
+    assert SCHEMA_VERSION == (1, 3)
     assert {table: " ".join(schema.names) for table, schema in SCHEMAS.items()} == {
         "steps": "rank step start_ns end_ns sample_count loss grad_scale instrumented epoch",
         "spans": (
@@ -118,6 +118,10 @@ def test_the_schema_version_and_its_columns() -> None:
         "samples": "rank device source metric time_ns value",
         "stacks": "rank time_ns late_ns every_ns thread stack",
         "frames": "rank id parent file function line origin",
+        "sums": (
+            "rank part first_step last_step start_ns end_ns epoch level kind phase steps "
+            "sample_count total_ns lengths"
+        ),
         "strings": "rank id value",
     }
 

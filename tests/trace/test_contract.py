@@ -40,6 +40,9 @@ from profkit.vocab import (
 )
 
 ROW_TABLES = tuple(table for table in TABLES if table != "strings")
+SHORT_TABLES = tuple(table for table in TABLES if table != "sums")
+"""The tables of a run that is too short to be thinned."""
+
 NAMES = ("forward", "naïve ⟨日本⟩ 🚀", "void f<int>[/b](x)", "")
 COUNT = len(NAMES)
 Columns = dict[str, list[Any]]
@@ -51,6 +54,8 @@ def _values(field: pa.Field) -> list[Any]:
         return list(NAMES)
     if pa.types.is_fixed_size_list(field.type):
         return [[1, 1, 1], [2**31 - 1, 2, 3], [-(2**31), 0, 0], [7, 8, 9]]
+    if pa.types.is_string(field.type):
+        return list(NAMES)
     if pa.types.is_boolean(field.type):
         return [True, False, True, False]
     if pa.types.is_floating(field.type):
@@ -157,7 +162,7 @@ def test_every_table_reads_back_as_it_was_written(tmp_path: Path, table: str, nu
     assert verify(run).state is Integrity.COMPLETE
 
 
-@pytest.mark.parametrize("table", ROW_TABLES)
+@pytest.mark.parametrize("table", SHORT_TABLES[:-1])
 def test_the_appender_takes_the_columns_in_the_order_of_the_schema(
     tmp_path: Path, table: str
 ) -> None:
@@ -497,7 +502,7 @@ def run(tmp_path: Path) -> Path:
 def test_a_whole_run_is_complete(run: Path) -> None:
     found = verify(run)
     assert (found.state, found.reasons, found.lost, found.dropped) == (Integrity.COMPLETE, (), 0, 0)
-    assert {check.table for check in found.tables} == set(TABLES)
+    assert {check.table for check in found.tables} == set(SHORT_TABLES)
     assert found.rows == sum(Trace.open(run).table(table).num_rows for table in ROW_TABLES) + sum(
         len(rank.names) - 1 for rank in Trace.open(run).ranks
     )
@@ -593,7 +598,7 @@ def test_ranks_that_left_no_folder_are_named(run: Path) -> None:
     assert Trace.open(run).missing_ranks == (2, 3)
 
 
-@pytest.mark.parametrize("table", ROW_TABLES)
+@pytest.mark.parametrize("table", SHORT_TABLES[:-1])
 def test_a_flipped_byte_anywhere_is_caught(run: Path, table: str) -> None:
     path = run / rank_folder(1) / f"{table}.arrows"
     content = path.read_bytes()
@@ -711,7 +716,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
         synthetic_trace(tmp_path / name, seed=seed, **arguments)
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
-    for table in TABLES:
+    for table in SHORT_TABLES:
         path = Path(rank_folder(1)) / f"{table}.arrows"
         assert (first / path).read_bytes() == (second / path).read_bytes()
         assert (first / path).read_bytes() != (other / path).read_bytes() or table in {

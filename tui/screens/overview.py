@@ -14,7 +14,7 @@ from profkit.report import run_json
 from profkit.tui.screens.base import Place, RunScreen
 from profkit.tui.widgets import run_draw
 from profkit.tui.widgets.lines import Lines
-from profkit.tui.widgets.step_strip import strip
+from profkit.tui.widgets.step_strip import change_marks, strip
 from profkit.tui.widgets.table import VirtualTable
 
 
@@ -69,7 +69,10 @@ class OverviewScreen(RunScreen[RunView]):
             "headline": lambda _: run_draw.headline(view, palette),
             "bar": lambda width: run_draw.bar_of_step(view, palette, width, plain=plain),
             "losses": lambda _: run_draw.loss_lines(view, palette),
-            "strip": lambda width: strip(view.points, palette, width, height, plain=plain),
+            "strip": lambda width: [
+                *change_marks(view.points, view.overview.changes, palette, width, plain=plain),
+                *strip(view.points, palette, width, height, plain=plain),
+            ],
             "quality": lambda _: run_draw.quality_lines(view, palette),
         }
         for name, draw in drawings.items():

@@ -54,6 +54,8 @@ class TimelineScreen(JumpScreen):
         Binding("less_than_sign", "gap(-1)", "previous gap", show=False, key_display="<"),
         Binding("L", "late(1)", "late rank"),
         Binding("H", "late(-1)", "previous late rank", show=False),
+        Binding("c", "change(1)", "next change", show=False),
+        Binding("C", "change(-1)", "previous change", show=False),
         Binding("m", "at_least", "minimum duration", show=False),
         Binding("v", "rows_shown", "phases, kernels or collectives of each rank", show=False),
         Binding("x,space", "move('expand')", "open or close the rank", show=False),

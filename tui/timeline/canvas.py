@@ -123,6 +123,8 @@ class Canvas(Widget, can_focus=True):
         """Return all lines: rulers, rows, counters, words about the cursor, and the legend."""
         dim = look.palette.style("dim")
         steps = step_ruler(view.steps, view.window.columns, look)
+        for change in view.changes:
+            steps[change.column] = (look.char("◆", "*"), look.palette.style("bad"))
         if self.column < len(steps):
             steps[self.column] = (look.char("▼", "v"), look.palette.style("accent"))
         title = ""

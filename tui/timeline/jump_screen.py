@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from profkit.analysis.change_words import say_change
 from profkit.analysis.timeline.lanes import Group
 from profkit.errors import UsageError
 from profkit.text import duration
@@ -121,6 +122,22 @@ class JumpScreen(LaneScreen):
         sight.show_stretch(found.time_ns, found.time_ns)
         waited = f"others had waited up to {duration(found.waited_ns)}"
         self.tell(f"rank {found.rank} was last in step {found.step}: {waited}")
+        self.redraw()
+
+    def action_change(self, by: int) -> None:
+        """Go to the next change of the step time, and say it."""
+        sight = self.seen
+        steps = []
+        for change in sight.timeline.changes:
+            bounds = sight.timeline.step_bounds(change.first_step)
+            if bounds is not None and (bounds[0] - sight.at_ns) * by > 0:
+                steps.append((abs(bounds[0] - sight.at_ns), bounds[0], say_change(change)))
+        if not steps:
+            self.tell(f"no change of the step time {DIRECTIONS[by]} here")
+            return
+        _, at_ns, words = min(steps)
+        sight.show_stretch(at_ns, at_ns)
+        self.tell(words)
         self.redraw()
 
     def action_filter(self, pattern: str | None = None) -> None:

@@ -13,6 +13,7 @@ from textual.worker import get_current_worker
 
 from profkit.analysis.timeline.clocks import SAME_CLOCK
 from profkit.analysis.timeline.opening import OpenTimeline, open_timeline, still_to_read
+from profkit.analysis.timeline.timeline import Timeline
 from profkit.analysis.timeline.view import Request, as_json, view_timeline
 from profkit.cache import cache_root
 from profkit.errors import ProfkitError
@@ -45,7 +46,10 @@ class LaneScreen(RunScreen[OpenTimeline]):
             cache = None
         return open_timeline(source.trace, source.rank, cache, columns=HEADLESS_COLUMNS)
 
-    to_json = staticmethod(lambda view: as_json(view_timeline(view.timeline, view.first)))
+    @staticmethod
+    def to_json(view: OpenTimeline) -> Any:
+        view.timeline.look_for_changes()
+        return as_json(view_timeline(view.timeline, view.first))
 
     def content(self) -> Any:
         if self.sight is None or self.sight.view is None:
@@ -68,7 +72,7 @@ class LaneScreen(RunScreen[OpenTimeline]):
         return self.sight
 
     def show(self, view: OpenTimeline) -> None:
-        prepare = functools.partial(self._attempt, view.timeline.prepare)
+        prepare = functools.partial(self._prepare, view.timeline)
         if self.sight is None:
             self.sight = Sight(view)
             self.canvas.focus()
@@ -84,6 +88,11 @@ class LaneScreen(RunScreen[OpenTimeline]):
             before.forget()
             self.run_worker(prepare, group="late", thread=True)
         self.redraw()
+
+    def _prepare(self, timeline: Timeline) -> None:
+        """Find on a thread what the keys look for, and mark the changes of the step time."""
+        if self._attempt(timeline.prepare) and timeline.changes:
+            self.later(self._draw)
 
     def on_unmount(self) -> None:
         if self.sight is not None:
@@ -127,5 +136,8 @@ class LaneScreen(RunScreen[OpenTimeline]):
         words = ""
         if sight.here is not None:
             words = describe_cell(view, sight.here, sight.column, sight.step)
+        for change in view.changes:
+            if change.column == sight.column:
+                words = change.words
         look = Look(self.palette, self.plain, letters=self.plain or self.app.no_color)
         self.canvas.draw(view, look, column=sight.column, row=sight.row, words=words)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
 
+from profkit.analysis.run_change import RunChange
 from profkit.analysis.views.pictures import USED, StepPoint
 from profkit.report.words import reason_name
 from profkit.text import duration
@@ -65,6 +67,26 @@ def strip(
         words += f"   {mark} {reason_name(kind)}"
     lines.append(line([(words, palette.style("dim"))]))
     return lines
+
+
+def change_marks(
+    points: Sequence[StepPoint],
+    changes: Sequence[RunChange],
+    palette: Palette,
+    width: int,
+    *,
+    plain: bool,
+) -> list[Text]:
+    """Return the line above the strip, with a mark for each change of the step time."""
+    if not points or not changes:
+        return []
+    begins = [cell[0].step for cell in _cells(points, width)]
+    pieces: list[Piece] = [(" ", None)] * len(begins)
+    for change in changes:
+        place = bisect_right(begins, change.first_step) - 1
+        first = bisect_left(begins, begins[max(0, place)])  # a step may have several cells
+        pieces[first] = ("v" if plain else "▼", palette.style("bad"))
+    return [line(pieces)]
 
 
 def _cells(points: Sequence[StepPoint], width: int) -> list[Sequence[StepPoint]]:

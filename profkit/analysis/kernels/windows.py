@@ -50,7 +50,12 @@ class KernelWindows:
 
 def window_steps(samples: pa.Table) -> Ints:
     """Return the steps in which a window was open or being read on some rank."""
-    values = readings_of(samples, KERNELS, WINDOW_STEP)["value"].to_numpy()
+    return marked_steps(samples, KERNELS, WINDOW_STEP)
+
+
+def marked_steps(samples: pa.Table, source: str, metric: str) -> Ints:
+    """Return the steps that the readings of a metric name, on any rank."""
+    values = readings_of(samples, source, metric)["value"].to_numpy()
     valid = np.isfinite(values) & (values >= 0) & (values < _MOST_STEP)
     return np.unique(values[valid].astype(np.int64))
 

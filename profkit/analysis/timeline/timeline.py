@@ -18,6 +18,9 @@ import numpy as np
 
 from profkit.analysis.device_times import is_own
 from profkit.analysis.estimate import Ints
+from profkit.analysis.run_change import RunChange
+from profkit.analysis.run_changes import find_changes
+from profkit.analysis.selection import including_batches, steady_steps
 from profkit.analysis.timeline.arrivals import Arrivals, LateArrival, find_arrivals
 from profkit.analysis.timeline.clocks import align_clocks
 from profkit.analysis.timeline.counters import COLUMNS as SAMPLE_COLUMNS
@@ -75,6 +78,8 @@ class Timeline:
     def __init__(self, trace: Trace, cache: Path | None = None) -> None:
         """Read the steps of all ranks. Lanes of large tables are kept in the folder `cache`."""
         self.trace = trace
+        self.changes: tuple[RunChange, ...] = ()
+        """The changes of the step time, once `prepare` has found them."""
         self._problems: dict[tuple[int, str], str] = {}
         self._counters: dict[int, tuple[Counter, ...]] = {}
         ranks = {rank.rank: rank for rank in trace.ranks}
@@ -256,8 +261,14 @@ class Timeline:
         return self._arrivals.find(from_ns, longer_ns, back=back)
 
     def prepare(self) -> None:
-        """Match the collectives now, so that the first call of `late` returns at once."""
+        """Match the collectives and find the changes now, so that later calls return at once."""
         _ = self._arrivals
+        self.look_for_changes()
+
+    def look_for_changes(self) -> None:
+        if self.trace.steps.num_rows:
+            used = including_batches(steady_steps(self.trace))
+            self.changes = find_changes(self.trace, used)
 
     @functools.cached_property
     def _arrivals(self) -> Arrivals:

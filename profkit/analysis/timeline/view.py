@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from profkit.analysis.change_words import say_change
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.timeline.lanes import Group, Lane
 from profkit.analysis.timeline.levels import NONE
@@ -102,6 +103,14 @@ class StepMark(NamedTuple):
     step: int
 
 
+class ChangeMark(NamedTuple):
+    """The cell in which the step time changes, and the change as a sentence."""
+
+    column: int
+    step: int
+    words: str
+
+
 @dataclass(frozen=True, eq=False)
 class TimelineView:
     """Everything that a screen of the timeline shows."""
@@ -118,6 +127,8 @@ class TimelineView:
     problems: tuple[str, ...]
     pending: bool
     """True if something is still to be read."""
+    changes: tuple[ChangeMark, ...] = ()
+    """The changes of the step time in view, as far as they were looked for."""
 
 
 READING: Final = "reading"
@@ -172,7 +183,17 @@ def view_timeline(
         clocks=timeline.clocks,
         problems=timeline.problems,
         pending=pending,
+        changes=tuple(_change_marks(timeline, window)),
     )
+
+
+def _change_marks(timeline: Timeline, window: Window) -> Iterator[ChangeMark]:
+    """Yield the changes that begin in the window."""
+    for change in timeline.changes:
+        bounds = timeline.step_bounds(change.first_step)
+        column = window.column_of(bounds[0]) if bounds else None
+        if column is not None:
+            yield ChangeMark(column, change.first_step, say_change(change))
 
 
 def _rank_rows(
@@ -262,6 +283,7 @@ def as_json(view: TimelineView) -> dict[str, Any]:
         "problems": list(view.problems),
         "steps_of_rank": view.steps_of,
         "steps": list(map(StepMark._asdict, view.steps)),
+        "changes": list(map(ChangeMark._asdict, view.changes)),
         "rows": list(map(Row.as_json, view.rows)),
         "counters": list(map(CounterRow.as_json, view.counters)),
     }

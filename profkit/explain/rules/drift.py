@@ -41,7 +41,13 @@ def _blame(case: Case, after: Trend, added: Estimate, part: str | None) -> Cause
         "the time"
     )
     detail = ""
-    for reason in ("power", "heat", "power_brake"):
+    for reason in (
+        "power_cap",
+        "hardware_slowdown",
+        "hardware_thermal",
+        "software_thermal",
+        "power_brake",
+    ):
         share = case.after.counters.level("nvml", f"throttled_by_{reason}_ratio")
         if share:
             detail = "throttling"

@@ -9,6 +9,7 @@ from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.unknown_places import unknown_places
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Row
+from profkit.explain.rules import slow_line
 from profkit.explain.rules.base import (
     Case,
     Cause,
@@ -76,6 +77,7 @@ def find(case: Case) -> Cause | None:
         f"time outside all phases went from {from_to(row, ledger)} per step",
         f"{here(ledger)}it is {duration(added_ns)} longer from {place[0]} to {place[1]}",
         *_describe_processor(case, added_ns),
+        *_describe_lines(case),
     ]
     price = scale(whole, min(1.0, added_ns / whole.value))
     return Cause(
@@ -117,6 +119,15 @@ def _largest_place(case: Case) -> tuple[Place, float]:
     }
     place = max(added, key=lambda each: added[each], default=("", ""))
     return place, added.get(place, 0.0)
+
+
+def _describe_lines(case: Case) -> Iterator[str]:
+    """Yield the line that takes longer there, if steps were captured on both sides."""
+    found = slow_line.lines_of(case)
+    for change in found.lines if found is not None else ():
+        if change.phase == UNKNOWN and change.difference.value > 0:
+            yield f"in captured steps, {slow_line.say(case, found, change)}"
+            return
 
 
 def places_ns(evidence: Evidence) -> Mapping[Place, float]:

@@ -1,0 +1,259 @@
+"""Records the jobs of `midrun_suites.py`, and scores what profkit said of each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from midrun_suites import BATCH, DRIFT, PERIODIC, SUITES, Planted
+
+from profkit.analysis.change_points import find_shifts
+from profkit.analysis.columns import rows_of_rank
+from profkit.analysis.estimate import Ints
+from profkit.analysis.overview import build_overview
+from profkit.analysis.phases import step_times
+from profkit.analysis.run_change import RunChange
+from profkit.analysis.run_halves import cut_at
+from profkit.analysis.selection import including_batches, steady_steps
+from profkit.explain.explained import explain
+from profkit.trace import Trace
+from profkit.trace.reader import find_runs
+
+PATIENCE_S = 120
+NEAR, NEAR_DRIFT = 15, 60
+"""A change counts as found if it is reported to begin within so many steps of its place."""
+
+SAID = "profkit: "
+
+
+def folder_of(work: Path, suite: str, name: str) -> Path:
+    return work / suite / name.replace(" ", "_").replace(",", "").replace("'", "")
+
+
+def record(work: Path, suite: str, only: Sequence[str]) -> None:
+    """Record the missing jobs of a suite, one after the other."""
+    job, jobs = SUITES[suite]
+    for name, planted in jobs.items():
+        folder = folder_of(work, suite, name)
+        if (folder / "done").exists() or (only and name not in only):
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        words = ["--change", planted.change, "--at", str(planted.at), *planted.options]
+        command = [sys.executable, str(job), *words]
+        if planted.ranks > 1:
+            launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+            command = [sys.executable, *launch, str(planted.ranks), str(job), *words]
+        begun = time.monotonic()
+        code = _run(folder, command)
+        if code:
+            raise SystemExit(f"{folder}: exit code {code}; see {folder / 'stderr'}")
+        (folder / "done").touch()
+        print(f"{suite}: {name}, {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def _run(folder: Path, command: Sequence[str]) -> int:
+    """Run a job under `profkit run`, and store each line of stderr with its time of day."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "profkit", "run", "--output", str(folder / "runs"), "--", *command],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    late = threading.Timer(PATIENCE_S, process.terminate)
+    late.start()
+    assert process.stderr is not None
+    with (folder / "stderr").open("w", encoding="utf-8") as file:
+        for line in process.stderr:
+            file.write(json.dumps([time.time(), line.rstrip("\n")]) + "\n")
+    late.cancel()
+    return process.wait()
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What profkit said of one job."""
+
+    name: str
+    planted: Planted
+    found: RunChange | None
+    needed: int | None
+    """Steps from the planted place that the search needs."""
+    delay: int | None
+    """Steps from the planted place until the line on stderr: rows come every half second."""
+    causes: tuple[str, ...]
+    is_cause_right: bool
+    others: tuple[RunChange, ...]
+    """Changes that were not planted."""
+    healthy: int
+    """Steps before the planted change."""
+    false: int
+    """Changes that were reported among them."""
+
+
+def score_job(name: str, planted: Planted, folder: Path) -> Scored:
+    trace = Trace.open(find_runs(folder / "runs")[0])
+    changes = build_overview(trace).changes
+    used = including_batches(steady_steps(trace))
+    if planted.change == "none":
+        healthy = len(used), len(changes)
+        return Scored(name, planted, None, None, None, (), True, changes, *healthy)
+    found = _nearest(planted, changes)
+    others = tuple(change for change in changes if change is not found)
+    causes: tuple[str, ...] = ()
+    if found is not None:
+        causes = tuple(_causes(trace, found))
+    is_right = bool(causes) and causes[0] in planted.causes
+    false = sum(change.first_step < planted.at - NEAR for change in others)
+    return Scored(
+        name,
+        planted,
+        found,
+        _needed(trace, planted, used),
+        _delay(trace, planted, folder),
+        causes,
+        is_right,
+        others,
+        int((used < planted.at).sum()),
+        false,
+    )
+
+
+def _reach(planted: Planted) -> int:
+    """Return how far from its place a change counts; nobody sees where a drift begins."""
+    if DRIFT in planted.kinds:
+        return NEAR_DRIFT
+    return max(NEAR, planted.every)
+
+
+def _nearest(planted: Planted, changes: Sequence[RunChange]) -> RunChange | None:
+    """Return the change of a right kind that begins next to the planted place."""
+    near, reach = [], _reach(planted)
+    for change in changes:
+        distance = abs(change.first_step - planted.at)
+        if change.kind.value in planted.kinds and distance <= reach:
+            near.append((distance, change.first_step, change))
+    return min(near)[2] if near else None
+
+
+def _causes(trace: Trace, change: RunChange) -> Iterator[str]:
+    """Yield what the change itself says, and the kinds of the causes by `explain --at`."""
+    if change.samples is not None:
+        yield BATCH
+    for cause in explain(*cut_at(trace, change.first_step)).causes:
+        yield cause.kind
+
+
+def _needed(trace: Trace, planted: Planted, used: Ints) -> int | None:
+    """Return after how many steps a search of each step would have found the change."""
+    if planted.every > 1:
+        return None
+    for shift in find_shifts(step_times(trace.steps, trace.spans, used).wall_ns):
+        if abs(int(used[shift.at]) - planted.at) <= _reach(planted):
+            return int(used[shift.seen]) - planted.at + 1
+    return None
+
+
+def _delay(trace: Trace, planted: Planted, folder: Path) -> int | None:
+    """Return after how many steps the line about the change was there."""
+    anchor = trace.ranks[0].manifest.anchor
+    steps = rows_of_rank(trace.steps, trace.ranks[0].rank)
+    ends, numbers = steps["end_ns"].to_numpy(), steps["step"].to_numpy()
+    reach = _reach(planted)
+    for text in (folder / "stderr").read_text(encoding="utf-8").splitlines():
+        at_s, line = json.loads(text)
+        words = line.removeprefix(SAID).replace(",", "").split()
+        if not line.startswith(SAID) or words[:1] not in (["since"], ["from"]):
+            continue
+        if words[1] != "step" or abs(int(words[2]) - planted.at) > reach:
+            continue
+        now_ns = at_s * 1e9 - anchor.realtime_ns + anchor.monotonic_ns
+        ended = numbers[ends <= now_ns]
+        return int(ended.max()) - planted.at if len(ended) else None
+    return None
+
+
+def score(work: Path) -> str:
+    """Return the tables of both suites."""
+    about = (
+        "Small jobs on the CPU with a change after 100 to 170 steps of 20 to 60 ms, recorded with "
+        "`profkit run`. *Needed*: steps after the change until a search finds it. *Live*: steps "
+        "until `profkit run` printed its line. *First cause*: of "
+        "`explain --at`, bold if it is wrong. *Not planted*: other "
+        f"changes that `report` shows. Written {time.strftime('%Y-%m-%d')} on "
+        f"{os.cpu_count()} cores. Development jobs were used to write the rules, held-out jobs "
+        "were not."
+    )
+    lines = ["## Recorded jobs", "", about, ""]
+    for suite, (_, jobs) in SUITES.items():
+        scored = []
+        for name, planted in jobs.items():
+            folder = folder_of(work, suite, name)
+            if (folder / "done").exists():
+                scored.append(score_job(name, planted, folder))
+        lines += [f"### {suite.capitalize()}", "", *_summary(scored), "", *_table(scored), ""]
+    return "\n".join(lines)
+
+
+def _summary(scored: Sequence[Scored]) -> Iterator[str]:
+    planted = [each for each in scored if each.planted.kinds]
+    found = [each for each in planted if each.found is not None]
+    right = [each for each in planted if each.is_cause_right]
+    delays = [each.delay for each in planted if each.delay is not None]
+    needed = [each.needed for each in planted if each.needed is not None]
+    of_machine = 0
+    for each in scored:
+        of_machine += sum(change.machine is not None for change in each.others)
+    healthy, false = sum(each.healthy for each in scored), sum(each.false for each in scored)
+    yield (
+        f"Found: {len(found)} of {len(planted)}. Cause right: {len(right)} of {len(planted)}. "
+        f"Median of the steps that the search needs: {_median(needed)}. Live lines: "
+        f"{len(delays)}, after {_median(delays)} steps in the median. Reported in {healthy:,} "
+        f"healthy steps: {false} changes. Not planted in all: "
+        f"{sum(len(each.others) for each in scored)}, of which {of_machine} are said to be the "
+        "machine's."
+    )
+
+
+def _median(values: Sequence[int]) -> str:
+    return f"{statistics.median(values):.0f}" if values else "-"
+
+
+def _table(scored: Sequence[Scored]) -> Iterator[str]:
+    yield "| job | planted | reported | needed | live | first cause | not planted |"
+    yield "|---|---|---|---|---|---|---|"
+    for each in scored:
+        planted = "none"
+        if each.planted.kinds:
+            planted = f"{' or '.join(each.planted.kinds)} at {each.planted.at}"
+        found = "none"
+        if each.found is not None:
+            found = _shown(each.found)
+        elif each.planted.kinds:
+            found = "**missed**"
+        cause = "-"
+        if each.planted.kinds:
+            cause = f"`{each.causes[0]}`" if each.causes else "none"
+            cause = cause if each.is_cause_right else f"**{cause}**"
+        delays = ["-" if steps is None else str(steps) for steps in (each.needed, each.delay)]
+        others = "; ".join(_shown(other) for other in each.others) or "-"
+        yield f"| {each.name} | {planted} | {found} | {' | '.join(delays)} | {cause} | {others} |"
+
+
+def _shown(change: RunChange) -> str:
+    shown = f"{change.kind.value} at {change.first_step}, {change.change.value:+.0%}"
+    if change.kind.value == PERIODIC:
+        shown += f" each {change.every}"
+    if change.machine is not None:
+        shown += " (machine)"
+    return shown

@@ -1,0 +1,146 @@
+"""Lines of two steps before and after the step time changes; then kernels, on a device."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+
+from profkit.clock import Clock, now_ns
+from profkit.collectors.base import Captures, Inside, Reading
+from profkit.collectors.stacks import NOTHING, FrameTable, places_of
+
+LOOK_EVERY_S = 0.5
+"""Requests come from another process, by a file."""
+
+STEPS, MOST_STEPS = 2, 10
+"""Steps of a capture; more if they are so short that two hold too few samples."""
+
+ENOUGH_SAMPLES = 60
+SAMPLES_PER_STEP = 60
+SHORTEST_GAP_S, LONGEST_GAP_S = 0.0005, 0.05
+"""The wait between two samples. The shorter one takes a few per cent of a processor."""
+
+MOST_CAPTURES = 20
+"""Captures of one process, whatever is asked for."""
+
+REFERENCE_STEP = 40
+"""From here on two steps are captured without a request, to compare later ones with them."""
+
+KERNELS_AFTER = 2
+"""Kernels are captured so many steps later: profilers make lines slower."""
+
+
+class ChangeCapture:
+    """Samples the training thread in a few steps, early and when `profkit run` asks for it.
+
+    Samples are as dense as a step needs. The steps are marked, because they may be slower.
+    """
+
+    name = "changes"
+    interval_s = LOOK_EVERY_S
+
+    def __init__(self, clock: Clock = now_ns) -> None:
+        self._clock = clock
+        self._random = random.Random()  # the job's own generator must not move
+        self._inside: Inside | None = None
+        self._frames = FrameTable(lambda row: None)
+        self._seen = self._done = self._due_ns = 0
+        self._first: int | None = None
+        """The first step of the capture that goes on."""
+        self._marked: set[int] = set()
+        self._samples = 0
+        self._with_kernels = self._has_reference = False
+        self._told = -1
+
+    def why_not(self) -> str:
+        if hasattr(sys, "_current_frames"):
+            return ""
+        return "this Python does not show the stacks of its threads; it needs CPython"
+
+    def watch(self, inside: Inside) -> None:
+        """Follow this thread, and store its lines in these tables."""
+        self._frames = FrameTable(inside.frames)
+        self._seen = self._done = 0
+        self._first, self._has_reference = None, False
+        self._inside = inside
+
+    def close(self) -> None:
+        self._inside = None
+
+    def wait_s(self) -> float:
+        """Return the time to the next look; within a capture, to the next sample."""
+        inside = self._inside
+        if self._first is None or inside is None or inside.captures is None:
+            return LOOK_EVERY_S
+        wait_s = self._gap_s(inside.captures) * self._random.uniform(0.5, 1.5)
+        self._due_ns = self._clock() + int(wait_s * 1e9)
+        return wait_s
+
+    def read(self) -> Iterator[Reading]:
+        """Look for a request, or store a sample of the capture that goes on."""
+        inside = self._inside
+        if inside is not None and inside.captures is not None:
+            if self._first is None:
+                self._look(inside.captures)
+            else:
+                self._sample(inside, inside.captures, self._first)
+        if self._done != self._told:
+            self._told = self._done
+            yield Reading("captures_count", self._done)
+
+    def _look(self, captures: Captures) -> None:
+        """Begin a capture if one was asked for since the last look, or the reference is due.
+
+        The first capture of kernels may stop the job for seconds, so the reference has none.
+        """
+        step = captures.step()[0]
+        self._with_kernels = False
+        try:
+            asked = captures.requests.stat().st_size
+        except OSError:  # nothing was asked for yet
+            asked = 0
+        if asked > self._seen and self._done < MOST_CAPTURES:
+            self._seen, self._done, self._with_kernels = asked, self._done + 1, True
+        elif self._has_reference or step < REFERENCE_STEP:
+            return
+        self._has_reference = True
+        if captures.is_sampled:
+            self._ask_for_kernels(captures, step)
+            return
+        self._first, self._samples, self._due_ns = step + 1, 0, 0
+        self._marked.clear()
+
+    def _sample(self, inside: Inside, captures: Captures, first: int) -> None:
+        step = captures.step()[0]
+        if step < first or not inside.is_recording():
+            return
+        is_full = self._samples >= ENOUGH_SAMPLES or step >= first + MOST_STEPS
+        if step >= first + STEPS and is_full:
+            self._first = None
+            self._ask_for_kernels(captures, step)
+            return
+        now = self._clock()
+        if step not in self._marked:  # this sample was due in the step before
+            self._marked.add(step)
+            captures.mark(step)
+            return
+        frame = sys._current_frames().get(inside.thread)  # noqa: SLF001
+        stack = self._frames.store(places_of(frame))
+        if stack != NOTHING:
+            late_ns = max(0, now - (self._due_ns or now))
+            every_ns = int(self._gap_s(captures) * 1e9)
+            inside.stacks((now, late_ns, every_ns, inside.thread_name, stack))
+            self._samples += 1
+
+    def _ask_for_kernels(self, captures: Captures, step: int) -> None:
+        if self._with_kernels:
+            captures.kernels_from(step + KERNELS_AFTER)
+
+    def _gap_s(self, captures: Captures) -> float:
+        """Return the mean time between two samples."""
+        step_s = captures.step()[1] / 1e9
+        return min(LONGEST_GAP_S, max(SHORTEST_GAP_S, step_s / SAMPLES_PER_STEP))
+
+
+COLLECTOR = ChangeCapture()

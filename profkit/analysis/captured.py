@@ -1,0 +1,85 @@
+"""Lines of code in the few steps that were captured before and after a change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.analysis.estimate import Ints
+from profkit.analysis.kernels.windows import marked_steps
+from profkit.analysis.line_changes import LineChange, compare_lines
+from profkit.analysis.stacks import CodeView, view_code
+from profkit.text import duration
+from profkit.trace import Trace
+from profkit.vocab import CAPTURED_STEP, CHANGES
+
+LEAST_SHARE_OF_CHANGE = 0.25
+"""A line is named if it makes at least this share of its phase's change."""
+
+MOST_NAMED = 3
+
+Steps = tuple[int, int]
+"""The first and the last step of a capture."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The captured steps of one part of a run, and the lines that ran in them."""
+
+    first: int
+    last: int
+    code: CodeView
+
+
+@dataclass(frozen=True)
+class CapturedLines:
+    """The lines that changed between the captured steps of two parts of a run, largest first."""
+
+    before: Captured
+    after: Captured
+    lines: tuple[LineChange, ...]
+
+
+def captured_steps(trace: Trace) -> Ints:
+    """Return the steps of a run whose lines were captured, on any rank."""
+    return marked_steps(trace.samples, CHANGES, CAPTURED_STEP)
+
+
+def view_captured(trace: Trace, begin: int = 0, end: int | None = None) -> Captured | None:
+    """Return the captured steps from `begin` to before `end`; `None` if they hold no lines."""
+    steps = np.intersect1d(captured_steps(trace), trace.steps["step"].to_numpy())
+    steps = steps[steps >= begin]
+    if end is not None:
+        steps = steps[steps < end]
+    code = view_code(trace.stacks, trace.frames, trace.steps, trace.spans, steps)
+    return Captured(int(steps[0]), int(steps[-1]), code) if code is not None else None
+
+
+def compare_captured(
+    before: Captured | None, after: Captured | None, phases: Mapping[str, float]
+) -> CapturedLines | None:
+    """Compare the lines of captured steps, in the phases that changed by so many ns per step.
+
+    A line counts if it surely changed, in the direction of its phase, and by enough to matter.
+    """
+    if before is None or after is None:
+        return None
+    lines = []
+    for change in compare_lines(before.code, after.code).lines:
+        by = phases.get(change.phase, 0.0)
+        is_named = change.is_sure and change.place.line
+        if is_named and by and change.difference.value / by >= LEAST_SHARE_OF_CHANGE:
+            lines.append(change)
+    return CapturedLines(before, after, tuple(lines[:MOST_NAMED]))
+
+
+def say_line(found: CapturedLines, change: LineChange) -> str:
+    """Return a line that changed, with its time in the captured steps before and after."""
+    place = change.place.words(found.after.code.folder)
+    return (
+        f"{place} {duration(change.base.value)} in steps {found.before.first:,} to "
+        f"{found.before.last:,}, {duration(change.target.value)} in steps "
+        f"{found.after.first:,} to {found.after.last:,}"
+    )

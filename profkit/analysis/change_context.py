@@ -1,0 +1,130 @@
+"""Lines of captured steps, the machine's load and clocks on both sides of a run's changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.captured import captured_steps, compare_captured, view_captured
+from profkit.analysis.columns import readings_of
+from profkit.analysis.machine_state import MachineState, read_machine_state
+from profkit.analysis.run_change import ChangeKind, ClockChange, MachineChange, RunChange
+from profkit.analysis.run_changes import find_changes
+from profkit.analysis.selection import Selection, including_batches
+from profkit.trace import Trace
+
+CLOCK, THROTTLED = "sm_clock_mhz", "throttled_by_"
+
+LEAST_CLOCK = 0.05
+"""A device's clock must change by this share to be named."""
+
+Device = tuple[int, str]
+"""A rank and its device."""
+
+LEAST_OTHERS = 0.2
+"""Other processes matter if they use so many cores more."""
+
+LEAST_SHARE_OF_CHANGE = 0.4
+"""Waits for a core matter if they make at least this share of a change."""
+
+
+def explained_changes(trace: Trace, selection: Selection) -> tuple[RunChange, ...]:
+    """Return the changes of a run's steady steps, with what was recorded around them."""
+    return add_context(trace, find_changes(trace, including_batches(selection)))
+
+
+def add_context(trace: Trace, changes: Sequence[RunChange]) -> tuple[RunChange, ...]:
+    """Return the changes with what explains them, as far as the run recorded it."""
+    found = []
+    for number, change in enumerate(changes):
+        begin = changes[number - 1].first_step if number else 0
+        end = None
+        if change.last_step is not None:
+            end = change.last_step + 1
+        elif number + 1 < len(changes):
+            end = changes[number + 1].first_step
+        if change.kind is ChangeKind.PERIODIC:  # its slow steps are between the others
+            found.append(change)
+            continue
+        lines = None
+        if len(captured_steps(trace)):
+            before = view_captured(trace, begin, change.first_step)
+            after = view_captured(trace, change.first_step, end)
+            lines = compare_captured(before, after, dict(change.phases))
+        machine = _machine_change(trace, change, begin, end)
+        clock = _clock_change(trace, change, begin, end)
+        found.append(dataclasses.replace(change, captured=lines, machine=machine, clock=clock))
+    return tuple(found)
+
+
+def _machine_change(
+    trace: Trace, change: RunChange, begin: int, end: int | None
+) -> MachineChange | None:
+    """Return how the machine's load changed, if it changed enough to matter."""
+    before = _state(trace, begin, change.first_step)
+    after = _state(trace, change.first_step, end)
+    if before is None or after is None or before.waited is None or after.waited is None:
+        return None
+    share = 1 - change.before_ns.value / change.after_ns.value
+    sign = 1.0 if share > 0 else -1.0
+    is_busier = sign * (after.others - before.others) >= LEAST_OTHERS
+    waits = sign * (after.waited - before.waited) >= LEAST_SHARE_OF_CHANGE * abs(share)
+    if not is_busier or not waits:
+        return None
+    return MachineChange(before.others, after.others, before.waited, after.waited)
+
+
+def _state(trace: Trace, begin: int, end: int | None) -> MachineState | None:
+    """Return the load while the steps from `begin` to before `end` ran."""
+    cores, rows = trace.manifest.environment.get("cpu_count"), _steps(trace, begin, end)
+    if not isinstance(cores, int) or cores < 1 or not rows.num_rows:
+        return None
+    begin_ns, end_ns = pc.min(rows["start_ns"]).as_py(), pc.max(rows["end_ns"]).as_py()
+    return read_machine_state(trace.samples, cores, begin_ns, end_ns)
+
+
+def _steps(trace: Trace, begin: int, end: int | None) -> pa.Table:
+    rows = trace.steps.filter(pc.greater_equal(trace.steps["step"], begin))
+    return rows if end is None else rows.filter(pc.less(rows["step"], end))
+
+
+def _clock_change(
+    trace: Trace, change: RunChange, begin: int, end: int | None
+) -> ClockChange | None:
+    """Return the device whose clock changed most, in the other direction than the step time."""
+    before = _levels(trace, CLOCK, begin, change.first_step)
+    after = _levels(trace, CLOCK, change.first_step, end)
+    sign = 1.0 if change.change.value > 0 else -1.0
+    worst, found = LEAST_CLOCK, None
+    for lane in before.keys() & after.keys():
+        fall = sign * (1 - after[lane] / before[lane]) if before[lane] else 0.0
+        if fall >= worst:
+            worst, found = fall, lane
+    if found is None:
+        return None
+    reasons = []
+    for metric in pc.unique(trace.samples["metric"]).to_pylist():
+        if metric.startswith(THROTTLED):
+            known = _levels(trace, metric, begin, change.first_step).get(found, 0.0)
+            if _levels(trace, metric, change.first_step, end).get(found, 0.0) > known:
+                reasons.append(metric.removeprefix(THROTTLED).removesuffix("_ratio"))
+    rank, device = found
+    return ClockChange(f"rank {rank}'s {device}", before[found], after[found], tuple(reasons))
+
+
+def _levels(trace: Trace, metric: str, begin: int, end: int | None) -> dict[Device, float]:
+    """Return the mean of a device's readings while the steps from `begin` to before `end` ran."""
+    rows = _steps(trace, begin, end)
+    readings = readings_of(trace.samples, "nvml", metric)
+    if not rows.num_rows or not readings.num_rows:
+        return {}
+    first_ns, last_ns = pc.min(rows["start_ns"]).as_py(), pc.max(rows["end_ns"]).as_py()
+    times = readings["time_ns"]
+    inside = pc.and_(pc.greater_equal(times, first_ns), pc.less_equal(times, last_ns))
+    values: dict[Device, list[float]] = {}
+    for row in readings.filter(inside).select(["rank", "device", "value"]).to_pylist():
+        values.setdefault((row["rank"], row["device"] or ""), []).append(row["value"])
+    return {device: sum(found) / len(found) for device, found in values.items()}

@@ -1,0 +1,235 @@
+"""Sums the steps of a long run while it is recorded, and chooses the rows that are kept.
+
+It runs on the writer's thread of a rank, on a minute's rows at a time. The sums are those of
+`step_times`, so they are the report's own figures of the same steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.columns import durations
+from profkit.analysis.compiling import steps_compiled
+from profkit.analysis.estimate import Ints
+from profkit.analysis.kernels.windows import marked_steps, window_steps
+from profkit.analysis.lengths import count_lengths, write_lengths
+from profkit.analysis.phases import UNKNOWN, step_times
+from profkit.analysis.selection import (
+    CAPTURED,
+    COMPILING,
+    EPOCH_START,
+    KERNEL_WINDOW,
+    NO_STEPS,
+    PARTIAL_BATCH,
+    REASONS,
+    SWITCHED_OFF,
+)
+from profkit.trace.recent import PART_NS, Fate
+from profkit.trace.sampled import step_levels
+from profkit.vocab import CAPTURED_STEP, CHANGES, COMPILER, KERNELS, USED
+
+KEPT_PER_PART = 32
+"""About so many steps of a part are kept in full, of a job that takes more."""
+
+HELD_STEPS = 64
+"""The last steps are held back: a device or a worker reports its part of a step later."""
+
+SAMPLE_GAP_NS = 10_000_000_000
+"""Readings of one kind are kept at this distance. Running totals lose nothing by it."""
+
+_EVENTS = (COMPILER, KERNELS, CHANGES)
+"""Sources whose samples are events: they are kept, and so are the steps in which they were."""
+
+_MOST_EVENTS = 1_000
+"""Events and their steps that are kept of a part."""
+
+_MOST_SIZES = 10_000
+_KINDS = (USED, *REASONS)
+
+
+class PartThinner:
+    """Sums one rank's steps, part after part.
+
+    `steps` are the last ones before the first part, and `spans` what was recorded after them: a
+    step may have begun before the first part does.
+    """
+
+    def __init__(self, steps: pa.Table, spans: pa.Table) -> None:
+        self._sums: dict[tuple[str, str | None], Counter[str]] = {}
+        """By kind and phase: steps, samples and ns."""
+        self._lengths: dict[str, Counter[int]] = defaultdict(Counter)
+        self._bounds: list[int] | None = None
+        """First and last step of the part, its begin and its end."""
+        self._level = 0
+        self._epoch: int | None = None
+        self._first = 0
+        """The first step that may be thinned."""
+        if steps.num_rows:
+            self._epoch = _epochs(steps)[-1]
+            self._first = int(steps["step"].to_numpy().max()) + 1
+        self._sizes: Counter[int] = Counter()
+        self._windows = self._captured = NO_STEPS
+        self._compilations: list[pa.Table] = []
+        """Events of the compiler in steps that are not complete yet."""
+        self._events = 0
+        self._notable: Ints = NO_STEPS
+        """Steps of events, which are kept as well."""
+        self._sampled_ns: dict[tuple[str | None, ...], int] = {}
+        self._context = spans
+        """Spans from before those that are taken next, which are needed to sum these."""
+
+    def take(self, tables: Mapping[str, pa.Table]) -> Mapping[str, Fate]:
+        """Sum the steps that are complete, and return what happens to each row."""
+        steps, samples = tables["steps"].sort_by("step"), tables["samples"]
+        numbers = steps["step"].to_numpy()
+        last = int(numbers.max()) - HELD_STEPS if len(numbers) else -1
+        self._windows = np.union1d(self._windows, window_steps(samples))
+        captured = marked_steps(samples, CHANGES, CAPTURED_STEP)
+        self._captured = np.union1d(self._captured, captured)
+        self._compilations.append(samples.filter(pc.equal(samples["source"], COMPILER)))
+        complete = steps.filter(pa.array(numbers <= last))
+        if complete.num_rows:
+            self._add(complete, tables["spans"])
+        fates = {}
+        for table in ("steps", "spans", "collectives"):
+            fates[table] = self._choose(tables[table], last)
+        kept = self._choose_samples(samples)
+        fates["samples"] = Fate(kept, np.zeros(len(kept), dtype=bool))
+        self._windows = self._windows[self._windows > last]
+        self._captured = self._captured[self._captured > last]
+        return fates
+
+    def end_part(self, part: int) -> Mapping[str, Sequence[Any]]:
+        """Return the rows of `sums` of the part, and begin the next one."""
+        if self._bounds is None:
+            return {}
+        columns: dict[str, list[Any]] = defaultdict(list)
+        first, last, start, end = self._bounds
+        for (kind, phase), found in self._sums.items():
+            is_whole = phase is None
+            row = {
+                "part": part,
+                "first_step": first,
+                "last_step": last,
+                "start_ns": start,
+                "end_ns": end,
+                "epoch": None if self._epoch is None or self._epoch < 0 else self._epoch,
+                "level": self._level,
+                "kind": kind,
+                "phase": phase,
+                "steps": found["steps"],
+                "sample_count": found["samples"] if is_whole else None,
+                "total_ns": found["ns"],
+                "lengths": write_lengths(self._lengths[kind]) if is_whole else None,
+            }
+            for name, value in row.items():
+                columns[name].append(value)
+        self._sums.clear()
+        self._lengths.clear()
+        self._bounds, self._level, self._events = None, 0, 0
+        return columns
+
+    def _add(self, steps: pa.Table, spans: pa.Table) -> None:
+        """Add complete steps, in their order, to the part's sums."""
+        numbers, lengths_ns = steps["step"].to_numpy(), durations(steps)
+        nearby = pa.concat_tables([self._context, spans]).unify_dictionaries()
+        times = step_times(steps, nearby, numbers)
+        counts = steps["sample_count"].to_numpy()
+        kinds = self._kinds(steps)
+        for place, kind in enumerate(_KINDS):
+            of_kind = kinds == place
+            if not of_kind.any():
+                continue
+            whole = {
+                "steps": int(of_kind.sum()),
+                "samples": int(counts[of_kind].sum()),
+                "ns": int(lengths_ns[of_kind].sum()),
+            }
+            self._sums.setdefault((kind, None), Counter()).update(whole)
+            self._lengths[kind].update(count_lengths(lengths_ns[of_kind]))
+            for phase, part in zip(times.names, times.parts, strict=True):
+                if phase != UNKNOWN:
+                    own = {"steps": whole["steps"], "ns": round(float(part[of_kind].sum()))}
+                    self._sums.setdefault((kind, phase), Counter()).update(own)
+        begin, end = int(steps["start_ns"].to_numpy()[0]), int(steps["end_ns"].to_numpy()[-1])
+        first, last = int(numbers[0]), int(numbers[-1])
+        if self._bounds is None:
+            self._bounds = [first, last, begin, end]
+        self._bounds[1], self._bounds[3] = last, end
+        per_part = len(numbers) * PART_NS / max(1, end - begin)
+        self._level = max(self._level, math.ceil(math.log2(max(1.0, per_part / KEPT_PER_PART))))
+        is_last = pc.equal(spans["step"], pa.scalar(last, pa.int64()))
+        self._context = spans.filter(is_last)
+
+    def _kinds(self, steps: pa.Table) -> Ints:
+        """Return each step's place in `_KINDS`; the first reason counts, as in `select_steps`."""
+        numbers = steps["step"].to_numpy()
+        epochs = _epochs(steps)
+        before = epochs[0] if self._epoch is None else self._epoch
+        sizes = steps["sample_count"].to_numpy()
+        found, counts = np.unique(sizes, return_counts=True)
+        self._sizes.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+        usual = max(self._sizes, key=lambda size: (self._sizes[size], size))
+        if len(self._sizes) > _MOST_SIZES:
+            self._sizes = Counter({usual: self._sizes[usual]})
+        reasons = {
+            SWITCHED_OFF: ~steps["instrumented"].to_numpy(zero_copy_only=False),
+            KERNEL_WINDOW: np.isin(numbers, self._windows),
+            EPOCH_START: np.diff(epochs, prepend=[before]) != 0,
+            PARTIAL_BATCH: sizes < usual,
+            CAPTURED: np.isin(numbers, self._captured),
+            COMPILING: np.isin(numbers, self._take_compiled(steps)),
+        }
+        notable = numbers[reasons[COMPILING] | reasons[KERNEL_WINDOW] | reasons[CAPTURED]]
+        self._notable = notable[: max(0, _MOST_EVENTS - self._events)]
+        self._events += len(self._notable)
+        self._epoch = epochs[-1]
+        kinds = np.zeros(len(numbers), dtype=np.int64)
+        for reason, applies in reasons.items():
+            kinds[(kinds == 0) & applies] = _KINDS.index(reason)
+        return kinds
+
+    def _take_compiled(self, steps: pa.Table) -> Ints:
+        """Return the steps that compiled, and forget the compilations in them."""
+        events = pa.concat_tables(self._compilations).unify_dictionaries()
+        found = steps_compiled(steps, events)
+        end = steps["end_ns"].to_numpy()[-1]
+        self._compilations = [events.filter(pa.array(events["time_ns"].to_numpy() > end))]
+        return found
+
+    def _choose(self, rows: pa.Table, last: int) -> Fate:
+        """Keep the rows of sampled steps and of none, and hold back those after the last step."""
+        numbers = rows["step"].fill_null(-1).to_numpy()
+        carried = numbers > last
+        is_kept = (numbers < self._first) | (step_levels(numbers) >= self._level)
+        is_kept |= np.isin(numbers, self._notable)
+        return Fate(np.asarray(~carried & is_kept), np.asarray(carried))
+
+    def _choose_samples(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """Keep events, and readings of one kind that are far enough apart."""
+        names = [rows[name].to_pylist() for name in ("source", "metric", "device")]
+        kept = np.zeros(rows.num_rows, dtype=bool)
+        for row, (time_ns, *key_parts) in enumerate(
+            zip(rows["time_ns"].to_pylist(), *names, strict=True)
+        ):
+            key = tuple(key_parts)
+            is_event = key[0] in _EVENTS and self._events < _MOST_EVENTS
+            self._events += is_event
+            if not is_event and time_ns < self._sampled_ns.get(key, 0) + SAMPLE_GAP_NS:
+                continue
+            self._sampled_ns[key] = time_ns
+            kept[row] = True
+        return kept
+
+
+def _epochs(steps: pa.Table) -> list[int]:
+    """Return the epoch of each step, -1 if it is not known."""
+    return [-1 if epoch is None else max(-1, epoch) for epoch in steps["epoch"].to_pylist()]

@@ -1,0 +1,67 @@
+"""A line of the job's own code takes longer since a change inside a run."""
+
+from __future__ import annotations
+
+from profkit.analysis.captured import Captured, CapturedLines, compare_captured, view_captured
+from profkit.analysis.estimate import scale
+from profkit.analysis.line_changes import LineChange
+from profkit.explain.evidence import Evidence
+from profkit.explain.rules.base import Case, Cause, cost, grew, here, in_time, share_of
+from profkit.text import duration
+
+_REMEDY = "look at this line and at what it calls: its code, its inputs, and what it waits for"
+
+
+def find(case: Case) -> Cause | None:
+    """Compare the lines of the captured steps on both sides, if both are parts of one run.
+
+    `settle` gives other causes in the same row priority: a capture holds two steps.
+    """
+    ledger = case.ledger
+    found = lines_of(case)
+    if found is None:
+        return None
+    for change in found.lines:
+        row = ledger.find(change.phase)
+        if change.difference.value <= 0 or row is None:
+            continue
+        whole = cost(row, ledger)
+        price = scale(whole, min(1.0, change.difference.value / whole.value))
+        return Cause(
+            "slow_line",
+            price,
+            share_of(price.value, ledger),
+            f"{here(ledger)}in captured steps, {change.phase}: {say(case, found, change)}",
+            _REMEDY,
+            detail=change.place.words(found.after.code.folder),
+            rows=(change.phase,),
+        )
+    return None
+
+
+def say(case: Case, found: CapturedLines, change: LineChange) -> str:
+    """Return a line that takes longer, with its time on both sides in the order of time."""
+    ledger = case.ledger
+    first, then = in_time(ledger, change.base.value, change.target.value)
+    before, after = in_time(ledger, found.before, found.after)
+    place = change.place.words(found.after.code.folder)
+    return (
+        f"{place} took {duration(first)} per step in steps {before.first:,} to {before.last:,} "
+        f"and {duration(then)} in steps {after.first:,} to {after.last:,}"
+    )
+
+
+def lines_of(case: Case) -> CapturedLines | None:
+    """Return the lines of the rows that grew, from captured steps; `None` without captures."""
+    if not (case.before.trace.is_part and case.after.trace.is_part):
+        return None
+    grown = {}
+    for row in case.ledger.rows:
+        if grew(row, case.ledger):
+            grown[row.name] = cost(row, case.ledger).value
+    return compare_captured(case.before.figure(captured), case.after.figure(captured), grown)
+
+
+def captured(evidence: Evidence) -> Captured | None:
+    """Return the captured steps of one side."""
+    return view_captured(evidence.trace)

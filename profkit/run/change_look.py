@@ -1,0 +1,122 @@
+"""Looks at the steps of a running job, and decides when to search them for a change.
+
+Reading all tables and searching takes tens of milliseconds. So a look reads the steps of one rank,
+and compares the new ones with those before. Only if they seem to differ, or from savings, all
+tables are read. Both together stay within a budget per step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from profkit.analysis.change_points import seems_changed
+from profkit.analysis.estimate import Floats
+from profkit.trace.tail import KEPT_ROWS, Latest, RunTail, TableTail
+
+LOOK_EVERY_S = 1.0
+"""The writer of each rank writes twice as often."""
+
+MOST_S_PER_STEP, MOST_LOAD = 5e-6, 5e-5
+"""Looking takes about this time per step, or of steps above 100 ms this share of a core.
+
+With the credit, that is less than 10 us per step in a run of 20,000 steps.
+"""
+
+CREDIT_S = 0.1
+"""So much more may be spent when something seems to have changed, or at first."""
+
+MOST_NEW = KEPT_ROWS["steps"] // 2
+"""A look comes at the latest after so many steps: a change must not leave those that are kept."""
+
+MOST_CORE = 0.02
+"""Of very short steps, looking takes at most this share of a core."""
+
+SUSPECT_LOOKS = 2
+"""After steps that seem to have changed, so many looks search for a change."""
+
+T = TypeVar("T")
+
+
+class Look:
+    """Follows the steps of the rank in `folder`, and on suspicion the whole run."""
+
+    def __init__(self, run: Path, folder: Path) -> None:
+        self._tail = RunTail(run)
+        self._steps = TableTail(folder, "steps")
+        self._lengths_ns: Floats = np.empty(0)
+        self._seen = -1
+        """The last step that was looked at."""
+        self._suspect = 0
+        self.budget = Budget()
+        self._look_s: float | None = None
+
+    def look(self, waited_s: float) -> tuple[Latest | None, float]:
+        """Return the latest rows if it is time to search them, and how long to wait then."""
+        begun_s = time.thread_time()
+        new = self._read_new()
+        if new:
+            self.budget.earn(waited_s, float(np.median(self._lengths_ns)) / 1e9)
+            if seems_changed(self._lengths_ns, new):
+                self._suspect = SUSPECT_LOOKS
+        look_s = time.thread_time() - begun_s
+        self._look_s = look_s if self._look_s is None else min(look_s, 2 * self._look_s)
+        pause_s = self.budget.pause_s(self._look_s)
+        if not new or not self.budget.allows(suspect=self._suspect > 0):
+            return None, pause_s
+        self._suspect = max(0, self._suspect - 1)
+        return self.pay_for(self._tail.look), pause_s
+
+    def pay_for(self, search: Callable[[], T]) -> T:
+        """Do a part of a search, and take its processor time from the budget."""
+        begun_s = time.thread_time()
+        try:
+            return search()
+        finally:
+            self.budget.pay(time.thread_time() - begun_s)
+
+    def _read_new(self) -> int:
+        """Add the new step times, and return their number."""
+        count = 0
+        for batch in self._steps.read():
+            numbers = batch["step"].to_numpy()
+            fresh = numbers > self._seen
+            if not fresh.any():
+                continue
+            lengths_ns = (batch["end_ns"].to_numpy() - batch["start_ns"].to_numpy())[fresh]
+            self._lengths_ns = np.concatenate([self._lengths_ns, lengths_ns])
+            self._seen = int(numbers.max())
+            count += int(fresh.sum())
+        self._lengths_ns = self._lengths_ns[-KEPT_ROWS["steps"] :]
+        return min(count, len(self._lengths_ns))
+
+
+class Budget:
+    """The processor time that looking may take: half for looks, half for searches."""
+
+    def __init__(self) -> None:
+        self._share, self._step_s = MOST_LOAD, 0.0
+        self._credit_s = CREDIT_S
+
+    def earn(self, waited_s: float, step_s: float) -> None:
+        """Add what the steps of this time allow; `step_s` is the length of one."""
+        self._step_s = step_s
+        self._share = max(MOST_LOAD, min(MOST_CORE, MOST_S_PER_STEP / max(step_s, 1e-9)))
+        self._credit_s = min(CREDIT_S, self._credit_s + waited_s * self._share / 2)
+
+    def pause_s(self, look_s: float) -> float:
+        """Return how long to wait after a look that took this time."""
+        longest_s = MOST_NEW * self._step_s
+        return max(LOOK_EVERY_S, min(longest_s, 2 * look_s / self._share))
+
+    def allows(self, *, suspect: bool) -> bool:
+        """Return true if a search may be made: on suspicion at once, otherwise from savings."""
+        return self._credit_s > 0 if suspect else self._credit_s >= CREDIT_S
+
+    def pay(self, search_s: float) -> None:
+        """Take away what a search took."""
+        self._credit_s -= search_s

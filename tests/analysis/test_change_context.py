@@ -1,0 +1,194 @@
+"""What is said of a change: the late rank, other batches, the machine, a device's clock."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from profkit.analysis.change_context import add_context
+from profkit.analysis.change_words import say_change, say_context
+from profkit.analysis.overview import build_overview
+from profkit.analysis.run_change import RunChange
+from profkit.analysis.run_changes import changes_of, find_changes
+from profkit.analysis.run_halves import cut_at
+from profkit.analysis.selection import including_batches, select_steps, steady_steps
+from profkit.explain.explained import explain
+from profkit.schema import open_schema
+from profkit.testing.series import series_trace
+from profkit.trace import Trace
+
+MS, SECOND = 1_000_000, 1_000_000_000
+STEPS, AT = 300, 150
+
+Floats = npt.NDArray[np.float64]
+
+
+def _forward(more_ms: float, *, until: int = STEPS, seed: int = 0) -> Floats:
+    forward = 50 * MS * np.exp(0.02 * np.random.default_rng(seed).standard_normal(STEPS))
+    forward[AT:until] += more_ms * MS
+    return forward
+
+
+def _trace(folder: Path, forward: Floats, allreduce: Floats | None = None) -> Trace:
+    phases = {"data": np.full(STEPS, 5.0 * MS), "forward": forward}
+    if allreduce is not None:
+        phases["allreduce"] = allreduce
+    return Trace.open(series_trace(folder, phases))
+
+
+def _with_samples(trace: Trace, rows: list[tuple[str, str, str | None, int, float]]) -> Trace:
+    """Return the run with these readings: source, metric, device, time and value."""
+    columns = {
+        "rank": [0] * len(rows),
+        "source": [row[0] for row in rows],
+        "metric": [row[1] for row in rows],
+        "device": [row[2] for row in rows],
+        "time_ns": [row[3] for row in rows],
+        "value": [row[4] for row in rows],
+    }
+    schema = open_schema("samples")
+    arrays = []
+    for field in schema:
+        plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        array = pa.array(columns[field.name], plain)
+        arrays.append(array.cast(field.type) if plain == field.type else array.dictionary_encode())
+    read = Trace.open(trace.path)
+    table = pa.table(arrays, names=schema.names)
+    environment = {**trace.manifest.environment, "cpu_count": 2}
+    read = dataclasses.replace(
+        read, manifest=dataclasses.replace(trace.manifest, environment=environment)
+    )
+    read.__dict__["samples"] = table
+    return read
+
+
+def _times(trace: Trace) -> list[tuple[int, bool]]:
+    """Return a time in each second of the run, and whether the change has begun."""
+    start, end = pc.min(trace.steps["start_ns"]).as_py(), pc.max(trace.steps["end_ns"]).as_py()
+    begun = trace.steps.filter(pc.equal(trace.steps["step"], AT))["start_ns"][0].as_py()
+    return [(each, each >= begun) for each in range(start, end, SECOND)]
+
+
+def _changes(trace: Trace) -> tuple[RunChange, ...]:
+    return add_context(trace, find_changes(trace, steady_steps(trace).steps))
+
+
+def _machine(trace: Trace, *, others: float, waited: float) -> Trace:
+    rows: list[tuple[str, str, str | None, int, float]] = []
+    busy = own = wait = 0.0
+    for time_ns, is_later in _times(trace):
+        rows.append(("host", "cpu_busy_seconds", None, time_ns, busy))
+        rows.append(("process", "cpu_seconds", None, time_ns, own))
+        rows.append(("process", "cpu_wait_seconds", None, time_ns, wait))
+        busy, own = busy + 0.9 + is_later * others, own + 0.9
+        wait += 0.01 + is_later * waited
+    return _with_samples(trace, rows)
+
+
+def test_other_processes_are_named_if_the_job_waited_for_cores(tmp_path: Path) -> None:
+    trace = _trace(tmp_path / "run", _forward(15))
+    (change,) = _changes(_machine(trace, others=1.0, waited=0.2))
+    assert change.machine is not None
+    (words,) = say_context(change)
+    assert "other processes used 0.90 instead of 0 cores" in words
+    assert "the machine may be the reason" in words
+
+
+@pytest.mark.parametrize(("others", "waited"), [(1.0, 0.0), (0.0, 0.2), (0.0, 0.0)])
+def test_a_change_of_the_job_is_not_blamed_on_the_machine(
+    others: float, waited: float, tmp_path: Path
+) -> None:
+    trace = _trace(tmp_path / "run", _forward(15))
+    (change,) = _changes(_machine(trace, others=others, waited=waited))
+    assert change.machine is None
+    assert list(say_context(change)) == []
+
+
+def test_without_readings_nothing_is_said_of_the_machine(tmp_path: Path) -> None:
+    (change,) = _changes(_trace(tmp_path / "run", _forward(15)))
+    assert (change.machine, change.clock, change.captured) == (None, None, None)
+
+
+@pytest.mark.parametrize(("after_mhz", "is_named"), [(1_080.0, True), (1_950.0, False)])
+def test_a_slower_clock_is_named_with_its_reason(
+    after_mhz: float, is_named: bool, tmp_path: Path
+) -> None:
+    trace = _trace(tmp_path / "run", _forward(15))
+    rows: list[tuple[str, str, str | None, int, float]] = []
+    for time_ns, is_later in _times(trace):
+        clock = after_mhz if is_later else 1_980.0
+        rows.append(("nvml", "sm_clock_mhz", "cuda:0", time_ns, clock))
+        thermal = "throttled_by_software_thermal_ratio"
+        rows.append(("nvml", thermal, "cuda:0", time_ns, float(is_later)))
+    (change,) = _changes(_with_samples(trace, rows))
+    assert (change.clock is not None) is is_named
+    if is_named:
+        assert list(say_context(change)) == [
+            "the clock of rank 0's cuda:0 went from 1,980 to 1,080 MHz (software_thermal)"
+        ]
+
+
+def _of_rank(table: pa.Table, rank: int) -> pa.Table:
+    place = table.schema.get_field_index("rank")
+    column = pa.array([rank] * table.num_rows, table.schema.field(place).type)
+    return table.set_column(place, table.schema.field(place), column)
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_the_rank_that_the_others_wait_for_is_named(is_late: bool, tmp_path: Path) -> None:
+    """The other rank's forward is as before, and it waits in the exchange."""
+    slow, usual = _forward(12), _forward(0)
+    waits = np.full(STEPS, 2.0 * MS)
+    first = _trace(tmp_path / "first", usual, waits + slow - usual)
+    second = _trace(tmp_path / "second", slow, waits)
+    if not is_late:
+        first = second
+    steps = pa.concat_tables([first.steps, _of_rank(second.steps, 1)])
+    spans = pa.concat_tables([first.spans, _of_rank(second.spans, 1)])
+    (change,) = changes_of(steps, spans, np.arange(10, STEPS), rank=0, anchor=None)
+    if not is_late:
+        assert change.late is None
+        return
+    assert change.late is not None
+    assert (change.late.rank, change.late.phase) == (1, "forward")
+    assert change.late.later_ns == pytest.approx(12 * MS, rel=0.1)
+    assert "rank 1 late in forward" in say_change(change)
+
+
+@pytest.mark.parametrize(("before", "after"), [(16, 26), (24, 15)])
+def test_a_change_of_the_batch_is_found_and_said(before: int, after: int, tmp_path: Path) -> None:
+    trace = _trace(tmp_path / "run", _forward(20 if after > before else -15))
+    sizes = pa.array(np.where(np.arange(STEPS) < AT, before, after))
+    place = trace.steps.schema.get_field_index("sample_count")
+    kind = trace.steps.schema.field(place)
+    trace.__dict__["steps"] = trace.steps.set_column(place, kind, sizes.cast(kind.type))
+    used = including_batches(select_steps(trace.steps, warm_up=10))
+    assert len(used) == STEPS - 10
+    (change,) = changes_of(trace.steps, trace.spans, used, rank=0, anchor=None)
+    assert change.samples == (before, after)
+    assert f"{after} instead of {before} samples per step" in say_change(change)
+
+
+def test_the_last_batch_of_an_epoch_is_no_change_of_the_batch(tmp_path: Path) -> None:
+    trace = _trace(tmp_path / "run", _forward(0))
+    sizes = pa.array(np.where(np.arange(STEPS) % 20 == 19, 5, 16))
+    place = trace.steps.schema.get_field_index("sample_count")
+    kind = trace.steps.schema.field(place)
+    found = select_steps(trace.steps.set_column(place, kind, sizes.cast(kind.type)), warm_up=10)
+    assert including_batches(found).tolist() == found.steps.tolist()
+
+
+def test_a_burst_is_compared_until_its_end(tmp_path: Path) -> None:
+    trace = _trace(tmp_path / "run", _forward(20, until=AT + 40))
+    (change,) = build_overview(trace).changes
+    before, after = cut_at(trace, change.first_step)
+    assert "to 189" in after.name
+    row = explain(before, after).ledger.find("forward")
+    assert row is not None
+    assert row.delta.value * 32 == pytest.approx(20 * MS, rel=0.1)
