@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.analysis.estimate import Ints
+from profkit.analysis.experiments import unlike_steps
 from profkit.analysis.kernels.windows import window_steps
 from profkit.trace import Trace
 
@@ -19,6 +20,7 @@ WARM_UP = "warm-up"
 EPOCH_START = "epoch start"
 PARTIAL_BATCH = "partial batch"
 KERNEL_WINDOW = "kernel window"
+EXPERIMENT = "experiment"
 COMPILING = "compiled"
 SWITCHED_OFF = "profkit switched off"
 NOT_ON_ALL_RANKS = "not on all ranks"
@@ -52,6 +54,7 @@ def steady_steps(trace: Trace) -> Selection:
     """Return the steps that a run's figures are about."""
     warm_up = warm_up_of(trace, trace.steps)
     found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
+    found = found.without(EXPERIMENT, np.isin(found.steps, unlike_steps(trace.samples)))
     compiled = np.isin(found.steps, compiled_steps(trace))
     if compiled.sum() > MOST_COMPILED_SHARE * len(compiled):
         return found

@@ -170,6 +170,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
         operators=args.ops,
         source=args.kernels_from,
         stacks=args.stacks,
+        experiment=getattr(args, "experiment", ""),
     )
     if choice.windows is not None and choice.source == collecting.CUPTI:
         from profkit.machine import doctor
@@ -182,6 +183,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
     os.environ[collecting.WINDOWS] = args.kernels
     os.environ[collecting.SOURCE] = args.kernels_from
     os.environ[collecting.OPERATORS] = str(int(args.ops))
+    os.environ[collecting.EXPERIMENT] = getattr(args, "experiment", "")
 
 
 LEAST_HANG_S, MOST_HANG_S = 1, 1000 * 3600

@@ -29,7 +29,7 @@ def whatif(answers: Sequence[Prediction], path: Path, entries: Sequence[Entry]) 
     if pace is not None:
         now += f", {plain(pace.value)} samples/s"
     sure = sum(answer.conclusive for answer in answers)
-    verdict, tone = f"{sure} of {plural(len(answers), 'question')} answered", Tone.PLAIN
+    verdict, tone = f"{sure} of {plural(len(answers), 'answer')} conclusive", Tone.PLAIN
     if len(answers) == 1:
         verdict = "predicted" if sure else "inconclusive"
     if not sure:
@@ -44,7 +44,7 @@ def whatif(answers: Sequence[Prediction], path: Path, entries: Sequence[Entry]) 
         subtitle=f"The job of {first.run}, if it were changed",
         verdict=verdict,
         tone=tone,
-        summary=f"recorded: {now}",
+        summary=f"the recorded run takes {now}",
         figures=(),
         warnings=(),
         sections=tuple(sections),
@@ -77,6 +77,24 @@ def step_words(answer: Prediction) -> str:
         return ""
     words = f"{duration(step.value)} per step{interval_in_brackets(step, duration)}"
     return f"{words}, {plain(pace.value)} samples/s" if pace is not None else words
+
+
+def answers_section(answers: Sequence[Prediction]) -> Section:
+    """Return all answers of a run as one table, for a page about more than them."""
+    rows = []
+    for answer in answers:
+        step, gain = answer.step_on_same_machine, ""
+        if answer.speed_up is not None:
+            gain = f"{significant(answer.speed_up.value)} times"
+        taken = ""
+        if step is not None:
+            taken = f"{duration(step.value)}{interval_in_brackets(step, duration)}"
+        outcome = "conclusive"
+        if not answer.conclusive:
+            outcome = f"inconclusive: {answer.why}"
+        rows.append((answer.question.words, taken, gain, outcome))
+    header = ("if the job were", "per step", "throughput", "")
+    return Section("What if", grid=Grid(header, tuple(rows), frozenset({2})))
 
 
 def answer_section(answer: Prediction, entries: Sequence[Entry]) -> Section:

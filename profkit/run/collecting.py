@@ -15,17 +15,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from profkit.attached import RUN_VARIABLE
 from profkit.clock import now_ns
 from profkit.collectors.base import Inside
 from profkit.collectors.poller import Pollers, failure_metric
 from profkit.errors import ProfkitError, UsageError
+from profkit.instrument.experiments import ExperimentPlan
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loading.watching import WorkerWatch
+from profkit.instrument.pacing import Pacer
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Append, Row
+from profkit.instrument.rows import Append, Row, SampleRow
 from profkit.instrument.windows.windows import KernelProfiler, Window, WindowCapture, WindowPlan
 from profkit.plugins import COLLECTORS
 from profkit.text import did_you_mean, safe_text
+from profkit.vocab import UNMEASURED
 
 if TYPE_CHECKING:
     from profkit.collectors.base import Collector
@@ -44,6 +48,7 @@ WINDOWS = "PROFKIT_KERNELS"
 STACKS = "PROFKIT_STACKS"
 SOURCE = "PROFKIT_KERNELS_FROM"
 OPERATORS = "PROFKIT_OPS"
+EXPERIMENT = "PROFKIT_EXPERIMENT"
 PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
 """Kernels are captured by the framework's own profiler, or by NVIDIA's library itself."""
 
@@ -68,6 +73,8 @@ class Choice:
     source: str = PROFILER
     of_workers: bool = False
     """True if the stacks of the loader's workers are sampled."""
+    experiment: ExperimentPlan | None = None
+    """The blocks of steps that are slowed."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
@@ -80,6 +87,8 @@ class Choice:
                 operators=operators,
                 source=environ.get(SOURCE) or PROFILER,
                 stacks=environ.get(STACKS, ""),
+                experiment=environ.get(EXPERIMENT, ""),
+                run=Path(environ.get(RUN_VARIABLE, "")).name,
             )
         except ProfkitError as error:
             log.warning("profkit: no collector runs: %s", error)
@@ -94,6 +103,8 @@ class Choice:
         operators: bool,
         source: str = PROFILER,
         stacks: str = "",
+        experiment: str = "",
+        run: str = "",
     ) -> Choice:
         """Return a user's choice; an unknown name or a wrong window is a `UsageError`."""
         names = [name.strip() for name in collect.split(",") if name.strip()]
@@ -124,10 +135,13 @@ class Choice:
         plan = None
         if windows or KERNELS in names:
             plan = WindowPlan.parse(windows or DEFAULT_PLAN)
+        blocks = ExperimentPlan.parse(experiment, run)
+        if plan is not None and blocks is not None:
+            raise UsageError("--experiment: a capture slows steps too; leave out --kernels")
         collectors = None
         if names:
             collectors = tuple(name for name in names if name not in {KERNELS, NOTHING})
-        return cls(collectors, plan, operators, source, stacks == WORKERS)
+        return cls(collectors, plan, operators, source, stacks == WORKERS, blocks)
 
     def watch_workers(self) -> WorkerWatch | None:
         """Return what has the loader's workers sampled; `None` if that was not asked for."""
@@ -138,11 +152,13 @@ class Choice:
         return WorkerWatch(sample_worker)
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
-        """Return a test for steps with timed phases; a window's kernels need its steps' phases."""
-        plan = self.windows
-        if plan is None:
-            return otherwise
-        return lambda step: plan.covers(step) or otherwise(step)
+        """Return a test for steps with timed phases; windows and blocks need those of theirs."""
+        plan, blocks = self.windows, self.experiment
+        if plan is not None:
+            return lambda step: plan.covers(step) or otherwise(step)
+        if blocks is not None:
+            return lambda step: blocks.place_of(step) is not None or otherwise(step)
+        return otherwise
 
 
 class Collecting:
@@ -161,6 +177,7 @@ class Collecting:
         samples: Append,
         *,
         device: str = "",
+        ranks: int = 1,
         rows: Mapping[str, list[Row]] = MappingProxyType({}),
     ) -> None:
         """Call this on the thread that trains."""
@@ -171,6 +188,11 @@ class Collecting:
         self._patches = Patches()
         self._pollers: Pollers | None = None
         self._capture: WindowCapture | None = None
+        self._pacer: Pacer | None = None
+        if choice.experiment is not None:
+            self._pacer = guarded("experiment", self._open_experiment, None)(
+                choice.experiment, device, ranks
+            )
         if choice.windows is not None and framework is not None:
             self._capture = guarded("kernel windows", self._open_windows, None)(
                 choice.windows, recorder, framework, kernels, device
@@ -189,6 +211,8 @@ class Collecting:
     def stop(self) -> None:
         if self._pollers is not None:
             guarded("collectors", self._pollers.stop, None)()
+        if self._pacer is not None:
+            guarded("experiment", self._pacer.close, None)()
         if self._capture is not None:
             guarded("kernel windows", self._capture.finish, None)()
         guarded("kernel windows", self._patches.undo, None)()
@@ -201,6 +225,20 @@ class Collecting:
             self._rows["stacks"].append,
             self._rows["frames"].append,
         )
+
+    def _open_experiment(self, plan: ExperimentPlan, device: str, ranks: int) -> Pacer | None:
+        """Slow blocks of steps from now on, if the host does the work."""
+        recorder = self._recorder
+        if device != "cpu":
+            name = f"{UNMEASURED}experiments: the host cannot slow the work of a device"
+            self._samples(SampleRow(None, "profkit", name, now_ns(), 1.0))
+            return None
+        absent = {"h2d"} if len(plan.phases) > 1 else set()
+        if ranks == 1:
+            absent.add("exchange")
+        pacer = Pacer(recorder, self._samples, plan.without(frozenset(absent)), self._thread[0])
+        recorder.at_border = guarded("experiment", pacer.begin_step, None)
+        return pacer
 
     def _open_windows(
         self,

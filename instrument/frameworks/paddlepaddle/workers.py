@@ -125,9 +125,14 @@ def _take(loaders: Loaders, iterator: Any, waiting: Waiting | None) -> None:
 def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -> None:
     """Time the batches of a loader without workers: its thread makes them ahead of the loop."""
     finished: weakref.WeakKeyDictionary[Any, deque[BatchTimes]] = weakref.WeakKeyDictionary()
-    meter = LoopMeter(
-        lambda times, thread, fetcher: finished.setdefault(fetcher, deque()).append(times)
-    )
+
+    def keep(times: BatchTimes, thread: str, fetcher: Any) -> None:
+        finished.setdefault(fetcher, deque()).append(times)
+        pacer = loaders.recorder.pacer
+        if pacer is not None:
+            pacer.made(times)
+
+    meter = LoopMeter(keep)
 
     def take(iterator: Any, waiting: Waiting | None) -> None:
         made = finished.get(iterator._dataset_fetcher, deque())

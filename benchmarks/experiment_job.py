@@ -1,0 +1,139 @@
+"""A training job whose phases cost what its options say, for `whatif.py experiments`.
+
+Work is processor time of this thread, and not wall time: a thread that waits for a core works later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+BATCH, WIDTH, SIDE = 4, 64, 48
+"""Samples of a batch, elements of a sample, and rows of the matrices that planted work multiplies."""
+
+EXCHANGED = 1_000_000
+"""Elements that each planted exchange sends."""
+
+_LEFT = np.full((SIDE, SIDE), 0.5, dtype=np.float32)
+_RIGHT, _OUT = _LEFT.copy(), _LEFT.copy()
+
+
+def work(ms: float) -> None:
+    """Multiply matrices until this thread has used so much processor time."""
+    until = time.thread_time_ns() + ms * 1e6
+    while time.thread_time_ns() < until:
+        np.dot(_LEFT, _RIGHT, out=_OUT)
+
+
+class Samples:
+    """A data set whose samples wait for storage and are decoded."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._sleep_s = options.data_sleep / 1e3 / BATCH
+        self._work_ms = options.data_work / BATCH
+        self._count = options.steps * BATCH
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        if self._sleep_s:
+            time.sleep(self._sleep_s)
+        work(self._work_ms)
+        return np.full(WIDTH, index % 7, dtype=np.float32)
+
+
+def train_torch(options: argparse.Namespace) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    forward_ms = options.forward + options.late * int(os.environ.get("RANK", "0"))
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(WIDTH, WIDTH)
+            self.second = torch.nn.Linear(WIDTH, 1)
+
+        def forward(self, x: Any) -> Any:
+            work(forward_ms)
+            hidden = self.first(x)
+            hidden.register_hook(lambda gradient: work(options.backward))
+            return self.second(hidden)
+
+    class Planted(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            work(options.optimizer)
+            return super().step(closure)
+
+    model: Any = Model()
+    if options.ranks > 1:
+        torch.distributed.init_process_group("gloo")
+    if options.ddp:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = Planted(model.parameters(), lr=1e-3)
+    sent = torch.ones(EXCHANGED)
+    loader = torch.utils.data.DataLoader(
+        Samples(options), batch_size=BATCH, num_workers=options.workers
+    )
+    for batch in loader:
+        loss = model(batch).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        for _ in range(options.exchanges):
+            torch.distributed.all_reduce(sent)
+        optimizer.step()
+    if options.ranks > 1:
+        torch.distributed.destroy_process_group()
+
+
+def train_paddle(options: argparse.Namespace) -> None:
+    import paddle
+
+    paddle.set_device("cpu")
+    paddle.seed(0)
+
+    class Model(paddle.nn.Layer):  # type: ignore[misc]  # Paddle has no types
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = paddle.nn.Linear(WIDTH, 1)
+
+        def forward(self, x: Any) -> Any:
+            work(options.forward)
+            return self.first(x)
+
+    class Data(Samples, paddle.io.Dataset):  # type: ignore[misc]  # as above
+        pass
+
+    model = Model()
+    optimizer = paddle.optimizer.SGD(1e-3, parameters=model.parameters())
+    loader = paddle.io.DataLoader(Data(options), batch_size=BATCH, num_workers=options.workers)
+    for batch in loader:
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--framework", choices=("torch", "paddle"), default="torch")
+    for name in ("data-sleep", "data-work", "forward", "backward", "optimizer", "late"):
+        parser.add_argument(f"--{name}", type=float, default=0.0, metavar="MS")
+    for name, default in (("steps", 200), ("workers", 0), ("exchanges", 0), ("ranks", 1)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--ddp", action="store_true")
+    options = parser.parse_args()
+    if options.framework == "torch":
+        train_torch(options)
+    else:
+        train_paddle(options)
+
+
+if __name__ == "__main__":
+    main()
