@@ -76,6 +76,14 @@ class ExperimentPlan:
 
         return functools.lru_cache(maxsize=2)(find_block)
 
+    def is_usual(self, step: int) -> bool:
+        """Return true for a step that neither is slowed nor follows one at once."""
+        for back in range(EXPERIMENT_SETTLES + 1):
+            place = self.place_of(step - back)
+            if place is not None and place.slowed:
+                return False
+        return True
+
     def place_of(self, step: int) -> Place | None:
         """Return what happens in a step; `None` if it is like any other."""
         number, place = divmod(step - WARM_UP, WINDOW)

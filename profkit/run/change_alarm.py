@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profkit.attached import RUN_VARIABLE
 from profkit.instrument.guard import guarded
+from profkit.run.collecting import Choice
 
 if TYPE_CHECKING:
     from profkit.trace.tail import Latest, RunTail
@@ -35,6 +38,8 @@ class ChangeAlarm:
     def __init__(self, run: Path, say: Callable[[str], None]) -> None:
         self._run = run
         self._say = say
+        environ = {**os.environ, RUN_VARIABLE: str(run)}
+        self._experiment = Choice.read(environ).experiment
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._since = 0
@@ -83,6 +88,8 @@ class ChangeAlarm:
             used = used[used > spans.min()]
         rank = min(latest.ranks)
         used = used[used >= self._since]
+        if self._experiment is not None:
+            used = used[list(map(self._experiment.is_usual, used.tolist()))]
         anchor = latest.ranks[rank].anchor
         for change in changes_of(latest.steps, latest.spans, used, rank=rank, anchor=anchor):
             if change.kind is ChangeKind.PERIODIC:

@@ -28,8 +28,7 @@ class WhatIfScreen(RunScreen[Board]):
 
     DEFAULT_CSS = """
     WhatIfScreen #summary { padding: 0 1; height: auto; }
-    WhatIfScreen #answers { height: 1fr; }
-    WhatIfScreen #details { height: 50%; padding: 1 1 0 1; scrollbar-size-vertical: 1; }
+    WhatIfScreen #details { height: 1fr; padding: 1 1 0 1; scrollbar-size-vertical: 1; }
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -60,7 +59,7 @@ class WhatIfScreen(RunScreen[Board]):
         board = self._board = self._board or view
         self.query_one("#summary", Static).update(lines(summary_lines(board, self.palette)))
         keys = [(answer.question.kind, answer.question.cause) for answer in board.answers]
-        self.table.show_rows(answer_columns(board), keys=keys)
+        self.show_table("answers", answer_columns(board), keys, self.size.height // 2 - 3)
         self.on_virtual_table_moved()
 
     def on_virtual_table_moved(self) -> None:

@@ -36,9 +36,7 @@ def answer_columns(board: Board) -> list[Column]:
     table.figure("per step", _step_ns, duration)
     table.text("interval", _interval, searched=False)
     table.figure("throughput", _factor, lambda factor: f"x {significant(factor)}")
-    table.text(
-        "", lambda answer: "" if answer.conclusive else "inconclusive", role=lambda _: "unsure"
-    )
+    table.text("sure", _sure, role=lambda word: "" if word == "yes" else "unsure")
     return table.columns
 
 
@@ -50,6 +48,10 @@ def _step_ns(answer: Prediction) -> float | None:
 def _interval(answer: Prediction) -> str | None:
     step = answer.step_on_same_machine
     return interval_range(step, duration) if step is not None and step.judged else None
+
+
+def _sure(answer: Prediction) -> str:
+    return "yes" if answer.conclusive else "no"
 
 
 def _factor(answer: Prediction) -> float | None:

@@ -26,6 +26,8 @@ def ask_faster(job: Job, question: Question, base: Job | None) -> Prediction:
     del base
     phase, factor = question.cause, question.value
     simulated = simulate(job, question)
+    if job.model is not None and simulated.step_ns is None:
+        return simulated
     found = find_experiments(job.evidence.trace, job.evidence.used).get(phase)
     record = f"profkit run --experiment {phase} -- COMMAND"
     if found is None:
@@ -101,6 +103,8 @@ def simulate(job: Job, question: Question) -> Prediction:
     phase, kept = question.cause, 1 / question.value
     if phase == EXCHANGE and not job.model.members:
         return unanswered(job, question, "no exchange between ranks was recorded")
+    if phase != EXCHANGE and not job.model.part(phase).any():
+        return unanswered(job, question, f"no time in {phase} was recorded")
     rests = (f"a replay in which {phase} takes {percent(kept, 0)} of its time",)
     return predict(job, question, [_faster(job.model, phase, kept)], rests_on=rests)
 
