@@ -12,10 +12,12 @@ from profkit.analysis.whatif.changes import with_loaders, without_transfers
 from profkit.analysis.whatif.step_model import StepModel
 from profkit.explain.predict.job import Job, narrow, predict, unanswered, widen_step
 from profkit.explain.predict.prediction import Prediction, Question
+from profkit.explain.predict.shown import MIN_SHOWN_SHARE
 from profkit.text import duration, percent, plural
 from profkit.vocab import EXPERIMENT_FACTOR, EXPERIMENT_SETTLES, Phase
 
 EXCHANGE, DATA = Phase.ALLREDUCE.value, Phase.DATA.value
+BACKWARD = Phase.BACKWARD.value
 
 MOST_DRIFT_SHARE = 0.1
 """If blocks still change by more than this share, they are too short for what they began with."""
@@ -56,19 +58,18 @@ def from_blocks(
         _compared(step, simulated),
         job.noise[1],
     ]
-    leaves = ["time outside of all phases, which took longer as well"]
-    if job.evidence.trace.manifest.world_size > 1 and found.phase != EXCHANGE:
-        leaves.append("what of the exchange is hidden: only the exposed part took longer")
     answer = dataclasses.replace(
-        job.answer(question), step_ns=step, rests_on=tuple(rests), leaves_out=tuple(leaves),
-        replay_error=None,
-    )  # fmt: skip
+        job.answer(question), step_ns=step, rests_on=tuple(rests), replay_error=None
+    )
     if not step.judged:
         why = f"{plural(blocks, 'block')} are too few for an interval, which takes {FEWEST_BLOCKS}"
         return dataclasses.replace(answer, why=why, next=f"record more steps: {record}")
     saved = _scaled(Estimate(1 - share.value, 1 - (share.high or 1), 1 - (share.low or 1)), now)
     noise, _ = job.noise
     answer = dataclasses.replace(answer, saved_ns=saved, step_ns=widen_step(step, noise, 0.0))
+    if found.phase == BACKWARD and hidden_share(job) >= MIN_SHOWN_SHARE:
+        why = "backward hides an exchange, which was not slowed: a faster one would uncover it"
+        return dataclasses.replace(answer, why=why, next="profkit whatif RUN --link 2x")
     drift = float(np.median(found.drift))
     if abs(drift) > MOST_DRIFT_SHARE:
         why = f"the steps of a block still change by {percent(drift)} within it, as a queue does"
@@ -77,6 +78,15 @@ def from_blocks(
         what_next = "repeat the run on a quiet machine"
         return dataclasses.replace(answer, why=job.why_too_busy, next=what_next)
     return narrow(answer, f"{plural(blocks, 'block')} scatter too much", f"record more: {record}")
+
+
+def hidden_share(job: Job) -> float:
+    """Return the share of the step in which transfers go on under backward."""
+    model = job.model
+    if model is None or not model.members:
+        return 0.0
+    exposed = model.wall.mean() - model.own_work().mean()
+    return float((model.transfer.sum(axis=0).mean() - exposed) / model.wall.mean())
 
 
 def _scaled(share: Estimate, now: float) -> Estimate:
