@@ -34,7 +34,7 @@ OBSERVED = 8
 
 
 class Place(NamedTuple):
-    """What happens in a step: the phase of its block, and whether that is slowed yet."""
+    """The block that a step is in or before: its phase, and whether it has begun."""
 
     phase: str
     slowed: bool

@@ -1,4 +1,4 @@
-"""What a faster phase gives, from the blocks of steps in which all others were slowed.
+"""The gain of a faster phase, from the blocks of steps in which all others were slowed.
 
 In such a block the job is one whose phase is faster, at a slower pace. So the mean of its steps,
 divided by the pace, is the step of that job. Each block is compared with the steps around it.
@@ -75,7 +75,7 @@ def unlike_steps(samples: pa.Table) -> Ints:
 
 
 def find_experiments(trace: Trace, usual: Ints) -> dict[str, Experiment]:
-    """Return the experiments of a run by phase; `usual` are the steps that its figures are about.
+    """Return the experiments of a run by phase; its figures are about the `usual` steps.
 
     Every rank has each step of a block, or the block is not used.
     """

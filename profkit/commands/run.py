@@ -55,8 +55,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         const="all",
         default="",
         metavar="PHASES",
-        help="slow all but one phase in 2 %% of the steps, to measure what that phase would give if "
-        "it were faster: data,forward,... or all (default: no step is slowed; see docs/whatif.md)",
+        help="slow all but one phase in 2 %% of the steps, to measure what a faster one would "
+        "give: data,forward,... or all (default: no step is slowed; see docs/whatif.md)",
     )
     add_hang_after(parser)
     add_sinks(parser)

@@ -49,7 +49,7 @@ from profkit.report.log_words import (
     source_rows,
 )
 from profkit.report.sharded_sections import sharded_sections
-from profkit.report.whatif_document import answers_section
+from profkit.report.whatif_section import answers_section
 from profkit.report.words import (
     clock_words,
     exchange_meanings,

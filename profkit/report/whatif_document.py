@@ -79,24 +79,6 @@ def step_words(answer: Prediction) -> str:
     return f"{words}, {plain(pace.value)} samples/s" if pace is not None else words
 
 
-def answers_section(answers: Sequence[Prediction]) -> Section:
-    """Return all answers of a run as one table, for a page about more than them."""
-    rows = []
-    for answer in answers:
-        step, gain = answer.step_on_same_machine, ""
-        if answer.speed_up is not None:
-            gain = f"{significant(answer.speed_up.value)} times"
-        taken = ""
-        if step is not None:
-            taken = f"{duration(step.value)}{interval_in_brackets(step, duration)}"
-        outcome = "conclusive"
-        if not answer.conclusive:
-            outcome = f"inconclusive: {answer.why}"
-        rows.append((answer.question.words, taken, gain, outcome))
-    header = ("if the job were", "per step", "throughput", "")
-    return Section("What if", grid=Grid(header, tuple(rows), frozenset({2})))
-
-
 def answer_section(answer: Prediction, entries: Sequence[Entry]) -> Section:
     shown = "" if answer.conclusive else "inconclusive"
     rows = [("answer", "; ".join(filter(None, (shown, gain_words(answer)))))]

@@ -1,4 +1,4 @@
-"""What if: the step of a changed job, with keys that turn its settings."""
+"""Predictions: the step of a changed job, with keys that turn its settings."""
 
 from __future__ import annotations
 

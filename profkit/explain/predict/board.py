@@ -1,4 +1,4 @@
-"""The questions about one run side by side: settings that can be turned, and what it shows."""
+"""The answers about one run: of settings that can be turned, and of its causes."""
 
 from __future__ import annotations
 

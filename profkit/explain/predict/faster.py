@@ -1,4 +1,4 @@
-"""A faster phase: measured by an experiment in the run, and compared with the simulated answer."""
+"""A faster phase: measured by an experiment in the run, and compared with a replay."""
 
 from __future__ import annotations
 
