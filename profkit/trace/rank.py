@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.errors import UnreadableError
-from profkit.schema import SCHEMAS, is_name, open_schema
+from profkit.schema import SCHEMAS, is_name, name_columns, open_schema
 from profkit.text import safe_text
 from profkit.trace.jsonfile import read_json
 from profkit.trace.manifest import RankManifest
@@ -129,19 +130,19 @@ class RankTrace:
         strings = pa.Table.from_batches(self.content("strings").batches, SCHEMAS["strings"])
         ids = strings["id"].to_numpy()
         values = []
-        if (ids == range(len(ids))).all():
+        if (ids == np.arange(len(ids))).all():
             values = strings["value"].to_pylist()
         return pa.array([*map(safe_text, values), LOST_NAME], pa.string())
 
     def table(self, table: str) -> pa.Table:
         """Return the rows of a table, with names in place of ids."""
-        return self._named(self.content(table).batches, open_schema(table))
+        return self._named(self.content(table).batches, table, open_schema(table))
 
     def select(self, table: str, columns: Sequence[str]) -> tuple[pa.Table, str]:
         """Return some columns of a table, and its damage. Unpack no others and keep nothing."""
         content = self._read(table, columns)
         schema = pa.schema([open_schema(table).field(name) for name in columns])
-        return self._named(content.batches, schema), content.problem
+        return self._named(content.batches, table, schema), content.problem
 
     def row(self, table: str, place: int) -> dict[str, Any] | None:
         """Return one row, with names in place of ids, or `None` if it can no longer be read."""
@@ -155,14 +156,15 @@ class RankTrace:
                 row[name] = str(self.names[value if is_known else -1].as_py())
         return row
 
-    def _named(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-        columns = []
-        for field in schema:
-            stored = pa.int32() if is_name(field) else field.type
-            column = pa.chunked_array([batch[field.name] for batch in batches], stored)
-            if is_name(field):
-                column = name_ids(column, self.names)
-            columns.append(column)
+    def _named(self, batches: Sequence[pa.RecordBatch], table: str, schema: pa.Schema) -> pa.Table:
+        """Return batches of the columns of a schema as a table, with names in place of ids."""
+        if not batches:
+            return schema.empty_table()
+        columns = pa.Table.from_batches(batches).columns
+        named = name_columns(table)
+        for place, name in enumerate(schema.names):
+            if name in named:
+                columns[place] = name_ids(columns[place], self.names)
         return pa.Table.from_arrays(columns, schema=schema)
 
 
