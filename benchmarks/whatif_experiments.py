@@ -28,7 +28,8 @@ from profkit.explain.predict.faster import simulate
 from profkit.explain.predict.job import Job, read_job
 from profkit.explain.predict.prediction import FASTER, Question
 from profkit.text import percent
-from profkit.trace import RankTrace, Trace
+from profkit.trace import Trace
+from profkit.trace.rank import RankTrace
 from profkit.trace.window import BY_STEP, WindowTrace
 from profkit.vocab import EXPERIMENT_FACTOR, EXPERIMENTS, Phase
 
