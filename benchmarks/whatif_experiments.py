@@ -104,6 +104,7 @@ def experiments(work: Path) -> str:
         if replayed is not None:
             simulated.append(abs(replayed.value / truth - 1))
         costs.append(cost_share(trace, steady_steps(trace).steps))
+    errors = [abs(each.error) for each in scored if each.error is not None]
     words = ""
     if failed:
         words = f" These could not be recorded here: {', '.join(failed)}."
@@ -112,7 +113,8 @@ def experiments(work: Path) -> str:
         f" steps each. In every other {PART} steps the cost is halved: these are the truth, and the "
         f"answer is from the others alone.{words}\n\n{summary(scored)}\n"
         f"The blocks cost {percent(float(np.median(costs)))} of a run in the median, at most "
-        f"{percent(max(costs))}. A replay without the blocks has a median error of "
+        f"{percent(max(costs))}. With the inconclusive answers, the median error is "
+        f"{percent(float(np.median(errors)))}; that of a replay without the blocks is "
         f"{percent(float(np.median(simulated)))}.\n\n{table(scored)}"
     )
 
