@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from profkit.clock import now_ns
 from profkit.instrument.experiments import ExperimentPlan, Place
+from profkit.instrument.guard import guarded
 from profkit.instrument.rows import Append, BatchTimes, SampleRow
-from profkit.vocab import EXPERIMENT, EXPERIMENT_FACTOR, EXPERIMENTS, Phase
+from profkit.vocab import EXPERIMENT, EXPERIMENT_FACTOR, EXPERIMENTS, UNMEASURED, Phase
 
 if TYPE_CHECKING:
     from profkit.instrument.recorder import Recorder
@@ -56,6 +57,37 @@ def pause_worker(times: BatchTimes) -> None:
     pause(MORE * took_ns, MORE * (took_ns - times.blocked_ns))
 
 
+def open_pacer(
+    recorder: Recorder,
+    samples: Append,
+    plan: ExperimentPlan,
+    thread: int,
+    job: tuple[str, str, int],
+) -> Pacer | None:
+    """Slow blocks of a thread's steps from now on, if that slows what the job does.
+
+    `job` is its framework, its device and its number of ranks.
+    """
+    framework, device, ranks = job
+    why = ""
+    if device != "cpu":
+        why = "the host cannot slow the work of a device"
+    elif framework == "paddle" and ranks > 1:  # its waits are known only after the backward
+        why = "the exchange of several ranks of Paddle cannot be slowed"
+    if why:
+        name = f"{UNMEASURED}experiments: {why}"
+        samples(SampleRow(None, "profkit", name, now_ns(), 1.0))
+        return None
+    absent = set[str]()
+    if len(plan.phases) > 1:  # asked for by name, even a copy from host to host is measured
+        absent.add(Phase.H2D.value)
+    if ranks == 1:
+        absent.add(_EXCHANGE)
+    pacer = Pacer(recorder, samples, plan.without(frozenset(absent)), thread)
+    recorder.at_border = guarded("experiment", pacer.begin_step, None)
+    return pacer
+
+
 class Pacer:
     """Notes where the training thread is in its step, and slows it in blocks.
 
@@ -68,7 +100,7 @@ class Pacer:
     ) -> None:
         self._recorder = recorder
         self._samples = samples
-        self._plan = plan
+        self.plan = plan
         self._thread = thread
         self._place: Place | None = None
         self._open: list[str] = []
@@ -83,7 +115,7 @@ class Pacer:
 
     def begin_step(self, step: int) -> None:
         """Take the number of the step that begins; a block may begin or end with it."""
-        place = self._plan.place_of(step)
+        place = self.plan.place_of(step)
         if self._place is not None:
             self._settle()  # the end of the last step, whose pause the next one gets
         slowed_before = self._place is not None and self._place.slowed

@@ -23,13 +23,12 @@ from profkit.errors import ProfkitError, UsageError
 from profkit.instrument.experiments import ExperimentPlan
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loading.watching import WorkerWatch
-from profkit.instrument.pacing import Pacer
+from profkit.instrument.pacing import Pacer, open_pacer
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Append, Row, SampleRow
+from profkit.instrument.rows import Append, Row
 from profkit.instrument.windows.windows import KernelProfiler, Window, WindowCapture, WindowPlan
 from profkit.plugins import COLLECTORS
 from profkit.text import did_you_mean, safe_text
-from profkit.vocab import UNMEASURED
 
 if TYPE_CHECKING:
     from profkit.collectors.base import Collector
@@ -190,8 +189,9 @@ class Collecting:
         self._capture: WindowCapture | None = None
         self._pacer: Pacer | None = None
         if choice.experiment is not None:
-            self._pacer = guarded("experiment", self._open_experiment, None)(
-                choice.experiment, device, ranks
+            name = framework.name if framework is not None else ""
+            self._pacer = guarded("experiment", open_pacer, None)(
+                recorder, samples, choice.experiment, self._thread[0], (name, device, ranks)
             )
         if choice.windows is not None and framework is not None:
             self._capture = guarded("kernel windows", self._open_windows, None)(
@@ -225,20 +225,6 @@ class Collecting:
             self._rows["stacks"].append,
             self._rows["frames"].append,
         )
-
-    def _open_experiment(self, plan: ExperimentPlan, device: str, ranks: int) -> Pacer | None:
-        """Slow blocks of steps from now on, if the host does the work."""
-        recorder = self._recorder
-        if device != "cpu":
-            name = f"{UNMEASURED}experiments: the host cannot slow the work of a device"
-            self._samples(SampleRow(None, "profkit", name, now_ns(), 1.0))
-            return None
-        absent = {"h2d"} if len(plan.phases) > 1 else set()
-        if ranks == 1:
-            absent.add("exchange")
-        pacer = Pacer(recorder, self._samples, plan.without(frozenset(absent)), self._thread[0])
-        recorder.at_border = guarded("experiment", pacer.begin_step, None)
-        return pacer
 
     def _open_windows(
         self,

@@ -18,7 +18,7 @@ from profkit.instrument.blocks import WARM_UP
 from profkit.instrument.experiments import LENGTH, OBSERVED, SHARE, WINDOW, ExperimentPlan
 from profkit.instrument.loading import worker_loop
 from profkit.instrument.loading.ring import Ring
-from profkit.instrument.pacing import Pacer, pause_worker
+from profkit.instrument.pacing import Pacer, open_pacer, pause_worker
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import BatchTimes
 from profkit.testing.fakes import FakeClock
@@ -221,3 +221,28 @@ def test_a_pause_is_busy_as_long_as_the_part_was(monkeypatch: pytest.MonkeyPatch
     assert clock() - begin == pytest.approx(10 * MS, rel=1e-3)
     asleep = sum(slept) * 1e9
     assert asleep == pytest.approx(6 * MS - pacing.SLEEP_ERROR_NS, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("job", "phases"),
+    [
+        (("torch", "cpu", 2), ("data", "forward", "backward", "allreduce", "optimizer")),
+        (("paddle", "cpu", 1), ("data", "forward", "backward", "optimizer")),
+        (("torch", "cuda:0", 1), None),
+        (("paddle", "cpu", 2), None),
+    ],
+)
+def test_only_what_can_be_slowed_has_blocks(
+    job: tuple[str, str, int], phases: tuple[str, ...] | None
+) -> None:
+    sink = MemorySink()
+    recorder = Recorder(sink)
+    pacer = open_pacer(recorder, sink.appender("samples"), plan_of("all"), 0, job)
+    if phases is None:
+        (row,) = sink.rows["samples"]
+        assert row[2].startswith("unmeasured:experiments: ")
+        assert recorder.at_border is None
+    else:
+        assert pacer is not None
+        assert pacer.plan.phases == phases
+        assert recorder.at_border is not None
