@@ -7,6 +7,7 @@ machine. Work is processor time of this thread: a thread that waits for a core w
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import time
 from typing import Any
@@ -53,7 +54,7 @@ class Samples:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._costs = Costs(options)
-        self._count = options.steps * BATCH
+        self._count: int = options.steps * BATCH
 
     def __len__(self) -> int:
         return self._count
@@ -98,9 +99,8 @@ def train_torch(options: argparse.Namespace) -> None:
     if options.ddp:
         model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer, sent = Planted(model.parameters(), lr=1e-3), torch.ones(EXCHANGED)
-    loader = torch.utils.data.DataLoader(
-        Samples(options), batch_size=BATCH, num_workers=options.workers
-    )
+    data: Any = Samples(options)
+    loader: Any = torch.utils.data.DataLoader(data, batch_size=BATCH, num_workers=options.workers)
     for costs.step, batch in enumerate(loader):
         loss = model(batch).pow(2).mean()
         optimizer.zero_grad()
@@ -113,8 +113,7 @@ def train_torch(options: argparse.Namespace) -> None:
 
 
 def train_paddle(options: argparse.Namespace) -> None:
-    import paddle
-
+    paddle: Any = importlib.import_module("paddle")
     paddle.set_device("cpu")
     paddle.seed(0)
     costs = Costs(options)

@@ -60,8 +60,8 @@ class Planted(NamedTuple):
         return words
 
 
-PADDLE = {"framework": "paddle"}
-TWO = {"ranks": 2, "ddp": ""}
+PADDLE: Mapping[str, float | str] = {"framework": "paddle"}
+TWO: Mapping[str, float | str] = {"ranks": 2, "ddp": ""}
 
 JOBS: Mapping[str, Planted] = {
     "storage": Planted(DATA, "data_sleep", {"data-sleep": 6, "forward": 2, "backward": 1}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
@@ -67,7 +69,7 @@ class World:
         monkeypatch.setattr(pacing, "pause", self.pause)
         self.recorder = Recorder(self.sink, clock=self.clock)
         self.plan = plan_of(words)
-        thread = pacing.threading.get_ident()
+        thread = threading.get_ident()
         samples = self.sink.appender("samples")
         self.pacer = Pacer(self.recorder, samples, self.plan, thread)
         self.recorder.at_border = self.pacer.begin_step
@@ -215,7 +217,7 @@ def test_a_pause_is_busy_as_long_as_the_part_was(monkeypatch: pytest.MonkeyPatch
         clock.advance(max(1_000, int(seconds * 1e9)))
 
     monkeypatch.setattr(pacing, "now_ns", clock)
-    monkeypatch.setattr(pacing.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     begin = clock()
     pacing.pause(10 * MS, 4 * MS)
     assert clock() - begin == pytest.approx(10 * MS, rel=1e-3)
