@@ -34,7 +34,7 @@ from profkit.trace.window import BY_STEP, WindowTrace
 from profkit.vocab import EXPERIMENT_FACTOR, EXPERIMENTS, Phase
 
 SCRIPT = Path(__file__).parent / "experiment_job.py"
-PARTS = 14
+PARTS = 10
 SETTLES = 20
 """So many steps at the beginning of a part may have what the part before it left."""
 
@@ -110,7 +110,7 @@ def experiments(work: Path) -> str:
         words = f" These could not be recorded here: {', '.join(failed)}."
     return (
         f"{len(scored)} jobs with a planted cost, `profkit run --experiment PHASE`, {PARTS * PART:,}"
-        f" steps each. In every other {PART} steps the cost is halved: these are the truth, and the "
+        f" steps each or more. In every other {PART} steps the cost is halved: these are the truth, and the "
         f"answer is from the others alone.{words}\n\n{summary(scored)}\n"
         f"The blocks cost {percent(float(np.median(costs)))} of a run in the median, at most "
         f"{percent(max(costs))}. With the inconclusive answers, the median error is "
@@ -147,7 +147,7 @@ class _RankPart(RankTrace):
 
 def read_part(trace: Trace, which: int) -> Job:
     """Return the steps of a run in which the cost is whole (0) or halved (1), as a run."""
-    steps = np.arange(PARTS * PART)
+    steps = np.arange(int(pc.max(trace.steps["step"]).as_py()) + 1)
     settled = (steps // PART % 2 == which) & (steps % PART >= SETTLES)
     ranks = tuple(_RankPart(rank, steps[settled]) for rank in trace.ranks)
     label = f"{trace.name}, {'half of the cost' if which else 'the job'}"

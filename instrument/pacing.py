@@ -8,8 +8,10 @@ the one phase would give, with everything that parts take from each other.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
+import zlib
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final
 
@@ -35,20 +37,25 @@ _DATA, _OTHER = Phase.DATA.value, Phase.OTHER.value
 _EXCHANGE = Phase.ALLREDUCE.value
 
 
-def pause(ns: float, busy_ns: float) -> None:
+_be_busy = functools.partial(zlib.crc32, bytes(32_768))
+"""Works for some microseconds without the interpreter, as a framework does."""
+
+
+def pause(ns: float, busy_ns: float) -> float:
     """Keep the thread for a time: busy at first, as the part was, and asleep for the rest.
 
-    Each turn of the loop releases the interpreter, which a part of the framework would do too.
+    Returns how much longer that took.
     """
     start = now_ns()
     awake_until, end = start + min(ns, busy_ns), start + ns
     while now_ns() < awake_until:
-        time.sleep(0)
+        _be_busy()
     asleep_ns = end - now_ns() - SLEEP_ERROR_NS
     if asleep_ns > 0:
         time.sleep(asleep_ns / 1e9)
     while now_ns() < end:
-        time.sleep(0)
+        _be_busy()
+    return now_ns() - end
 
 
 def pause_worker(times: BatchTimes) -> None:
@@ -106,6 +113,8 @@ class Pacer:
         self._open: list[str] = []
         """The open phases of the training thread."""
         self._since = self._since_cpu = 0
+        self._ahead = 0.0
+        """How much longer the pauses so far took than they should; the next ones are shorter."""
         self._waits: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=MOST_WAITS))
         """The usual waits for batches and for ranks, by their place in the step."""
         self._count = 0
@@ -127,6 +136,7 @@ class Pacer:
             return
         if recorder.pacer is None:
             self._open.clear()
+            self._ahead = 0.0
             recorder.pacer = self
         self._is_made_elsewhere |= bool(recorder.rings)
         if place.slowed:
@@ -175,7 +185,7 @@ class Pacer:
         usual, wait = self._usual(f"exchange {self._count}", end - start), end - start
         if self._place.slowed and self._place.phase != _EXCHANGE:
             # A transfer takes longer; waiting for a rank that is slowed already does.
-            pause(max(MORE * min(wait, usual), EXPERIMENT_FACTOR * usual - wait), 0.0)
+            self._pause(max(MORE * min(wait, usual), EXPERIMENT_FACTOR * usual - wait), 0.0)
         self._start()
 
     def made(self, times: BatchTimes) -> None:
@@ -195,14 +205,20 @@ class Pacer:
         if phase == _DATA and self._is_made_elsewhere:
             usual = self._usual(_DATA, took)
             if self._is_slowed(phase):  # who makes the batches is slowed, handing them over is not
-                pause(EXPERIMENT_FACTOR * usual - took, 0.0)
+                self._pause(EXPERIMENT_FACTOR * usual - took, 0.0)
         elif phase != _OTHER:
             self._pause_for(took, time.thread_time_ns() - self._since_cpu)
         self._start()
 
     def _pause_for(self, took: int, busy: int) -> None:
         if self._is_slowed(self._open[-1] if self._open else ""):
-            pause(MORE * took, MORE * busy)
+            self._pause(MORE * took, MORE * busy)
+
+    def _pause(self, ns: float, busy_ns: float) -> None:
+        if ns > 0:
+            self._ahead -= ns
+            if self._ahead < 0:
+                self._ahead = pause(-self._ahead, busy_ns)
 
     def _is_slowed(self, phase: str) -> bool:
         place = self._place

@@ -75,10 +75,12 @@ class World:
         self.recorder.at_border = self.pacer.begin_step
         self.others: list[Any] = []
 
-    def pause(self, ns: float, busy_ns: float) -> None:
-        assert busy_ns <= ns + 1_000_000 or ns <= 0
-        self.paused += max(0.0, ns)
-        self.clock.advance(int(max(0.0, ns)))
+    def pause(self, ns: float, busy_ns: float) -> float:
+        """Take a tenth of a millisecond more than one should."""
+        assert ns > 0
+        self.paused += ns
+        self.clock.advance(int(ns) + MS // 10)
+        return MS / 10
 
     def phase(self, name: str, ms: float) -> None:
         pacer = self.recorder.pacer
@@ -164,7 +166,7 @@ def test_a_transfer_takes_longer_and_a_wait_for_a_slowed_rank_does_not(
         before = world.paused
         world.wait(1 + late)
         if world.is_slowed():
-            assert world.paused - before == pytest.approx(1 * MS, rel=0.01)
+            assert world.paused - before == pytest.approx(1 * MS, abs=0.11 * MS)
 
 
 def test_nothing_but_a_block_is_slowed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,10 +219,12 @@ def test_a_pause_is_busy_as_long_as_the_part_was(monkeypatch: pytest.MonkeyPatch
         clock.advance(max(1_000, int(seconds * 1e9)))
 
     monkeypatch.setattr(pacing, "now_ns", clock)
+    monkeypatch.setattr(pacing, "_be_busy", lambda: clock.advance(7_000))
     monkeypatch.setattr(time, "sleep", sleep)
     begin = clock()
-    pacing.pause(10 * MS, 4 * MS)
-    assert clock() - begin == pytest.approx(10 * MS, rel=1e-3)
+    late = pacing.pause(10 * MS, 4 * MS)
+    assert 0 <= late <= 7_000
+    assert clock() - begin == 10 * MS + late
     asleep = sum(slept) * 1e9
     assert asleep == pytest.approx(6 * MS - pacing.SLEEP_ERROR_NS, rel=0.01)
 
