@@ -25,7 +25,8 @@ def summary_lines(board: Board, palette: Palette) -> Iterator[list[Piece]]:
     yield [(words, None)]
     sure = sum(answer.conclusive for answer in board.answers)
     turned = plural(len(board.settings), "setting")
-    words = f"{sure} of {plural(len(board.answers), 'answer')} conclusive; + and - turn {turned}"
+    words = f"{sure} of {plural(len(board.answers), 'answer')} conclusive, the others have a ?"
+    words += f"; + and - turn {turned}"
     yield [(words, palette.style("dim"))]
 
 
@@ -36,7 +37,7 @@ def answer_columns(board: Board) -> list[Column]:
     table.figure("per step", _step_ns, duration)
     table.text("interval", _interval, searched=False)
     table.figure("throughput", _factor, lambda factor: f"x {significant(factor)}")
-    table.text("sure", _sure, role=lambda word: "" if word == "yes" else "unsure")
+    table.text("?", _doubt, role=lambda _: "unsure")
     return table.columns
 
 
@@ -50,8 +51,8 @@ def _interval(answer: Prediction) -> str | None:
     return interval_range(step, duration) if step is not None and step.judged else None
 
 
-def _sure(answer: Prediction) -> str:
-    return "yes" if answer.conclusive else "no"
+def _doubt(answer: Prediction) -> str:
+    return "" if answer.conclusive else "?"
 
 
 def _factor(answer: Prediction) -> float | None:
