@@ -60,7 +60,7 @@ class Planted(NamedTuple):
         return words
 
 
-PADDLE: Mapping[str, float | str] = {"framework": "paddle"}
+PADDLE: Mapping[str, float | str] = {"framework": "paddle", "workers": 1}
 TWO: Mapping[str, float | str] = {"ranks": 2, "ddp": ""}
 
 JOBS: Mapping[str, Planted] = {
@@ -82,7 +82,7 @@ JOBS: Mapping[str, Planted] = {
     "exchange, 2 ranks": Planted(
         EXCHANGE, "exchanges", {"exchanges": 2, "forward": 2, "backward": 1, "ranks": 2}
     ),
-    "decoding, Paddle": Planted(DATA, "data_work", {**PADDLE, "data-work": 4, "forward": 3}),
+    "decoding, Paddle": Planted(DATA, "data_work", {**PADDLE, "data-work": 6, "forward": 3}),
     "forward, Paddle": Planted(FORWARD, "forward", {**PADDLE, "forward": 5, "data-sleep": 2}),
 }
 

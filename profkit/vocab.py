@@ -186,6 +186,9 @@ EXPOSED: Final = "exposed"
 LOADER_WORKER: Final = "loader worker "
 """Thread name prefix of a data loader's worker. Its number follows."""
 
+LOADER_THREAD: Final = "loader thread"
+"""Name under which batches are recorded that a thread of the training process makes."""
+
 OWN_CODE: Final = "job"
 PACKAGE_CODE: Final = "package"
 PYTHON_CODE: Final = "python"

@@ -27,9 +27,7 @@ from profkit.instrument.loading.loaders import Loaders, Waiting
 from profkit.instrument.loading.sizes import BatchSizes, CountedSampler
 from profkit.instrument.loading.worker_loop import hook_worker_loop
 from profkit.instrument.rows import BatchTimes
-
-THREAD = "loader thread"
-"""The name under which batches of a loader without workers are recorded."""
+from profkit.vocab import LOADER_THREAD
 
 
 def _hook_workers(patches: Patches, books: Books) -> None:
@@ -139,7 +137,7 @@ def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -
         for _ in iterator._places[: len(made)]:
             times = made.popleft()
             if waiting is not None:
-                loaders.keep_queued(times, THREAD, waiting)
+                loaders.keep_queued(times, LOADER_THREAD, waiting)
 
     _hook_next(
         patches,

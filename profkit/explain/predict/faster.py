@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from profkit.analysis.columns import names_and_codes
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.experiments import FEWEST_BLOCKS, Experiment, cost_share, find_experiments
 from profkit.analysis.whatif.changes import with_loaders, without_transfers
@@ -14,7 +15,7 @@ from profkit.explain.predict.job import Job, narrow, predict, unanswered, widen_
 from profkit.explain.predict.prediction import Prediction, Question
 from profkit.explain.predict.shown import MIN_SHOWN_SHARE
 from profkit.text import duration, percent, plural
-from profkit.vocab import EXPERIMENT_FACTOR, EXPERIMENT_SETTLES, Phase
+from profkit.vocab import EXPERIMENT_FACTOR, EXPERIMENT_SETTLES, LOADER_THREAD, Phase
 
 EXCHANGE, DATA = Phase.ALLREDUCE.value, Phase.DATA.value
 BACKWARD = Phase.BACKWARD.value
@@ -67,6 +68,9 @@ def from_blocks(
     saved = _scaled(Estimate(1 - share.value, 1 - (share.high or 1), 1 - (share.low or 1)), now)
     noise, _ = job.noise
     answer = dataclasses.replace(answer, saved_ns=saved, step_ns=widen_step(step, noise, 0.0))
+    if LOADER_THREAD in names_and_codes(job.evidence.trace.spans["thread"])[0]:
+        why = "a thread of the training process makes the batches; both wait for its interpreter"
+        return dataclasses.replace(answer, why=why, next="record with loader workers")
     if found.phase == BACKWARD and hidden_share(job) >= MIN_SHOWN_SHARE:
         why = "backward hides an exchange, which was not slowed: a faster one would uncover it"
         return dataclasses.replace(answer, why=why, next="profkit whatif RUN --link 2x")
