@@ -170,7 +170,7 @@ class RankTrace:
 
 def name_ids(ids: pa.ChunkedArray, names: pa.Array) -> pa.DictionaryArray:
     """Return ids as names. The last of the names stands for those that were lost."""
-    with contextlib.suppress(pa.ArrowInvalid):  # some are lost; the way below costs ten calls
+    with contextlib.suppress(pa.ArrowException):  # some are lost; the way below costs ten calls
         return pa.DictionaryArray.from_arrays(ids.combine_chunks(), names)
     # Typed scalars: to guess a bare number's type, Arrow imports dateutil.
     first = pa.scalar(0, pa.int32())
