@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 BATCH, WIDTH, SIDE = 4, 64, 48
-"""Samples of a batch, elements of a sample, and rows of the matrices that planted work multiplies."""
+"""Samples of a batch, elements of a sample, and rows of the matrices that work multiplies."""
 
 EXCHANGED = 1_000_000
 """Elements that each planted exchange sends."""

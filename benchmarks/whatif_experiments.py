@@ -109,9 +109,9 @@ def experiments(work: Path) -> str:
     if failed:
         words = f" These could not be recorded here: {', '.join(failed)}."
     return (
-        f"{len(scored)} jobs with a planted cost, `profkit run --experiment PHASE`, {PARTS * PART:,}"
-        f" steps each or more. In every other {PART} steps the cost is halved: these are the truth, and the "
-        f"answer is from the others alone.{words}\n\n{summary(scored)}\n"
+        f"{len(scored)} jobs with a planted cost, `profkit run --experiment PHASE`, at least "
+        f"{PARTS * PART:,} steps each. In every other {PART} steps the cost is halved: these are "
+        f"the truth, and the answer is from the others alone.{words}\n\n{summary(scored)}\n"
         f"The blocks cost {percent(float(np.median(costs)))} of a run in the median, at most "
         f"{percent(max(costs))}. With the inconclusive answers, the median error is "
         f"{percent(float(np.median(errors)))}; that of a replay without the blocks is "

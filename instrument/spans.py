@@ -14,13 +14,12 @@ from profkit.instrument.device import DeviceTimer
 from profkit.instrument.guard import guarded, report_failure
 from profkit.instrument.loop_recorder import NOTHING, Region
 from profkit.instrument.ranges import Ranges
-from profkit.instrument.rows import Event, Keep, Row, Sink, SpanRow
+from profkit.instrument.rows import Boundaries, Event, Keep, Row, Sink, SpanRow
 from profkit.instrument.tracking.notes import Notes
 from profkit.vocab import Phase
 
 if TYPE_CHECKING:
     from profkit.instrument.loading.ring import Ring
-    from profkit.instrument.pacing import Pacer
 
 T = TypeVar("T")
 
@@ -129,7 +128,7 @@ class SpanRecorder:
         self.device: DeviceTimer | None = None
         self.marker: Callable[[], Event | None] | None = None
         """Records an event at a boundary, if there is a device."""
-        self.pacer: Pacer | None = None
+        self.pacer: Boundaries | None = None
         """Slows the steps of an experiment; `None` in all others."""
         self.rings: weakref.WeakSet[Ring] = weakref.WeakSet()
         """The rings of all loaders with workers."""
