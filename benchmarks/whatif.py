@@ -4,10 +4,11 @@
 
 Sections are `replays`, `planted`, `experiments`, `settings`, `logs` and `ranks`; the default is
 `replays`.
-`--data` is the folder of public data: its `straggler` has traces and results of StragglerAnalysis,
-its `logs` training logs. `--work` has the pairs of benchmarks/faults for `planted`, and the runs of
-`experiments` and `settings`, which record what is missing. `--write` replaces these sections of
-docs/whatif.md and keeps the rest. It exits with 1 if a published figure differs by more than one part in a million.
+`--data` is the folder of public data: its `straggler` has traces and results of
+StragglerAnalysis, its `logs` training logs. `--work` has the pairs of benchmarks/faults for
+`planted`, and the runs of `experiments` and `settings`, which record what is missing. `--write`
+replaces these sections of docs/whatif.md and keeps the rest. It exits with 1 if a published
+figure differs by more than one part in a million.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ class LoaderLine:
 def find_loader(data: pa.Table, stated: object, used: Ints) -> LoaderLine | None:
     """Return how a rank's batches are made, or `None` if nobody timed the loader.
 
-    `data` are the rank's spans of that phase. `stated` is the run's setting of how many batches each
-    worker prefetches.
+    `data` are the rank's spans of that phase. `stated` is the run's setting of how many batches
+    each worker prefetches.
     """
     place, length = step_places(data, used), durations(data)
     piece = places_in(data["name"], INPUT_PIECES)
