@@ -11,6 +11,7 @@ modules are loaded. Half-way, the steps become 20 % longer; the delay is counted
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import tempfile
 import time
@@ -21,9 +22,9 @@ from midrun import DOCUMENT
 from slow_lines import replace_section
 
 from profkit.clock import Anchor
+from profkit.importers.reading.columns import names
 from profkit.run.change_alarm import ChangeAlarm
 from profkit.run.change_look import LOOK_EVERY_S, Look
-from profkit.testing.synthetic_tables import names
 from profkit.trace import RankManifest, RunManifest
 from profkit.trace.files import RankFiles
 from profkit.vocab import rank_folder
@@ -85,7 +86,7 @@ class GrowingRun:
             "end_ns": cuts[:, 1:].ravel(),
         }
         for files in self._files:
-            files.write("steps", rows)
+            files.write("steps", rows)  # type: ignore[arg-type]  # arrays are sequences too
             files.write("spans", spans)
 
 
@@ -101,7 +102,7 @@ def watch(folder: Path, step_s: float, steps: int, ranks: int) -> tuple[float, i
         run.write_until(now_s)
         begun_s = time.thread_time()
         latest, pause_s = look.look(pause_s)
-        found = [] if latest is None else look.pay_for(lambda rows=latest: alarm.find(rows))
+        found = [] if latest is None else look.pay_for(functools.partial(alarm.find, latest))
         spent_s += time.thread_time() - begun_s
         at = int(np.searchsorted(run.ends_s, now_s))
         lines += len(found)

@@ -52,7 +52,7 @@ class Plan:
         self.step = 0
 
     def is_on(self, change: str) -> bool:
-        return change == self.change and self.step >= self.at
+        return bool(change == self.change and self.step >= self.at)
 
     def extra(self, change: str) -> float:
         return self.extra_s if self.is_on(change) else 0.0
@@ -252,7 +252,7 @@ def main() -> None:
         workers = int(plan.change == "workers")
         loader = DataLoader(Batches(plan), batch_size=BATCH, num_workers=workers)
     else:
-        loader = DataLoader(Samples(), batch_sampler=Sizes(plan))  # type: ignore[arg-type]
+        loader = DataLoader(Samples(), batch_sampler=Sizes(plan))
     train(plan, model, net, optimizer, loader)
     if distributed.is_initialized():
         distributed.destroy_process_group()

@@ -48,12 +48,12 @@ class State:
         self.rank = int(os.environ.get("RANK", "0"))
 
     def now(self, change: str) -> bool:
-        return self.change == change and self.done >= self.at
+        return bool(self.change == change and self.done >= self.at)
 
     @property
     def way(self) -> float:
         """The share of the time after the change that has gone by."""
-        return max(0.0, (self.done - self.at) / (self.steps - self.at))
+        return float(max(0.0, (self.done - self.at) / (self.steps - self.at)))
 
 
 class Mixer(nn.Module):
@@ -92,7 +92,8 @@ class Classifier(nn.Module):
         time.sleep(0.0006 * tokens.shape[1])
         if self.state.change == "kernel" and not self.state.now("kernel"):
             time.sleep(self.state.extra_ms / 1e3)
-        return self.head(x.mean(1))
+        answer: torch.Tensor = self.head(x.mean(1))
+        return answer
 
 
 class Sentences(Dataset):  # type: ignore[type-arg]  # of pairs
@@ -266,7 +267,7 @@ def main() -> None:
     workers = 2 if state.change == "collate" else 0
     loader: DataLoader[Any] = DataLoader(
         Sentences(state),
-        batch_sampler=Pages(state),  # type: ignore[arg-type]
+        batch_sampler=Pages(state),
         num_workers=workers,
         collate_fn=Stack(state) if workers else None,
     )

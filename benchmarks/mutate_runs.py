@@ -184,7 +184,7 @@ def _switch_validation_off() -> None:
 
     streams._valid_batches = unchecked  # noqa: SLF001  # this guard is removed on purpose
 
-    def as_read(self: RankTrace, table: str, found: Any) -> Any:
+    def as_read(self: RankTrace, table: str, found: Any, path: Any) -> Any:
         return found
 
     RankTrace._check_against_end = as_read  # type: ignore[method-assign]  # noqa: SLF001

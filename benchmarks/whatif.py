@@ -2,11 +2,13 @@
 
     python benchmarks/whatif.py [SECTION ...] [--data FOLDER] [--work FOLDER] [--write]
 
-Sections are `replays`, `planted`, `settings`, `logs` and `ranks`; the default is `replays`.
-`--data` is the folder of public data: its `straggler` has traces and results of StragglerAnalysis,
-its `logs` training logs. `--work` has the pairs of benchmarks/faults for `planted`, and the runs of
-`settings`, which records what is missing. `--write` replaces these sections of docs/whatif.md and
-keeps the rest. It exits with 1 if a published figure differs by more than one part in a million.
+Sections are `replays`, `planted`, `experiments`, `settings`, `logs` and `ranks`; the default is
+`replays`.
+`--data` is the folder of public data: its `straggler` has traces and results of
+StragglerAnalysis, its `logs` training logs. `--work` has the pairs of benchmarks/faults for
+`planted`, and the runs of `experiments` and `settings`, which record what is missing. `--write`
+replaces these sections of docs/whatif.md and keeps the rest. It exits with 1 if a published
+figure differs by more than one part in a million.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import whatif_cases
+import whatif_experiments
 import whatif_settings
 
 from profkit.analysis.whatif.replay import prepare
@@ -35,7 +38,7 @@ LIMIT = 1e-6
 """The published figures were computed in 32 bits, which is exact to about a tenth of this."""
 REPEATS = 5
 
-SECTIONS = ("replays", "planted", "settings", "logs", "ranks")
+SECTIONS = ("replays", "planted", "experiments", "settings", "logs", "ranks")
 
 HEAD = """`profkit.analysis.whatif` replays the steps of a hybrid-parallel job, with measured or
 with ideal durations of its operations. The table compares it with the published results of
@@ -152,6 +155,8 @@ def main() -> int:
             text, is_met = replays(arguments.data)
         elif name == "planted":
             text = whatif_cases.planted(arguments.work)
+        elif name == "experiments":
+            text = whatif_experiments.experiments(arguments.work)
         elif name == "settings":
             text = whatif_settings.settings(arguments.work)
         elif name == "logs":

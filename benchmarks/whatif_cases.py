@@ -14,17 +14,16 @@ from typing import NamedTuple
 import numpy as np
 
 from profkit import cli
-from profkit.analysis.costs import run_costs
 from profkit.errors import ProfkitError
-from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain_sides
 from profkit.explain.predict.ask import ask
-from profkit.explain.predict.job import Job, open_job
+from profkit.explain.predict.job import Job, read_job
 from profkit.explain.predict.prediction import RANKS, WITHOUT, Prediction, Question
 from profkit.testing.synthetic import synthetic_trace
 from profkit.text import duration, percent, plural, signed
-from profkit.trace import Trace
+from profkit.trace import RunManifest, Trace
 from profkit.trace.folders import find_runs
+from profkit.vocab import RunState
 
 sys.path.insert(0, str(Path(__file__).parent / "faults"))
 
@@ -95,8 +94,15 @@ def summary(scored: Sequence[Scored]) -> str:
 
 
 def job_of(run: Path) -> Job:
-    trace = Trace.open(run)
-    return open_job(Evidence(trace, run_costs(trace)))
+    return read_job(Trace.open(run))
+
+
+def newest_run(folder: Path) -> Path | None:
+    """Return the newest complete run of a folder."""
+    for run in reversed(find_runs(folder) if folder.is_dir() else []):
+        if RunManifest.read(run).state is RunState.COMPLETE:
+            return run
+    return None
 
 
 # -- planted faults --------------------------------------------------------------------------------

@@ -11,14 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from whatif_cases import Scored, job_of, summary, table
+from whatif_cases import Scored, job_of, newest_run, summary, table
 
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.job import Job
 from profkit.explain.predict.prediction import BATCH, DALI, RANKS, WORKERS, Question
-from profkit.trace import RunManifest
-from profkit.trace.folders import find_runs
-from profkit.vocab import RunState
 
 USUAL = ("resnet50", "--image-size=32", "--steps=60", "--warmup=8", "--hang-after=0")
 
@@ -73,10 +70,10 @@ def record_missing(work: Path) -> list[str]:
     failed = []
     for name, options in RUNS.items():
         folder = _folder(work, name)
-        if not _find(folder):
+        if not newest_run(folder):
             command = [sys.executable, "-m", "profkit", "trace", *USUAL, *options]
             done = subprocess.run([*command, "-o", str(folder)], capture_output=True, check=False)
-            if done.returncode or not _find(folder):
+            if done.returncode or not newest_run(folder):
                 failed.append(name)
     return failed
 
@@ -84,7 +81,7 @@ def record_missing(work: Path) -> list[str]:
 def _score(work: Path) -> Iterator[Scored]:
     jobs: dict[str, Job] = {}
     for name in RUNS:
-        run = _find(_folder(work, name))
+        run = newest_run(_folder(work, name))
         if run is not None:
             jobs[name] = job_of(run)
     for asked, base, kind, value, truth in ASKED:
@@ -96,11 +93,3 @@ def _score(work: Path) -> Iterator[Scored]:
 
 def _folder(work: Path, name: str) -> Path:
     return work / "settings" / name.replace(" ", "-")
-
-
-def _find(folder: Path) -> Path | None:
-    """Return the newest complete run of a folder."""
-    for run in reversed(find_runs(folder) if folder.is_dir() else []):
-        if RunManifest.read(run).state is RunState.COMPLETE:
-            return run
-    return None

@@ -57,6 +57,12 @@ _MEANINGS: Final = {
 PHASES: Final = tuple(phase.value for phase in Phase)
 
 
+EXPERIMENT_PHASES: Final = tuple(
+    phase for phase in PHASES if phase not in {Phase.COMPILE.value, Phase.OTHER.value}
+)
+"""The phases of which an experiment measures what a faster one would give."""
+
+
 class RunState(str, Enum):
     """State of a run in `run.json`."""
 
@@ -101,6 +107,17 @@ CAPTURED_STEP: Final = "captured_step_index"
 
 CAPTURE_REQUESTS: Final = ".captures"
 """The file in a run's folder that grows by one byte with each request for a capture."""
+EXPERIMENTS: Final = "experiment"
+"""Source of the samples about steps in which everything but one phase was slowed."""
+
+EXPERIMENT: Final = "slowed_step_index:"
+"""Metric prefix that marks such a step. The phase that was not slowed follows."""
+
+EXPERIMENT_FACTOR: Final = 2
+"""Everything else takes so many times as long, so the phase is as many times as fast."""
+
+EXPERIMENT_SETTLES: Final = 4
+"""So many steps at the beginning of a block, and after it, have a queue of the other pace."""
 
 FAILURES: Final = "failures_count:"
 """Metric prefix: how often a part of profkit failed inside the job. The part's name follows."""
@@ -176,6 +193,9 @@ EXPOSED: Final = "exposed"
 
 LOADER_WORKER: Final = "loader worker "
 """Thread name prefix of a data loader's worker. Its number follows."""
+
+LOADER_THREAD: Final = "loader thread"
+"""Name under which batches are recorded that a thread of the training process makes."""
 
 OWN_CODE: Final = "job"
 PACKAGE_CODE: Final = "package"

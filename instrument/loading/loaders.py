@@ -88,6 +88,7 @@ class Loaders:
         ring = Ring.create(workers, under_way)
         if self.watch is not None:
             self.watch.follow(ring)
+        self.recorder.rings.add(ring)
         self.channels[iterator] = Channel(ring)
         self.starting.ring = ring
 

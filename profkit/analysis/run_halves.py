@@ -48,9 +48,11 @@ def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
         )
     begin, end = int(numbers[0]), int(numbers[-1])
     label = f"{trace.name} from step {step:,} on"
-    last = _end_of_burst(find_changes(trace, including_batches(selection)), step)
-    if last is not None and np.count_nonzero((used >= step) & (used <= last)) >= FEWEST_STEPS:
-        end, label = last, f"{trace.name} from step {step:,} to {last:,}"
+    burst_end = _end_of_burst(find_changes(trace, including_batches(selection)), step)
+    if burst_end is not None:
+        in_burst = (used >= step) & (used <= burst_end)
+        if np.count_nonzero(in_burst) >= FEWEST_STEPS:
+            end, label = burst_end, f"{trace.name} from step {step:,} to {burst_end:,}"
     warm_up = warm_up_of(trace, trace.steps)
     return (
         cut_trace(

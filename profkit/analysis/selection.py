@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.analysis.estimate import Ints
+from profkit.analysis.experiments import unlike_steps
 from profkit.analysis.kernels.windows import marked_steps, window_steps
 from profkit.trace import Trace
 from profkit.trace.sampled import step_levels
@@ -21,6 +22,7 @@ WARM_UP = "warm-up"
 EPOCH_START = "epoch start"
 PARTIAL_BATCH = "partial batch"
 KERNEL_WINDOW = "kernel window"
+EXPERIMENT = "experiment"
 COMPILING = "compiled"
 CAPTURED = "lines captured"
 SWITCHED_OFF = "profkit switched off"
@@ -29,7 +31,7 @@ THINNED = "not in the sample"
 
 REASONS = (
     *(WARM_UP, NOT_ON_ALL_RANKS, SWITCHED_OFF, KERNEL_WINDOW, EPOCH_START, PARTIAL_BATCH),
-    *(CAPTURED, COMPILING),
+    *(CAPTURED, EXPERIMENT, COMPILING),
 )
 """The reasons in the order in which they are given: the first that applies to a step counts."""
 
@@ -67,6 +69,7 @@ def steady_steps(trace: Trace) -> Selection:
     found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
     captured = marked_steps(trace.samples, CHANGES, CAPTURED_STEP)
     found = found.without(CAPTURED, np.isin(found.steps, captured))
+    found = found.without(EXPERIMENT, np.isin(found.steps, unlike_steps(trace.samples)))
     compiled = np.isin(found.steps, compiled_steps(trace))
     if compiled.sum() <= MOST_COMPILED_SHARE * len(compiled):
         found = found.without(COMPILING, compiled)

@@ -143,9 +143,9 @@ def add_collect(parser: Any) -> None:
     parser.add_argument(
         "--on-change",
         default="capture",
-        choices=("capture", "report"),
-        help="when the step time changes, 'profkit run' samples the lines of two steps, and on a "
-        "device captures the kernels of two; or it only reports the change (default: %(default)s)",
+        choices=("capture", "kernels", "report"),
+        help="when the step time changes, 'profkit run' samples the lines of two steps; with kernels, "
+        "it also captures those of two steps; or it only reports the change (default: %(default)s)",
     )
     parser.add_argument(
         "--kernels",
@@ -178,6 +178,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
         source=args.kernels_from,
         stacks=args.stacks,
         on_change=args.on_change,
+        experiment=getattr(args, "experiment", ""),
     )
     if choice.windows is not None and choice.source == collecting.CUPTI:
         from profkit.machine import doctor
@@ -191,6 +192,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
     os.environ[collecting.WINDOWS] = args.kernels
     os.environ[collecting.SOURCE] = args.kernels_from
     os.environ[collecting.OPERATORS] = str(int(args.ops))
+    os.environ[collecting.EXPERIMENT] = getattr(args, "experiment", "")
 
 
 LEAST_HANG_S, MOST_HANG_S = 1, 1000 * 3600

@@ -1,9 +1,9 @@
 """Show runs in the terminal: what is slow in a run, why it is slower than another.
 
-TRACES is a folder of runs, or one run. Keys: Enter opens, 1 to 9 change the screen, Space marks
-runs and d compares them, / filters, ? shows all keys of a screen, q quits. Without a terminal,
-profkit prints the text report. --json prints a screen's figures and --screenshot writes its
-picture; both work without a terminal.
+TRACES is a folder of runs, or one run. Keys: Enter opens, 1 to 9 change the screen, w asks what
+if, Space marks runs and d compares them, / filters, ? shows all keys of a screen, q quits. Without
+a terminal, profkit prints the text report. --json prints a screen's figures and --screenshot writes
+its picture; both work without a terminal.
 """
 
 from __future__ import annotations

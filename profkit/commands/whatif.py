@@ -3,6 +3,7 @@
   profkit whatif RUN                          all that the run can answer by itself
   profkit whatif RUN --without late_rank      a cause that 'profkit explain' names
   profkit whatif RUN --base OTHER --without CAUSE
+  profkit whatif RUN --faster data=2x        measured, if the run has experiments
   profkit whatif RUN --link 2x --overlap      faster links; the exchange under backward
   profkit whatif RUN --workers 8 --dali       another data loader
   profkit whatif RUN --ranks 64               more ranks, with a chart from 1 to 1,024
@@ -25,11 +26,10 @@ from profkit.commands._options import add_run, run_or_newest, whole
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode, UsageError
 from profkit.text import did_you_mean, safe_text
-from profkit.vocab import RECORD
+from profkit.vocab import EXPERIMENT_PHASES, RECORD
 
 if TYPE_CHECKING:
-    from profkit.explain.predict.job import Job
-    from profkit.explain.predict.prediction import Prediction, Question
+    from profkit.explain.predict.prediction import Question
 
 MOST_RANKS, MOST_FACTOR = 1_024, 1_000.0
 
@@ -67,6 +67,15 @@ def add_questions(asked: Any) -> None:
         help="without a cause of 'profkit explain', such as late_rank; may be repeated",
     )
     asked.add_argument(
+        "--faster",
+        action="append",
+        dest="ask_faster",
+        type=faster_phase,
+        metavar="PHASE=2x",
+        help="a faster phase: " + ", ".join(EXPERIMENT_PHASES) + "; measured, if the run was "
+        "recorded with --experiment; may be repeated",
+    )
+    asked.add_argument(
         "--link", dest="ask_link", type=factor, metavar="2x", help="links of another bandwidth"
     )
     number = {"metavar": "N"}
@@ -94,6 +103,17 @@ def add_questions(asked: Any) -> None:
     )
 
 
+def faster_phase(word: str) -> tuple[str, float]:
+    """Convert a phase and its factor, such as `data=2x`."""
+    phase, _, number = word.partition("=")
+    if phase not in EXPERIMENT_PHASES or not number:
+        raise argparse.ArgumentTypeError(
+            f"'{word}' is not a phase and a factor, such as data=2x"
+            f"{did_you_mean(phase, EXPERIMENT_PHASES)}"
+        )
+    return phase, factor(number)
+
+
 def factor(word: str) -> float:
     """Convert a factor such as `2x` or `1.5`."""
     try:
@@ -113,14 +133,17 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--record shows a folder's record; leave questions and runs out")
         return show_record(args)
     from profkit.explain.predict.ask import WITH_BASE, ask
+    from profkit.explain.predict.board import answer_all
+    from profkit.explain.predict.job import read_job
     from profkit.explain.predict.record import keep, record_file, score_record
     from profkit.report import whatif_document
+    from profkit.trace import Trace
 
     path = run_or_newest(args.path, args.output)
-    job = _open(path)
+    job = read_job(Trace.open(path))
     if args.base is not None and not any(each.kind in WITH_BASE for each in questions):
         raise UsageError("--base helps to answer --without, --batch-size and --ranks only")
-    base = _open(args.base) if args.base is not None else None
+    base = read_job(Trace.open(args.base)) if args.base is not None else None
     answers = [ask(job, question, base) for question in questions] or answer_all(job)
     if not answers:
         why = job.why_no_model or "the run shows no cause by itself, and no exchange"
@@ -144,7 +167,7 @@ def run(args: argparse.Namespace) -> int:
 def read_questions(args: argparse.Namespace) -> list[Question]:
     """Return what was asked, in the order of the help."""
     from profkit import plugins
-    from profkit.explain.predict.prediction import KINDS, WITHOUT, Question
+    from profkit.explain.predict.prediction import FASTER, KINDS, WITHOUT, Question
 
     found = []
     known = sorted(plugins.RULES.load_all()[0])
@@ -155,42 +178,13 @@ def read_questions(args: argparse.Namespace) -> list[Question]:
                 "(docs/causes.md lists them)"
             )
         found.append(Question(WITHOUT, cause=cause))
+    for phase, times in args.ask_faster or ():
+        found.append(Question(FASTER, times, cause=phase))
     for kind in KINDS:
         value = getattr(args, f"ask_{kind}")
-        if kind != WITHOUT and value is not None and value is not False:
+        if kind not in {WITHOUT, FASTER} and value is not None and value is not False:
             found.append(Question(kind, float(value)))
     return found
-
-
-def _open(path: Path) -> Job:
-    from profkit.analysis.costs import run_costs
-    from profkit.errors import UnreadableError
-    from profkit.explain.evidence import Evidence
-    from profkit.explain.predict.job import open_job
-    from profkit.trace import Trace
-
-    trace = Trace.open(path)
-    evidence = Evidence(trace, run_costs(trace))
-    if not evidence.costs.steps:
-        raise UnreadableError(
-            f"{safe_text(str(path))}: no step can be used: all are warm-up, or differ from the "
-            "others; record more steps"
-        )
-    return open_job(evidence)
-
-
-def answer_all(job: Job) -> list[Prediction]:
-    """Return the answers that a run can give by itself, the largest gain first."""
-    from profkit.explain.predict.alone import shown_alone
-    from profkit.explain.predict.ask import ask
-    from profkit.explain.predict.prediction import LINK, OVERLAP, WITHOUT, Question
-
-    answers = []
-    for kind in shown_alone(job):
-        answers.append(ask(job, Question(WITHOUT, cause=kind)))
-    if job.model is not None and job.model.members:
-        answers += [ask(job, Question(LINK, 2.0)), ask(job, Question(OVERLAP))]
-    return sorted(answers, key=lambda each: each.step_ns.value if each.step_ns else 0.0)
 
 
 def show_record(args: argparse.Namespace) -> int:

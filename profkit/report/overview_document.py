@@ -9,11 +9,16 @@ from types import MappingProxyType
 from typing import Any
 
 from profkit.analysis.flames import Flame, build_flames
+from profkit.analysis.notices import is_log
 from profkit.analysis.overview import Overview
 from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.phase_shares import PhaseShare
 from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
+from profkit.errors import UnreadableError
+from profkit.explain.predict.board import answer_all
+from profkit.explain.predict.job import read_job
+from profkit.explain.predict.prediction import Prediction
 from profkit.report.changes_section import changes_section
 from profkit.report.code_sections import (
     code_sections,
@@ -44,6 +49,7 @@ from profkit.report.log_words import (
     source_rows,
 )
 from profkit.report.sharded_sections import sharded_sections
+from profkit.report.whatif_section import answers_section
 from profkit.report.words import (
     clock_words,
     exchange_meanings,
@@ -72,6 +78,8 @@ class Illustrated:
     points: tuple[StepPoint, ...]
     ranks: RankPhases | None
     flames: tuple[Flame, ...] = ()
+    answers: tuple[Prediction, ...] = ()
+    """What the run predicts of the job without its causes."""
 
 
 def illustrate(trace: Trace, view: Overview) -> Illustrated:
@@ -85,7 +93,18 @@ def illustrate(trace: Trace, view: Overview) -> Illustrated:
         step_points(trace.steps, view.selection),
         rank_phases(basis.steps, basis.spans, Selection(basis.used, {})),
         flames,
+        find_answers(trace),
     )
+
+
+def find_answers(trace: Trace) -> tuple[Prediction, ...]:
+    """Return what a run predicts by itself; nothing of a log, whose lines are means."""
+    if is_log(trace):
+        return ()
+    try:
+        return tuple(answer_all(read_job(trace)))
+    except UnreadableError:  # no step can be used
+        return ()
 
 
 def overview(
@@ -183,6 +202,8 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         note = "The wall time of each step, as the mean over its ranks."
         yield Section("Step times", (note,), (("", strip(drawn.points)),))
         yield from ranks_section(drawn, "Ranks")
+        if drawn.answers:
+            yield answers_section(drawn.answers)
     yield from exchange_sections(view)
     yield from sharded_sections(view.sharded)
     yield from kernel_sections(view)

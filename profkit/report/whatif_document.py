@@ -29,7 +29,7 @@ def whatif(answers: Sequence[Prediction], path: Path, entries: Sequence[Entry]) 
     if pace is not None:
         now += f", {plain(pace.value)} samples/s"
     sure = sum(answer.conclusive for answer in answers)
-    verdict, tone = f"{sure} of {plural(len(answers), 'question')} answered", Tone.PLAIN
+    verdict, tone = f"{sure} of {plural(len(answers), 'answer')} conclusive", Tone.PLAIN
     if len(answers) == 1:
         verdict = "predicted" if sure else "inconclusive"
     if not sure:
@@ -44,7 +44,7 @@ def whatif(answers: Sequence[Prediction], path: Path, entries: Sequence[Entry]) 
         subtitle=f"The job of {first.run}, if it were changed",
         verdict=verdict,
         tone=tone,
-        summary=f"recorded: {now}",
+        summary=f"the recorded run takes {now}",
         figures=(),
         warnings=(),
         sections=tuple(sections),

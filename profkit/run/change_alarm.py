@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profkit.attached import RUN_VARIABLE
 from profkit.instrument.guard import guarded
 from profkit.run.capture_requests import CaptureRequests
+from profkit.run.collecting import Choice
 
 if TYPE_CHECKING:
     from profkit.run.change_look import Look
@@ -34,6 +37,8 @@ class ChangeAlarm:
     def __init__(self, run: Path, say: Callable[[str], None]) -> None:
         self._run = run
         self._say = say
+        environ = {**os.environ, RUN_VARIABLE: str(run)}
+        self._experiment = Choice.read(environ).experiment
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._since = 0
@@ -89,6 +94,8 @@ class ChangeAlarm:
             used = used[used > spans.min()]
         rank = min(latest.ranks)
         used = used[used >= self._since]
+        if self._experiment is not None:
+            used = used[list(map(self._experiment.is_usual, used.tolist()))]
         anchor, lines = latest.ranks[rank].anchor, []
         for change in changes_of(latest.steps, latest.spans, used, rank=rank, anchor=anchor):
             if change.kind is ChangeKind.PERIODIC:

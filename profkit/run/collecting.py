@@ -15,12 +15,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from profkit.attached import RUN_VARIABLE
 from profkit.clock import now_ns
 from profkit.collectors.base import Inside
 from profkit.collectors.poller import Pollers, failure_metric
 from profkit.errors import ProfkitError, UsageError
+from profkit.instrument.experiments import ExperimentPlan
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loading.watching import WorkerWatch
+from profkit.instrument.pacing import Pacer, open_pacer
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, Row
 from profkit.instrument.windows.windows import (
@@ -54,9 +57,10 @@ STACKS = "PROFKIT_STACKS"
 SOURCE = "PROFKIT_KERNELS_FROM"
 OPERATORS = "PROFKIT_OPS"
 ON_CHANGE = "PROFKIT_ON_CHANGE"
-CAPTURE, REPORT = CHANGE_CHOICES = ("capture", "report")
-"""When the step time changes, two steps are captured, or the change is only reported."""
+CAPTURE, CAPTURE_KERNELS, REPORT = CHANGE_CHOICES = ("capture", "kernels", "report")
+"""When the step time changes, lines of two steps are captured, or kernels as well, or nothing."""
 
+EXPERIMENT = "PROFKIT_EXPERIMENT"
 PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
 """Kernels are captured by the framework's own profiler, or by NVIDIA's library itself."""
 
@@ -81,8 +85,10 @@ class Choice:
     source: str = PROFILER
     of_workers: bool = False
     """True if the stacks of the loader's workers are sampled."""
-    on_change: bool = True
-    """True if steps are captured when `profkit run` asks for it."""
+    on_change: str = CAPTURE
+    """What is captured when `profkit run` asks for it."""
+    experiment: ExperimentPlan | None = None
+    """The blocks of steps that are slowed."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
@@ -96,6 +102,8 @@ class Choice:
                 source=environ.get(SOURCE) or PROFILER,
                 stacks=environ.get(STACKS, ""),
                 on_change=environ.get(ON_CHANGE) or CAPTURE,
+                experiment=environ.get(EXPERIMENT, ""),
+                run=Path(environ.get(RUN_VARIABLE, "")).name,
             )
         except ProfkitError as error:
             log.warning("profkit: no collector runs: %s", error)
@@ -111,6 +119,8 @@ class Choice:
         source: str = PROFILER,
         stacks: str = "",
         on_change: str = CAPTURE,
+        experiment: str = "",
+        run: str = "",
     ) -> Choice:
         """Return a user's choice; an unknown name or a wrong window is a `UsageError`."""
         names = [name.strip() for name in collect.split(",") if name.strip()]
@@ -121,23 +131,18 @@ class Choice:
                     f"--collect: unknown collector '{safe_text(name)}'{did_you_mean(name, known)} "
                     f"(there are: {', '.join(known)})"
                 )
-        if stacks not in ("", *STACK_CHOICES):
-            raise UsageError(
-                f"--stacks: unknown choice '{safe_text(stacks)}' "
-                f"(there are: {', '.join(STACK_CHOICES)})"
-            )
+        for option, word, choices in (
+            ("--stacks", stacks, ("", *STACK_CHOICES)),
+            ("--on-change", on_change, CHANGE_CHOICES),
+            ("--kernels-from", source, SOURCES),
+        ):
+            if word not in choices:
+                known_words = ", ".join(filter(None, choices))
+                raise UsageError(
+                    f"{option}: unknown choice '{safe_text(word)}' (there are: {known_words})"
+                )
         if stacks:
             names = [*(names or [USUAL]), SAMPLER]
-        if on_change not in CHANGE_CHOICES:
-            raise UsageError(
-                f"--on-change: unknown choice '{safe_text(on_change)}' "
-                f"(there are: {', '.join(CHANGE_CHOICES)})"
-            )
-        if source not in SOURCES:
-            raise UsageError(
-                f"--kernels-from: unknown source '{safe_text(source)}' "
-                f"(there are: {', '.join(SOURCES)})"
-            )
         if operators and source == CUPTI:
             raise UsageError(
                 "--ops: CUPTI knows no operators; leave out --kernels-from cupti, "
@@ -146,15 +151,20 @@ class Choice:
         plan = None
         if windows or KERNELS in names:
             plan = WindowPlan.parse(windows or DEFAULT_PLAN)
+        blocks = ExperimentPlan.parse(experiment, run)
+        if plan is not None and blocks is not None:
+            raise UsageError("--experiment: a capture slows steps too; leave out --kernels")
         collectors = None
         if names:
             collectors = tuple(name for name in names if name not in {KERNELS, NOTHING})
-        return cls(collectors, plan, operators, source, stacks == WORKERS, on_change == CAPTURE)
+        return cls(
+            collectors, plan, operators, source, stacks == WORKERS, on_change, experiment=blocks
+        )
 
     @property
     def captures_changes(self) -> bool:
         names = self.collectors
-        return self.on_change and (names is None or USUAL in names or CHANGES in names)
+        return self.on_change != REPORT and (names is None or USUAL in names or CHANGES in names)
 
     def watch_workers(self) -> WorkerWatch | None:
         """Return what has the loader's workers sampled; `None` if that was not asked for."""
@@ -165,11 +175,13 @@ class Choice:
         return WorkerWatch(sample_worker)
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
-        """Return a test for steps with timed phases; a window's kernels need its steps' phases."""
-        plan = self.windows
-        if plan is None:
-            return otherwise
-        return lambda step: plan.covers(step) or otherwise(step)
+        """Return a test for steps with timed phases; windows and blocks need those of theirs."""
+        plan, blocks = self.windows, self.experiment
+        if plan is not None:
+            return lambda step: plan.covers(step) or otherwise(step)
+        if blocks is not None:
+            return lambda step: blocks.place_of(step) is not None or otherwise(step)
+        return otherwise
 
 
 class Collecting:
@@ -188,6 +200,7 @@ class Collecting:
         samples: Append,
         *,
         device: str = "",
+        ranks: int = 1,
         rows: Mapping[str, list[Row]] = MappingProxyType({}),
     ) -> None:
         """Call this on the thread that trains."""
@@ -201,8 +214,14 @@ class Collecting:
         self._requests = find_requests(os.environ) if choice.captures_changes else None
         self._asked = AskedSteps()
         plan: Plan | None = choice.windows
-        if plan is None and self._requests is not None and device not in {"", "cpu"}:
+        if plan is None and self._requests is not None and choice.on_change == CAPTURE_KERNELS:
             plan = self._asked
+        self._pacer: Pacer | None = None
+        if choice.experiment is not None:
+            name = framework.name if framework is not None else ""
+            self._pacer = guarded("experiment", open_pacer, None)(
+                recorder, samples, choice.experiment, self._thread[0], (name, device, ranks)
+            )
         if plan is not None and framework is not None:
             self._capture = guarded("kernel windows", self._open_windows, None)(
                 plan, recorder, framework, kernels, device
@@ -223,6 +242,8 @@ class Collecting:
     def stop(self) -> None:
         if self._pollers is not None:
             guarded("collectors", self._pollers.stop, None)()
+        if self._pacer is not None:
+            guarded("experiment", self._pacer.close, None)()
         if self._capture is not None:
             guarded("kernel windows", self._capture.finish, None)()
         guarded("kernel windows", self._patches.undo, None)()

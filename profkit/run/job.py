@@ -177,6 +177,7 @@ class Job:
             self.sink.appender("kernels"),
             self.sink.appender("samples"),
             device=device,
+            ranks=self._rank.world_size,
             rows=self.sink.rows,
         )
         opener = threading.Thread(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -159,7 +160,7 @@ class RankTrace:
         strings = pa.Table.from_batches(self.content("strings").batches, SCHEMAS["strings"])
         ids = strings["id"].to_numpy()
         values = []
-        if (ids == range(len(ids))).all():
+        if (ids == np.arange(len(ids))).all():
             values = strings["value"].to_pylist()
         return pa.array([*map(safe_text, values), LOST_NAME], pa.string())
 
@@ -192,15 +193,19 @@ class RankTrace:
         return row
 
     def _named(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+        if not batches:
+            return schema.empty_table()
         return with_names(batches, self.names, schema)
 
 
 def with_names(batches: Sequence[pa.RecordBatch], names: pa.Array, schema: pa.Schema) -> pa.Table:
     """Return stored rows with names in place of ids; the last of `names` stands for lost ones."""
+    if not batches:
+        return schema.empty_table()
+    stored = pa.Table.from_batches(batches)
     columns = []
     for field in schema:
-        stored = pa.int32() if is_name(field) else field.type
-        column = pa.chunked_array([batch[field.name] for batch in batches], stored)
+        column = stored[field.name]
         if is_name(field):
             column = name_ids(column, names)
         columns.append(column)
@@ -229,6 +234,8 @@ def _join(older: StreamContent, recent: StreamContent) -> StreamContent:
 
 def name_ids(ids: pa.ChunkedArray, names: pa.Array) -> pa.DictionaryArray:
     """Return ids as names. The last of the names stands for those that were lost."""
+    with contextlib.suppress(pa.ArrowException):  # some are lost; the way below costs ten calls
+        return pa.DictionaryArray.from_arrays(ids.combine_chunks(), names)
     # Typed scalars: to guess a bare number's type, Arrow imports dateutil.
     first = pa.scalar(0, pa.int32())
     lost = pa.scalar(len(names) - 1, pa.int32())

@@ -23,6 +23,9 @@ LONGEST_PROBLEM = 200
 """A message of Arrow is cut here: it may quote the damaged file at length."""
 
 # Arrow must not start threads of its own in a job.
+SMALL_BYTES = 1_000_000
+"""Waking threads costs more than unpacking a smaller file, and a run may have thousands of them."""
+
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
 
 DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, EOFError)
@@ -178,7 +181,8 @@ def _open_stream(
 ) -> pa.ipc.RecordBatchStreamReader:
     """Open a reader of all columns, or of those that are wanted and present."""
     if columns is None:
-        return pa.ipc.open_stream(source)
+        threads = source.size() > SMALL_BYTES
+        return pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=threads))
     with pa.ipc.open_stream(source) as reader:
         wanted = [place for place, name in enumerate(reader.schema.names) if name in columns]
     source.seek(0)

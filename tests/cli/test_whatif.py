@@ -55,6 +55,31 @@ def test_an_inconclusive_answer_has_its_exit_code(profkit: Command, late: Path) 
     assert "measure next" in done.stdout
 
 
+def test_a_faster_phase_without_an_experiment_is_simulated(profkit: Command, late: Path) -> None:
+    done = profkit("whatif", late, "--faster", "forward=2x")
+    assert done.returncode == 11
+    assert "Forward 2.00 times as fast" in done.stdout
+    assert "simulated, without contention" in done.stdout
+    assert "profkit run --experiment forward -- COMMAND" in " ".join(done.stdout.split())
+
+
+def test_the_summary_is_a_sentence(profkit: Command, late: Path) -> None:
+    words = " ".join(profkit("whatif", late).stdout.split())
+    assert "answers conclusive: the recorded run takes" in words
+
+
+def test_a_page_about_the_run_has_what_it_predicts(
+    profkit: Command, late: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "run.html"
+    done = profkit("report", late, "-w", page)
+    assert done.returncode == 0
+    text = page.read_text()
+    assert "<h2>What if</h2>" in text
+    assert "without late_rank" in text
+    assert "What if" not in profkit("report", late).stdout
+
+
 def test_the_chart_of_ranks(profkit: Command, late: Path) -> None:
     done = profkit("whatif", late, "--ranks", "64")
     assert "1,024" in done.stdout
@@ -110,6 +135,9 @@ def test_a_record_that_cannot_be_written_is_a_message(profkit: Command, late: Pa
         (["--link", "0x"], 2, "out of range"),
         (["--link", "fast"], 2, "not a factor"),
         (["--link", "nan"], 2, "out of range"),
+        (["--faster", "dat=2x"], 2, "did you mean 'data'?"),
+        (["--faster", "data"], 2, "not a phase and a factor, such as data=2x"),
+        (["--faster", "data=0"], 2, "out of range"),
         (["--workers", "-1"], 2, "out of range"),
         (["--ranks", "0"], 2, "out of range"),
         (["--ranks", "5000"], 2, "out of range"),

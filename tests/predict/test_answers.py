@@ -20,6 +20,7 @@ from profkit.explain.predict.prediction import (
     AMP,
     BATCH,
     DALI,
+    FASTER,
     KINDS,
     LINK,
     NO_BUBBLE,
@@ -32,6 +33,7 @@ from profkit.explain.predict.prediction import (
 )
 from profkit.testing.synthetic import synthetic_trace
 from profkit.trace import Trace
+from profkit.vocab import EXPERIMENT_PHASES
 
 LATE: Mapping[int, Mapping[str, int]] = {1: {"forward": 20_000_000}}
 
@@ -192,8 +194,8 @@ def test_every_question_has_an_answer_or_a_reason(
     tmp_path: Path, kind: str, steps: int, ranks: int
 ) -> None:
     job = make(tmp_path, "run", steps=steps, ranks=ranks)
-    causes = [*ALONE, "launch_bound"] if kind == WITHOUT else [""]
-    for cause in causes:
+    causes = {WITHOUT: [*ALONE, "launch_bound"], FASTER: EXPERIMENT_PHASES}
+    for cause in causes.get(kind, [""]):
         answer = ask(job, Question(kind, 2.0, cause))
         assert answer.conclusive or answer.why
         if answer.step_ns is not None and answer.step_ns.low is not None:

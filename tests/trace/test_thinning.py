@@ -195,9 +195,9 @@ def test_a_rank_that_is_killed_while_a_part_ends_counts_no_step_twice(
     record(tmp_path / "full", thinned=False, steps=2_000, close=False)
     files = record(tmp_path / "run", thinned=True, steps=2_000, close=False)
     expected = _exact(build_overview(Trace.open(tmp_path / "full")))
-    copies = []
+    copies: list[Path] = []
 
-    def copy_before(path: str, *others: Any) -> Any:
+    def copy_before(path: Any, *others: Any) -> Any:
         copy = tmp_path / f"copy{len(copies)}"
         shutil.copytree(tmp_path / "run", copy)
         copies.append(copy)

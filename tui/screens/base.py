@@ -3,8 +3,8 @@
 To add a screen, add one file here that defines `SCREEN`, a class made from `RunScreen`. It is found
 by listing the folder; files that begin with an underscore are skipped. A screen defines
 
-- `NAME`, the file's name, which `--screen` and `self.go` use; `KEY`, the digit that opens it,
-  which `ProfkitApp` binds to `action_show_screen`; `TITLE`.
+- `NAME`, the file's name, which `--screen` and `self.go` use; `KEY`, the digit or letter
+  that opens it, which `ProfkitApp` binds to `action_show_screen`; `TITLE`. Tabs have digits only.
 - `build(source) -> view`: a pure static function that makes a frozen value of `profkit.analysis`
   out of a `Source`. It runs on a thread, so it touches no widget. A `ProfkitError` in it is shown
   as one line, and the other screens still work.
@@ -128,10 +128,13 @@ class RunScreen(TableScreen, Generic[ViewT]):
         if self.frame.run_path is not None:
             name = safe_text(self.frame.run_path.resolve().name)
         self.stem = f"{name}-{self.NAME}"
-        titles = {tab.name: f" {tab.key} {tab.title} " for tab in self.frame.tabs}
+        titles = {}
+        for tab in self.frame.tabs:
+            if tab.key.isdigit() or tab.name == self.NAME:  # those of letters have no room
+                titles[tab.name] = f" {tab.key} {tab.title} "
         if sum(map(len, titles.values())) + MIN_RUN_NAME + 2 > room:
             for tab in self.frame.tabs:
-                if tab.name != self.NAME:
+                if tab.name in titles and tab.name != self.NAME:
                     titles[tab.name] = f" {tab.key} "
         left = max(0, room - sum(map(len, titles.values())) - 3)
         name = fit(name, min(len(name), left), plain=self.plain)

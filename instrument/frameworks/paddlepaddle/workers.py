@@ -27,9 +27,7 @@ from profkit.instrument.loading.loaders import Loaders, Waiting
 from profkit.instrument.loading.sizes import BatchSizes, CountedSampler
 from profkit.instrument.loading.worker_loop import hook_worker_loop
 from profkit.instrument.rows import BatchTimes
-
-THREAD = "loader thread"
-"""The name under which batches of a loader without workers are recorded."""
+from profkit.vocab import LOADER_THREAD
 
 
 def _hook_workers(patches: Patches, books: Books) -> None:
@@ -125,16 +123,21 @@ def _take(loaders: Loaders, iterator: Any, waiting: Waiting | None) -> None:
 def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -> None:
     """Time the batches of a loader without workers: its thread makes them ahead of the loop."""
     finished: weakref.WeakKeyDictionary[Any, deque[BatchTimes]] = weakref.WeakKeyDictionary()
-    meter = LoopMeter(
-        lambda times, thread, fetcher: finished.setdefault(fetcher, deque()).append(times)
-    )
+
+    def keep(times: BatchTimes, thread: str, fetcher: Any) -> None:
+        finished.setdefault(fetcher, deque()).append(times)
+        pacer = loaders.recorder.pacer
+        if pacer is not None:
+            pacer.made(times)
+
+    meter = LoopMeter(keep)
 
     def take(iterator: Any, waiting: Waiting | None) -> None:
         made = finished.get(iterator._dataset_fetcher, deque())
         for _ in iterator._places[: len(made)]:
             times = made.popleft()
             if waiting is not None:
-                loaders.keep_queued(times, THREAD, waiting)
+                loaders.keep_queued(times, LOADER_THREAD, waiting)
 
     _hook_next(
         patches,

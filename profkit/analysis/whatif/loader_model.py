@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from profkit.analysis.columns import codes_of, durations, places_in, step_places
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exposed import INPUT_PIECES
-from profkit.vocab import LOADER_WORKER, Phase
+from profkit.vocab import LOADER_WORKER
 
 MAKING = INPUT_PIECES[:-1]
 """The pieces that make a batch; the last one is the time that it lies ready."""
@@ -88,12 +88,12 @@ class LoaderLine:
         return waits[warm:]
 
 
-def find_loader(spans: pa.Table, stated: object, used: Ints) -> LoaderLine | None:
+def find_loader(data: pa.Table, stated: object, used: Ints) -> LoaderLine | None:
     """Return how a rank's batches are made, or `None` if nobody timed the loader.
 
-    `stated` is the run's setting of how many batches each worker prefetches.
+    `data` are the rank's spans of that phase. `stated` is the run's setting of how many batches
+    each worker prefetches.
     """
-    data = spans.filter(pc.equal(spans["phase"], Phase.DATA.value))
     place, length = step_places(data, used), durations(data)
     piece = places_in(data["name"], INPUT_PIECES)
     sums = np.zeros((len(INPUT_PIECES), len(used)))

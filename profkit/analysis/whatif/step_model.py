@@ -134,7 +134,8 @@ def build_model(trace: Trace, basis: PhaseBasis) -> StepModel:
         raise ReplayError("the steps of the ranks have too little in common to be replayed")
     lines, walls = [], []
     steps_of, spans_of = split_ranks(basis.steps), split_ranks(basis.spans)
-    used_of, recorded = split_ranks(spans), split_ranks(trace.spans)
+    data = trace.spans.filter(pc.equal(trace.spans["phase"], Phase.DATA.value))
+    used_of, recorded = split_ranks(spans), split_ranks(data)
     nothing = spans.slice(0, 0)
     for rank in ranks:
         own_steps, own_spans = steps_of[rank], spans_of.get(rank, nothing)
@@ -191,9 +192,9 @@ def find_bounds(steps: pa.Table, spans: pa.Table, used: Ints) -> Ints:
     order = np.argsort(steps["step"].to_numpy())
     number = steps["step"].to_numpy()[order]
     start, end = steps["start_ns"].to_numpy()[order], steps["end_ns"].to_numpy()[order].copy()
-    outer = spans.filter(pc.equal(spans["depth"], pa.scalar(0, pa.int16())))
-    place = step_places(outer, number)
-    np.maximum.at(end, place[place >= 0], outer["end_ns"].to_numpy()[place >= 0])
+    place = step_places(spans, number)
+    outer = (place >= 0) & (spans["depth"].to_numpy() == 0)
+    np.maximum.at(end, place[outer], spans["end_ns"].to_numpy()[outer])
     begin = start.copy()
     begin[1:] = np.where(np.diff(number) == 1, np.maximum(start[1:], end[:-1]), start[1:])
     chosen = np.minimum(np.searchsorted(number, used), len(number) - 1)

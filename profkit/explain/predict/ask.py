@@ -12,6 +12,7 @@ from profkit.analysis.whatif.loader_model import MAKING
 from profkit.explain.explained import explain_sides
 from profkit.explain.predict.alone import ALONE
 from profkit.explain.predict.batches import ask_batch_size
+from profkit.explain.predict.faster import ask_faster
 from profkit.explain.predict.hybrid import ask_hybrid
 from profkit.explain.predict.job import Job, narrow, predict, unanswered
 from profkit.explain.predict.links import ask_link, ask_no_bubble, ask_overlap
@@ -19,6 +20,7 @@ from profkit.explain.predict.prediction import (
     AMP,
     BATCH,
     DALI,
+    FASTER,
     LINK,
     NO_BUBBLE,
     OVERLAP,
@@ -168,6 +170,7 @@ def ask_amp(job: Job, question: Question, base: Job | None) -> Prediction:
 
 
 _ANSWERS: Mapping[str, Callable[[Job, Question, Job | None], Prediction]] = {
+    FASTER: ask_faster,
     LINK: ask_link,
     OVERLAP: ask_overlap,
     NO_BUBBLE: ask_no_bubble,

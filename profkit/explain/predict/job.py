@@ -10,17 +10,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from profkit.analysis.costs import run_costs
 from profkit.analysis.device_times import PhaseClock, is_own
 from profkit.analysis.estimate import FEWEST_STEPS, USUAL_LEVEL, Estimate, Floats, estimate_ratios
 from profkit.analysis.notices import is_log
 from profkit.analysis.whatif.operations import ReplayError
 from profkit.analysis.whatif.step_model import StepModel, build_model
 from profkit.analysis.whatif.step_replay import replay
+from profkit.errors import UnreadableError
 from profkit.explain.earlier import spread_of_earlier
 from profkit.explain.evidence import Evidence
 from profkit.explain.predict.prediction import Prediction, Question
 from profkit.explain.slowness import DEVICE_SHARE, QUIET_SHARE, quiet_share, state_of
-from profkit.text import percent, plural
+from profkit.text import percent, plural, safe_text
+from profkit.trace import Trace
 
 WORST_REPLAY = 0.15
 """If the replayed run differs from the measured one by more than this share, nothing is said."""
@@ -120,6 +123,17 @@ class Job:
             self.samples,
             replay_error=self.replay_error,
         )
+
+
+def read_job(trace: Trace) -> Job:
+    """Return a run with its model; raise `UnreadableError` if none of its steps can be used."""
+    evidence = Evidence(trace, run_costs(trace))
+    if not evidence.costs.steps:
+        raise UnreadableError(
+            f"{safe_text(str(trace.path))}: no step can be used: all are warm-up, or differ from "
+            "the others; record more steps"
+        )
+    return open_job(evidence)
 
 
 def open_job(evidence: Evidence, *, with_earlier: bool = True) -> Job:

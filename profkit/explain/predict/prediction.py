@@ -10,7 +10,8 @@ from profkit.text import plural, significant
 
 WITHOUT, LINK, WORKERS, DALI, AMP = "without", "link", "workers", "dali", "amp"
 BATCH, RANKS, NO_BUBBLE, OVERLAP = "batch_size", "ranks", "no_bubble", "overlap"
-KINDS = (WITHOUT, LINK, WORKERS, DALI, AMP, BATCH, RANKS, NO_BUBBLE, OVERLAP)
+FASTER = "faster"
+KINDS = (WITHOUT, FASTER, LINK, WORKERS, DALI, AMP, BATCH, RANKS, NO_BUBBLE, OVERLAP)
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,14 @@ class Question:
     kind: str
     value: float = 0.0
     cause: str = ""
+    """The cause that is removed, or the phase that is faster."""
 
     @property
     def words(self) -> str:
         number = significant(self.value)
         return {
             WITHOUT: f"without {self.cause}",
+            FASTER: f"{self.cause} {number} times as fast",
             LINK: f"links {number} times as fast",
             WORKERS: f"{plural(int(self.value), 'loader worker')} per rank",
             DALI: "batches made by DALI on the GPU",

@@ -19,10 +19,8 @@ from typing import Any
 import numpy as np
 
 from profkit.analysis.config_join import HARMLESS, join_config
-from profkit.analysis.costs import run_costs
 from profkit.errors import ProfkitError
-from profkit.explain.evidence import Evidence
-from profkit.explain.predict.job import Job, open_job
+from profkit.explain.predict.job import Job, read_job
 from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WITHOUT, WORKERS, Prediction
 from profkit.trace import RunManifest, Trace
 from profkit.trace.folders import find_runs
@@ -214,8 +212,7 @@ def _manifest_of(run: Path) -> RunManifest | None:
 
 def open_run(run: Path) -> Job | None:
     try:
-        trace = Trace.open(run)
-        return open_job(Evidence(trace, run_costs(trace)))
+        return read_job(Trace.open(run))
     except (ProfkitError, OSError, ValueError):
         return None  # a damaged run scores nothing
 

@@ -124,7 +124,9 @@ def _largest_place(case: Case) -> tuple[Place, float]:
 def _describe_lines(case: Case) -> Iterator[str]:
     """Yield the line that takes longer there, if steps were captured on both sides."""
     found = slow_line.lines_of(case)
-    for change in found.lines if found is not None else ():
+    if found is None:
+        return
+    for change in found.lines:
         if change.phase == UNKNOWN and change.difference.value > 0:
             yield f"in captured steps, {slow_line.say(case, found, change)}"
             return

@@ -1,0 +1,29 @@
+"""A job whose steps are slowed by an experiment computes what the bare job does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profkit.analysis.experiments import slowed_steps, unlike_steps
+from profkit.analysis.selection import EXPERIMENT, steady_steps
+from profkit.instrument.experiments import LENGTH
+from profkit.trace import Trace
+from profkit.vocab import EXPERIMENT_SETTLES
+from tests.harmless.commands import PYTHON, run
+
+JOB = Path(__file__).parent / "jobs" / "sliced.py"
+
+
+def test_losses_are_equal_to_the_bit_and_slowed_steps_are_in_no_figure(tmp_path: Path) -> None:
+    bare = run([PYTHON, JOB], tmp_path, recorded=False)
+    asked = {"PROFKIT_EXPERIMENT": "forward"}
+    slowed = run([PYTHON, JOB], tmp_path, recorded=True, env=asked)
+    assert bare.code == slowed.code == 0, slowed.err
+    assert bare.out == slowed.out
+    trace = Trace.open(slowed.runs[0])
+    assert len(slowed_steps(trace.samples)["forward"]) == LENGTH
+    found = steady_steps(trace)
+    assert set(found.which[EXPERIMENT]) <= set(unlike_steps(trace.samples))
+    assert len(found.which[EXPERIMENT]) >= LENGTH
+    assert not set(found.steps) & set(unlike_steps(trace.samples))
+    assert len(unlike_steps(trace.samples)) == LENGTH + EXPERIMENT_SETTLES
