@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from profkit.instrument.collectives import Group, Message
+from profkit.instrument.collectives import Message
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.sent import Group
 
 torch = pytest.importorskip("torch")
 distributed = torch.distributed

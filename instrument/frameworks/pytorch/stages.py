@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import torch
 
+from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.base import Seams
-from profkit.instrument.frameworks.pytorch.collectives import CONTEXT, MOST_OPEN, GroupCalls
+from profkit.instrument.frameworks.pytorch.collectives import MOST_OPEN, GroupCalls
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.phases import Calls, ModelCalls
@@ -71,14 +72,14 @@ def hook_messages(patches: Patches, calls: GroupCalls) -> Callable[[], None]:
     def time(original: Function, *, lists: bool) -> Function:
         @functools.wraps(original)
         def send(*args: Any, **kwargs: Any) -> Any:
-            if CONTEXT.sends or torch.compiler.is_compiling():
+            if HERE.sends or torch.compiler.is_compiling():
                 return original(*args, **kwargs)
-            CONTEXT.sends = True
+            HERE.sends = True
             start = clock()
             try:
                 result = original(*args, **kwargs)
             finally:
-                CONTEXT.sends = False
+                HERE.sends = False
             if lists:
                 note(result, *args[1:], *kwargs.values())
             keep(start, result)
