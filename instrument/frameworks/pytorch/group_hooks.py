@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from profkit.clock import now_ns
-from profkit.instrument.collectives import COMPILED, HERE
+from profkit.instrument import collectives
+from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.pytorch.collectives import (
     HOOK_ID,
     MOST_OPEN,
@@ -23,7 +24,7 @@ from profkit.instrument.frameworks.pytorch.collectives import (
 from profkit.instrument.frameworks.pytorch.compiler import set_eval_frame, skip_code
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.guard import Patches, guarded, report_failure
-from profkit.instrument.sent import Group, Sent
+from profkit.instrument.sent import Group
 
 
 class HookedGroups:
@@ -44,7 +45,7 @@ class HookedGroups:
             self.remove(name)
         hooks: Any = GroupHooks(self._calls, name)
         if self._compiled is not None:
-            hooks = COMPILED.Hooks(self._compiled, hooks)
+            hooks = collectives.COMPILED.Hooks(self._compiled, hooks)
         self._groups[name] = group
         group.register_pre_hook(HOOK_ID, hooks.before)
         group.register_post_hook(HOOK_ID, hooks.after)
@@ -157,16 +158,13 @@ class GroupHooks:
     skip_code(before.__code__)
     skip_code(after.__code__)
 
-    def settled(self) -> tuple[Group, Iterator[int], dict[int, Sent]] | None:
-        """Return what the hooks in C know of a group: its ranks, numbers and open operations.
-
-        They do nothing for a group without a backend that blocks.
-        """
+    def settled(self) -> tuple[Group, Iterator[int]] | None:
+        """Return the ranks and numbers of a group whose backend blocks, for the hooks in C."""
         watched = self._watched
         group = None if watched is None else watched.blocking()
         if watched is None or group is None:
             return None
-        return group, self._calls.log.sequences[group.name], watched.open
+        return group, self._calls.log.sequences[group.name]
 
     def pair(self, op: str, other: int) -> tuple[Group, Iterator[int]]:
         """Return the two ranks of a message, and the numbers of messages between them."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from profkit.instrument.collectives import COMPILED, HERE, CallLog, Message
+from profkit.instrument import collectives
+from profkit.instrument.collectives import HERE, CallLog, Message
 from profkit.instrument.frameworks.pytorch.collectives import (
     GroupCalls,
     Watched,
@@ -75,7 +76,7 @@ def hook_waits(patches: Patches, log: CallLog, compiled: Any) -> None:
     work_type: Any = torch.distributed.Work
     original: Callable[..., Any] = work_type.wait
     if compiled is not None:
-        timed: Any = COMPILED.Wait(compiled, original)
+        timed: Any = collectives.COMPILED.Wait(compiled, original)
         patches.replace(work_type, "wait", lambda _: timed)
         return
     handles, clock, is_compiling = log.handles, log.clock, torch.compiler.is_compiling
