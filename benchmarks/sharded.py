@@ -54,6 +54,9 @@ STEPS, PROBED = 40, 4
 SETTLED = 2
 """A pipeline sends the shapes of its messages in its first steps."""
 UNKNOWN_GOAL, CLOSURE_GOAL = 0.05, 0.02
+COST_RANKS = (1, 2)
+Costs = Mapping[int, Mapping[str, Sequence[float]]]
+"""By the number of ranks, what `sharded_cost.py` printed: each median with its interval."""
 BEGIN, END = "<!-- sharded jobs -->", "<!-- end of sharded jobs -->"
 """The marks around the part of docs/accuracy.md that this script writes."""
 
@@ -105,8 +108,10 @@ def run(work: Path, cases: Sequence[str]) -> None:
     for case in cases:
         once(work / case / "bare", functools.partial(launch, case, recorded=False))
         once(work / case / "recorded", functools.partial(launch, case, recorded=True))
-    printed = start(torchrun(JOB.with_name("sharded_cost.py"), 2), "cost")
-    (work / "cost.json").write_text(printed.strip().splitlines()[-1], encoding="utf-8")
+    for ranks in COST_RANKS:
+        printed = start(torchrun(JOB.with_name("sharded_cost.py"), ranks), "cost")
+        found = printed.strip().splitlines()[-1]
+        (work / f"cost-{ranks}.json").write_text(found, encoding="utf-8")
 
 
 def results_of(folder: Path, ranks: int) -> list[dict[str, Any]]:
@@ -192,7 +197,7 @@ def compare_clocks(trace: Trace, results: Sequence[Mapping[str, Any]]) -> float:
     return max(found, key=abs)
 
 
-def as_markdown(scores: Sequence[Score], missing: Sequence[str], cost: Mapping[str, float]) -> str:
+def as_markdown(scores: Sequence[Score], missing: Sequence[str], costs: Costs) -> str:
     """Return the section of docs/accuracy.md."""
     head = (
         "| job | world | collectives seen | rows too many | steps with wrong bytes | not on all "
@@ -230,27 +235,30 @@ def as_markdown(scores: Sequence[Score], missing: Sequence[str], cost: Mapping[s
     )
     if missing:
         opening += f" Not run yet: {', '.join(missing)}."
-    return "\n\n".join(["## Sharded jobs", opening, "\n".join(lines), *say_cost(cost)])
+    return "\n\n".join(["## Sharded jobs", opening, "\n".join(lines), *say_costs(costs)])
 
 
-def say_cost(cost: Mapping[str, float]) -> Iterator[str]:
+def say_costs(costs: Costs) -> Iterator[str]:
     """Yield what a recorded collective costs, next to other ways to see it."""
-    if not cost:
+    if not costs:
         return
     yield (
-        "What is added to one `all_reduce` of 64 bytes over gloo on 2 ranks, by blocks of calls "
-        "that alternate in one process (`benchmarks/sharded_cost.py`): wall time, and processor "
-        "time of all threads. The goal is 1.5 us, which is 0.15 ms per step of 100 collectives. "
-        "Hooks that do nothing are the least that hooks of process groups can cost."
+        "What is added to one `all_reduce` of 64 bytes over gloo, by blocks of calls that "
+        "alternate in one process (`benchmarks/sharded_cost.py`): wall time, and processor "
+        "time of all threads, with 95 % intervals. The goal is 1.5 us, which is 0.15 ms per step "
+        "of 100 collectives. Hooks that do nothing are the least that hooks of process groups can "
+        "cost."
     )
-    head = "| call | clock | bare | profkit | torch's profiler | hooks that do nothing |"
-    lines = [head, "|" + "---|" * 6]
-    for kind in ("waits", "asynchronous"):
-        for clock in ("wall", "processor"):
-            bare = cost[f"{kind}_bare_{clock}_us"]
-            added = [cost[f"{kind}_{way}_{clock}_us"] for way in ("profkit", "profiler", "empty")]
-            cells = [kind, clock, f"{bare:.0f} us", *(f"{each:+.1f} us" for each in added)]
-            lines.append(f"| {' | '.join(cells)} |")
+    head = "| ranks | call | clock | bare | profkit | hooks that do nothing | torch's profiler |"
+    lines = [head, "|" + "---|" * 7]
+    for ranks, cost in costs.items():
+        for kind in ("waits", "asynchronous"):
+            for clock in ("wall", "processor"):
+                cells = [str(ranks), kind, clock, f"{cost[f'{kind}_bare_{clock}_us'][0]:.0f} us"]
+                for way in ("profkit", "empty", "profiler"):
+                    value, low, high = cost[f"{kind}_{way}_{clock}_us"]
+                    cells.append(f"{value:+.1f} us ({low:+.1f} to {high:+.1f})")
+                lines.append(f"| {' | '.join(cells)} |")
     yield "\n".join(lines)
 
 
@@ -258,9 +266,12 @@ def report(work: Path, cases: Sequence[str]) -> tuple[str, bool]:
     """Return the section of docs/accuracy.md, and true if all jobs that were run are right."""
     there = [case for case in cases if is_done(work / case / "recorded")]
     scores = [score(case, work) for case in there]
-    measured = work / "cost.json"
-    cost = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
-    section = as_markdown(scores, [case for case in cases if case not in there], cost)
+    costs = {}
+    for ranks in COST_RANKS:
+        measured = work / f"cost-{ranks}.json"
+        if measured.exists():
+            costs[ranks] = json.loads(measured.read_text(encoding="utf-8"))
+    section = as_markdown(scores, [case for case in cases if case not in there], costs)
     return section, all(each.is_right for each in scores)
 
 

@@ -30,6 +30,7 @@ def fsdp(
     late: dict[int, float] | None = None,
     members: Sequence[Sequence[int]] = ((0, 1),),
     slow: dict[tuple[int, ...], float] | None = None,
+    heavy: dict[tuple[str, int], float] | None = None,
 ) -> Iterator[Action]:
     """A step of FSDP: each module is gathered, computed, and in backward its gradients reduced."""
     (own,) = [tuple(group) for group in members if rank in group]
@@ -56,7 +57,7 @@ def fsdp(
             yield from (Wait(begin.key) for begin in waiting)
             if prefetch:
                 yield from following
-            yield Work(work)
+            yield Work(work + (heavy or {}).get((name, rank), 0.0))
             if not prefetch:
                 yield from following
             waiting = following
@@ -271,6 +272,36 @@ def longer(rank: int, more: float = 0.0) -> Iterator[Action]:
         yield action
         if isinstance(action, Phase) and action.name == "forward" and rank == 1:
             yield Work(more)
+
+
+HEAVY = {("blocks.1", 0): 6.0, ("blocks.1", 1): 6.0}
+"""A module that takes so many more ms in forward, and in backward, on both ranks."""
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_one_slow_module_is_named_in_both_directions(make: Make, prefetch: bool) -> None:
+    usual, slow = make(fsdp, prefetch=prefetch), make(fsdp, prefetch=prefetch, heavy=HEAVY)
+    found = causes(usual, slow)
+    assert set(found) == {"slow_module"}
+    assert cost_ms(found["slow_module"]) == pytest.approx(12.0, rel=0.15)
+    assert "blocks.1 computes 24" in found["slow_module"].evidence
+    assert "on all ranks" in found["slow_module"].evidence
+    assert causes(slow, usual)["slow_module"].is_gain
+
+
+def test_a_module_that_is_slow_on_one_rank_is_named_with_it(make: Make) -> None:
+    found = causes(make(fsdp), make(fsdp, heavy={("blocks.0", 1): 6.0}))
+    assert set(found) == {"slow_module"}
+    assert cost_ms(found["slow_module"]) == pytest.approx(12.0, rel=0.15)
+    assert "on 1 rank (1)" in found["slow_module"].evidence
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (1,)])
+def test_modules_that_all_become_slower_are_no_slow_module(
+    make: Make, ranks: tuple[int, ...]
+) -> None:
+    heavy = {(name, rank): 4.0 for name in MODULES for rank in ranks}
+    assert "slow_module" not in causes(make(fsdp), make(fsdp, heavy=heavy))
 
 
 def test_rows_of_the_exchange_add_up(make: Make) -> None:
