@@ -31,8 +31,9 @@ from typing import Any
 import pyarrow.compute as pc
 from sharded_launch import Page, command_line, is_done, once, record_into, start, torchrun
 
-from profkit.analysis.costs import run_costs
+from profkit.analysis.costs import RunCosts, run_costs
 from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.unknown_places import unknown_places
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 from profkit.trace.sharing import say_world
@@ -80,6 +81,8 @@ class Score:
     samples: float
     true_samples: int
     unknown: float
+    longest_unknown: str
+    """The place of most of that time, with its share of a step."""
     closure: float
     """The step of the recorder's clock next to that of the job's own, as a relative difference."""
     equal_losses: bool
@@ -164,9 +167,17 @@ def score(case: str, work: Path) -> Score:
         samples=float(costs.samples.mean()),
         true_samples=bare[0]["samples_per_step"],
         unknown=float(costs.parts[UNKNOWN].sum() / costs.wall_ns.sum()),
+        longest_unknown=name_longest(trace, costs),
         closure=compare_clocks(trace, recorded),
         equal_losses=bare_losses == [each["losses"] for each in recorded],
     )
+
+
+def name_longest(trace: Trace, costs: RunCosts) -> str:
+    """Return the place between two phases that most of the unknown time is at."""
+    place = unknown_places(trace.steps, trace.spans, costs.selection.steps)[0]
+    share = place.step_ns * costs.steps * costs.ranks / float(costs.wall_ns.sum())
+    return f"{place.after} to {place.before} ({share:.1%})"
 
 
 def recorded_steps(trace: Trace) -> list[int]:
@@ -201,9 +212,9 @@ def as_markdown(scores: Sequence[Score], missing: Sequence[str], costs: Costs) -
     """Return the section of docs/accuracy.md."""
     head = (
         "| job | world | collectives seen | rows too many | steps with wrong bytes | not on all "
-        "ranks | samples per step | unknown | clock | losses |"
+        "ranks | samples per step | unknown | most of it | clock | losses |"
     )
-    lines = [head, "|" + "---|" * 10]
+    lines = [head, "|" + "---|" * 11]
     for each in scores:
         share = f"{each.seen} of {each.probed}"
         cells = [
@@ -215,6 +226,7 @@ def as_markdown(scores: Sequence[Score], missing: Sequence[str], costs: Costs) -
             str(each.unmatched),
             f"{each.samples:g} of {each.true_samples}",
             f"{each.unknown:.1%}",
+            each.longest_unknown,
             f"{each.closure:+.2%}",
             "equal" if each.equal_losses else "differ",
         ]
@@ -228,7 +240,8 @@ def as_markdown(scores: Sequence[Score], missing: Sequence[str], costs: Costs) -
         "too. Control steps (recording off) are excluded. "
         "*Wrong bytes*: steps of a rank whose operations or bytes differ from the closed form. "
         f"*Unknown* (goal: at most {UNKNOWN_GOAL:.0%}) is the share of a step that no phase "
-        f"covers. *Clock* (goal: within {CLOSURE_GOAL:.0%}) is the recorded step compared with the "
+        "covers, and *most of it* the phases around the largest part of it. *Clock* (goal: within "
+        f"{CLOSURE_GOAL:.0%}) is the recorded step compared with the "
         f"job's own clock. Written {day}, Python {platform.python_version()}, torch "
         f"{metadata.version('torch')}, {os.cpu_count()} cores, load average {load:.1f} over the "
         "last 15 minutes. Not tested on several GPUs."

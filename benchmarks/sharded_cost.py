@@ -27,7 +27,7 @@ from profkit.instrument.frameworks.pytorch import FRAMEWORK
 from profkit.instrument.recorder import MemorySink, Recorder
 
 dist: Any = distributed  # some of its names are not exported
-ROUNDS, CALLS = 120, 60
+ROUNDS, CALLS, WARM_UP = 120, 60, 20
 ELEMENTS = 16
 HOOK_ID = 1
 CLOCKS = ("wall", "processor")
@@ -81,8 +81,10 @@ def time_block(*, waits: bool) -> tuple[float, float]:
     """Return the wall and the processor time of a call in us, which another rank joins."""
     tensor = torch.ones(ELEMENTS)
     dist.barrier()
-    start, processor = time.perf_counter(), time.process_time()
-    for _ in range(CALLS):
+    start = processor = 0.0
+    for number in range(WARM_UP + CALLS):
+        if number == WARM_UP:  # hooks are installed once per job, and here once per block
+            start, processor = time.perf_counter(), time.process_time()
         work: Any = dist.all_reduce(tensor, async_op=not waits)
         if not waits:
             work.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import itertools
 import json
 import time
@@ -62,7 +63,10 @@ def plain_step(model: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], float
 
 
 def fsdp2(mesh: Any, model: Model) -> Job:
-    from torch.distributed.fsdp import fully_shard
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:  # until torch 2.5
+        from torch.distributed._composable.fsdp import fully_shard
 
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -163,9 +167,12 @@ def pipeline(model: Model, per_rank: int) -> Job:
     count = world * per_rank
     blocks = [*model.blocks, *(Block() for _ in range(count - BLOCKS))]
     per, stages = -(-len(blocks) // count), []  # type: int, list[Any]
+    shapes: dict[str, Any] = {}
+    if inspect.signature(PipelineStage).parameters["input_args"].default is inspect.Parameter.empty:
+        shapes["input_args"] = torch.empty(BATCH // MICROBATCHES, WIDTH)  # until torch 2.5
     for number in range(rank, count, world):
         part = nn.Sequential(*blocks[number * per : (number + 1) * per])
-        stages.append(PipelineStage(part, number, count, cpu, group=mesh.get_group("pp")))
+        stages.append(PipelineStage(part, number, count, cpu, group=mesh.get_group("pp"), **shapes))
     schedule: Any
     if per_rank == 1:
         schedule = Schedule1F1B(stages[0], MICROBATCHES, loss_fn=nn.functional.mse_loss)

@@ -74,7 +74,7 @@ def _forward(places: Places, codes: Ints, spans: pa.Table, rank: int) -> _Parts:
     chosen, start = chosen[inside], start[inside]
     if not len(chosen):
         return _NOTHING
-    is_last = np.append(start[1:] != start[:-1], True)  # noqa: FBT003  # a part of numpy's
+    is_last = np.append(start[1:] != start[:-1], True)  # a part of numpy's
     following = np.append(waits.start[chosen][1:], 0)
     closes = np.where(is_last, ends[start], following)
     opens = np.minimum(waits.end[chosen], closes)
@@ -92,7 +92,7 @@ def _backward(places: Places, codes: Ints, spans: pa.Table, rank: int) -> _Parts
     chosen, start = chosen[inside], start[inside]
     if not len(chosen):
         return _NOTHING
-    is_first = np.append(True, start[1:] != start[:-1])  # noqa: FBT003  # as above
+    is_first = np.append(True, start[1:] != start[:-1])  # as above
     closes = found.start[chosen]
     opens = np.where(is_first, begins[start], np.append(0, closes[:-1]))
     return _Parts(codes[chosen], found.step[chosen], opens, closes)

@@ -24,8 +24,8 @@ from profkit.hangs.status import (
     read_statuses,
 )
 from profkit.instrument.collectives import CallLog, Message
-from profkit.instrument.sent import Group
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.sent import Group
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank
 from profkit.run.job import Job
