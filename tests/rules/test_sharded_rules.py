@@ -27,6 +27,7 @@ def fsdp(
     gather_ms: float = 2.0,
     sizes: dict[str, int] | None = None,
     parts: int = 1,
+    reduced_in: int = 1,
     late: dict[int, float] | None = None,
     members: Sequence[Sequence[int]] = ((0, 1),),
     slow: dict[tuple[int, ...], float] | None = None,
@@ -62,9 +63,12 @@ def fsdp(
                 yield from following
             waiting = following
             if around == "backward":
-                yield from both(
-                    Begin(f"{own}r{name}", "reduce_scatter", own, factor, "fsdp", name, 8 * MB)
-                )
+                size, length = 8 * MB // reduced_in, factor / reduced_in
+                if reduced_in > 1:
+                    length += 0.05
+                for part in range(reduced_in):
+                    key = f"{own}r{name}{part}"
+                    yield from both(Begin(key, "reduce_scatter", own, length, "fsdp", name, size))
         yield Phase()
     yield Work(1.0)
 
@@ -198,6 +202,16 @@ def test_many_tiny_collectives_are_named(make: Make) -> None:
     assert "exposed_communication" not in found
     assert "all_gather went from 8.0 calls" in found["tiny_collectives"].evidence
     assert causes(many, few)["tiny_collectives"].is_gain
+
+
+def test_small_collectives_of_several_operations_cost_what_all_of_them_do(make: Make) -> None:
+    few, many = make(fsdp), make(fsdp, parts=40, reduced_in=40)
+    found = causes(few, many)
+    assert "tiny_collectives" in found
+    assert "reduce_scatter went from 4.0 calls" in found["tiny_collectives"].evidence
+    (exchange,) = (row for row in explain(few, many).ledger.rows if row.name == "allreduce")
+    grown_ms = exchange.delta.value * explain(few, many).ledger.samples_per_step / MS
+    assert cost_ms(found["tiny_collectives"]) == pytest.approx(grown_ms, rel=0.15)
 
 
 def test_more_bytes_in_as_many_calls_are_not_tiny(make: Make) -> None:
