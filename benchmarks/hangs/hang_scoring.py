@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hang_plants import BOTH, BY_NAME, DEVELOPMENT, HEALTHY, HELD_OUT, PLANTS, lines_of
-from healthy_hours import read_kept, say
+from healthy_hours import BEGIN as HOURS_BEGIN
+from healthy_hours import END as HOURS_END
+from healthy_hours import read_kept, say, say_hours
 
 sys.path.append(str(Path(__file__).parents[1]))
 from slow_lines import replace_section
-
-from profkit.text import plural
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT, ACCURACY = DOCS / "hangs-accuracy.md", DOCS / "accuracy.md"
@@ -196,15 +196,14 @@ def _summary(results: list[dict[str, Any]]) -> Iterator[str]:
         yield f"| {title} | {goal} | {' | '.join(cells)} |"
     healthy = [result for result in results if result["plant"] == HEALTHY.name]
     quiet = sum(judge(result)["quiet"] is True for result in healthy)
-    hours = [job for job in read_kept() if job["code"] == 0]
-    trained = sum(job["trained_s"] for job in hours) / 3600
-    alarms = sum(len(job["alarms"]) for job in hours)
     yield ""
-    yield (
-        f"{quiet} of {len(healthy)} healthy jobs with long parts raised no alarm. Another "
-        f"{len(hours)} healthy jobs trained for {trained:.1f} hours and raised "
-        f"{plural(alarms, 'alarm')}; their goal is 0."
-    )
+    yield f"{quiet} of {len(healthy)} healthy jobs with long parts raised no alarm."
+    yield ""
+    yield HOURS_BEGIN
+    yield ""
+    yield say_hours()
+    yield ""
+    yield HOURS_END
 
 
 def _table(results: list[dict[str, Any]]) -> Iterator[str]:

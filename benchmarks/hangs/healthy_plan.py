@@ -13,6 +13,9 @@ EVALUATION, CHECKPOINT, COMPILE = "evaluation", "checkpoint", "compile"
 SHARE_OF_LIMIT = 0.6
 """A batch or a step takes at most this part of the limit: longer ones would stand still."""
 
+TIMES = 3
+"""Each kind of part comes so often in a job: most of its time it should train, not start."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -52,6 +55,7 @@ class Plan:
         kinds = [EVALUATION, EVALUATION, CHECKPOINT, CHECKPOINT]
         if framework == "torch":
             kinds.append(COMPILE)
+        kinds *= TIMES
         drawn.shuffle(kinds)
         parts, step = [], 0
         for kind in kinds:

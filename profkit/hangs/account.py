@@ -12,7 +12,7 @@ from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, read_events
 from profkit.hangs.status import FAILED, IMPORTED, RUNNING
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
-from profkit.hangs.words import as_json, say_verdict
+from profkit.hangs.words import as_json
 from profkit.text import duration, fold, safe_text
 from profkit.trace.manifest import RunManifest
 from profkit.vocab import RunState
@@ -150,7 +150,7 @@ def account_of_files(
         if not verdict.waits.open:
             headline, shown = "in the imported dumps, all collectives have ended", None
     elif verdict.kind is HangClass.RANK_DEAD and outlived_s(evidence, verdict.ranks) < limit_s:
-        state, headline = FINE, f"the job did not stand still; {say_verdict(verdict)}"
+        state, headline = FINE, f"the job did not stand still: {kind}"
     elif all(status.state != RUNNING for status in statuses) and not verdict.entered:
         state, headline, shown = FINE, "the job did not hang: all of its ranks have ended", None
     elif is_long and verdict.level is Level.NOTICE:

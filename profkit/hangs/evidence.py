@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from profkit.collectors._origins import Origins
 from profkit.errors import UnreadableError
+from profkit.hangs.fault_stacks import read_fault_stacks
 from profkit.hangs.processes import ENDED_STATES, GONE, STOPPED
 from profkit.hangs.status import (
     ENDED,
     FAILED,
     FOLDER,
     RUNNING,
-    STACK_SUFFIX,
-    SUFFIX,
     Frame,
     Status,
     Worker,
@@ -28,7 +25,6 @@ from profkit.hangs.status import (
 )
 from profkit.text import safe_text
 from profkit.trace.jsonfile import read_json
-from profkit.vocab import OWN_CODE, PYTHON_CODE
 
 HOST_SUFFIX = ".host.json"
 """Suffix of the file in which `profkit run` writes what it sees of the ranks on its host."""
@@ -48,12 +44,6 @@ TOGETHER_NS = 50_000_000
 FORCED = {-signal.SIGTERM: 2, -signal.SIGKILL: 1}
 """A launcher ends ranks with these signals, and begins with SIGTERM."""
 
-MOST_STACK_BYTES = 1_000_000
-_THREAD = re.compile(r"(?m)^(?:Current thread|Thread) 0x")
-_ORIGINS = Origins()
-_PYTHON = re.compile(r"/lib(64)?/python3[^/]*/(?!(site|dist)-packages/)")
-_LINE = re.compile(r'(?m)^  File "(.*)", line (\d+) in (.*)$')
-
 
 @dataclass(frozen=True)
 class Evidence:
@@ -69,6 +59,8 @@ class Evidence:
     """Ranks that have written nothing while others did."""
     native: frozenset[int] = frozenset()
     """Ranks whose stack comes from the fault handler, because no Python code could run."""
+    crashed: frozenset[int] = frozenset()
+    """Those of them whose stack was written as a signal ended them."""
     damaged: tuple[str, ...] = ()
     """Files that could not be read, and why."""
 
@@ -113,18 +105,16 @@ def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | 
     chosen = {rank: choose_status(found) for rank, found in sorted(by_rank.items())}
     newest = max([now_ns, *(status.written_ns for status in chosen.values())])
     silent = set()
-    native = set()
     for rank, status in chosen.items():
         late_s = max(SILENT_AFTER_S, status.limit_s / 2)
         if status.state == RUNNING and newest - status.written_ns > late_s * 1e9:
             silent.add(rank)
-        stack = read_fault_stack(folder, status) if status.state == RUNNING else ()
-        if stack:
-            native.add(rank)
-            chosen[rank] = dataclasses.replace(status, stack=stack)
+    reports = read_fault_stacks(folder, chosen)
     workers = tuple(read_workers(folder))
     for rank, status in chosen.items():
-        chosen[rank] = dataclasses.replace(status, workers=join_workers(status, workers))
+        stack = reports[rank].frames if rank in reports else status.stack
+        joined = join_workers(status, workers)
+        chosen[rank] = dataclasses.replace(status, stack=stack, workers=joined)
     world_size = max([max(chosen) + 1, *(status.world_size for status in statuses)])
     exit_codes = read_exit_codes(folder, chosen)
     return Evidence(
@@ -133,7 +123,8 @@ def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | 
         read_states(folder, chosen, exit_codes),
         exit_codes,
         frozenset(silent),
-        frozenset(native),
+        frozenset(reports),
+        frozenset(rank for rank, report in reports.items() if report.is_crash),
         tuple(damaged),
     )
 
@@ -238,31 +229,6 @@ def read_or_nothing(path: Path) -> dict[str, Any]:
         return read_json(path)
     except UnreadableError:
         return {}
-
-
-def read_fault_stack(folder: Path, status: Status) -> tuple[Frame, ...]:
-    """Return the stack of the main thread that the fault handler wrote, if it is newer."""
-    path = folder / status.file_name.replace(SUFFIX, STACK_SUFFIX)
-    try:
-        if path.stat().st_mtime_ns < status.written_ns or path.stat().st_size > MOST_STACK_BYTES:
-            return ()
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ()
-    last = _THREAD.split(text.rpartition("Timeout (")[2])[-1]
-    frames = []
-    for file, line, function in _LINE.findall(last):
-        if origin_of(file):
-            frames.append(Frame(file, function, int(line), origin_of(file)))
-    return tuple(frames)
-
-
-def origin_of(file: str) -> str:
-    """Return whose code a file of any machine is; empty for profkit's own."""
-    if "-packages/profkit/" in file:
-        return OWN_CODE if "-packages/profkit/workloads/" in file else ""
-    origin = _ORIGINS.of(file)
-    return PYTHON_CODE if origin == OWN_CODE and _PYTHON.search(file) else origin
 
 
 def read_workers(folder: Path) -> Iterator[tuple[str, Worker]]:

@@ -12,9 +12,9 @@ from enum import Enum
 from profkit.hangs import incidents
 from profkit.hangs.activity import WAITS_FOR_RANKS, Activity, Doing, find_activity
 from profkit.hangs.evidence import Evidence
-from profkit.hangs.processes import ENDED_STATES, STOPPED
+from profkit.hangs.missing import list_missing
 from profkit.hangs.status import RUNNING, Call, Status, plain_host
-from profkit.hangs.waits import Waits, died_waiting, find_failed, find_waits, say_ranks, timed_out
+from profkit.hangs.waits import Waits, died_waiting, find_failed, find_waits, timed_out
 
 LONG_FACTOR = 10
 """A part that is known to take long may show no life for so many limits before it is a hang."""
@@ -102,7 +102,9 @@ def judge(evidence: Evidence, now_ns: int | None = None, host: str = "") -> Verd
         evidence,
         activities,
         waits,
-        tuple(say_missing(evidence, waits, kind, culprits)),
+        tuple(
+            list_missing(evidence, activities, waits, culprits, is_meeting=kind is HangClass.STORE)
+        ),
         stood_ns / 1e9,
         waits.differing if kind in {HangClass.MISMATCH, HangClass.EVALUATION} else {},
     )
@@ -278,23 +280,3 @@ def may_take_long(
 def _idle_s(status: Status) -> float:
     """Return for how long the training thread has shown no life."""
     return max(0, status.written_ns - status.alive_ns) / 1e9
-
-
-def say_missing(
-    evidence: Evidence, waits: Waits, kind: HangClass, culprits: tuple[int, ...]
-) -> Iterable[str]:
-    yield from evidence.damaged
-    if evidence.missing:
-        who = say_ranks(evidence.missing)
-        yield f"{who}: no status file; collect the folders of all hosts"
-    for rank in sorted(evidence.silent.difference(evidence.native)):
-        state = evidence.states.get(rank, "?")
-        if state not in ENDED_STATES and state not in STOPPED:
-            yield f"rank {rank}: nothing since it fell silent; its host was not seen from outside"
-    unknown = [rank for rank, status in evidence.ranks.items() if not status.calls_from]
-    if len(evidence.ranks) > 1 and unknown and kind is not HangClass.STORE and not waits.open:
-        yield f"{say_ranks(unknown)}: no list of collectives"
-    for rank in culprits:
-        status = evidence.ranks.get(rank)
-        if status is not None and status.state == RUNNING and not status.stack:
-            yield f"rank {rank}: no stack"

@@ -94,6 +94,22 @@ def say_culprits(verdict: Verdict) -> Iterator[str]:
     if len(verdict.ranks) > MOST_RANKS:
         s = "s" if len(verdict.ranks) == MOST_RANKS + 1 else ""
         yield f"{say_ranks(verdict.ranks[MOST_RANKS:])} hold{s} up the job, too"
+    if verdict.evidence.crashed:
+        yield from say_failed(verdict)
+
+
+def say_failed(verdict: Verdict) -> Iterator[str]:
+    """Say how the first of the other ranks failed, as a rank crashed."""
+    for rank, status in verdict.evidence.ranks.items():
+        if status.state == FAILED and rank not in {*verdict.ranks, *verdict.waiting}:
+            yield say_rank(verdict, rank)
+            break
+
+
+def say_exchange(activity: Activity) -> str:
+    if activity.doing is Doing.COLLECTIVE:
+        return f", in {safe_text(activity.function)}"
+    return ""
 
 
 def say_difference(verdict: Verdict) -> Iterator[str]:
@@ -125,13 +141,11 @@ def say_rank(verdict: Verdict, rank: int) -> str:
     where = f" at step {status.steps:,}" if status.steps else " before its first step ended"
     if status.state == FAILED:
         return f"{who} ended with {safe_text(status.error)}{_place(verdict, rank, ' at ')}{where}"
-    if verdict.evidence.is_dead(rank):
-        end = say_end(status, verdict.evidence.exit_codes.get(rank))
-        return f"{who} {end}{where}{say_last_place(status)}"
+    end = say_end_of(verdict, rank)
+    if end:
+        return f"{who} {end}, last seen{where}{say_last_place(verdict, rank)}"
     if status.state != RUNNING:
         return f"{who} has ended, after {status.steps:,} steps"
-    if verdict.evidence.is_stopped(rank):
-        return f"{who} is stopped (state T, process {status.pid}){where}{say_last_place(status)}"
     activity = verdict.activities[rank]
     if verdict.kind is HangClass.STORE:
         verb = "has not joined them" if verdict.waiting else f"waits in {activity.function}"
@@ -146,6 +160,19 @@ def say_rank(verdict: Verdict, rank: int) -> str:
     details = [_place(verdict, rank, ""), *say_thread(status, activity)]
     said = list(filter(None, details))
     return f"{who} {verb}: {', '.join(said)}{say_workers(status)}" if said else f"{who} {verb}"
+
+
+def say_end_of(verdict: Verdict, rank: int) -> str:
+    """Return how a rank died, or that it is stopped; empty if it runs."""
+    evidence, status = verdict.evidence, verdict.evidence.ranks[rank]
+    if evidence.is_dead(rank):
+        place = ""
+        if rank in evidence.crashed:
+            place = _place(verdict, rank, " at ") + say_exchange(verdict.activities[rank])
+        return say_end(status, evidence.exit_codes.get(rank)) + place
+    if evidence.is_stopped(rank):
+        return f"is stopped (state T, process {status.pid})"
+    return ""
 
 
 def _place(verdict: Verdict, rank: int, before: str) -> str:
@@ -175,10 +202,10 @@ def say_end(status: Status, code: int | None) -> str:
     return f"was ended by {name} (process {status.pid})"
 
 
-def say_last_place(status: Status) -> str:
-    place = own_frame(status.stack, OWN_CODE)
-    if place is not None:
-        return f", last seen at {shown_name(place)}"
+def say_last_place(verdict: Verdict, rank: int) -> str:
+    place = own_frame(verdict.evidence.ranks[rank].stack, OWN_CODE)
+    if place is not None and rank not in verdict.evidence.crashed:
+        return f", at {shown_name(place)}"
     return ""
 
 
@@ -221,11 +248,15 @@ def say_level(verdict: Verdict) -> str:
 def as_json(verdict: Verdict) -> dict[str, Any]:
     """Return the verdict as JSON, with the unit in each key."""
     places = {}
-    for rank in sorted({*verdict.ranks, *verdict.waiting}):
+    shown = {*verdict.ranks, *verdict.waiting}
+    for rank, status in verdict.evidence.ranks.items():
+        if status.state == FAILED:
+            shown.add(rank)
+    for rank in sorted(shown):
         found = verdict.activities[rank].place if rank in verdict.activities else None
-        status = verdict.evidence.ranks.get(rank)
-        if status is not None and verdict.activities[rank].doing is Doing.DATA:
-            for worker in status.workers:
+        own = verdict.evidence.ranks.get(rank)
+        if own is not None and verdict.activities[rank].doing is Doing.DATA:
+            for worker in own.workers:
                 found = own_frame(worker.stack, OWN_CODE) or found
         if found is not None:
             place = {"file": found.file, "line": found.line, "function": found.function}

@@ -264,7 +264,7 @@ def test_a_rank_that_quits_explains_the_ends_of_the_others(
     verdict = read_account(run).verdict
     assert verdict is not None
     assert (verdict["class"], verdict["ranks"]) == ("rank dead", [3])
-    assert f"rank 3 {words} (process 1003) at step 55" in verdict["text"]
+    assert f"rank 3 {words} (process 1003), last seen at step 55" in verdict["text"]
 
 
 def test_a_rank_that_ended_unseen_explains_why_others_were_told_to_end(run: Path) -> None:
@@ -362,7 +362,9 @@ def test_the_rank_that_failed_explains_the_ends_of_the_others(run: Path) -> None
     replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
     account = read_account(run)
     assert account.state == FINE
-    assert "rank 3 ended with KeyError: 'cat' at train.py:12 resize" in account.headline
+    assert account.headline == "the job did not stand still: rank dead"
+    assert account.verdict is not None
+    assert "rank 3 ended with KeyError: 'cat' at train.py:12 resize" in account.verdict["text"]
 
 
 def test_a_process_with_the_number_of_a_rank_is_not_the_rank(run: Path) -> None:

@@ -255,7 +255,7 @@ def test_a_stopped_rank_and_a_dead_one() -> None:
     assert (stopped.kind, stopped.ranks) == (HangClass.RANK_STOPPED, (3,))
     dead = verdict_of(*waiting(0, 1, 2), rank(3, calls=calls(55, done=True)), states={3: ""})
     assert (dead.kind, dead.ranks) == (HangClass.RANK_DEAD, (3,))
-    assert "rank 3 is dead: its process 1003 is gone at step 55" in say_verdict(dead)
+    assert "rank 3 is dead: its process 1003 is gone, last seen at step 55" in say_verdict(dead)
 
 
 def test_the_rank_that_failed_first() -> None:

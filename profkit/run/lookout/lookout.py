@@ -165,6 +165,8 @@ class Lookout:
         with self._lock:
             if self._fault is not None and is_due:
                 self._fault.put_off()
+            if self._fault is not None and self._loop.recorder.step_index:
+                self._fault.enable()
             stands = self._follow_steps()
             if stands:
                 self._look_closely(with_calls=is_due)

@@ -1,0 +1,108 @@
+"""A rank that a signal ends leaves the line at which it was."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profkit.hangs.fault_stacks import read_fault_stack
+from profkit.hangs.status import STACK_SUFFIX, SUFFIX, Status
+
+BEGIN = """
+import os, sys, threading
+from pathlib import Path
+from profkit.run.lookout.fault_stack import FaultStack
+
+stack = FaultStack(Path(sys.argv[1]), 30.0)
+stack.open()
+thread = threading.Thread(target=stack.enable)
+thread.start()
+thread.join()
+"""
+CRASH = """
+def crash():
+    os.kill(os.getpid(), int(sys.argv[2]))
+crash()
+"""
+CHILD = """
+child = os.fork()
+if not child:
+    os.abort()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -6
+"""
+OWN = """
+import faulthandler
+assert not faulthandler.is_enabled()
+faulthandler.enable()
+assert faulthandler.is_enabled()
+"""
+
+
+def run_script(script: str, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", BEGIN + script, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV, signal.SIGFPE])
+def test_a_crash_writes_the_stack_and_ends_as_before(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    done = run_script(CRASH, tmp_path / "stack", int(number))
+    assert (done.returncode, done.stderr) == (-number, "")
+    text = (tmp_path / "stack").read_text()
+    assert text.startswith("Fatal Python error")
+    assert "in crash" in text
+
+
+def test_a_crash_of_a_child_is_not_one_of_the_rank(tmp_path: Path) -> None:
+    done = run_script(CHILD, tmp_path / "stack")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "stack").read_text() == ""
+
+
+def test_the_handler_of_the_job_wins(tmp_path: Path) -> None:
+    done = run_script(OWN + "stack.close()" + CRASH, tmp_path / "stack", int(signal.SIGABRT))
+    assert done.returncode == -signal.SIGABRT
+    assert "Fatal Python error" in done.stderr
+    assert not (tmp_path / "stack").exists()
+
+
+def test_a_rank_that_ended_well_has_no_handler(tmp_path: Path) -> None:
+    done = run_script("stack.close()" + CRASH, tmp_path / "stack", int(signal.SIGABRT))
+    assert (done.returncode, done.stderr) == (-signal.SIGABRT, "")
+    assert not (tmp_path / "stack").exists()
+
+
+MAIN = 'Thread 0x2 (most recent call first):\n  File "/job/train.py", line 8 in main\n'
+OTHER = '{} 0x1 (most recent call first):\n  File "/job/read.py", line 5 in load\n\n'
+FATAL = "Fatal Python error: Segmentation fault\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "crashed", "function"),
+    [
+        (FATAL + OTHER.format("Current thread") + MAIN, True, "load"),
+        (FATAL + OTHER.format("Thread") + MAIN, True, "main"),
+        ("Timeout (0:00:02)!\n" + OTHER.format("Current thread") + MAIN, False, "main"),
+        ("Timeout (0:00:02)!\n" + MAIN + FATAL + OTHER.format("Current thread"), True, "load"),
+    ],
+)
+def test_the_thread_that_crashed_is_chosen(
+    tmp_path: Path, text: str, crashed: bool, function: str
+) -> None:
+    status = Status(0, 1, "here", 7)
+    (tmp_path / status.file_name.replace(SUFFIX, STACK_SUFFIX)).write_text(text)
+    found = read_fault_stack(tmp_path, status)
+    assert found is not None
+    assert (found.is_crash, found.frames[0].function) == (crashed, function)
+
+
+@pytest.mark.parametrize("text", ["", "Fatal Python error: Aborted\n", "\0" * 50])
+def test_a_file_without_a_stack_says_nothing(tmp_path: Path, text: str) -> None:
+    status = Status(0, 1, "here", 7)
+    (tmp_path / status.file_name.replace(SUFFIX, STACK_SUFFIX)).write_text(text)
+    assert read_fault_stack(tmp_path, status) is None
