@@ -279,7 +279,7 @@ def report(work: Path, cases: Sequence[str]) -> tuple[str, bool]:
     """Return the section of docs/accuracy.md, and true if all jobs that were run are right."""
     there = [case for case in cases if is_done(work / case / "recorded")]
     scores = [score(case, work) for case in there]
-    costs = {}
+    costs: dict[int, Mapping[str, Sequence[float]]] = {}
     for ranks in COST_RANKS:
         measured = work / f"cost-{ranks}.json"
         if measured.exists():

@@ -186,11 +186,10 @@ class Score:
 
 def score(name: str, work: Path) -> Score:
     """Compare what `explain` says of a fault with the truth; the first cause must be the fault's."""
-    fault, runs = FAULTS[name], []
-    for side in ("base", "target"):
-        runs.append(Trace.open(find_runs(folder_of(work, name, side) / "runs")[0]))
+    fault, folders = FAULTS[name], [folder_of(work, name, side) for side in ("base", "target")]
+    base, target = (Trace.open(find_runs(folder / "runs")[0]) for folder in folders)
     causes = []
-    for cause in explain(*runs).causes:
+    for cause in explain(base, target).causes:
         if not cause.is_gain and cause.kind not in MAY_COME_TOO:
             causes.append(cause)
     is_right, cost_ms = not causes and not fault.kinds, None

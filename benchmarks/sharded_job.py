@@ -63,14 +63,13 @@ def plain_step(model: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], float
 
 
 def fsdp2(mesh: Any, model: Model) -> Job:
-    try:
-        from torch.distributed.fsdp import fully_shard
-    except ImportError:  # until torch 2.5
-        from torch.distributed._composable.fsdp import fully_shard
+    fsdp: Any = importlib.import_module("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):  # until torch 2.5
+        fsdp = importlib.import_module("torch.distributed._composable.fsdp")
 
     for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fsdp.fully_shard(block, mesh=mesh)
+    fsdp.fully_shard(model, mesh=mesh)
     blocks = BLOCKS * BLOCK_BYTES
     # A block is gathered for its forward and its backward, the root only once.
     expected = {

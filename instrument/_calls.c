@@ -25,7 +25,7 @@ static PyObject *now_ns;
 static PyObject *s_name, *s_inputs, *s_outputs, *s_root, *s_async_op, *s_work;
 static PyObject *s_nbytes, *s_dtype, *s_data_ptr, *s_append, *s_pop;
 static PyObject *s_step_index, *s_recording, *s_device, *s_version, *s_nests, *s_own, *s_noted;
-static PyObject *s_notes, *s_open_regions, *s_keep_rows, *s_keep, *s_depth, *s_thread;
+static PyObject *s_open_regions, *s_keep_rows, *s_keep, *s_depth, *s_thread;
 static PyObject *s_get_future, *s_add_done_callback, *s_by_address, *s_before, *s_after;
 static PyObject *s_settled, *s_pair, *s_allreduce;
 
@@ -36,7 +36,7 @@ static const struct { PyObject **place; const char *word; } WORDS[] = {
     {&s_data_ptr, "data_ptr"}, {&s_append, "append"}, {&s_pop, "pop"},
     {&s_step_index, "step_index"}, {&s_recording, "recording"}, {&s_device, "device"},
     {&s_version, "version"}, {&s_nests, "nests"}, {&s_own, "own"}, {&s_noted, "_noted"},
-    {&s_notes, "notes"}, {&s_open_regions, "open_regions"}, {&s_keep_rows, "keep_rows"},
+    {&s_open_regions, "open_regions"}, {&s_keep_rows, "keep_rows"},
     {&s_keep, "_keep"}, {&s_depth, "depth"}, {&s_thread, "thread"},
     {&s_get_future, "get_future"}, {&s_add_done_callback, "add_done_callback"},
     {&s_by_address, "by_address"}, {&s_before, "before"}, {&s_after, "after"},
@@ -149,6 +149,7 @@ typedef struct {
     PyObject *recorder, *append, *handles, *last, *in_flight, *dtypes, *microbatches;
     PyObject *clock; /* or NULL: the monotonic clock itself */
     Py_ssize_t most_open;
+    unsigned long long serial; /* of its kind, since the next one may be at the same address */
     Operation known[OPERATIONS];
 } Calls;
 
@@ -234,30 +235,62 @@ static PyObject *of_group(const Sent *sent, enum GroupField field)
 
 /* ---- rows ---- */
 
+/* Make a tuple; an item that is NULL could not be made. */
+static PyObject *make_row(PyObject *const *items, Py_ssize_t count)
+{
+    PyObject *row = PyTuple_New(count);
+    int failed = !row;
+    for (Py_ssize_t at = 0; row && at < count; at++) {
+        failed |= !items[at];
+        Py_XINCREF(items[at]);
+        PyTuple_SET_ITEM(row, at, items[at]);
+    }
+    if (failed) Py_CLEAR(row);
+    return row;
+}
+
+/* The `Nest` of this thread, which stays the same. */
+static PyObject *find_nest(const Calls *calls)
+{
+    static _Thread_local const Calls *nest_of;
+    static _Thread_local PyObject *nest;
+    static _Thread_local unsigned long long serial;
+    if (nest_of == calls && serial == calls->serial) return nest;
+    PyObject *nests = PyObject_GetAttr(calls->recorder, s_nests);
+    PyObject *found = nests ? PyObject_GetAttr(nests, s_own) : NULL;
+    Py_XDECREF(nests);
+    if (!found) return NULL;
+    Py_XSETREF(nest, found);
+    nest_of = calls;
+    serial = calls->serial;
+    return nest;
+}
+
 /* As `SpanRecorder.keep_inner`. */
 static int keep_inner(const Calls *calls, PyObject *name, long long start, long long end)
 {
-    PyObject *recorder = calls->recorder, *nests = NULL, *nest = NULL, *noted = NULL, *notes = NULL;
-    PyObject *thread = NULL, *step = NULL, *row = NULL, *rows = NULL, *open = NULL, *done = NULL;
+    PyObject *recorder = calls->recorder, *nest = find_nest(calls), *noted = NULL, *open_now = NULL;
+    PyObject *thread = NULL, *step = NULL, *row = NULL, *rows = NULL, *done = NULL;
     Py_ssize_t depth;
     int is_noted;
-    if (!(nests = PyObject_GetAttr(recorder, s_nests)) || !(nest = PyObject_GetAttr(nests, s_own))) goto ended;
-    if (read_size(nest, s_depth, &depth) < 0 || !(thread = PyObject_GetAttr(nest, s_thread))) goto ended;
+    if (!nest || read_size(nest, s_depth, &depth) < 0 || !(thread = PyObject_GetAttr(nest, s_thread))) goto ended;
     if (!(noted = PyObject_GetAttr(recorder, s_noted)) || (is_noted = PyObject_IsTrue(noted)) < 0) goto ended;
     if (is_noted) {
-        if (!(notes = PyObject_GetAttr(recorder, s_notes))) goto ended;
-        if (!(open = PyObject_CallMethodNoArgs(notes, s_open_regions))) goto ended;
-        depth += PyLong_AsSsize_t(open);
+        if (!(open_now = PyObject_CallMethodNoArgs(noted, s_open_regions))) goto ended;
+        depth += PyLong_AsSsize_t(open_now);
     }
     if (!(step = PyObject_GetAttr(recorder, s_step_index))) goto ended;
-    row = Py_BuildValue("(OOOnOLLOOOO)", step, s_allreduce, name, depth, thread, start, end, Py_None, Py_None, Py_None, Py_None);
+    PyObject *numbers[] = {PyLong_FromSsize_t(depth), PyLong_FromLongLong(start), PyLong_FromLongLong(end)};
+    PyObject *items[] = {step, s_allreduce, name, numbers[0], thread, numbers[1], numbers[2], Py_None, Py_None, Py_None, Py_None};
+    row = make_row(items, sizeof items / sizeof *items);
+    for (int at = 0; at < 3; at++) Py_XDECREF(numbers[at]);
     if (!row) goto ended;
     if (is_noted) {
         rows = PyList_New(1);
         if (!rows) goto ended;
         PyList_SET_ITEM(rows, 0, row);
         row = NULL;
-        done = PyObject_CallMethodOneArg(notes, s_keep_rows, rows);
+        done = PyObject_CallMethodOneArg(noted, s_keep_rows, rows);
     } else { /* a function of Python, which torch's compiler must not see */
         PyObject *compiler = PyObject_CallOneArg(calls->set_eval_frame, Py_None);
         if (!compiler) goto ended;
@@ -268,12 +301,9 @@ static int keep_inner(const Calls *calls, PyObject *name, long long start, long 
         Py_XDECREF(restored);
     }
 ended:
-    Py_XDECREF(nests);
-    Py_XDECREF(nest);
     Py_XDECREF(thread);
     Py_XDECREF(noted);
-    Py_XDECREF(notes);
-    Py_XDECREF(open);
+    Py_XDECREF(open_now);
     Py_XDECREF(step);
     Py_XDECREF(row);
     Py_XDECREF(rows);
@@ -289,10 +319,14 @@ static int end_sent(const Calls *calls, Sent *sent, int waited)
     sent->is_over = 1;
     int recording = is_true(calls->recorder, s_recording);
     if (recording <= 0) return recording;
-    PyObject *row = Py_BuildValue(
-        "(OOOOOOLLLOOOOOO)", of_group(sent, GROUP_NAME), sent->sequence, sent->op, PyTuple_GET_ITEM(sent->message, 0),
-        PyTuple_GET_ITEM(sent->message, 1), of_group(sent, GROUP_SIZE), sent->start_ns, sent->start_ns, now,
-        of_group(sent, GROUP_BACKEND), sent->step, Py_None, of_group(sent, GROUP_DIMENSION), sent->module, sent->microbatch);
+    PyObject *start = PyLong_FromLongLong(sent->start_ns), *end = PyLong_FromLongLong(now);
+    PyObject *items[] = {
+        of_group(sent, GROUP_NAME), sent->sequence, sent->op, PyTuple_GET_ITEM(sent->message, 0), PyTuple_GET_ITEM(sent->message, 1),
+        of_group(sent, GROUP_SIZE), start, start, end, of_group(sent, GROUP_BACKEND), sent->step, Py_None,
+        of_group(sent, GROUP_DIMENSION), sent->module, sent->microbatch};
+    PyObject *row = make_row(items, sizeof items / sizeof *items);
+    Py_XDECREF(start);
+    Py_XDECREF(end);
     if (!row) return -1;
     int failed = call_and_drop(calls->append, row);
     Py_DECREF(row);
@@ -805,6 +839,8 @@ static int initialise_calls(PyObject *self, PyObject *arguments, PyObject *names
                                      &given[11], &PyDict_Type, &given[12], &PyDict_Type, &given[13], &PyDict_Type, &given[14], &clock, &calls->most_open))
         return -1;
     for (int at = 0; at < 15; at++) Py_XSETREF(*places[at], or_none(given[at]));
+    static unsigned long long made;
+    calls->serial = ++made;
     Py_XSETREF(calls->clock, clock == now_ns ? NULL : or_none(clock));
     return read_operations(calls);
 }
@@ -870,6 +906,15 @@ static PyObject *bind_wait(PyObject *self, PyObject *work, PyObject *type)
     return self;
 }
 
+/* Its name and all else that it does not have are the original's. */
+static PyObject *get_of_wait(PyObject *self, PyObject *name)
+{
+    PyObject *found = PyObject_GenericGetAttr(self, name);
+    if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+    PyErr_Clear();
+    return PyObject_GetAttr(((Wait *)self)->original, name);
+}
+
 static int initialise_wait(PyObject *self, PyObject *arguments, PyObject *names)
 {
     Wait *wait = (Wait *)self;
@@ -916,7 +961,7 @@ static PyType_Slot hooks_slots[] = {
     {Py_tp_doc, "The two hooks of one group."}, {Py_tp_methods, hooks_methods}, {Py_tp_init, CAST(initialise_hooks)},
     {Py_tp_dealloc, CAST(release_hooks)}, {Py_tp_new, CAST(PyType_GenericNew)}, {0, NULL}};
 static PyType_Slot wait_slots[] = {
-    {Py_tp_doc, "`Work.wait`, timed."}, {Py_tp_members, wait_members}, {Py_tp_call, CAST(PyVectorcall_Call)}, {Py_tp_descr_get, CAST(bind_wait)},
+    {Py_tp_doc, "`Work.wait`, timed."}, {Py_tp_members, wait_members}, {Py_tp_call, CAST(PyVectorcall_Call)}, {Py_tp_descr_get, CAST(bind_wait)}, {Py_tp_getattro, CAST(get_of_wait)},
     {Py_tp_init, CAST(initialise_wait)}, {Py_tp_dealloc, CAST(release_wait)}, {Py_tp_new, CAST(PyType_GenericNew)}, {0, NULL}};
 
 #define MODULE "profkit.instrument._calls"
@@ -951,6 +996,7 @@ static int prepare(void)
         group_places[field] = name ? PySequence_Index(fields, name) : -1;
         Py_XDECREF(name);
         failed = group_places[field] < 0;
+        if (failed) PyErr_Format(PyExc_TypeError, "Group has no field '%s', which _calls.c reads", GROUP_FIELD_NAMES[field]);
     }
     Py_XDECREF(fields);
     Py_XDECREF(type);

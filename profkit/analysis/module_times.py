@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.columns import names_and_codes, rows_of_rank
 from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.exchange import Bools
 from profkit.analysis.exchange_places import Places
 from profkit.analysis.intervals import covered_each
 from profkit.vocab import Phase
@@ -103,7 +104,7 @@ def _phases(spans: pa.Table, phase: str) -> tuple[Ints, Ints]:
     return own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
 
 
-def _phase_of(times: Ints, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
+def _phase_of(times: Ints, begins: Ints, ends: Ints) -> tuple[Ints, Bools]:
     """Return the number of the last phase that begins before each time, and if it holds it."""
     if not len(begins):
         return np.zeros(len(times), dtype=np.int64), np.zeros(len(times), dtype=np.bool_)

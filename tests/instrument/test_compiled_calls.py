@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -42,8 +44,9 @@ class Recorded:
 
         self.sink = MemorySink()
         self.recorder = Recorder(self.sink)
-        parts = (self.sink.appender(name) for name in ("collectives", "samples"))
-        self.patches, _ = FRAMEWORK.install_inner(InnerBooks(self.recorder, *parts))
+        sink = self.sink
+        books = InnerBooks(self.recorder, sink.appender("collectives"), sink.appender("samples"))
+        self.patches, _ = FRAMEWORK.install_inner(books)
 
     def rows(self) -> list[Row]:
         """Return the rows of collectives without their times."""
@@ -171,7 +174,7 @@ def test_a_handle_that_nobody_waits_for_keeps_nothing_alive() -> None:
         recorded.patches.undo()
 
 
-def test_operations_have_the_times_of_their_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_have_the_times_of_their_call() -> None:
     recorded = Recorded()
     try:
         for _ in range(5):
@@ -182,3 +185,32 @@ def test_operations_have_the_times_of_their_call(monkeypatch: pytest.MonkeyPatch
             assert before <= row[6] == row[7] <= row[8] <= after
     finally:
         recorded.patches.undo()
+
+
+def test_a_wait_looks_as_the_one_that_it_times() -> None:
+    plain = distributed.Work.wait
+    recorded = Recorded()
+    try:
+        assert distributed.Work.wait is not plain
+        assert distributed.Work.wait.__name__ == plain.__name__
+        assert distributed.Work.wait.__wrapped__ is plain
+        work = distributed.all_reduce(torch.ones(1), async_op=True)
+        assert work.wait(timeout=dt.timedelta(seconds=60))
+        with pytest.raises(TypeError):
+            work.wait("never")
+    finally:
+        recorded.patches.undo()
+
+
+def test_compiled_calls_fail_at_import_if_a_field_of_groups_is_renamed() -> None:
+    program = (
+        "import collections\n"
+        "from profkit.instrument import sent\n"
+        "fields = ['ranks' if name == 'size' else name for name in sent.Group._fields]\n"
+        "sent.Group = collections.namedtuple('Group', fields)\n"
+        "import profkit.instrument._calls\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "Group has no field 'size', which _calls.c reads" in done.stderr

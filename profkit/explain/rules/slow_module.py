@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -63,9 +64,10 @@ def find(case: Case) -> Cause | None:
         return None
     if abs(found.others_ns) > MAX_OTHERS_SHARE * found.cost_ns.value:
         return None
-    takes, rows = {}, [Phase.FORWARD.value, Phase.BACKWARD.value]
+    takes: Mapping[str, float] = {}
+    rows = [Phase.FORWARD.value, Phase.BACKWARD.value]
     if len(found.ranks) < len(after.ranks):
-        takes = dict(all_of(*EXPLAINS))
+        takes = all_of(*EXPLAINS)
         rows.append(Phase.ALLREDUCE.value)
     return Cause(
         "slow_module",
