@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import names_and_codes, rows_of_rank
+from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.exchange import Bools
 from profkit.analysis.exchange_places import Places
 from profkit.analysis.intervals import covered_each
 from profkit.vocab import Phase
