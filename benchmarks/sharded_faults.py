@@ -185,7 +185,7 @@ class Score:
 
 
 def score(name: str, work: Path) -> Score:
-    """Compare what `explain` says of a fault with the truth; the first cause must be the fault's."""
+    """Compare what `explain` says of a fault with the truth; its cause must come first."""
     fault, folders = FAULTS[name], [folder_of(work, name, side) for side in ("base", "target")]
     base, target = (Trace.open(find_runs(folder / "runs")[0]) for folder in folders)
     causes = []
@@ -219,8 +219,8 @@ def as_markdown(scores: Sequence[Score]) -> str:
         "in a launch without profkit that trains both in turn, step by step. "
         "Held-out faults have another model, rank or dimension. "
         f"There, pairs without a fault differ by up to {max(noise_ms, default=0.0):.1f} ms: the "
-        f"true costs are not known more exactly. {os.cpu_count()} cores, load average {load:.1f} over "
-        "the last 15 minutes."
+        f"true costs are not known more exactly. {os.cpu_count()} cores, load average {load:.1f} "
+        "over the last 15 minutes."
     )
     return "\n\n".join(["## Faults of sharded jobs", opening, say_goals(scores), "\n".join(lines)])
 

@@ -1,8 +1,9 @@
 """A small sharded job with one planted fault, for torchrun; it knows no profiler.
 
 Layers sleep in place of computing, so that a machine with few cores has the same truth. Each rank
-writes the lengths of its steps, by its own clock, into `--out`. With `--versus OPTIONS`, every other
-step is one of a second job with these options besides: both are in the same state of the machine.
+writes the lengths of its steps, by its own clock, into `--out`. With `--versus OPTIONS`, every
+other step is one of a second job with these options besides, so that both meet the same state of
+the machine.
 """
 
 from __future__ import annotations
