@@ -159,7 +159,7 @@ def test_deepspeed_says_its_dimensions_once_it_communicates(
     # DeepSpeed's own functions make a group if there is none: `missing` fails the test's facts.
     groups = SimpleNamespace(_get_data_parallel_group=missing, mpu=None, _WORLD_GROUP=None)
     world = SimpleNamespace(WORLD=Fake("0", 4, 2))
-    monkeypatch.setattr(libraries.torch.distributed, "group", world)
+    monkeypatch.setattr(torch.distributed, "group", world)
     monkeypatch.setitem(sys.modules, libraries.DEEPSPEED, groups)
     comm = SimpleNamespace(cdb=None)
     monkeypatch.setitem(sys.modules, "deepspeed.comm.comm", comm)
