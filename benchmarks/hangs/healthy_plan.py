@@ -16,6 +16,9 @@ SHARE_OF_LIMIT = 0.6
 TIMES = 3
 """Each kind of part comes so often in a job: most of its time it should train, not start."""
 
+BUSY = (0.01, 0.02, 0.1)
+"""Processors must be free for several jobs at once: one that gets none does stand still."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -74,7 +77,7 @@ class Plan:
             drawn.randint(20, 80),
             step + drawn.randint(20, 60),
             tuple(parts),
-            drawn.choice((0.02, 0.1, 0.5)),
+            drawn.choice(BUSY),
             *(drawn.choice(((0.0, 0.0), (long_s, 0.0), (long_s, long_s))) for _ in range(2)),
         )
 

@@ -141,8 +141,8 @@ class Trainer:
 
     def wait_for_other(self) -> None:
         timer = threading.Timer(0.014, self.wake)
-        timer.start()
         with self.queue_lock, COST:
+            timer.start()  # while the lock is held, so that it cannot wake us too early
             self.queue_lock.wait()  # planted: lock
 
     def wake(self) -> None:

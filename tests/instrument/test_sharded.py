@@ -146,6 +146,17 @@ def test_samples_count_once_per_data_parallel_rank(recorded: Any, kind: str, wor
     assert say_world(trace.manifest.world_size, trace.manifest.config) == f"2 ranks ({world})"
 
 
+@pytest.mark.parametrize("kind", ["pp", "ddp"])
+def test_the_layout_of_a_short_job_is_known(tmp_path: Path, kind: str) -> None:
+    """It is described when the job ends, and by then has destroyed its groups."""
+    made = launch(tmp_path, kind, recorded=True, options=("--steps", "2"))
+    assert made.trace is not None
+    assert not made.trace.sharing.why
+    for rank in made.trace.ranks:
+        assert rank.manifest is not None
+        assert "parallel" in rank.manifest.config
+
+
 @pytest.mark.parametrize("kind", ["pp", "interleaved"])
 def test_microbatches_of_the_same_batches_again_are_no_batches(tmp_path: Path, kind: str) -> None:
     made = launch(tmp_path, kind, recorded=True, options=("--again", "2"))

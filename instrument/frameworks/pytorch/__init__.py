@@ -23,7 +23,7 @@ from profkit.instrument.frameworks.pytorch.functional import hook_functional
 from profkit.instrument.frameworks.pytorch.group_hooks import hook_each_group
 from profkit.instrument.frameworks.pytorch.group_methods import hook_methods
 from profkit.instrument.frameworks.pytorch.identity import describe_loader
-from profkit.instrument.frameworks.pytorch.layout import hook_meshes
+from profkit.instrument.frameworks.pytorch.layout import hook_end_of_groups, hook_meshes
 from profkit.instrument.frameworks.pytorch.optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks.pytorch.phases import hook_backward, hook_modules
 from profkit.instrument.frameworks.pytorch.stages import (
@@ -56,6 +56,7 @@ def install(seams: Seams) -> Patches:
     if looks:
         looks.append(hook_stages(patches, seams, models, exchanges))
         looks[-1]()
+        hook_end_of_groups(patches, models.models)
     hook_backward(patches, seams, exchanges, models.nesting)
     hook_optimizers(patches, seams)
     hook_scaler(patches, seams)

@@ -16,6 +16,7 @@ import torch
 
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.identity import Facts
+from profkit.instrument.models import TrainedModels
 from profkit.vocab import MODEL_DIMENSIONS
 
 DATA_WORDS: Final = frozenset(
@@ -68,6 +69,8 @@ class Layout:
         """The job's first pipeline: its schedule, and which of the stages this rank has."""
         self.library: tuple[dict[str, int], DataRank] | None = None
         """The dimensions and the samples of this rank, if a library has laid out the job."""
+        self.kept: Facts = {}
+        """What was known when the job destroyed its groups."""
 
     def note_mesh(self, mesh: Any) -> None:
         """Remember the dimensions of a mesh, if it has names and this rank is in it."""
@@ -258,9 +261,32 @@ def hook_meshes(patches: Patches, look: Callable[[], None]) -> None:
     patches.replace(mesh_type, "__init__", wrap)
 
 
+def hook_end_of_groups(patches: Patches, models: TrainedModels) -> None:
+    """Describe the layout before torch forgets it: a short job is described after that."""
+    c10d: Any = torch.distributed.distributed_c10d
+
+    def keep() -> None:
+        if torch.distributed.is_initialized():
+            LAYOUT.kept = LAYOUT.describe(models.alive, torch.distributed.get_world_size())
+
+    keep = guarded("layout", keep, None)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def update_default_group(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if group is None:
+                keep()
+            return original(group, *args, **kwargs)
+
+        return update_default_group
+
+    if hasattr(c10d, "_update_default_pg"):
+        patches.replace(c10d, "_update_default_pg", wrap)
+
+
 def describe_layout(models: list[Any]) -> Mapping[str, Any]:
     """Return the facts of the job's layout, once its ranks have met."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
-        return {}
+        return LAYOUT.kept
     return LAYOUT.describe(models, distributed.get_world_size())
