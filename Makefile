@@ -17,8 +17,9 @@ check:  ## lint, format, types, import contracts
 test:  ## all tests
 	$(RUN) pytest
 
-contracts:  ## the hooks with the oldest supported torch, the V100's and the newest; minutes for each
+contracts:  ## the hooks with the oldest supported torch, the V100's and the newest, and with Megatron and DeepSpeed; minutes for each
 	for version in $(TORCHES); do .ci/contracts $$version || exit 1; done
+	.ci/libraries
 
 systems:  ## every reference system in every framework, alone and on two ranks, fp32 and mixed precision
 	PROFKIT_ALL_SYSTEMS=1 $(RUN) pytest tests/workloads/test_systems.py

@@ -31,8 +31,9 @@ from typing import Any
 import pyarrow.compute as pc
 from sharded_launch import Page, command_line, is_done, once, record_into, start, torchrun
 
-from profkit.analysis.costs import run_costs
+from profkit.analysis.costs import RunCosts, run_costs
 from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.unknown_places import unknown_places
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 from profkit.trace.sharing import say_world
@@ -54,6 +55,9 @@ STEPS, PROBED = 40, 4
 SETTLED = 2
 """A pipeline sends the shapes of its messages in its first steps."""
 UNKNOWN_GOAL, CLOSURE_GOAL = 0.05, 0.02
+COST_RANKS = (1, 2)
+Costs = Mapping[int, Mapping[str, Sequence[float]]]
+"""By the number of ranks, what `sharded_cost.py` printed: each median with its interval."""
 BEGIN, END = "<!-- sharded jobs -->", "<!-- end of sharded jobs -->"
 """The marks around the part of docs/accuracy.md that this script writes."""
 
@@ -77,6 +81,8 @@ class Score:
     samples: float
     true_samples: int
     unknown: float
+    longest_unknown: str
+    """The place of most of that time, with its share of a step."""
     closure: float
     """The step of the recorder's clock next to that of the job's own, as a relative difference."""
     equal_losses: bool
@@ -105,8 +111,10 @@ def run(work: Path, cases: Sequence[str]) -> None:
     for case in cases:
         once(work / case / "bare", functools.partial(launch, case, recorded=False))
         once(work / case / "recorded", functools.partial(launch, case, recorded=True))
-    printed = start(torchrun(JOB.with_name("sharded_cost.py"), 2), "cost")
-    (work / "cost.json").write_text(printed.strip().splitlines()[-1], encoding="utf-8")
+    for ranks in COST_RANKS:
+        printed = start(torchrun(JOB.with_name("sharded_cost.py"), ranks), "cost")
+        found = printed.strip().splitlines()[-1]
+        (work / f"cost-{ranks}.json").write_text(found, encoding="utf-8")
 
 
 def results_of(folder: Path, ranks: int) -> list[dict[str, Any]]:
@@ -159,9 +167,17 @@ def score(case: str, work: Path) -> Score:
         samples=float(costs.samples.mean()),
         true_samples=bare[0]["samples_per_step"],
         unknown=float(costs.parts[UNKNOWN].sum() / costs.wall_ns.sum()),
+        longest_unknown=name_longest(trace, costs),
         closure=compare_clocks(trace, recorded),
         equal_losses=bare_losses == [each["losses"] for each in recorded],
     )
+
+
+def name_longest(trace: Trace, costs: RunCosts) -> str:
+    """Return the place between two phases that most of the unknown time is at."""
+    place = unknown_places(trace.steps, trace.spans, costs.selection.steps)[0]
+    share = place.step_ns * costs.steps * costs.ranks / float(costs.wall_ns.sum())
+    return f"{place.after} to {place.before} ({share:.1%})"
 
 
 def recorded_steps(trace: Trace) -> list[int]:
@@ -192,13 +208,13 @@ def compare_clocks(trace: Trace, results: Sequence[Mapping[str, Any]]) -> float:
     return max(found, key=abs)
 
 
-def as_markdown(scores: Sequence[Score], missing: Sequence[str], cost: Mapping[str, float]) -> str:
+def as_markdown(scores: Sequence[Score], missing: Sequence[str], costs: Costs) -> str:
     """Return the section of docs/accuracy.md."""
     head = (
         "| job | world | collectives seen | rows too many | steps with wrong bytes | not on all "
-        "ranks | samples per step | unknown | clock | losses |"
+        "ranks | samples per step | unknown | most of it | clock | losses |"
     )
-    lines = [head, "|" + "---|" * 10]
+    lines = [head, "|" + "---|" * 11]
     for each in scores:
         share = f"{each.seen} of {each.probed}"
         cells = [
@@ -210,6 +226,7 @@ def as_markdown(scores: Sequence[Score], missing: Sequence[str], cost: Mapping[s
             str(each.unmatched),
             f"{each.samples:g} of {each.true_samples}",
             f"{each.unknown:.1%}",
+            each.longest_unknown,
             f"{each.closure:+.2%}",
             "equal" if each.equal_losses else "differ",
         ]
@@ -223,34 +240,38 @@ def as_markdown(scores: Sequence[Score], missing: Sequence[str], cost: Mapping[s
         "too. Control steps (recording off) are excluded. "
         "*Wrong bytes*: steps of a rank whose operations or bytes differ from the closed form. "
         f"*Unknown* (goal: at most {UNKNOWN_GOAL:.0%}) is the share of a step that no phase "
-        f"covers. *Clock* (goal: within {CLOSURE_GOAL:.0%}) is the recorded step compared with the "
+        "covers, and *most of it* the phases around the largest part of it. *Clock* (goal: within "
+        f"{CLOSURE_GOAL:.0%}) is the recorded step compared with the "
         f"job's own clock. Written {day}, Python {platform.python_version()}, torch "
         f"{metadata.version('torch')}, {os.cpu_count()} cores, load average {load:.1f} over the "
         "last 15 minutes. Not tested on several GPUs."
     )
     if missing:
         opening += f" Not run yet: {', '.join(missing)}."
-    return "\n\n".join(["## Sharded jobs", opening, "\n".join(lines), *say_cost(cost)])
+    return "\n\n".join(["## Sharded jobs", opening, "\n".join(lines), *say_costs(costs)])
 
 
-def say_cost(cost: Mapping[str, float]) -> Iterator[str]:
+def say_costs(costs: Costs) -> Iterator[str]:
     """Yield what a recorded collective costs, next to other ways to see it."""
-    if not cost:
+    if not costs:
         return
     yield (
-        "What is added to one `all_reduce` of 64 bytes over gloo on 2 ranks, by blocks of calls "
-        "that alternate in one process (`benchmarks/sharded_cost.py`): wall time, and processor "
-        "time of all threads. The goal is 1.5 us, which is 0.15 ms per step of 100 collectives. "
-        "Hooks that do nothing are the least that hooks of process groups can cost."
+        "What is added to one `all_reduce` of 64 bytes over gloo, by blocks of calls that "
+        "alternate in one process (`benchmarks/sharded_cost.py`): wall time, and processor "
+        "time of all threads, with 95 % intervals. The goal is 1.5 us, which is 0.15 ms per step "
+        "of 100 collectives. Hooks that do nothing are the least that hooks of process groups can "
+        "cost."
     )
-    head = "| call | clock | bare | profkit | torch's profiler | hooks that do nothing |"
-    lines = [head, "|" + "---|" * 6]
-    for kind in ("waits", "asynchronous"):
-        for clock in ("wall", "processor"):
-            bare = cost[f"{kind}_bare_{clock}_us"]
-            added = [cost[f"{kind}_{way}_{clock}_us"] for way in ("profkit", "profiler", "empty")]
-            cells = [kind, clock, f"{bare:.0f} us", *(f"{each:+.1f} us" for each in added)]
-            lines.append(f"| {' | '.join(cells)} |")
+    head = "| ranks | call | clock | bare | profkit | hooks that do nothing | torch's profiler |"
+    lines = [head, "|" + "---|" * 7]
+    for ranks, cost in costs.items():
+        for kind in ("waits", "asynchronous"):
+            for clock in ("wall", "processor"):
+                cells = [str(ranks), kind, clock, f"{cost[f'{kind}_bare_{clock}_us'][0]:.0f} us"]
+                for way in ("profkit", "empty", "profiler"):
+                    value, low, high = cost[f"{kind}_{way}_{clock}_us"]
+                    cells.append(f"{value:+.1f} us ({low:+.1f} to {high:+.1f})")
+                lines.append(f"| {' | '.join(cells)} |")
     yield "\n".join(lines)
 
 
@@ -258,9 +279,12 @@ def report(work: Path, cases: Sequence[str]) -> tuple[str, bool]:
     """Return the section of docs/accuracy.md, and true if all jobs that were run are right."""
     there = [case for case in cases if is_done(work / case / "recorded")]
     scores = [score(case, work) for case in there]
-    measured = work / "cost.json"
-    cost = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
-    section = as_markdown(scores, [case for case in cases if case not in there], cost)
+    costs: dict[int, Mapping[str, Sequence[float]]] = {}
+    for ranks in COST_RANKS:
+        measured = work / f"cost-{ranks}.json"
+        if measured.exists():
+            costs[ranks] = json.loads(measured.read_text(encoding="utf-8"))
+    section = as_markdown(scores, [case for case in cases if case not in there], costs)
     return section, all(each.is_right for each in scores)
 
 

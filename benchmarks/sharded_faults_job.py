@@ -1,7 +1,9 @@
 """A small sharded job with one planted fault, for torchrun; it knows no profiler.
 
 Layers sleep in place of computing, so that a machine with few cores has the same truth. Each rank
-writes the lengths of its steps, by its own clock, into `--out`.
+writes the lengths of its steps, by its own clock, into `--out`. With `--versus OPTIONS`, every
+other step is one of a second job with these options besides, so that both meet the same state of
+the machine.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,14 +57,14 @@ MODELS: dict[str, type[Layer]] = {"attention": Attention, "mlp": Layer}
 
 
 class Batches(IterableDataset):  # type: ignore[type-arg]  # of tensors
-    """Batches of one length."""
+    """Batches of these lengths in turn."""
 
-    def __init__(self, count: int, length: int, width: int) -> None:
-        self._count, self._shape = count, (BATCH, length, width)
+    def __init__(self, count: int, lengths: list[int], width: int) -> None:
+        self._count, self._lengths, self._width = count, lengths, width
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        for _ in range(self._count):
-            yield torch.randn(self._shape)
+        for _, length in zip(range(self._count), itertools.cycle(self._lengths), strict=False):
+            yield torch.randn(BATCH, length, self._width)
 
 
 class Model(nn.Module):
@@ -158,7 +161,7 @@ JOBS: dict[str, Callable[[argparse.Namespace, list[Layer]], Step]] = {
 }
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=sorted(JOBS))
     parser.add_argument("--out", type=Path, required=True)
@@ -177,25 +180,43 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--reshard", action="store_true", help="drop weights after forward")
     parser.add_argument("--units", choices=["layers", "one", "small"], default="layers")
     parser.add_argument("--prefetch", action=argparse.BooleanOptionalAction, default=False)
-    return parser.parse_args()
+    parser.add_argument("--slow-rank", type=int, help="the layer is slow on this rank alone")
+    parser.add_argument("--versus", default="", help="options of the second job")
+    return parser.parse_args(arguments)
+
+
+class Job:
+    """A job as its options say, on this rank."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        rank = dist.get_rank()
+        is_odd = rank == options.odd_rank % dist.get_world_size()
+        torch.manual_seed(1)
+        make = MODELS[options.model]
+        layers = [make(options.width, options.sleep_ms) for _ in range(options.layers)]
+        if options.slow_rank in (None, rank):
+            layers[options.slow_layer].sleep_s += options.slow_layer_ms / 1e3
+        self.length = options.odd_length if is_odd else LENGTH
+        self._late_s = options.late_ms / 1e3 if is_odd else 0.0
+        self._train = JOBS[options.kind](options, layers)
+
+    def step(self, x: torch.Tensor) -> None:
+        if self._late_s:
+            time.sleep(self._late_s)
+        self._train(x)
 
 
 def main() -> None:
     options = parse()
     torch.set_num_threads(1)
-    torch.manual_seed(1)
     dist.init_process_group("gloo")
-    is_odd = dist.get_rank() == options.odd_rank % dist.get_world_size()
-    make = MODELS[options.model]
-    layers = [make(options.width, options.sleep_ms) for _ in range(options.layers)]
-    layers[options.slow_layer].sleep_s += options.slow_layer_ms / 1e3
-    step = JOBS[options.kind](options, layers)
-    length = options.odd_length if is_odd else LENGTH
+    jobs = [Job(options)]
+    if options.versus:
+        jobs.append(Job(parse([*sys.argv[1:], *options.versus.split()])))
+    batches = Batches(options.steps, [job.length for job in jobs], options.width)
     starts = [time.monotonic_ns()]
-    for x in DataLoader(Batches(options.steps, length, options.width), batch_size=None):
-        if options.late_ms and is_odd:
-            time.sleep(options.late_ms / 1e3)
-        step(x)
+    for x, job in zip(DataLoader(batches, batch_size=None), itertools.cycle(jobs), strict=False):
+        job.step(x)
         starts.append(time.monotonic_ns())
     lengths = [end - start for start, end in itertools.pairwise(starts)]
     options.out.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import itertools
 import json
 import time
@@ -62,11 +63,13 @@ def plain_step(model: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], float
 
 
 def fsdp2(mesh: Any, model: Model) -> Job:
-    from torch.distributed.fsdp import fully_shard
+    fsdp: Any = importlib.import_module("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):  # until torch 2.5
+        fsdp = importlib.import_module("torch.distributed._composable.fsdp")
 
     for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fsdp.fully_shard(block, mesh=mesh)
+    fsdp.fully_shard(model, mesh=mesh)
     blocks = BLOCKS * BLOCK_BYTES
     # A block is gathered for its forward and its backward, the root only once.
     expected = {
@@ -163,9 +166,12 @@ def pipeline(model: Model, per_rank: int) -> Job:
     count = world * per_rank
     blocks = [*model.blocks, *(Block() for _ in range(count - BLOCKS))]
     per, stages = -(-len(blocks) // count), []  # type: int, list[Any]
+    shapes: dict[str, Any] = {}
+    if inspect.signature(PipelineStage).parameters["input_args"].default is inspect.Parameter.empty:
+        shapes["input_args"] = torch.empty(BATCH // MICROBATCHES, WIDTH)  # until torch 2.5
     for number in range(rank, count, world):
         part = nn.Sequential(*blocks[number * per : (number + 1) * per])
-        stages.append(PipelineStage(part, number, count, cpu, group=mesh.get_group("pp")))
+        stages.append(PipelineStage(part, number, count, cpu, group=mesh.get_group("pp"), **shapes))
     schedule: Any
     if per_rank == 1:
         schedule = Schedule1F1B(stages[0], MICROBATCHES, loss_fn=nn.functional.mse_loss)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,25 +11,11 @@ from typing import Any, NamedTuple
 
 from profkit.clock import Clock, now_ns
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Append, Event
+from profkit.instrument.rows import Append
+from profkit.instrument.sent import Group, Here, Sent
 from profkit.vocab import Phase
 
 _ALLREDUCE = Phase.ALLREDUCE.value
-
-
-class Group(NamedTuple):
-    """The ranks that take part. With `blocks`, a call returns only with its result."""
-
-    name: str
-    size: int
-    backend: str
-    blocks: bool
-    members: tuple[int, ...] = ()
-    """Its ranks in the job; empty if they are not known."""
-    peer: int | None = None
-    """The other rank, if the group is the two ranks of a message."""
-    dimension: str | None = None
-    """The dimension of the job's device mesh that the group connects, if it is known."""
 
 
 class Message(NamedTuple):
@@ -58,38 +44,15 @@ MOST_ENTERED = 32
 """Collectives that a process remembers, to be compared with other ranks after a hang."""
 
 
-@dataclass(eq=False, slots=True)
-class Sent:
-    """A collective that a process has entered."""
+Sending: type[Sent] = Sent
+HERE = Here()
+COMPILED: Any = None
+"""The module with the hot path in C, if profkit was installed with a compiler."""
 
-    group: Group
-    op: str
-    message: tuple[int, str]
-    """Its bytes and the type of its elements, as in `Message`."""
-    sequence: int
-    step: int
-    start_ns: int
-    mark: Event | None
-    is_over: bool = False
-    is_sync: bool = False
-    """True if its call returns only when it has ended: all of it is exposed."""
-    ends_with_wait: bool = False
-    """True if the end is known only by the wait for it."""
-    address: int = 0
-    """Where its result will be, if the job may wait for that instead of a handle."""
-    module: str | None = None
-    microbatch: int | None = None
+with contextlib.suppress(ImportError):
+    from profkit.instrument import _calls
 
-
-class Quiet(threading.local):
-    """Marks threads inside a call that makes rows of its own, so that calls in it make none."""
-
-    inside = False
-    sent_ns = 0
-    """The time of the first collective called inside, since a caller set this to 0."""
-
-
-QUIET = Quiet()
+    Sending, HERE, COMPILED = _calls.Sent, _calls.Here(), _calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +106,7 @@ class CallLog:
         numbers = self.sequences if group.peer is None else self.pairs
         sequence = next(numbers[group.name])
         step = self.recorder.step_index
-        sent = Sent(group, op, message, sequence, step, self.clock(), mark)
+        sent = Sending(group, op, message, sequence, step, self.clock(), mark)
         self.last.append(sent)
         return sent
 

@@ -188,6 +188,9 @@ SKIPPED_STEP: Final = "skipped step"
 PIPELINE_MESSAGES: Final = "messages"
 """Name of the span in which a pipeline lists messages and hands them over."""
 
+PIPELINE_BATCHES: Final = "microbatches"
+"""Name of the span in which a pipeline divides a batch, or joins what came of its parts."""
+
 EXPOSED: Final = "exposed"
 """Name of the span in which nothing but the exchange went on."""
 

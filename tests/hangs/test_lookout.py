@@ -23,8 +23,9 @@ from profkit.hangs.status import (
     Status,
     read_statuses,
 )
-from profkit.instrument.collectives import CallLog, Group, Message
+from profkit.instrument.collectives import CallLog, Message
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.sent import Group
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank
 from profkit.run.job import Job

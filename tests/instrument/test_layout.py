@@ -156,9 +156,10 @@ def test_megatron_says_its_dimensions_and_who_shares_samples(
 def test_deepspeed_says_its_dimensions_once_it_communicates(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    groups = SimpleNamespace(
-        _get_data_parallel_group=lambda: Fake("0", 4, 2), _get_model_parallel_group=missing
-    )
+    # DeepSpeed's own functions make a group if there is none: `missing` fails the test's facts.
+    groups = SimpleNamespace(_get_data_parallel_group=missing, mpu=None, _WORLD_GROUP=None)
+    world = SimpleNamespace(WORLD=Fake("0", 4, 2))
+    monkeypatch.setattr(torch.distributed, "group", world)
     monkeypatch.setitem(sys.modules, libraries.DEEPSPEED, groups)
     comm = SimpleNamespace(cdb=None)
     monkeypatch.setitem(sys.modules, "deepspeed.comm.comm", comm)
@@ -169,6 +170,26 @@ def test_deepspeed_says_its_dimensions_once_it_communicates(
     facts = layout.describe([], 4)
     assert facts["parallel"] == {"dp": 4}
     assert facts["data_parallel"] == {"size": 4, "rank": 2, "by": "DeepSpeed"}
+    groups._WORLD_GROUP = Fake("3", 4, 2)  # it makes a clone, which sends all of its own
+    libraries.note_libraries()
+    assert layout.dimensions == {"0": "dp", "3": "dp"}
+
+
+def test_deepspeed_asks_the_topology_that_a_job_gives_it(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = SimpleNamespace(
+        get_data_parallel_group=lambda: Fake("1", 2, 1),
+        get_model_parallel_group=lambda: Fake("2", 4, 3),
+    )
+    groups = SimpleNamespace(mpu=topology)
+    monkeypatch.setitem(sys.modules, libraries.DEEPSPEED, groups)
+    comm = SimpleNamespace(cdb=SimpleNamespace(is_initialized=lambda: True))
+    monkeypatch.setitem(sys.modules, "deepspeed.comm.comm", comm)
+    libraries.note_libraries()
+    facts = layout.describe([], 8)
+    assert facts["parallel"] == {"dp": 2, "tp": 4}
+    assert facts["data_parallel"] == {"size": 2, "rank": 1, "by": "DeepSpeed"}
 
 
 def test_a_library_that_has_other_names_says_nothing(

@@ -215,6 +215,14 @@ def test_each_microbatch_has_a_forward_and_a_backward(
 
 
 @pytest.mark.parametrize("kind", ["pp", "interleaved"])
+def test_dividing_a_batch_into_microbatches_is_other(recorded: Any, kind: str) -> None:
+    rows = [row for row in recorded(kind).trace.spans.to_pylist() if row["step"] == 5]
+    for rank in range(2):
+        own = [row for row in rows if row["rank"] == rank and row["phase"] == "other"]
+        assert {(row["name"], row["depth"]) for row in own} == {("microbatches", 0)}
+
+
+@pytest.mark.parametrize("kind", ["pp", "interleaved"])
 def test_spans_of_a_pipeline_do_not_overlap(recorded: Any, kind: str) -> None:
     trace = recorded(kind).trace
     for rank in range(2):

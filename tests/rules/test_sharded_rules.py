@@ -27,9 +27,11 @@ def fsdp(
     gather_ms: float = 2.0,
     sizes: dict[str, int] | None = None,
     parts: int = 1,
+    reduced_in: int = 1,
     late: dict[int, float] | None = None,
     members: Sequence[Sequence[int]] = ((0, 1),),
     slow: dict[tuple[int, ...], float] | None = None,
+    heavy: dict[tuple[str, int], float] | None = None,
 ) -> Iterator[Action]:
     """A step of FSDP: each module is gathered, computed, and in backward its gradients reduced."""
     (own,) = [tuple(group) for group in members if rank in group]
@@ -56,14 +58,17 @@ def fsdp(
             yield from (Wait(begin.key) for begin in waiting)
             if prefetch:
                 yield from following
-            yield Work(work)
+            yield Work(work + (heavy or {}).get((name, rank), 0.0))
             if not prefetch:
                 yield from following
             waiting = following
             if around == "backward":
-                yield from both(
-                    Begin(f"{own}r{name}", "reduce_scatter", own, factor, "fsdp", name, 8 * MB)
-                )
+                size, length = 8 * MB // reduced_in, factor / reduced_in
+                if reduced_in > 1:
+                    length += 0.05
+                for part in range(reduced_in):
+                    key = f"{own}r{name}{part}"
+                    yield from both(Begin(key, "reduce_scatter", own, length, "fsdp", name, size))
         yield Phase()
     yield Work(1.0)
 
@@ -199,6 +204,16 @@ def test_many_tiny_collectives_are_named(make: Make) -> None:
     assert causes(many, few)["tiny_collectives"].is_gain
 
 
+def test_small_collectives_of_several_operations_cost_what_all_of_them_do(make: Make) -> None:
+    few, many = make(fsdp), make(fsdp, parts=40, reduced_in=40)
+    found = causes(few, many)
+    assert "tiny_collectives" in found
+    assert "reduce_scatter went from 4.0 calls" in found["tiny_collectives"].evidence
+    (exchange,) = (row for row in explain(few, many).ledger.rows if row.name == "allreduce")
+    grown_ms = exchange.delta.value * explain(few, many).ledger.samples_per_step / MS
+    assert cost_ms(found["tiny_collectives"]) == pytest.approx(grown_ms, rel=0.15)
+
+
 def test_more_bytes_in_as_many_calls_are_not_tiny(make: Make) -> None:
     sizes = dict.fromkeys(MODULES, 32 * MB)
     assert "tiny_collectives" not in causes(make(fsdp), make(fsdp, sizes=sizes))
@@ -271,6 +286,36 @@ def longer(rank: int, more: float = 0.0) -> Iterator[Action]:
         yield action
         if isinstance(action, Phase) and action.name == "forward" and rank == 1:
             yield Work(more)
+
+
+HEAVY = {("blocks.1", 0): 6.0, ("blocks.1", 1): 6.0}
+"""A module that takes so many more ms in forward, and in backward, on both ranks."""
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_one_slow_module_is_named_in_both_directions(make: Make, prefetch: bool) -> None:
+    usual, slow = make(fsdp, prefetch=prefetch), make(fsdp, prefetch=prefetch, heavy=HEAVY)
+    found = causes(usual, slow)
+    assert set(found) == {"slow_module"}
+    assert cost_ms(found["slow_module"]) == pytest.approx(12.0, rel=0.15)
+    assert "blocks.1 computes 24" in found["slow_module"].evidence
+    assert "on all ranks" in found["slow_module"].evidence
+    assert causes(slow, usual)["slow_module"].is_gain
+
+
+def test_a_module_that_is_slow_on_one_rank_is_named_with_it(make: Make) -> None:
+    found = causes(make(fsdp), make(fsdp, heavy={("blocks.0", 1): 6.0}))
+    assert set(found) == {"slow_module"}
+    assert cost_ms(found["slow_module"]) == pytest.approx(12.0, rel=0.15)
+    assert "on 1 rank (1)" in found["slow_module"].evidence
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (1,)])
+def test_modules_that_all_become_slower_are_no_slow_module(
+    make: Make, ranks: tuple[int, ...]
+) -> None:
+    heavy = {(name, rank): 4.0 for name in MODULES for rank in ranks}
+    assert "slow_module" not in causes(make(fsdp), make(fsdp, heavy=heavy))
 
 
 def test_rows_of_the_exchange_add_up(make: Make) -> None:

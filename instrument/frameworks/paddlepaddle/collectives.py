@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from paddle.base import core
 
-from profkit.instrument.collectives import CallLog, Group, Sent
+from profkit.instrument.collectives import CallLog
 from profkit.instrument.frameworks.paddlepaddle.layout import (
     find_dimension,
     group_of,
@@ -21,6 +21,7 @@ from profkit.instrument.frameworks.paddlepaddle.layout import (
 )
 from profkit.instrument.frameworks.paddlepaddle.tracing import is_traced
 from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.sent import Group, Sent
 
 BLOCKING: Final = frozenset({"gloo"})
 """Backends whose collectives have ended when the call returns, also one that does not wait."""

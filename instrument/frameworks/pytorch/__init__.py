@@ -15,6 +15,7 @@ from profkit.instrument.collectives import CallLog
 from profkit.instrument.frameworks.base import Books, Framework, Seams
 from profkit.instrument.frameworks.pytorch.collectives import GroupCalls
 from profkit.instrument.frameworks.pytorch.compilations import CALLBACKS, hook_compiler
+from profkit.instrument.frameworks.pytorch.compiled import compile_calls
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges, hook_ddp
 from profkit.instrument.frameworks.pytorch.device import CudaDevice, on_device
 from profkit.instrument.frameworks.pytorch.flight import dump_flight
@@ -25,7 +26,11 @@ from profkit.instrument.frameworks.pytorch.identity import describe_loader
 from profkit.instrument.frameworks.pytorch.layout import hook_end_of_groups, hook_meshes
 from profkit.instrument.frameworks.pytorch.optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks.pytorch.phases import hook_backward, hook_modules
-from profkit.instrument.frameworks.pytorch.stages import hook_messages, hook_stages
+from profkit.instrument.frameworks.pytorch.stages import (
+    hook_batches,
+    hook_messages,
+    hook_stages,
+)
 from profkit.instrument.frameworks.pytorch.units import hook_units
 from profkit.instrument.frameworks.pytorch.waits import (
     hook_buffers,
@@ -75,14 +80,16 @@ def _hook_exchange(patches: Patches, books: Books, looks: list[Callable[[], None
         looks.append(hook_functional(patches, calls, starts=not has_hooks))
         looks.append(hook_units(patches))
         looks.append(hook_messages(patches, calls))
+        looks.append(hook_batches(patches, books.recorder))
+        compiled = compile_calls(calls)
         if has_hooks:  # torch 2.15 and later
-            hook_each_group(patches, calls)
+            hook_each_group(patches, calls, compiled)
         else:
             hook_methods(patches, calls)
         hook_meshes(patches, calls.look)
         calls.look()
         hook_coalescing(patches, calls)
-        hook_waits(patches, log)
+        hook_waits(patches, log, compiled)
         hook_buffers(patches, log)
     return hook_ddp(patches, books, sequences)
 

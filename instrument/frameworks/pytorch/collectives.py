@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 
-from profkit.instrument.collectives import CallLog, Group, Sent
+from profkit.instrument.collectives import HERE, CallLog
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.libraries import note_libraries
 from profkit.instrument.frameworks.pytorch.observed_group import size_of
 from profkit.instrument.guard import report_failure
+from profkit.instrument.sent import Group, Sent
 from profkit.vocab import Phase
 
 _ALLREDUCE: Final = Phase.ALLREDUCE.value
@@ -106,6 +106,17 @@ class Watched:
             found = self._groups[key] = group
         return found
 
+    def blocking(self) -> Group | None:
+        """Return the ranks of an operation on any device, if its backend blocks."""
+        backends = {*self._backends.values()} or {self._group.backend}
+        if len(backends) > 1 or not backends <= BLOCKING:
+            return None
+        return self.group(next(iter(self._backends), ""), "", -1)
+
+    def pair(self, op: str, other: int) -> Group:
+        """Return the sender and the receiver of a message on any device."""
+        return self.group(next(iter(self._backends), ""), op, other)
+
     def _pair(self, group: Group, op: str, other: int) -> Group:
         """Return the sender and the receiver of a message as a group of their own.
 
@@ -120,30 +131,6 @@ class Watched:
         )
 
 
-class Unfinished(threading.local):
-    """The operations of this thread whose handle the caller does not have yet."""
-
-    work: Any = None
-    """The handle of a call that waits, until it does. torch would make a new one otherwise."""
-    coalesced: list[Sent] | None = None
-    """The operations that the device begins together, since torch collects them."""
-
-
-UNFINISHED = Unfinished()
-
-
-class Context(threading.local):
-    """The context in which this thread hands operations over."""
-
-    module: str | None = None
-    """The module of FSDP whose weights or gradients it sends now."""
-    sends = False
-    """True in a pipeline's function whose whole time is exchange."""
-
-
-CONTEXT = Context()
-
-
 class GroupCalls:
     """Makes rows of what process groups do, from the hooks before and after each operation."""
 
@@ -151,7 +138,7 @@ class GroupCalls:
         self.log = log
         self.looks = looks
         """Called when the job has imported something since the last operation."""
-        self._dtypes: dict[Any, str] = {}
+        self.dtypes: dict[Any, str] = {}
         self.by_address = False
         """True if the job may wait for operations without a handle."""
         self.in_flight: dict[int, Sent] = {}
@@ -184,16 +171,16 @@ class GroupCalls:
         if tensors:
             first = tensors[0]
             device, dtype = first.device.type, first.dtype
-            name = self._dtypes.get(dtype, "")
+            name = self.dtypes.get(dtype, "")
             if not name:
-                name = self._dtypes[dtype] = str(dtype).removeprefix("torch.")
+                name = self.dtypes[dtype] = str(dtype).removeprefix("torch.")
             for tensor in tensors:
                 size += size_of(tensor) if tensor.is_sparse else tensor.nbytes
         group = watched.group(device, op, root)
         if operation.is_part:
             size *= group.size
         sent = self.log.begin(group, op, (size, name))
-        sent.module = CONTEXT.module
+        sent.module = HERE.module
         if self.microbatches and op in ("send", "recv"):
             sent.microbatch = self.microbatches.pop(tensors[0].data_ptr(), None)
         return sent
@@ -201,8 +188,8 @@ class GroupCalls:
     def end(self, sent: Sent, work: Any, *, is_async: bool) -> None:
         """Note that an operation was handed over; its end is known when somebody has waited."""
         group = sent.group
-        if not group.blocks and UNFINISHED.coalesced is not None:
-            UNFINISHED.coalesced.append(sent)
+        if not group.blocks and HERE.coalesced is not None:
+            HERE.coalesced.append(sent)
         elif work is None:
             self.log.end(sent, waited=True)
         elif not is_async:
@@ -213,7 +200,7 @@ class GroupCalls:
                 if len(self.in_flight) >= MOST_OPEN:  # mostly those whose handles were waited for
                     self.in_flight.clear()
                 self.in_flight[sent.address] = sent
-            if group.peer is not None and group.blocks and not CONTEXT.sends:
+            if group.peer is not None and group.blocks and not HERE.sends:
                 # It wakes threads of the backend, which may take the processor.
                 log = self.log
                 log.recorder.keep_inner(_ALLREDUCE, sent.op, sent.start_ns, log.clock())
@@ -221,7 +208,7 @@ class GroupCalls:
 
     def _await(self, sent: Sent, work: Any) -> None:
         """Record an operation when the job has waited for it."""
-        handles, before = self.log.handles, UNFINISHED.work
+        handles, before = self.log.handles, HERE.work
         held, missed = handles.get(id(before), (None, None))
         if missed is not None and missed.is_sync:  # nobody waited for it
             del handles[id(before)]
@@ -231,7 +218,7 @@ class GroupCalls:
             handles[id(work)] = work, sent
         else:
             _remember(handles, work, sent)
-        UNFINISHED.work = work
+        HERE.work = work
 
     def follow(self, sent: Sent, work: Any) -> None:
         """Record an operation when its result is there, or else when the job has waited for it."""

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from profkit.instrument.buckets import COMPLETES_WHEN_DONE, Bucket, BucketLog
-from profkit.instrument.collectives import QUIET
+from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.base import Books, note_unmeasured
 from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
@@ -183,15 +183,15 @@ def _timed_hook(hook: Hook, log: BucketLog, *, follows: bool) -> Hook:
     @functools.wraps(hook)
     def timed(state: Any, bucket: Any) -> Any:
         opened = begin(bucket)
-        before = QUIET.inside
-        QUIET.inside, QUIET.sent_ns = True, 0  # collectives called inside belong to this bucket
+        before = HERE.inside
+        HERE.inside, HERE.sent_ns = True, 0  # collectives called inside belong to this bucket
         try:
             future = hook(state, bucket)
         finally:
-            QUIET.inside = before
+            HERE.inside = before
         if opened is not None:
             # A hook may average or compress the gradients before it sends them.
-            opened.start_ns = QUIET.sent_ns or opened.start_ns
+            opened.start_ns = HERE.sent_ns or opened.start_ns
             if follows:
                 follow(future, opened)
         return future

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from profkit.instrument.collectives import QUIET, Sent
+from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.pytorch.collectives import (
     OPERATIONS,
     GroupCalls,
@@ -23,6 +23,7 @@ from profkit.instrument.frameworks.pytorch.collectives import (
     describe_group,
 )
 from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.sent import Sent
 
 _MODULE = "torch.distributed._functional_collectives"
 
@@ -107,14 +108,14 @@ def _wrap_start(
 
     @functools.wraps(original)
     def start(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or QUIET.inside:
+        if is_compiling() or HERE.inside:
             return original(*args, **kwargs)
         sent = begin(args, kwargs)
-        QUIET.inside = True  # some of these functions call each other
+        HERE.inside = True  # some of these functions call each other
         try:
             result = original(*args, **kwargs)
         finally:
-            QUIET.inside = False
+            HERE.inside = False
         if sent is not None:
             finish(sent, result)
         return result

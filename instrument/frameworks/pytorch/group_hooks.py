@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from profkit.clock import now_ns
-from profkit.instrument.collectives import QUIET
+from profkit.instrument import collectives
+from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.pytorch.collectives import (
     HOOK_ID,
     MOST_OPEN,
@@ -23,6 +24,7 @@ from profkit.instrument.frameworks.pytorch.collectives import (
 from profkit.instrument.frameworks.pytorch.compiler import set_eval_frame, skip_code
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.guard import Patches, guarded, report_failure
+from profkit.instrument.sent import Group
 
 
 class HookedGroups:
@@ -32,15 +34,18 @@ class HookedGroups:
     open only after that, and to release a Python function then ends the process with a fault.
     """
 
-    def __init__(self, calls: GroupCalls) -> None:
+    def __init__(self, calls: GroupCalls, compiled: Any) -> None:
         self._calls = calls
+        self._compiled = compiled
         self._groups: dict[str, Any] = {}
         self.add = guarded("process group", self._add, None)
 
     def _add(self, name: str, group: Any) -> None:
         if name in self._groups:
             self.remove(name)
-        hooks = GroupHooks(self._calls, name)
+        hooks: Any = GroupHooks(self._calls, name)
+        if self._compiled is not None:
+            hooks = collectives.COMPILED.Hooks(self._compiled, hooks)
         self._groups[name] = group
         group.register_pre_hook(HOOK_ID, hooks.before)
         group.register_post_hook(HOOK_ID, hooks.after)
@@ -56,9 +61,12 @@ class HookedGroups:
             guarded("process group", self.remove, None)(name)
 
 
-def hook_each_group(patches: Patches, calls: GroupCalls) -> None:
-    """Register our hooks with each process group, until torch forgets the group."""
-    groups = HookedGroups(calls)
+def hook_each_group(patches: Patches, calls: GroupCalls, compiled: Any) -> None:
+    """Register our hooks with each process group, until torch forgets the group.
+
+    `compiled` is the twin of `calls` in C, if there is one.
+    """
+    groups = HookedGroups(calls, compiled)
     c10d: Any = torch.distributed.distributed_c10d
 
     def wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,8 +125,8 @@ class GroupHooks:
 
     def before(self, args: Any) -> None:
         """Note that an operation begins."""
-        if QUIET.inside:
-            QUIET.sent_ns = QUIET.sent_ns or now_ns()
+        if HERE.inside:
+            HERE.sent_ns = HERE.sent_ns or now_ns()
             return
         compiler = set_eval_frame(None)
         try:
@@ -135,7 +143,7 @@ class GroupHooks:
 
     def after(self, args: Any) -> None:
         """Note that an operation was handed over."""
-        if QUIET.inside or self._watched is None:
+        if HERE.inside or self._watched is None:
             return
         compiler = set_eval_frame(None)
         try:
@@ -149,6 +157,21 @@ class GroupHooks:
 
     skip_code(before.__code__)
     skip_code(after.__code__)
+
+    def settled(self) -> tuple[Group, Iterator[int]] | None:
+        """Return the ranks and numbers of a group whose backend blocks, for the hooks in C."""
+        watched = self._watched
+        group = None if watched is None else watched.blocking()
+        if watched is None or group is None:
+            return None
+        return group, self._calls.log.sequences[group.name]
+
+    def pair(self, op: str, other: int) -> tuple[Group, Iterator[int]]:
+        """Return the two ranks of a message, and the numbers of messages between them."""
+        if self._watched is None:
+            raise LookupError(f"the group {self._name} is not known")
+        group = self._watched.pair(op, other)
+        return group, self._calls.log.pairs[group.name]
 
     def _begin(self, watched: Watched, operation: Operation, args: Any) -> None:
         """Make a row of an operation; each list of its tensors is made only if it is needed."""

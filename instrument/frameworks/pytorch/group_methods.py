@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from profkit.clock import now_ns
-from profkit.instrument.collectives import QUIET, Sent
+from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.pytorch.collectives import (
     OPERATIONS,
     GroupCalls,
@@ -19,6 +19,7 @@ from profkit.instrument.frameworks.pytorch.collectives import (
     describe_group,
 )
 from profkit.instrument.guard import Patches, guarded
+from profkit.instrument.sent import Sent
 
 
 class Method(NamedTuple):
@@ -96,8 +97,8 @@ def _wrap(
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if QUIET.inside or torch.compiler.is_compiling():
-            QUIET.sent_ns = QUIET.sent_ns or now_ns()
+        if HERE.inside or torch.compiler.is_compiling():
+            HERE.sent_ns = HERE.sent_ns or now_ns()
             return original(self, *args, **kwargs)
         sent = begin(self, (*args, *kwargs.values()))
         work = original(self, *args, **kwargs)

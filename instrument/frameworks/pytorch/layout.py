@@ -97,7 +97,8 @@ class Layout:
         self, parallel: dict[str, int], groups: Mapping[str, str], data: DataRank
     ) -> None:
         """Remember how a library has laid out the job, and which dimension each group connects."""
-        if self.library == (parallel, data):
+        known = self.dimensions
+        if self.library == (parallel, data) and all(known.get(name) for name in groups):
             return
         self.library = parallel, data
         self.dimensions.update(groups)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
+import torch
+
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT, DataRank
 from profkit.instrument.guard import guarded
 
@@ -24,11 +26,13 @@ MEGATRON_GROUPS: Final = {
 }
 """The functions that return the group of each dimension in which a rank takes part."""
 
-DEEPSPEED_GROUPS: Final = {
-    "dp": "_get_data_parallel_group",
-    "tp": "_get_model_parallel_group",
-    "sp": "_get_sequence_parallel_group",
+TOPOLOGY_GROUPS: Final = {
+    "dp": "get_data_parallel_group",
+    "tp": "get_model_parallel_group",
+    "pp": "get_pipe_parallel_group",
+    "sp": "get_sequence_parallel_group",
 }
+"""The same functions of the object that a job hands to DeepSpeed, or that its pipelines make."""
 
 OVERLAPPING: Final = frozenset({"ep"})
 """Dimensions along the ranks of others, which do not multiply the number of ranks."""
@@ -40,7 +44,7 @@ def look_at_libraries() -> None:
     if megatron is not None and megatron.model_parallel_is_initialized():
         _note("Megatron", megatron, MEGATRON_GROUPS)
     elif deepspeed is not None and _has_engine():
-        _note("DeepSpeed", deepspeed, DEEPSPEED_GROUPS)
+        _look_at_deepspeed(deepspeed)
 
 
 note_libraries = guarded("layout of a library", look_at_libraries, None)
@@ -50,6 +54,30 @@ def _has_engine() -> bool:
     """Return true if DeepSpeed has laid out the job: its own communication has begun."""
     backend = getattr(sys.modules.get("deepspeed.comm.comm"), "cdb", None)
     return backend is not None and bool(backend.is_initialized())
+
+
+def _look_at_deepspeed(module: Any) -> None:
+    """Note what the job has laid out.
+
+    DeepSpeed's own functions may make a group if there is none, which all ranks must do together.
+    So its state is read instead.
+    """
+    if getattr(module, "mesh_device", None) is not None:
+        return  # a device mesh, which names its dimensions itself
+    topology = getattr(module, "mpu", None)
+    if topology is not None:
+        _note("DeepSpeed", topology, TOPOLOGY_GROUPS)
+        return
+    world = torch.distributed.group.WORLD
+    if world is None:
+        return
+    groups = {str(world.group_name): "dp"}
+    clone = getattr(module, "_WORLD_GROUP", None)
+    if clone is not None:
+        groups[str(clone.group_name)] = "dp"
+    size = int(world.size())
+    parallel = {"dp": size} if size > 1 else {}
+    LAYOUT.note_library(parallel, groups, DataRank(size, int(world.rank()), "DeepSpeed"))
 
 
 def _note(library: str, module: Any, getters: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from profkit.instrument.buckets import Bucket, BucketLog
-from profkit.instrument.collectives import QUIET
+from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.pytorch.compiler import (
     outside_compiler,
     set_eval_frame,
@@ -83,7 +83,7 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         This is `outside_compiler` written out, and nothing follows the launch of a last small
         bucket: gloo's thread needs the processor then, and other ranks wait for it.
         """
-        before, was_quiet = set_eval_frame(None), QUIET.inside
+        before, was_quiet = set_eval_frame(None), HERE.inside
         try:
             try:
                 bucket = self._begin_bucket(tensors[0])
@@ -96,7 +96,7 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
             self._follow(work, bucket)
             return work
         finally:
-            QUIET.inside = was_quiet
+            HERE.inside = was_quiet
             set_eval_frame(before)
 
     skip_code(allreduce.__code__)
@@ -109,7 +109,7 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
         """
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return None
-        QUIET.inside = True  # the row of a bucket is made here
+        HERE.inside = True  # the row of a bucket is made here
         log, recorder = self.log, self._recorder
         if recorder.pacer is not None:
             recorder.pacer.cut()

@@ -14,14 +14,16 @@ from typing import Any, Final
 
 import torch
 
+from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.base import Seams
-from profkit.instrument.frameworks.pytorch.collectives import CONTEXT, MOST_OPEN, GroupCalls
+from profkit.instrument.frameworks.pytorch.collectives import MOST_OPEN, GroupCalls
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.phases import Calls, ModelCalls
 from profkit.instrument.frameworks.shared import Function, Wrap, timed
 from profkit.instrument.guard import Patches, guarded
-from profkit.vocab import PIPELINE_MESSAGES, Phase
+from profkit.instrument.recorder import Recorder
+from profkit.vocab import PIPELINE_BATCHES, PIPELINE_MESSAGES, Phase
 
 _STAGES: Final = "torch.distributed.pipelining.stage"
 _SCHEDULES: Final = "torch.distributed.pipelining.schedules"
@@ -49,6 +51,9 @@ _OPERATIONS: Final = (
 )
 """The methods of a stage that list a microbatch's messages."""
 
+_DIVIDES: Final = ("_split_inputs", "_check_inputs", "_merge_outputs", "_update_losses")
+"""The methods of schedules that divide a batch, or join what came of its microbatches."""
+
 _HAND_OVER: Final = "_batch_p2p"
 """The function of schedules that hands listed messages over to a process group."""
 
@@ -71,14 +76,14 @@ def hook_messages(patches: Patches, calls: GroupCalls) -> Callable[[], None]:
     def time(original: Function, *, lists: bool) -> Function:
         @functools.wraps(original)
         def send(*args: Any, **kwargs: Any) -> Any:
-            if CONTEXT.sends or torch.compiler.is_compiling():
+            if HERE.sends or torch.compiler.is_compiling():
                 return original(*args, **kwargs)
-            CONTEXT.sends = True
+            HERE.sends = True
             start = clock()
             try:
                 result = original(*args, **kwargs)
             finally:
-                CONTEXT.sends = False
+                HERE.sends = False
             if lists:
                 note(result, *args[1:], *kwargs.values())
             keep(start, result)
@@ -92,6 +97,37 @@ def hook_messages(patches: Patches, calls: GroupCalls) -> Callable[[], None]:
         _replace(patches, schedules, _HAND_OVER, functools.partial(time, lists=False))
 
     return _once_imported("messages of pipelines", look)
+
+
+def hook_batches(patches: Patches, recorder: Recorder) -> Callable[[], None]:
+    """Return a function that times how schedules divide batches, once they are imported.
+
+    On a device, the rank does this while the device still works.
+    """
+
+    def keep_unguarded(start: int) -> None:
+        if recorder.device is None:
+            recorder.keep_inner(Phase.OTHER.value, PIPELINE_BATCHES, start, recorder.clock())
+
+    keep = guarded("microbatches", keep_unguarded, None)
+
+    def time(original: Function) -> Function:
+        @functools.wraps(original)
+        def divide(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            start = recorder.clock()
+            result = original(*args, **kwargs)
+            keep(start)
+            return result
+
+        return divide
+
+    def look(_: Any, schedules: Any) -> None:
+        for method in _DIVIDES:
+            _replace(patches, schedules._PipelineSchedule, method, time)  # noqa: SLF001  # as below
+
+    return _once_imported("batches of pipelines", look)
 
 
 def hook_stages(

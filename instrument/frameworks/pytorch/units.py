@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from profkit.instrument.frameworks.pytorch.collectives import CONTEXT
+from profkit.instrument.collectives import HERE
 from profkit.instrument.guard import Patches, guarded
 
 _PARAMETER_GROUPS: Final = (
@@ -47,11 +47,11 @@ def _name_module(original: Callable[..., Any]) -> Callable[..., Any]:
     def send(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
-        before, name = CONTEXT.module, getattr(self, "_module_fqn", None)
-        CONTEXT.module = ROOT if name == "" else name
+        before, name = HERE.module, getattr(self, "_module_fqn", None)
+        HERE.module = ROOT if name == "" else name
         try:
             return original(self, *args, **kwargs)
         finally:
-            CONTEXT.module = before
+            HERE.module = before
 
     return send

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from profkit.instrument.collectives import QUIET, CallLog, Message, Sent
+from profkit.instrument import collectives
+from profkit.instrument.collectives import HERE, CallLog, Message
 from profkit.instrument.frameworks.pytorch.collectives import (
-    UNFINISHED,
     GroupCalls,
     Watched,
     describe_group,
@@ -23,6 +23,7 @@ from profkit.instrument.frameworks.pytorch.compiler import (
 )
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.models import MOST_MODELS
+from profkit.instrument.sent import Sent
 
 
 def hook_coalescing(patches: Patches, calls: GroupCalls) -> None:
@@ -30,10 +31,10 @@ def hook_coalescing(patches: Patches, calls: GroupCalls) -> None:
     group_type: Any = torch.distributed.ProcessGroup
 
     def begin() -> None:
-        UNFINISHED.coalesced = []
+        HERE.coalesced = []
 
     def end(work: Any) -> None:
-        sent, UNFINISHED.coalesced = UNFINISHED.coalesced, None
+        sent, HERE.coalesced = HERE.coalesced, None
         for each in sent or ():
             if work is not None:
                 calls.follow(each, work)
@@ -66,14 +67,18 @@ def hook_coalescing(patches: Patches, calls: GroupCalls) -> None:
     patches.replace(group_type, "_end_coalescing", wrap_end)
 
 
-def hook_waits(patches: Patches, log: CallLog) -> None:
+def hook_waits(patches: Patches, log: CallLog, compiled: Any) -> None:
     """Time how long the host waits for an operation.
 
     FSDP sends all of its collectives without waiting. Without this, the wait for a late rank is
-    part of forward.
+    part of forward. `compiled` is the twin of the calls in C, if there is one.
     """
     work_type: Any = torch.distributed.Work
     original: Callable[..., Any] = work_type.wait
+    if compiled is not None:
+        timed: Any = collectives.COMPILED.Wait(compiled, original)
+        patches.replace(work_type, "wait", lambda _: timed)
+        return
     handles, clock, is_compiling = log.handles, log.clock, torch.compiler.is_compiling
 
     @functools.wraps(original)
@@ -81,8 +86,8 @@ def hook_waits(patches: Patches, log: CallLog) -> None:
         sent: Sent | None = None
         if handles and not is_compiling():
             _, sent = handles.pop(id(self), (None, None))
-            if self is UNFINISHED.work:
-                UNFINISHED.work = None
+            if self is HERE.work:
+                HERE.work = None
         if sent is None:
             return original(self, *args, **kwargs)
         start = clock()
@@ -146,16 +151,16 @@ def hook_buffers(patches: Patches, log: CallLog) -> None:
 
     @functools.wraps(original)
     def broadcast(*args: Any, **kwargs: Any) -> Any:
-        if QUIET.inside or torch.compiler.is_compiling():
+        if HERE.inside or torch.compiler.is_compiling():
             return original(*args, **kwargs)
         sent = begin(args, kwargs)
         if sent is None:
             return original(*args, **kwargs)
-        QUIET.inside = True
+        HERE.inside = True
         try:
             result = original(*args, **kwargs)
         finally:
-            QUIET.inside = False
+            HERE.inside = False
         end(sent)
         return result
 

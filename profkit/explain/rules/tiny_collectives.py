@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from profkit.analysis.exchange_places import Place
 from profkit.analysis.pipelines import MESSAGES
 from profkit.analysis.place_costs import PlaceCost
-from profkit.explain.ledger import Row
+from profkit.explain.ledger import Ledger, Row
 from profkit.explain.rules._sharded import MAX_BYTES_RATIO, Traffic, compared, costs_of, traffic
 from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
 from profkit.text import byte_size, significant
@@ -25,32 +27,38 @@ def find(case: Case) -> Cause | None:
     exchange, ledger = compared(case), case.ledger
     if exchange is None:
         return None
-    found: list[tuple[Row, str, Traffic, Traffic]] = []
+    found: list[tuple[Row, str]] = []
     ops = {_name(each) for each in case.after.figure(costs_of)}
     for op in sorted(ops):
         if op == "all_reduce" and case.after.exchanges and case.after.exchanges.buckets:
             continue  # those are gradient buckets, which have a rule of their own
-
-        def is_op(place: Place | PlaceCost, op: str = op) -> bool:
-            return _name(place) == op
-
+        is_op = _is_one_of(op)
         before, after = traffic(case.before, is_op), traffic(case.after, is_op)
         if not before.calls or after.calls < MIN_CALLS_RATIO * before.calls:
             continue
         if 0 < after.bytes <= MAX_BYTES_RATIO * before.bytes:
             row = exchange.row(op, is_op)
             if grew(row, ledger):
-                found.append((row, op, before, after))
+                found.append((row, _describe(ledger, op, before, after)))
     if not found:
         return None
-    row, op, before, after = max(found, key=lambda each: each[0].delta.value)
-    was, now = in_time(ledger, before, after)
-    evidence = (
-        f"{op} went from {significant(was.calls, 2)} calls of {byte_size(was.bytes / was.calls)} "
-        f"per step to {significant(now.calls, 2)} of {byte_size(now.bytes / now.calls)}, and its "
-        f"exposed time from {from_to(row, ledger)}"
-    )
+    found.sort(key=lambda each: -each[0].delta.value)
+    row = exchange.row("small collectives", _is_one_of(*(row.name for row, _ in found)))
+    calls = "; ".join(words for _, words in found)
+    evidence = f"{calls}; their exposed time went from {from_to(row, ledger)}"
     return Cause.from_row("tiny_collectives", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+
+
+def _is_one_of(*ops: str) -> Callable[[Place | PlaceCost], bool]:
+    return lambda place: _name(place) in ops
+
+
+def _describe(ledger: Ledger, op: str, before: Traffic, after: Traffic) -> str:
+    was, now = in_time(ledger, before, after)
+    return (
+        f"{op} went from {significant(was.calls, 2)} calls of {byte_size(was.bytes / was.calls)} "
+        f"per step to {significant(now.calls, 2)} of {byte_size(now.bytes / now.calls)}"
+    )
 
 
 def _name(place: Place | PlaceCost) -> str:

@@ -1,0 +1,64 @@
+"""What is known of one collective, and what a thread is doing. `_calls.c` has twins in C."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from profkit.instrument.rows import Event
+
+
+class Group(NamedTuple):
+    """The ranks that take part. With `blocks`, a call returns only with its result."""
+
+    name: str
+    size: int
+    backend: str
+    blocks: bool
+    members: tuple[int, ...] = ()
+    """Its ranks in the job; empty if they are not known."""
+    peer: int | None = None
+    """The other rank, if the group is the two ranks of a message."""
+    dimension: str | None = None
+    """The dimension of the job's device mesh that the group connects, if it is known."""
+
+
+@dataclass(eq=False, slots=True)
+class Sent:
+    """A collective that a process has entered."""
+
+    group: Group
+    op: str
+    message: tuple[int, str]
+    """Its bytes and the type of its elements, as in `Message`."""
+    sequence: int
+    step: int
+    start_ns: int
+    mark: Event | None
+    is_over: bool = False
+    is_sync: bool = False
+    """True if its call returns only when it has ended: all of it is exposed."""
+    ends_with_wait: bool = False
+    """True if the end is known only by the wait for it."""
+    address: int = 0
+    """Where its result will be, if the job may wait for that instead of a handle."""
+    module: str | None = None
+    microbatch: int | None = None
+
+
+class Here(threading.local):
+    """What this thread is doing."""
+
+    inside = False
+    """True inside a call that makes rows of its own, so that calls in it make none."""
+    sent_ns = 0
+    """The time of the first collective called inside, since a caller set this to 0."""
+    work: Any = None
+    """The handle of a call that waits, until it does. torch would make a new one otherwise."""
+    coalesced: list[Sent] | None = None
+    """The operations that the device begins together, since torch collects them."""
+    module: str | None = None
+    """The module of FSDP whose weights or gradients it sends now."""
+    sends = False
+    """True in a pipeline's function whose whole time is exchange."""

@@ -1,0 +1,113 @@
+"""How long each module of an FSDP job computes, by its collectives.
+
+In forward, a module computes from the wait for its weights until the wait for the next weights. In
+backward, it computes until the reduction of its gradients begins. Waits in between do not count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profkit.analysis.columns import names_and_codes, rows_of_rank
+from profkit.analysis.device_clock import Bools
+from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.exchange_places import Places
+from profkit.analysis.intervals import covered_each
+from profkit.vocab import Phase
+
+GATHER, REDUCE = "all_gather", "reduce_scatter"
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleTimes:
+    """The computing of modules."""
+
+    modules: tuple[str, ...]
+    ranks: tuple[int, ...]
+    ns: Floats
+    """By module, rank and step."""
+
+
+class _Parts(NamedTuple):
+    """Parts of a rank's steps in which one module computes."""
+
+    module: Ints
+    step: Ints
+    opens: Ints
+    closes: Ints
+
+
+_NONE = np.zeros(0, dtype=np.int64)
+_NOTHING = _Parts(_NONE, _NONE, _NONE, _NONE)
+
+
+def time_modules(places: Places, spans: pa.Table) -> ModuleTimes | None:
+    """Return the computing of each module, or `None` if the collectives name fewer than two."""
+    names, codes = names_and_codes(places.found.rows["module"])
+    ranks = np.unique(places.found.rank)
+    if len(names) < 2:
+        return None
+    ns = np.zeros((len(names), len(ranks), len(places.steps)))
+    for place, rank in enumerate(ranks.tolist()):
+        own = rows_of_rank(spans.filter(pc.equal(spans["depth"], 0)), rank)
+        waited = places.waits.rank == rank
+        opens, closes = places.waits.start[waited], places.waits.end[waited]
+        order = np.argsort(opens, kind="stable")
+        for parts in (_forward(places, codes, own, rank), _backward(places, codes, own, rank)):
+            waiting = covered_each(opens[order], closes[order], parts.opens, parts.closes)
+            step = np.searchsorted(places.steps, parts.step)
+            np.add.at(ns[:, place], (parts.module, step), parts.closes - parts.opens - waiting)
+    return ModuleTimes(tuple(names), tuple(ranks.tolist()), ns)
+
+
+def _forward(places: Places, codes: Ints, spans: pa.Table, rank: int) -> _Parts:
+    """Return the parts after the waits for weights."""
+    waits, kinds = places.waits, np.array([place.op == GATHER for place in places.places])
+    chosen = np.flatnonzero((waits.rank == rank) & kinds[waits.place] & (codes[waits.row] >= 0))
+    chosen = chosen[np.argsort(waits.start[chosen], kind="stable")]
+    begins, ends = _phases(spans, Phase.FORWARD.value)
+    start, inside = _phase_of(waits.start[chosen], begins, ends)
+    chosen, start = chosen[inside], start[inside]
+    if not len(chosen):
+        return _NOTHING
+    is_last = np.append(start[1:] != start[:-1], True)  # a part of numpy's
+    following = np.append(waits.start[chosen][1:], 0)
+    closes = np.where(is_last, ends[start], following)
+    opens = np.minimum(waits.end[chosen], closes)
+    return _Parts(codes[waits.row[chosen]], waits.step[chosen], opens, closes)
+
+
+def _backward(places: Places, codes: Ints, spans: pa.Table, rank: int) -> _Parts:
+    """Return the parts before gradients are reduced."""
+    found = places.found
+    is_reduced = pc.equal(found.rows["op"].cast(pa.string()), REDUCE)
+    chosen = np.flatnonzero(is_reduced.to_numpy() & (found.rank == rank) & (codes >= 0))
+    chosen = chosen[np.argsort(found.start[chosen], kind="stable")]
+    begins, ends = _phases(spans, Phase.BACKWARD.value)
+    start, inside = _phase_of(found.start[chosen], begins, ends)
+    chosen, start = chosen[inside], start[inside]
+    if not len(chosen):
+        return _NOTHING
+    is_first = np.append(True, start[1:] != start[:-1])  # as above
+    closes = found.start[chosen]
+    opens = np.where(is_first, begins[start], np.append(0, closes[:-1]))
+    return _Parts(codes[chosen], found.step[chosen], opens, closes)
+
+
+def _phases(spans: pa.Table, phase: str) -> tuple[Ints, Ints]:
+    own = spans.filter(pc.equal(spans["phase"].cast(pa.string()), phase)).sort_by("start_ns")
+    return own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
+
+
+def _phase_of(times: Ints, begins: Ints, ends: Ints) -> tuple[Ints, Bools]:
+    """Return the number of the last phase that begins before each time, and if it holds it."""
+    if not len(begins):
+        return np.zeros(len(times), dtype=np.int64), np.zeros(len(times), dtype=np.bool_)
+    at = np.searchsorted(begins, times, side="right") - 1
+    inside = (at >= 0) & (times <= ends[np.maximum(at, 0)])
+    return at, inside
