@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
@@ -44,15 +43,7 @@ MOST_ENTERED = 32
 """Collectives that a process remembers, to be compared with other ranks after a hang."""
 
 
-Sending: type[Sent] = Sent
 HERE = Here()
-COMPILED: Any = None
-"""The module with the hot path in C, if profkit was installed with a compiler."""
-
-with contextlib.suppress(ImportError):
-    from profkit.instrument import _calls
-
-    Sending, HERE, COMPILED = _calls.Sent, _calls.Here(), _calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +97,7 @@ class CallLog:
         numbers = self.sequences if group.peer is None else self.pairs
         sequence = next(numbers[group.name])
         step = self.recorder.step_index
-        sent = Sending(group, op, message, sequence, step, self.clock(), mark)
+        sent = Sent(group, op, message, sequence, step, self.clock(), mark)
         self.last.append(sent)
         return sent
 

@@ -1,4 +1,4 @@
-"""What is known of one collective, and what a thread is doing. `_calls.c` has twins in C."""
+"""What is known of one collective, and what a thread is doing."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from profkit.instrument import collectives
 from profkit.instrument.collectives import Message
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.sent import Group
@@ -74,17 +73,13 @@ def _group() -> Iterator[None]:
 HOOK = "register_pre_hook"
 
 
-@pytest.fixture(params=["compiled hooks", "hooks", "methods"])
+@pytest.fixture(params=["hooks", "methods"])
 def hooked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hooked]:
-    """Hooks as torch 2.15 has them, in C and in Python, and methods as before."""
+    """Hooks as torch 2.15 has them, and methods as before."""
     if request.param == "methods":
         monkeypatch.delattr(distributed.ProcessGroup, HOOK, raising=False)
     elif not hasattr(distributed.ProcessGroup, HOOK):
         pytest.skip("this torch has no hooks of process groups")
-    if request.param == "hooks":
-        monkeypatch.setattr(collectives, "COMPILED", None)
-    elif request.param == "compiled hooks" and collectives.COMPILED is None:
-        pytest.skip("profkit was installed without a compiler")
     made = Hooked()
     yield made
     made.patches.undo()

@@ -15,7 +15,6 @@ from profkit.instrument.collectives import CallLog
 from profkit.instrument.frameworks.base import Books, Framework, Seams
 from profkit.instrument.frameworks.pytorch.collectives import GroupCalls
 from profkit.instrument.frameworks.pytorch.compilations import CALLBACKS, hook_compiler
-from profkit.instrument.frameworks.pytorch.compiled import compile_calls
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges, hook_ddp
 from profkit.instrument.frameworks.pytorch.device import CudaDevice, on_device
 from profkit.instrument.frameworks.pytorch.flight import dump_flight
@@ -81,15 +80,14 @@ def _hook_exchange(patches: Patches, books: Books, looks: list[Callable[[], None
         looks.append(hook_units(patches))
         looks.append(hook_messages(patches, calls))
         looks.append(hook_batches(patches, books.recorder))
-        compiled = compile_calls(calls)
         if has_hooks:  # torch 2.15 and later
-            hook_each_group(patches, calls, compiled)
+            hook_each_group(patches, calls)
         else:
             hook_methods(patches, calls)
         hook_meshes(patches, calls.look)
         calls.look()
         hook_coalescing(patches, calls)
-        hook_waits(patches, log, compiled)
+        hook_waits(patches, log)
         hook_buffers(patches, log)
     return hook_ddp(patches, books, sequences)
 

@@ -106,17 +106,6 @@ class Watched:
             found = self._groups[key] = group
         return found
 
-    def blocking(self) -> Group | None:
-        """Return the ranks of an operation on any device, if its backend blocks."""
-        backends = {*self._backends.values()} or {self._group.backend}
-        if len(backends) > 1 or not backends <= BLOCKING:
-            return None
-        return self.group(next(iter(self._backends), ""), "", -1)
-
-    def pair(self, op: str, other: int) -> Group:
-        """Return the sender and the receiver of a message on any device."""
-        return self.group(next(iter(self._backends), ""), op, other)
-
     def _pair(self, group: Group, op: str, other: int) -> Group:
         """Return the sender and the receiver of a message as a group of their own.
 

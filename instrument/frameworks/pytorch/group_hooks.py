@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from profkit.clock import now_ns
-from profkit.instrument import collectives
 from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.pytorch.collectives import (
     HOOK_ID,
@@ -24,7 +23,6 @@ from profkit.instrument.frameworks.pytorch.collectives import (
 from profkit.instrument.frameworks.pytorch.compiler import set_eval_frame, skip_code
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.guard import Patches, guarded, report_failure
-from profkit.instrument.sent import Group
 
 
 class HookedGroups:
@@ -34,18 +32,15 @@ class HookedGroups:
     open only after that, and to release a Python function then ends the process with a fault.
     """
 
-    def __init__(self, calls: GroupCalls, compiled: Any) -> None:
+    def __init__(self, calls: GroupCalls) -> None:
         self._calls = calls
-        self._compiled = compiled
         self._groups: dict[str, Any] = {}
         self.add = guarded("process group", self._add, None)
 
     def _add(self, name: str, group: Any) -> None:
         if name in self._groups:
             self.remove(name)
-        hooks: Any = GroupHooks(self._calls, name)
-        if self._compiled is not None:
-            hooks = collectives.COMPILED.Hooks(self._compiled, hooks)
+        hooks = GroupHooks(self._calls, name)
         self._groups[name] = group
         group.register_pre_hook(HOOK_ID, hooks.before)
         group.register_post_hook(HOOK_ID, hooks.after)
@@ -61,12 +56,9 @@ class HookedGroups:
             guarded("process group", self.remove, None)(name)
 
 
-def hook_each_group(patches: Patches, calls: GroupCalls, compiled: Any) -> None:
-    """Register our hooks with each process group, until torch forgets the group.
-
-    `compiled` is the twin of `calls` in C, if there is one.
-    """
-    groups = HookedGroups(calls, compiled)
+def hook_each_group(patches: Patches, calls: GroupCalls) -> None:
+    """Register our hooks with each process group, until torch forgets the group."""
+    groups = HookedGroups(calls)
     c10d: Any = torch.distributed.distributed_c10d
 
     def wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,21 +149,6 @@ class GroupHooks:
 
     skip_code(before.__code__)
     skip_code(after.__code__)
-
-    def settled(self) -> tuple[Group, Iterator[int]] | None:
-        """Return the ranks and numbers of a group whose backend blocks, for the hooks in C."""
-        watched = self._watched
-        group = None if watched is None else watched.blocking()
-        if watched is None or group is None:
-            return None
-        return group, self._calls.log.sequences[group.name]
-
-    def pair(self, op: str, other: int) -> tuple[Group, Iterator[int]]:
-        """Return the two ranks of a message, and the numbers of messages between them."""
-        if self._watched is None:
-            raise LookupError(f"the group {self._name} is not known")
-        group = self._watched.pair(op, other)
-        return group, self._calls.log.pairs[group.name]
 
     def _begin(self, watched: Watched, operation: Operation, args: Any) -> None:
         """Make a row of an operation; each list of its tensors is made only if it is needed."""

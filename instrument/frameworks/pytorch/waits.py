@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from profkit.instrument import collectives
 from profkit.instrument.collectives import HERE, CallLog, Message
 from profkit.instrument.frameworks.pytorch.collectives import (
     GroupCalls,
@@ -67,18 +66,14 @@ def hook_coalescing(patches: Patches, calls: GroupCalls) -> None:
     patches.replace(group_type, "_end_coalescing", wrap_end)
 
 
-def hook_waits(patches: Patches, log: CallLog, compiled: Any) -> None:
+def hook_waits(patches: Patches, log: CallLog) -> None:
     """Time how long the host waits for an operation.
 
     FSDP sends all of its collectives without waiting. Without this, the wait for a late rank is
-    part of forward. `compiled` is the twin of the calls in C, if there is one.
+    part of forward.
     """
     work_type: Any = torch.distributed.Work
     original: Callable[..., Any] = work_type.wait
-    if compiled is not None:
-        timed: Any = collectives.COMPILED.Wait(compiled, original)
-        patches.replace(work_type, "wait", lambda _: timed)
-        return
     handles, clock, is_compiling = log.handles, log.clock, torch.compiler.is_compiling
 
     @functools.wraps(original)
