@@ -54,7 +54,8 @@ from profkit.collectors.base import Inside
 from profkit.collectors.stacks import StackSampler
 from profkit.instrument.frameworks.base import load_framework
 from profkit.plugins import COLLECTORS
-from profkit.run.collecting import Choice, Collecting
+from profkit.run.choosing import Choice
+from profkit.run.collecting import Collecting
 from tests.collectors.fake_nvml import FakeGpu, FakeNvml
 
 LIMIT_SHARE = 0.01

@@ -39,7 +39,7 @@ from beside import Added, Events, added, noting
 from block_costs import WRITER, Found, Took, compare
 from overhead_jobs import Case, make_cases, train
 
-from profkit.run.collecting import COLLECT, NOTHING
+from profkit.run.choosing import COLLECT, NOTHING
 from profkit.run.job import Job
 
 LIMIT_MS = 0.15

@@ -144,8 +144,9 @@ def add_collect(parser: Any) -> None:
         "--on-change",
         default="capture",
         choices=("capture", "kernels", "report"),
-        help="when the step time changes, 'profkit run' samples the lines of two steps; with kernels, "
-        "it also captures those of two steps; or it only reports the change (default: %(default)s)",
+        help="when the step time changes, 'profkit run' samples the lines of two steps; with "
+        "kernels, it also captures those of two steps; or it only reports the change "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--kernels",
@@ -169,9 +170,9 @@ def add_collect(parser: Any) -> None:
 
 def pass_on_collect(args: argparse.Namespace) -> None:
     """Check the choice, and set the environment variables in which ranks and jobs find it."""
-    from profkit.run import collecting
+    from profkit.run import choosing
 
-    choice = collecting.Choice.parse(
+    choice = choosing.Choice.parse(
         args.collect,
         args.kernels,
         operators=args.ops,
@@ -180,19 +181,19 @@ def pass_on_collect(args: argparse.Namespace) -> None:
         on_change=args.on_change,
         experiment=getattr(args, "experiment", ""),
     )
-    if choice.windows is not None and choice.source == collecting.CUPTI:
+    if choice.windows is not None and choice.source == choosing.CUPTI:
         from profkit.machine import doctor
 
         found = doctor.cupti()
         if found.state == doctor.CANNOT:
             raise UsageError(f"--kernels-from cupti: {found.why}; {found.help or 'leave it out'}")
-    os.environ[collecting.COLLECT] = args.collect
-    os.environ[collecting.STACKS] = args.stacks
-    os.environ[collecting.ON_CHANGE] = args.on_change
-    os.environ[collecting.WINDOWS] = args.kernels
-    os.environ[collecting.SOURCE] = args.kernels_from
-    os.environ[collecting.OPERATORS] = str(int(args.ops))
-    os.environ[collecting.EXPERIMENT] = getattr(args, "experiment", "")
+    os.environ[choosing.COLLECT] = args.collect
+    os.environ[choosing.STACKS] = args.stacks
+    os.environ[choosing.ON_CHANGE] = args.on_change
+    os.environ[choosing.WINDOWS] = args.kernels
+    os.environ[choosing.SOURCE] = args.kernels_from
+    os.environ[choosing.OPERATORS] = str(int(args.ops))
+    os.environ[choosing.EXPERIMENT] = getattr(args, "experiment", "")
 
 
 LEAST_HANG_S, MOST_HANG_S = 1, 1000 * 3600

@@ -61,7 +61,7 @@ def read_fault_stack(folder: Path, status: Status) -> FaultReport | None:
 def choose_thread(report: str, *, is_crash: bool) -> str:
     """Return the part about the thread that crashed, or else about the main thread.
 
-    The main thread is the last one. A thread without Python code may crash; then no thread is the current one.
+    The main thread is the last one. If a thread without Python code crashes, none is the current.
     """
     parts = list(_THREAD.finditer(report))
     if not parts:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from profkit.attached import RUN_VARIABLE
 from profkit.instrument.guard import guarded
 from profkit.run.capture_requests import CaptureRequests
-from profkit.run.collecting import Choice
+from profkit.run.choosing import Choice
 
 if TYPE_CHECKING:
     from profkit.run.change_look import Look

@@ -1,7 +1,4 @@
-"""Choose collectors and kernel windows, and run them in the process that trains.
-
-The choice travels in the environment, because ranks and jobs are processes of their own.
-"""
+"""Run the chosen collectors and kernel windows in the process that trains."""
 
 from __future__ import annotations
 
@@ -9,20 +6,15 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from profkit.attached import RUN_VARIABLE
 from profkit.clock import now_ns
 from profkit.collectors.base import Inside
 from profkit.collectors.poller import Pollers, failure_metric
-from profkit.errors import ProfkitError, UsageError
-from profkit.instrument.experiments import ExperimentPlan
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.pacing import Pacer, open_pacer
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, Row
@@ -32,11 +24,10 @@ from profkit.instrument.windows.windows import (
     Plan,
     Window,
     WindowCapture,
-    WindowPlan,
 )
 from profkit.plugins import COLLECTORS
 from profkit.run.capture_requests import find_requests, make_captures
-from profkit.text import did_you_mean, safe_text
+from profkit.run.choosing import CAPTURE_KERNELS, PROFILER, SAMPLER, USUAL, Choice
 from profkit.vocab import CHANGES
 
 if TYPE_CHECKING:
@@ -44,144 +35,6 @@ if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
 
 log = logging.getLogger("profkit")
-
-KERNELS = "kernels"
-NOTHING = "none"
-USUAL = "usual"
-"""Stands for the collectors that run by default, as in `usual,stacks`."""
-
-DEFAULT_PLAN = "every:100"
-COLLECT = "PROFKIT_COLLECT"
-WINDOWS = "PROFKIT_KERNELS"
-STACKS = "PROFKIT_STACKS"
-SOURCE = "PROFKIT_KERNELS_FROM"
-OPERATORS = "PROFKIT_OPS"
-ON_CHANGE = "PROFKIT_ON_CHANGE"
-CAPTURE, CAPTURE_KERNELS, REPORT = CHANGE_CHOICES = ("capture", "kernels", "report")
-"""When the step time changes, lines of two steps are captured, or kernels as well, or nothing."""
-
-EXPERIMENT = "PROFKIT_EXPERIMENT"
-PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
-"""Kernels are captured by the framework's own profiler, or by NVIDIA's library itself."""
-
-LOOP, WORKERS = STACK_CHOICES = ("loop", "workers")
-"""Stacks are sampled of the training thread, or of the loader's workers, too."""
-
-SAMPLER = "stacks"
-"""The collector that samples the training thread."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The collectors that run, and the steps in which kernels are captured.
-
-    By default all collectors run that can, except those that only run if they are named, and no
-    kernels are captured.
-    """
-
-    collectors: tuple[str, ...] | None = None
-    windows: WindowPlan | None = None
-    operators: bool = False
-    source: str = PROFILER
-    of_workers: bool = False
-    """True if the stacks of the loader's workers are sampled."""
-    on_change: str = CAPTURE
-    """What is captured when `profkit run` asks for it."""
-    experiment: ExperimentPlan | None = None
-    """The blocks of steps that are slowed."""
-
-    @classmethod
-    def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
-        """Return the choice in the environment; a wrong one is logged, and the job continues."""
-        try:
-            operators = environ.get(OPERATORS, "0").lower() in {"1", "true", "yes", "on"}
-            return cls.parse(
-                environ.get(COLLECT, ""),
-                environ.get(WINDOWS, ""),
-                operators=operators,
-                source=environ.get(SOURCE) or PROFILER,
-                stacks=environ.get(STACKS, ""),
-                on_change=environ.get(ON_CHANGE) or CAPTURE,
-                experiment=environ.get(EXPERIMENT, ""),
-                run=Path(environ.get(RUN_VARIABLE, "")).name,
-            )
-        except ProfkitError as error:
-            log.warning("profkit: no collector runs: %s", error)
-            return cls(())
-
-    @classmethod
-    def parse(
-        cls,
-        collect: str,
-        windows: str,
-        *,
-        operators: bool,
-        source: str = PROFILER,
-        stacks: str = "",
-        on_change: str = CAPTURE,
-        experiment: str = "",
-        run: str = "",
-    ) -> Choice:
-        """Return a user's choice; an unknown name or a wrong window is a `UsageError`."""
-        names = [name.strip() for name in collect.split(",") if name.strip()]
-        known = sorted((*COLLECTORS.names(), KERNELS, NOTHING, USUAL)) if names else []
-        for name in names:
-            if name not in known:
-                raise UsageError(
-                    f"--collect: unknown collector '{safe_text(name)}'{did_you_mean(name, known)} "
-                    f"(there are: {', '.join(known)})"
-                )
-        for option, word, choices in (
-            ("--stacks", stacks, ("", *STACK_CHOICES)),
-            ("--on-change", on_change, CHANGE_CHOICES),
-            ("--kernels-from", source, SOURCES),
-        ):
-            if word not in choices:
-                known_words = ", ".join(filter(None, choices))
-                raise UsageError(
-                    f"{option}: unknown choice '{safe_text(word)}' (there are: {known_words})"
-                )
-        if stacks:
-            names = [*(names or [USUAL]), SAMPLER]
-        if operators and source == CUPTI:
-            raise UsageError(
-                "--ops: CUPTI knows no operators; leave out --kernels-from cupti, "
-                "and the framework's profiler names them"
-            )
-        plan = None
-        if windows or KERNELS in names:
-            plan = WindowPlan.parse(windows or DEFAULT_PLAN)
-        blocks = ExperimentPlan.parse(experiment, run)
-        if plan is not None and blocks is not None:
-            raise UsageError("--experiment: a capture slows steps too; leave out --kernels")
-        collectors = None
-        if names:
-            collectors = tuple(name for name in names if name not in {KERNELS, NOTHING})
-        return cls(
-            collectors, plan, operators, source, stacks == WORKERS, on_change, experiment=blocks
-        )
-
-    @property
-    def captures_changes(self) -> bool:
-        names = self.collectors
-        return self.on_change != REPORT and (names is None or USUAL in names or CHANGES in names)
-
-    def watch_workers(self) -> WorkerWatch | None:
-        """Return what has the loader's workers sampled; `None` if that was not asked for."""
-        if not self.of_workers:
-            return None
-        from profkit.collectors._worker_stacks import sample_worker
-
-        return WorkerWatch(sample_worker)
-
-    def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
-        """Return a test for steps with timed phases; windows and blocks need those of theirs."""
-        plan, blocks = self.windows, self.experiment
-        if plan is not None:
-            return lambda step: plan.covers(step) or otherwise(step)
-        if blocks is not None:
-            return lambda step: blocks.place_of(step) is not None or otherwise(step)
-        return otherwise
 
 
 class Collecting:

@@ -31,7 +31,8 @@ from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank, rank_of
 from profkit.run.attach.later import hook_later
 from profkit.run.awaiting import await_thread
-from profkit.run.collecting import Choice, Collecting
+from profkit.run.choosing import Choice
+from profkit.run.collecting import Collecting
 from profkit.run.late_sink import LateSink
 from profkit.run.own_run import make_own_run
 from profkit.run.wiring import (

@@ -25,7 +25,8 @@ from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Row
 from profkit.rank import Rank
 from profkit.run.attach.later import hook_later
-from profkit.run.collecting import Choice, Collecting
+from profkit.run.choosing import Choice
+from profkit.run.collecting import Collecting
 from profkit.run.lookout.own_loop import OwnLoop, look_out
 from profkit.run.lookout.workers import watch_worker
 from profkit.run.wiring import (

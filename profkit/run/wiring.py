@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from profkit.analysis.thinning import PartThinner
     from profkit.instrument.device import DeviceTimer
-    from profkit.run.collecting import Choice
+    from profkit.run.choosing import Choice
     from profkit.trace import RankManifest, RankWriter, RunManifest
 
 

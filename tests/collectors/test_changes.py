@@ -35,7 +35,7 @@ from profkit.run.capture_requests import (
     CaptureRequests,
     find_requests,
 )
-from profkit.run.collecting import Choice
+from profkit.run.choosing import Choice
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 from profkit.vocab import CAPTURE_REQUESTS

@@ -16,7 +16,7 @@ from profkit.collectors.base import Reading
 from profkit.errors import UsageError
 from profkit.instrument.windows.windows import WindowPlan
 from profkit.plugins import COLLECTORS, Seam
-from profkit.run import collecting
+from profkit.run import choosing
 from profkit.run.session import open_session
 from profkit.trace import RunManifest, Trace
 from profkit.vocab import LOST_GPU
@@ -72,7 +72,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
         Seam, "load_all", lambda seam: (FAKES, {"missing": ImportError("no such library")})
     )
     monkeypatch.setattr(poller, "PATIENCE_NS", 20_000_000)
-    monkeypatch.delenv(collecting.COLLECT, raising=False)
+    monkeypatch.delenv(choosing.COLLECT, raising=False)
     RELEASE.clear()
     before = {name: fake.reads for name, fake in FAKES.items()}
     end = time.monotonic() + PATIENCE_S
@@ -109,35 +109,35 @@ def test_the_report_tells_of_each_that_failed_and_no_step_is_missing(run: Trace)
 
 @pytest.mark.parametrize("name", COLLECTORS.names())
 def test_every_collector_can_be_chosen_alone(name: str) -> None:
-    choice = collecting.Choice.parse(f" {name},", "", operators=False)
+    choice = choosing.Choice.parse(f" {name},", "", operators=False)
     assert choice.collectors == (name,)
     assert choice.windows is None
 
 
 def test_kernels_among_the_names_opens_windows_now_and_then() -> None:
-    assert collecting.Choice.parse("host,kernels", "", operators=True) == collecting.Choice(
+    assert choosing.Choice.parse("host,kernels", "", operators=True) == choosing.Choice(
         ("host",), WindowPlan.parse("every:100"), operators=True
     )
-    assert collecting.Choice.parse("none", "3:5", operators=False) == collecting.Choice(
+    assert choosing.Choice.parse("none", "3:5", operators=False) == choosing.Choice(
         (), WindowPlan.parse("3:5")
     )
 
 
 def test_without_a_word_all_are_chosen_and_no_windows() -> None:
-    assert collecting.Choice.parse("", "", operators=False) == collecting.Choice()
+    assert choosing.Choice.parse("", "", operators=False) == choosing.Choice()
 
 
 def test_an_unknown_collector_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean 'nvml'"):
-        collecting.Choice.parse("nvm", "", operators=False)
+        choosing.Choice.parse("nvm", "", operators=False)
 
 
 def test_a_wrong_environment_costs_the_collectors_and_not_the_job() -> None:
-    assert collecting.Choice.read({collecting.WINDOWS: "20"}) == collecting.Choice(())
+    assert choosing.Choice.read({choosing.WINDOWS: "20"}) == choosing.Choice(())
 
 
 def test_steps_of_a_window_are_measured_always() -> None:
-    is_measured = collecting.Choice.parse("", "3:5", operators=False).is_measured(
+    is_measured = choosing.Choice.parse("", "3:5", operators=False).is_measured(
         lambda step: step == 0
     )
     assert [step for step in range(8) if is_measured(step)] == [0, 3, 4]

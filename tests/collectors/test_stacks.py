@@ -21,7 +21,8 @@ from profkit.collectors.base import Inside
 from profkit.collectors.poller import Pollers
 from profkit.collectors.stacks import StackSampler
 from profkit.report import as_text
-from profkit.run.collecting import Choice, usable_collectors
+from profkit.run.choosing import Choice
+from profkit.run.collecting import usable_collectors
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 from tests.instrument.test_run_command import PROFKIT_RUN

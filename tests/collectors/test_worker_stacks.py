@@ -18,7 +18,7 @@ from profkit.collectors import _worker_stacks
 from profkit.explain.explained import explain
 from profkit.instrument.loading.ring import FOLDER_BYTES, Ring
 from profkit.instrument.loading.watching import WorkerWatch
-from profkit.run.collecting import Choice
+from profkit.run.choosing import Choice
 from profkit.trace import verify
 from profkit.trace.reader import find_ranks
 from profkit.vocab import LINES_SUFFIX, LOADER_WORKER, WORKER_STACKS

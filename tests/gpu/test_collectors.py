@@ -18,7 +18,8 @@ from profkit.collectors.nvml import NvmlCollector
 from profkit.instrument.frameworks.base import load_framework
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.machine.doctor import CANNOT, WORKS, collector_finding, cupti
-from profkit.run.collecting import Choice, Collecting
+from profkit.run.choosing import Choice
+from profkit.run.collecting import Collecting
 from profkit.schema import SCHEMAS
 
 

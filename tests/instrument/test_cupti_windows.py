@@ -27,7 +27,7 @@ from profkit.instrument.windows.cupti import (
 )
 from profkit.instrument.windows.windows import WindowCapture, WindowPlan
 from profkit.machine import doctor, probes
-from profkit.run import collecting
+from profkit.run import choosing, collecting
 from profkit.schema import SCHEMAS
 from tests.instrument.fake_cupti import CALLS, FIELDS, ActivityKind, ActivityMemcpyKind, FakeCupti
 
@@ -266,7 +266,7 @@ def test_a_framework_tells_when_the_job_profiles_itself(
 
 def test_a_job_that_chose_cupti_watches_its_framework() -> None:
     sink = MemorySink()
-    choice = collecting.Choice.parse("none", "3:5", operators=False, source="cupti")
+    choice = choosing.Choice.parse("none", "3:5", operators=False, source="cupti")
     watched: list[object] = []
 
     def watch(patches: Patches, begins: Callable[[], None]) -> Callable[[], bool]:
@@ -282,14 +282,14 @@ def test_a_job_that_chose_cupti_watches_its_framework() -> None:
 
 def test_the_source_is_chosen_and_handed_on() -> None:
     assert (
-        collecting.Choice.read({"PROFKIT_KERNELS": "3:5", "PROFKIT_KERNELS_FROM": "cupti"}).source
-        == collecting.CUPTI
+        choosing.Choice.read({"PROFKIT_KERNELS": "3:5", "PROFKIT_KERNELS_FROM": "cupti"}).source
+        == choosing.CUPTI
     )
-    assert collecting.Choice.read({"PROFKIT_KERNELS": "3:5"}).source == collecting.PROFILER
+    assert choosing.Choice.read({"PROFKIT_KERNELS": "3:5"}).source == choosing.PROFILER
     with pytest.raises(UsageError, match="--ops"):
-        collecting.Choice.parse("", "3:5", operators=True, source="cupti")
+        choosing.Choice.parse("", "3:5", operators=True, source="cupti")
     with pytest.raises(UsageError, match="unknown source"):
-        collecting.Choice.parse("", "3:5", operators=False, source="nsys")
+        choosing.Choice.parse("", "3:5", operators=False, source="nsys")
 
 
 @pytest.mark.parametrize(
