@@ -17,18 +17,23 @@ from profkit.errors import UsageError
 from profkit.text import did_you_mean, safe_text
 from profkit.trace import Trace
 from profkit.trace.folders import check_folder, find_runs
+from profkit.vocab import EXPERIMENT_PHASES
 
 if TYPE_CHECKING:
     from profkit.explain.predict.prediction import Question
 
 
 LIMITS = {
+    "faster": (0.001, 1_000),
     "link": (0.001, 1_000),
     "workers": (0, 1_024),
     "batch_size": (1, 1_000_000),
     "ranks": (1, 1_024),
 }
-"""The least and the largest value of a change that has one; all but `link` are whole numbers."""
+"""The least and the largest value of a change that has one."""
+
+ANY_NUMBER = frozenset({"faster", "link"})
+"""Changes whose value is no whole number."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,9 @@ class Answers:
         """Predict the step and the throughput of a changed job from a recorded run.
 
         `change` is link (`value` times the bandwidth), overlap, workers, dali, amp, batch_size,
-        ranks, no_bubble, or without, which takes a `cause` that `explain` names. An answer without
-        an interval is inconclusive, and says what to measure next. No prediction is kept.
+        ranks, no_bubble, faster, or without. without takes a `cause` that `explain` names, and
+        faster a phase as the `cause` and how many times as fast as the `value`. An answer without an
+        interval is inconclusive, and says what to measure next. No prediction is kept.
         """
         from profkit.analysis.costs import run_costs
         from profkit.explain.evidence import Evidence
@@ -147,7 +153,7 @@ class Answers:
 def check_question(change: str, value: float, cause: str) -> Question:
     """Return a question about a changed job; the limits are those of `profkit whatif`."""
     from profkit import plugins
-    from profkit.explain.predict.prediction import KINDS, WITHOUT, Question
+    from profkit.explain.predict.prediction import FASTER, KINDS, WITHOUT, Question
 
     if change not in KINDS:
         raise UsageError(f"change '{safe_text(change)}': not one of {', '.join(KINDS)}")
@@ -158,10 +164,13 @@ def check_question(change: str, value: float, cause: str) -> Question:
             raise UsageError(f"cause '{safe_text(cause)}' is unknown{near}; `explain` names causes")
         return Question(WITHOUT, cause=cause)
     least, most = LIMITS.get(change, (-math.inf, math.inf))
-    is_whole = change not in LIMITS or change == "link" or float(value).is_integer()
+    is_whole = change not in LIMITS or change in ANY_NUMBER or float(value).is_integer()
     if not least <= value <= most or not is_whole:
         raise UsageError(f"value {value:g}: {change} takes {least:g} to {most:g}")
-    return Question(change, float(value))
+    if change == FASTER and cause not in EXPERIMENT_PHASES:
+        phases = ", ".join(EXPERIMENT_PHASES)
+        raise UsageError(f"cause '{safe_text(cause)}': faster takes a phase: {phases}")
+    return Question(change, float(value), cause=cause if change == FASTER else "")
 
 
 def _plain(content: Any) -> dict[str, Any]:

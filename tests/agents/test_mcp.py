@@ -134,7 +134,9 @@ def test_a_rank_that_is_a_link_out_is_refused(root: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"change": "linc"}, "change 'linc': not one of without, link,"),
+        ({"change": "linc"}, "change 'linc': not one of without, faster, link,"),
+        ({"change": "faster", "value": 2, "cause": "dta"}, "cause 'dta': faster takes a phase: "),
+        ({"change": "faster", "value": 0, "cause": "data"}, "value 0: faster takes 0.001 to 1000"),
         ({"change": "ranks", "value": 5000}, "value 5000: ranks takes 1 to 1024"),
         ({"change": "ranks", "value": 1.5}, "value 1.5: ranks takes 1 to 1024"),
         ({"change": "without", "cause": "late_rnk"}, "did you mean 'late_rank'"),
