@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ FIRST = Path(__file__).parent / "hang_first_run.json"
 VARIANTS = (DEVELOPMENT, HELD_OUT)
 USUAL_LIMIT_S = 4.0
 BEGIN, END = "<!-- hangs -->", "<!-- end of hangs -->"
+AGAIN_BEGIN, AGAIN_END = "<!-- ended by gloo -->", "<!-- end of ended by gloo -->"
 LINK = (
     "Jobs of 2 and 4 ranks hang in planted ways (`benchmarks/hangs`). "
     "[hangs-accuracy.md](hangs-accuracy.md) lists them. *First run*: before any verdict was fixed."
@@ -117,6 +119,29 @@ def note_first(results: list[dict[str, Any]]) -> None:
         if key_of(result) not in known:
             kept.append({"job": key_of(result), "wrong": wrong_parts(result)})
     FIRST.write_text("[\n" + ",\n".join(map(json.dumps, kept)) + "\n]\n")
+
+
+def score_again(work: Path, *, write: bool) -> None:
+    """Print how often the line of a job that gloo ended is right; these jobs can run alone."""
+    ended = list(filter(was_aborted, read_results(work)))
+    lines = [mark["line"] for mark in map(judge, ended) if mark["line"] is not None]
+    by_plant = []
+    for name in sorted({result["plant"] for result in ended}):
+        own = [result for result in ended if result["plant"] == name]
+        by_plant.append(f"{name} {_share(own, ['line'])}")
+    when = time.strftime("%Y-%m-%d", time.gmtime())
+    said = (
+        f"Jobs that gloo ended ran again on {when}, since profkit has the stack "
+        f"written at a crash: the file and line were right in {sum(lines)} of {len(lines)} "
+        f"({', '.join(by_plant)}). The tables above are from before."
+    )
+    print(said)
+    if write:
+        page = DOCUMENT.read_text()
+        before, mark, after = page.partition("## Misses\n")
+        if AGAIN_BEGIN not in page:
+            page = f"{before}{AGAIN_BEGIN}\n{AGAIN_END}\n\n{mark}{after}"
+        DOCUMENT.write_text(replace_section(page, said + "\n", AGAIN_BEGIN, AGAIN_END))
 
 
 def _head(results: list[dict[str, Any]]) -> Iterator[str]:

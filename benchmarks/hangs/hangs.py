@@ -29,11 +29,15 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=4.0, help="seconds without a step")
     parser.add_argument("--at-once", type=int, default=3, help="jobs that run together")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--again", action="store_true", help="score jobs that gloo ended apart")
     args = parser.parse_intermixed_args()
     if args.what == "score":
-        from hang_scoring import score
+        from hang_scoring import score, score_again
 
-        score(args.work, write=args.write)
+        if args.again:
+            score_again(args.work, write=args.write)
+        else:
+            score(args.work, write=args.write)
         return
     for framework in args.framework or BOTH:
         jobs = []
