@@ -288,7 +288,7 @@ def test_the_source_is_chosen_and_handed_on() -> None:
     assert choosing.Choice.read({"PROFKIT_KERNELS": "3:5"}).source == choosing.PROFILER
     with pytest.raises(UsageError, match="--ops"):
         choosing.Choice.parse("", "3:5", operators=True, source="cupti")
-    with pytest.raises(UsageError, match="unknown source"):
+    with pytest.raises(UsageError, match="--kernels-from: unknown choice"):
         choosing.Choice.parse("", "3:5", operators=False, source="nsys")
 
 
