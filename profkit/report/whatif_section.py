@@ -14,7 +14,7 @@ def answers_section(answers: Sequence[Prediction]) -> Section:
     """Return a row for each answer."""
     rows = []
     for answer in answers:
-        step, gain = answer.step_on_same_machine, ""
+        step, gain = answer.step_ns, ""
         if answer.speed_up is not None:
             gain = f"{significant(answer.speed_up.value)} times"
         taken = ""

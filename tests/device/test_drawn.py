@@ -357,7 +357,7 @@ def test_no_figure_is_cut_and_each_is_in_json(look: Callable[[str], Seen], name:
     for screen, text in seen.drawn.texts.items():
         assert not cut_figures(text), screen
         assert "cannot be shown" not in text
-    known = [twin(seen.run, "overview"), seen.report, seen.run.name]
+    known = [twin(seen.run, "overview"), twin(seen.run, "whatif"), seen.report, seen.run.name]
     for text in (seen.drawn.texts["overview"], seen.pages[0].text):
         shown = _without_strip(text).replace(EQUAL_SHARES, "")
         assert not unknown_figures(shown, known)
