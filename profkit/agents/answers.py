@@ -98,8 +98,8 @@ class Answers:
 
         `change` is link (`value` times the bandwidth), overlap, workers, dali, amp, batch_size,
         ranks, no_bubble, faster, or without. without takes a `cause` that `explain` names, and
-        faster a phase as the `cause` and how many times as fast as the `value`. An answer without an
-        interval is inconclusive, and says what to measure next. No prediction is kept.
+        faster takes a phase as `cause` and its factor as `value`. An answer without an interval is
+        inconclusive, and says what to measure next. No prediction is kept.
         """
         from profkit.analysis.costs import run_costs
         from profkit.explain.evidence import Evidence
