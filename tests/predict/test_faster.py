@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.experiments import FEWEST_BLOCKS, Experiment
 from profkit.explain.predict import faster
 from profkit.explain.predict.ask import ask
@@ -23,8 +22,6 @@ from profkit.explain.predict.prediction import (
     Prediction,
     Question,
 )
-from profkit.explain.predict.removal import order_by_removal
-from profkit.explain.rules.base import Cause
 from profkit.vocab import EXPERIMENT_PHASES
 from tests.predict.test_answers import LATE, holds, make
 
@@ -104,29 +101,6 @@ def test_without_blocks_the_answer_is_simulated_and_says_so(tmp_path: Path, phas
 def test_an_exchange_of_one_rank_cannot_be_faster(tmp_path: Path) -> None:
     answer = ask(make(tmp_path, "run"), Question(FASTER, 2.0, cause="allreduce"))
     assert answer.step_ns is None
-
-
-# -- the order of causes ---------------------------------------------------------------------------
-
-
-def order(*saved: tuple[str, float, float] | str) -> list[str]:
-    """Return the order of causes, each with what its removal surely gives, or only a name."""
-    causes, gains = list[Cause](), list[Estimate | None]()
-    for each in saved:
-        name = each if isinstance(each, str) else each[0]
-        causes.append(Cause(name, Estimate(1.0), None, ""))
-        gains.append(None if isinstance(each, str) else Estimate(each[1], each[1], each[2]))
-    return [cause.kind for cause in order_by_removal(causes, gains)]
-
-
-def test_a_cause_whose_removal_surely_gives_more_comes_first() -> None:
-    assert order(("a", 1, 2), ("b", 3, 4), ("c", 5, 6)) == ["c", "b", "a"]
-
-
-def test_causes_stay_in_order_if_it_is_not_sure_which_gives_more() -> None:
-    assert order(("a", 1, 4), ("b", 3, 5)) == ["a", "b"]
-    assert order("a", ("b", 3, 5)) == ["a", "b"]
-    assert order(("a", 1, 2), "b", ("c", 9, 10)) == ["a", "b", "c"]
 
 
 # -- the board -------------------------------------------------------------------------------------

@@ -38,8 +38,7 @@ def predict_without(case: Case, causes: Sequence[Cause]) -> tuple[Cause, ...]:
     """Return the causes with what a step of the target would take without each of them.
 
     Very large runs are not replayed for it. Logs are not either: their lines are means, which show
-    no scatter. The causes stay in their order, unless the removal of one surely gives more than
-    that of one before it.
+    no scatter.
     """
     rows = case.after.costs.steps * case.after.costs.ranks
     is_short = rows <= MOST_STEPS_OF_RANKS and not is_log(case.after.trace)
@@ -47,41 +46,14 @@ def predict_without(case: Case, causes: Sequence[Cause]) -> tuple[Cause, ...]:
         return tuple(causes)
     job = open_job(case.after, with_earlier=False)
     factor, found = step_factor(case.ledger, job), []
-    saved: list[Estimate | None] = []
     for cause in causes:
-        step = gain = None
+        step = None
         if job.model is not None and cause.cost_ns is not None and not cause.is_gain:
             models = remove_explained(job, job.model, cause, cause.cost_ns, factor).models
             answer = predict(job, Question(WITHOUT, cause=cause.kind), models)
             step = answer.step_on_same_machine
-            if answer.conclusive:
-                gain = answer.saved_ns
         found.append(dataclasses.replace(cause, without_ns=step))
-        saved.append(gain)
-    return order_by_removal(found, saved)
-
-
-def order_by_removal(
-    causes: Sequence[Cause], saved: Sequence[Estimate | None]
-) -> tuple[Cause, ...]:
-    """Return the causes with those first whose removal surely gives more than the next one's.
-
-    `saved` has what each removal gives, if that is conclusive. A cause without it keeps its place:
-    what only its cost says is not compared with a replay.
-    """
-    order: list[int] = []
-    for cause in range(len(causes)):
-        place = len(order)
-        while place and _gives_more(saved[cause], saved[order[place - 1]]):
-            place -= 1
-        order.insert(place, cause)
-    return tuple(causes[cause] for cause in order)
-
-
-def _gives_more(this: Estimate | None, other: Estimate | None) -> bool:
-    if this is None or other is None or this.low is None or other.high is None:
-        return False
-    return this.low > other.high
+    return tuple(found)
 
 
 def _has_cost(cause: Cause) -> bool:
