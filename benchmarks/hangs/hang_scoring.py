@@ -132,8 +132,10 @@ def score_again(work: Path, *, write: bool) -> None:
     when = time.strftime("%Y-%m-%d", time.gmtime())
     said = (
         f"Jobs that gloo ended ran again on {when}, since profkit has the stack "
-        f"written at a crash: the file and line were right in {sum(lines)} of {len(lines)} "
-        f"({', '.join(by_plant)}). The tables above are from before."
+        f"written at a crash. In {sum(map(names_site, ended))} of {len(ended)} the line of the call "
+        f"is named, of any rank; in {sum(lines)} of {len(lines)} that of the planted rank "
+        f"({', '.join(by_plant)}), which its launcher mostly ended before it could leave a stack. "
+        "The tables above are from before."
     )
     print(said)
     if write:
@@ -142,6 +144,16 @@ def score_again(work: Path, *, write: bool) -> None:
         if AGAIN_BEGIN not in page:
             page = f"{before}{AGAIN_BEGIN}\n{AGAIN_END}\n\n{mark}{after}"
         DOCUMENT.write_text(replace_section(page, said + "\n", AGAIN_BEGIN, AGAIN_END))
+
+
+def names_site(result: dict[str, Any]) -> bool:
+    """Return true if the planted line is named as that of any rank."""
+    sites = lines_of(BY_NAME[result["plant"]].site, result["variant"], result["framework"])
+    places = shown_verdict(result["account"]).get("places") or {}
+    for place in places.values():
+        if (str(place.get("file", "")).rpartition("/")[2], place.get("line")) in sites:
+            return True
+    return False
 
 
 def _head(results: list[dict[str, Any]]) -> Iterator[str]:
