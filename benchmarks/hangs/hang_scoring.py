@@ -130,9 +130,10 @@ def score_again(work: Path, *, write: bool) -> None:
         own = [result for result in ended if result["plant"] == name]
         by_plant.append(f"{name} {_share(own, ['line'])}")
     when = time.strftime("%Y-%m-%d", time.gmtime())
+    named = sum(map(names_site, ended))
     said = (
         f"Jobs that gloo ended ran again on {when}, since profkit has the stack "
-        f"written at a crash. In {sum(map(names_site, ended))} of {len(ended)} the line of the call "
+        f"written at a crash. In {named} of {len(ended)} the line of the call "
         f"is named, of any rank; in {sum(lines)} of {len(lines)} that of the planted rank "
         f"({', '.join(by_plant)}), which its launcher mostly ended before it could leave a stack. "
         "The tables above are from before."
