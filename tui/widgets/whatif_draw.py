@@ -61,7 +61,7 @@ def _factor(answer: Prediction) -> float | None:
 
 def detail_lines(answer: Prediction, palette: Palette) -> Iterator[Text]:
     """Yield what an answer says, what it rests on, and what it leaves out."""
-    rows = [("saves", gain_words(answer)), ("a new run", step_words(answer))]
+    rows = [("answer", gain_words(answer)), ("a new run", step_words(answer))]
     rows += [("because", answer.why), ("next", answer.next)]
     rows += zip(["rests on", *[""] * len(answer.rests_on)], answer.rests_on, strict=False)
     rows += zip(["leaves out", *[""] * len(answer.leaves_out)], answer.leaves_out, strict=False)
