@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.analysis.estimate import Ints
-from profkit.analysis.experiments import unlike_steps
 from profkit.analysis.kernels.windows import marked_steps, window_steps
+from profkit.analysis.slowed import unlike_steps
 from profkit.trace import Trace
 from profkit.trace.sampled import step_levels
 from profkit.vocab import CAPTURED_STEP, CHANGES
@@ -67,9 +67,7 @@ def steady_steps(trace: Trace) -> Selection:
     """Return the steps that a run's figures are about; of a thinned run, a sample of them."""
     warm_up = warm_up_of(trace, trace.steps)
     found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
-    captured = marked_steps(trace.samples, CHANGES, CAPTURED_STEP)
-    found = found.without(CAPTURED, np.isin(found.steps, captured))
-    found = found.without(EXPERIMENT, np.isin(found.steps, unlike_steps(trace.samples)))
+    found = without_marked(found, trace.samples)
     compiled = np.isin(found.steps, compiled_steps(trace))
     if compiled.sum() <= MOST_COMPILED_SHARE * len(compiled):
         found = found.without(COMPILING, compiled)
@@ -77,6 +75,13 @@ def steady_steps(trace: Trace) -> Selection:
         return found
     level = pc.max(trace.sums["level"]).as_py()  # each part of the run has the same weight
     return found.without(THINNED, step_levels(found.steps) < level)
+
+
+def without_marked(found: Selection, samples: pa.Table) -> Selection:
+    """Exclude steps whose lines were captured, and those of experiments."""
+    captured = marked_steps(samples, CHANGES, CAPTURED_STEP)
+    found = found.without(CAPTURED, np.isin(found.steps, captured))
+    return found.without(EXPERIMENT, np.isin(found.steps, unlike_steps(samples)))
 
 
 def including_batches(found: Selection) -> Ints:

@@ -23,7 +23,14 @@ from profkit.analysis.lengths import ERROR, count_lengths, find_quantile, read_l
 from profkit.analysis.parts import in_parts, sampled_one_in
 from profkit.analysis.phase_shares import PhaseShare
 from profkit.analysis.phases import UNKNOWN, step_times
-from profkit.analysis.selection import COMPILING, REASONS, Selection, select_steps, warm_up_of
+from profkit.analysis.selection import (
+    COMPILING,
+    REASONS,
+    Selection,
+    select_steps,
+    warm_up_of,
+    without_marked,
+)
 from profkit.trace import Trace
 from profkit.vocab import PHASES, USED
 
@@ -151,6 +158,7 @@ def _own_steps(trace: Trace, own: pa.Table, parts: pa.Table) -> Selection:
     which = {reason: np.setdiff1d(numbers, end) for reason, numbers in found.which.items()}
     left_out = {reason: len(numbers) for reason, numbers in which.items() if len(numbers)}
     found = Selection(np.setdiff1d(found.steps, end), left_out, which)
+    found = without_marked(found, trace.samples)
     return found.without(COMPILING, np.isin(found.steps, compiled_steps(trace)))
 
 
