@@ -101,6 +101,18 @@ def test_a_call_that_sleeps_in_native_code_is_not_interrupted(tmp_path: Path, st
     assert end_of(process) == (0, "ended well\n", "")
 
 
+def test_a_file_of_the_job_is_never_written_to(tmp_path: Path, start: Start) -> None:
+    """A job that closes all descriptors gets their numbers for its own files."""
+    body = """
+import os
+os.closerange(3, 1000)
+taken = [open(Path(sys.argv[1], f"own{number}"), "w") for number in range(40)]
+hold()
+assert not any(Path(file.name).stat().st_size for file in taken)
+"""
+    assert end_of(start(body))[:2] == (0, "ended well\n")
+
+
 def test_a_job_that_was_stopped_goes_on_and_is_not_looked_into(
     tmp_path: Path, start: Start
 ) -> None:

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,13 +33,21 @@ static IsFinalizing is_finalizing;
 
 static PyInterpreterState *interpreter;
 static int file = -1;
+static struct stat opened; /* a job that closes all descriptors uses their numbers again */
 static long most_turns;
 static atomic_long turns;
 static atomic_long watch_number; /* the thread of an earlier watch ends */
 
+static int is_still_open(void)
+{
+    struct stat now;
+    return !fstat(file, &now) && now.st_dev == opened.st_dev && now.st_ino == opened.st_ino;
+}
+
 static void write_stacks(void)
 {
     if (is_finalizing()) return; /* the interpreter takes its frames apart */
+    if (!is_still_open()) return;
     if (write(file, HEAD, sizeof HEAD - 1) < 0) return;
     dump(file, interpreter, NULL);
 }
@@ -56,7 +65,7 @@ static void *count_turns(void *own_number)
     return NULL;
 }
 
-/* A signal of the job must not come to this thread, which would interrupt none of its calls. */
+/* A signal is for the job's own threads, whose calls it interrupts: here all are blocked. */
 static int start_thread(void *number)
 {
     sigset_t all, before;
@@ -80,9 +89,9 @@ static PyObject *watch(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "id", &descriptor, &seconds)) return NULL;
     if (!dump || !is_finalizing) Py_RETURN_FALSE;
     interpreter = PyInterpreterState_Main();
-    if (file >= 0) close(file);
+    if (file >= 0 && is_still_open()) close(file);
     file = fcntl(descriptor, F_DUPFD_CLOEXEC, 0); /* kept: it may be written to after the last watch */
-    if (file < 0) Py_RETURN_FALSE;
+    if (file < 0 || fstat(file, &opened)) Py_RETURN_FALSE;
     most_turns = (long)(seconds * TURNS_PER_SECOND);
     atomic_store(&turns, 0);
     long number = atomic_fetch_add(&watch_number, 1) + 1;
