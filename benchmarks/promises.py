@@ -234,8 +234,9 @@ CHECKS: Mapping[str, Check] = {
     ),
     "20": Check(
         "Run of weeks",
-        "A rank writes at most 50 MB per day, whatever its steps, and its memory does not grow. "
-        "Throughput, step time and phases stay exact, also if the rank is killed.",
+        "A rank writes at most 50 MB per day, whatever its steps, without --stacks workers. Its "
+        "memory does not grow. Throughput, step time and phases stay exact, also if the rank is "
+        "killed.",
         (
             Script("long_run", "--hours", 6, 1),
             Tests("tests/trace/test_thinning.py", "exact or killed or quantiles or exchange"),

@@ -42,11 +42,24 @@ from profkit.vocab import (
     EXPERIMENT_SETTLES,
     EXPERIMENTS,
     KERNELS,
+    LOADER_WORKER,
     USED,
 )
 
 KEPT_PER_PART = 32
 """About so many steps of a part are kept in full, of a job that takes more."""
+
+KEPT_ROWS_PER_PART = 768
+"""These steps have about so many rows: a step may have hundreds. A day has 1,440 parts."""
+
+EVENT_ROWS = 256
+"""Further rows of a part that steps of events may have."""
+
+LOOSE_ROWS = 256
+"""Rows of a part that are kept although they are in no step."""
+
+MOST_HELD_ROWS = 100_000
+"""Of a step that does not end, workers may make any number of rows: the latest ones are held."""
 
 HELD_STEPS = 64
 """The last steps are held back: a device or a worker reports its part of a step later.
@@ -60,7 +73,7 @@ SAMPLE_GAP_NS = 10_000_000_000
 _EVENTS = (COMPILER, KERNELS, CHANGES)
 """Sources whose samples are events: they are kept, and so are the steps in which they were."""
 
-_MOST_EVENTS = 1_000
+_MOST_EVENTS = 500
 """Events and their steps that are kept of a part."""
 
 _MOST_SIZES = 10_000
@@ -91,12 +104,13 @@ class PartThinner:
         self._windows = self._captured = NO_STEPS
         self._compilations: list[pa.Table] = []
         """Events of the compiler in steps that are not complete yet."""
-        self._events = 0
+        self._rows_per_step = 1.0
+        self._events = self._event_steps = self._loose = 0
         self._blocks = KeptBlocks()
         self._last_level = 0
         """The level of the part before."""
-        self._notable: Ints = NO_STEPS
-        """Steps of events, which are kept as well."""
+        self._notable = self._marked = self._unmarked = NO_STEPS
+        """Steps of events: kept in full; without their spans; and not kept, as their events."""
         self._sampled_ns: dict[tuple[str | None, ...], int] = {}
         self._context = spans
         """Spans from before those that are taken next, which are needed to sum these."""
@@ -112,11 +126,14 @@ class PartThinner:
         self._compilations.append(samples.filter(pc.equal(samples["source"], COMPILER)))
         self._blocks.add(samples, max(self._level, self._last_level))
         complete = steps.filter(pa.array(numbers <= last))
+        rows = sum(_count_until(tables[table], last) for table in ("steps", "spans", "collectives"))
+        self._rows_per_step = max(1.0, rows / max(1, complete.num_rows))
         if complete.num_rows:
             self._add(complete, tables["spans"])
         fates = {}
         for table in ("steps", "spans", "collectives"):
-            fates[table] = self._choose(tables[table], last)
+            notable = self._marked if table == "steps" else self._notable
+            fates[table] = self._choose(tables[table], last, notable)
         fates["samples"] = self._choose_samples(samples, last)
         self._windows = self._windows[self._windows > last]
         self._captured = self._captured[self._captured > last]
@@ -151,7 +168,8 @@ class PartThinner:
         self._sums.clear()
         self._lengths.clear()
         self._last_level = self._level
-        self._bounds, self._level, self._events = None, 0, 0
+        self._bounds, self._level = None, 0
+        self._events = self._event_steps = self._loose = 0
         return columns
 
     def _add(self, steps: pa.Table, spans: pa.Table) -> None:
@@ -182,7 +200,10 @@ class PartThinner:
             self._bounds = [first, last, begin, end]
         self._bounds[1], self._bounds[3] = last, end
         per_part = len(numbers) * PART_NS / max(1, end - begin)
-        self._level = max(self._level, math.ceil(math.log2(max(1.0, per_part / KEPT_PER_PART))))
+        too_many = max(
+            per_part / KEPT_PER_PART, per_part * self._rows_per_step / KEPT_ROWS_PER_PART
+        )
+        self._level = max(self._level, math.ceil(math.log2(max(1.0, too_many))))
         is_last = pc.equal(spans["step"], pa.scalar(last, pa.int64()))
         self._context = spans.filter(is_last)
 
@@ -207,8 +228,12 @@ class PartThinner:
             COMPILING: np.isin(numbers, self._take_compiled(steps)),
         }
         notable = numbers[reasons[COMPILING] | reasons[KERNEL_WINDOW] | reasons[CAPTURED]]
-        self._notable = notable[: max(0, _MOST_EVENTS - self._events)]
-        self._events += len(self._notable)
+        room = max(0, int(EVENT_ROWS / self._rows_per_step) - self._event_steps)
+        self._marked = notable[: max(0, _MOST_EVENTS - self._events)]
+        self._unmarked = np.setdiff1d(notable, self._marked)
+        self._notable = self._marked[:room]
+        self._events += len(self._marked)
+        self._event_steps += len(self._notable)
         self._epoch = epochs[-1]
         kinds = np.zeros(len(numbers), dtype=np.int64)
         for reason, applies in reasons.items():
@@ -223,14 +248,25 @@ class PartThinner:
         self._compilations = [events.filter(pa.array(events["time_ns"].to_numpy() > end))]
         return found
 
-    def _choose(self, rows: pa.Table, last: int) -> Fate:
-        """Keep the rows of sampled steps and of none, and hold back those after the last step."""
+    def _choose(self, rows: pa.Table, last: int, notable: Ints) -> Fate:
+        """Keep the rows of sampled steps, a few of none, and hold back those after the last step.
+
+        Rows of other threads in a step that has not ended are in no sum.
+        """
         numbers = rows["step"].fill_null(-1).to_numpy()
         carried = numbers > last
+        if "thread" in rows.column_names and carried.sum() > MOST_HELD_ROWS:
+            is_worker = pc.starts_with(rows["thread"].cast(pa.string()), LOADER_WORKER)
+            open_rows = np.flatnonzero((numbers > last + HELD_STEPS) & is_worker.to_numpy())
+            carried[open_rows[: max(0, int(carried.sum()) - MOST_HELD_ROWS)]] = False
         is_kept = (numbers < self._first) | (step_levels(numbers) >= self._level)
-        is_kept |= np.isin(numbers, self._notable) | self._blocks.beside(numbers)
-        is_kept &= ~self._blocks.dropped(numbers)
-        return Fate(np.asarray(~carried & is_kept), np.asarray(carried))
+        is_kept |= np.isin(numbers, notable) | self._blocks.beside(numbers)
+        is_kept &= ~(self._blocks.dropped(numbers) | np.isin(numbers, self._unmarked))
+        loose = np.flatnonzero(numbers < 0)
+        is_kept[loose[max(0, LOOSE_ROWS - self._loose) :]] = False
+        is_kept &= numbers <= last
+        self._loose += len(loose)
+        return Fate(np.asarray(is_kept), np.asarray(carried))
 
     def _choose_samples(self, rows: pa.Table, last: int) -> Fate:
         """Keep events, and readings of one kind that are far enough apart."""
@@ -250,6 +286,10 @@ class PartThinner:
             self._sampled_ns[key] = time_ns
             kept[row] = True
         return Fate(kept, carried)
+
+
+def _count_until(rows: pa.Table, last: int) -> int:
+    return int((rows["step"].fill_null(-1).to_numpy() <= last).sum())
 
 
 def _epochs(steps: pa.Table) -> list[int]:

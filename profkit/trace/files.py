@@ -120,7 +120,7 @@ class RankFiles:
                 self._begin_thinning(self._make_thinner, clock())
                 return
             is_due = clock() >= self._part_ends_ns
-            if is_due or self._recent.rows >= MOST_PENDING:
+            if is_due or self._recent.new_rows >= MOST_PENDING:
                 self._take_pending(self._thinner, self._recent)
             if is_due:
                 self._part_ends_ns = clock() + PART_NS

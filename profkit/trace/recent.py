@@ -66,15 +66,16 @@ class Recent:
         self.kept: dict[str, list[pa.RecordBatch]] = {}
         """Rows of the part that go to the rank's tables when it ends."""
         self._streams: dict[str, StreamWriter] = {}
+        self._carried: dict[str, int] = {}
 
     @property
     def counts(self) -> dict[str, StreamCount]:
         return {table: stream.count for table, stream in self._streams.items()}
 
     @property
-    def rows(self) -> int:
-        """Number of rows that are not summed yet."""
-        total = 0
+    def new_rows(self) -> int:
+        """Number of rows that wait to be summed, without those that were held back once."""
+        total = -sum(self._carried.values())
         for batches in self.pending.values():
             total += sum(batch.num_rows for batch in batches)
         return total
@@ -91,6 +92,7 @@ class Recent:
         carried = rows.filter(pa.array(fate.carried)).combine_chunks().to_batches()
         self.kept.setdefault(table, []).extend(kept)
         self.pending[table] = carried
+        self._carried[table] = sum(batch.num_rows for batch in carried)
 
     def begin_next(self) -> dict[str, list[pa.RecordBatch]]:
         """Begin the files of the next part with the carried rows; return the kept rows.
