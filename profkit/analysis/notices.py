@@ -108,7 +108,8 @@ def find_thinned_notice(trace: Trace) -> Iterator[str]:
     yield (
         f"of steps {first:,} to {last:,}, only sums and some steps were kept: throughput, step "
         "time and phases of the report are over all steps, other figures are those of a sample "
-        f"of one step in {sampled_one_in(sums):,}"
+        f"of one step in {sampled_one_in(sums):,}; whether steps are slow at regular intervals is "
+        "not known, because the sample lacks most of them: record a shorter run"
     )
 
 

@@ -54,7 +54,12 @@ def find_changes(trace: Trace, used: Ints) -> tuple[RunChange, ...]:
     anchor = None
     with contextlib.suppress(UnreadableError):  # the rank was killed while it opened its files
         anchor = trace.ranks[0].manifest.anchor
-    return changes_of(trace.steps, trace.spans, used, rank=trace.ranks[0].rank, anchor=anchor)
+    rank = trace.ranks[0].rank
+    found = changes_of(trace.steps, trace.spans, used, rank=rank, anchor=anchor)
+    if not trace.sums.num_rows:
+        return found
+    # between the blocks of a sample, slow steps are missing, and so is their interval
+    return tuple(each for each in found if each.kind is not ChangeKind.PERIODIC)
 
 
 def changes_of(

@@ -107,6 +107,9 @@ def clock_words(view: Overview) -> Iterator[str]:
         for reason, count in costs.selection.left_out.items():
             if reason not in view.selection.left_out:
                 fewer.append(f"{count:,} {reason_name(reason)}")
+    if view.thinned is not None:
+        yield from _words_of_sums(view, fewer)
+        return
     words = f"{costs.steps:,} of {len(view.selection.steps):,} used steps"
     if fewer:
         words += f" (not: {', '.join(fewer)})"
@@ -115,6 +118,16 @@ def clock_words(view: Overview) -> Iterator[str]:
         words += f" and {costs.ranks:,} of {plural(ranks, 'rank')}"
     if fewer or costs.unclocked:
         yield f"The phases are those of {words}."
+
+
+def _words_of_sums(view: Overview, fewer: list[str]) -> Iterator[str]:
+    """Yield what the phases of a thinned run are about: nobody compared these steps with others."""
+    words = f"all {view.steps_used:,} used steps"
+    if fewer:
+        words += f", also of those like these of the sample: {', '.join(fewer)}"
+    yield f"The phases are those of {words}."
+    if not view.exchange_timed:
+        yield "They hold the exchange only as far as it was timed."
 
 
 def exchange_meanings(view: Overview) -> dict[str, str]:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from profkit.analysis.columns import codes_of, durations, places_in, step_places
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exposed import INPUT_PIECES
+from profkit.trace.sampled import BLOCK
 from profkit.vocab import LOADER_WORKER
 
 MAKING = INPUT_PIECES[:-1]
@@ -143,14 +144,21 @@ def find_overheads(data: pa.Table, place: Ints, piece: Ints, waits: Floats) -> t
 
 
 def time_between_batches(pieces: pa.Table) -> float:
-    """Return the usual time from the end of a worker's batch to the start of its next one."""
+    """Return the usual time from the end of a worker's batch to the start of its next one.
+
+    A thinned run lacks blocks of steps, with the batches that workers made meanwhile.
+    """
     gaps = []
     rows = pieces.sort_by("start_ns")
+    numbers = rows["step"].fill_null(-1).to_numpy()
+    known = np.unique(numbers)
+    block = np.cumsum(np.diff(known, prepend=known[:1]) > BLOCK)[np.searchsorted(known, numbers)]
     worker, piece = codes_of(rows["thread"]), places_in(rows["name"], MAKING)
     for each in np.unique(worker):
         mine = np.flatnonzero(worker == each)
         starts, ends = rows["start_ns"].to_numpy()[mine], rows["end_ns"].to_numpy()[mine]
         next_batch = np.diff(piece[mine]) <= 0  # a batch is read, decoded and collated
+        next_batch &= np.diff(block[mine]) == 0
         gaps.append((starts[1:] - ends[:-1])[next_batch])
     whole = np.concatenate([*gaps, np.zeros(0)])
     if not len(whole):
