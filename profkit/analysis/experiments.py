@@ -11,21 +11,23 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from profkit.analysis.apart import find_apart
 from profkit.analysis.columns import durations
 from profkit.analysis.estimate import Estimate, Floats, Ints
+from profkit.analysis.parts import count_kinds, count_rank_steps, in_parts
+from profkit.analysis.selection import EXPERIMENT as SLOWED
+from profkit.analysis.selection import NO_STEPS, THINNED, steady_steps
+from profkit.analysis.slowed import slowed_steps, unlike_steps
 from profkit.analysis.student import student_of_few
 from profkit.trace import Trace
-from profkit.vocab import EXPERIMENT, EXPERIMENT_FACTOR, EXPERIMENT_SETTLES, EXPERIMENTS
+from profkit.vocab import EXPERIMENT_FACTOR, EXPERIMENT_SETTLES
 
 FEWEST_BLOCKS = 4
 """With fewer blocks, an interval over them says nothing."""
 
 AROUND = 60
 """So many steps on either side of a block are compared with it."""
-
-_MOST_STEP = 2**53
 
 
 @dataclass(frozen=True)
@@ -56,30 +58,15 @@ class Experiment:
         return Estimate(value, max(0.0, value - half), value + half)
 
 
-def slowed_steps(samples: pa.Table) -> dict[str, Ints]:
-    """Return the steps that were slowed, by the phase that was not."""
-    rows = samples.filter(pc.equal(samples["source"].cast(pa.string()), EXPERIMENTS))
-    names = rows["metric"].cast(pa.string()).to_pylist()
-    steps: dict[str, set[int]] = {}
-    for name, value in zip(names, rows["value"].to_pylist(), strict=True):
-        if name.startswith(EXPERIMENT) and 0 <= value < _MOST_STEP:
-            steps.setdefault(name.removeprefix(EXPERIMENT), set()).add(int(value))
-    return {phase: np.array(sorted(each), dtype=np.int64) for phase, each in steps.items()}
-
-
-def unlike_steps(samples: pa.Table) -> Ints:
-    """Return all slowed steps, with those after them that still have what these left."""
-    slowed = [np.empty(0, dtype=np.int64), *slowed_steps(samples).values()]
-    steps = np.concatenate(slowed)
-    return np.unique(steps[:, None] + np.arange(EXPERIMENT_SETTLES + 1))
-
-
 def find_experiments(trace: Trace, usual: Ints) -> dict[str, Experiment]:
     """Return the experiments of a run by phase; its figures are about the `usual` steps.
 
     Every rank has each step of a block, or the block is not used.
     """
     slowed = slowed_steps(trace.samples)
+    if trace.sums.num_rows:  # the steps around a block are kept, but most are not in the sample
+        others = steady_steps(trace).which.get(THINNED, NO_STEPS)
+        usual = np.union1d(usual, others)
     if not slowed or not len(usual):
         return {}
     numbers, wall = mean_steps(trace.steps)
@@ -123,9 +110,24 @@ def _compare(
 
 def cost_share(trace: Trace, usual: Ints) -> float:
     """Return what the blocks cost the run, as a share of the time of its steps."""
+    if trace.sums.num_rows:
+        return _cost_share_of_sums(trace)
     numbers, wall = mean_steps(trace.steps)
     unlike = np.isin(numbers, unlike_steps(trace.samples))
     known = np.isin(numbers, usual)
     if not unlike.any() or not known.any():
         return 0.0
     return float((wall[unlike] - wall[known].mean()).sum() / wall.sum())
+
+
+def _cost_share_of_sums(trace: Trace) -> float:
+    """Return the same of a thinned run; slowed control steps count as often as in its blocks."""
+    found = steady_steps(trace)
+    own, kept = found.which.get(SLOWED, NO_STEPS), unlike_steps(trace.samples)
+    apart = find_apart(trace.steps, found, trace.sums)
+    excess_ns = sum(each.excess_ns for each in apart if each.reason == SLOWED)
+    in_full = ~in_parts(trace.sums, trace.steps)
+    total_ns = durations(trace.steps)[in_full].sum()
+    total_ns += sum(count_kinds(trace.sums, "total_ns").values())
+    all_ns = excess_ns * count_rank_steps(trace.steps, trace.sums)
+    return float(all_ns / total_ns * np.isin(kept, trace.steps["step"]).sum() / max(1, len(own)))

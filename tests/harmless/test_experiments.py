@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profkit.analysis.experiments import slowed_steps, unlike_steps
 from profkit.analysis.selection import EXPERIMENT, steady_steps
+from profkit.analysis.slowed import slowed_steps, unlike_steps
 from profkit.instrument.experiments import LENGTH
 from profkit.trace import Trace
 from profkit.vocab import EXPERIMENT_SETTLES

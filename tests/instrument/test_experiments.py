@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.experiments import find_experiments, slowed_steps, unlike_steps
+from profkit.analysis.experiments import find_experiments
+from profkit.analysis.slowed import slowed_steps, unlike_steps
 from profkit.errors import UsageError
 from profkit.instrument import pacing
 from profkit.instrument.blocks import WARM_UP
@@ -111,7 +112,7 @@ class World:
         names = ("device", "source", "metric", "time_ns", "value")
         columns = zip(*rows["samples"], strict=True)
         samples = pa.table(dict(zip(names, map(list, columns), strict=True)))
-        trace: Any = SimpleNamespace(steps=pa.table(steps), samples=samples)
+        trace: Any = SimpleNamespace(steps=pa.table(steps), samples=samples, sums=pa.table({}))
         usual = np.setdiff1d(np.arange(WARM_UP, STEPS), unlike_steps(samples))
         return find_experiments(trace, usual)
 
