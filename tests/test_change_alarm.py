@@ -6,10 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from profkit.run.change_alarm import ChangeAlarm
-from profkit.testing.series import series_trace
+from profkit.testing.series import Compiled, Marked, series_trace
 from profkit.trace.tail import RunTail
+from profkit.vocab import (
+    CAPTURED_STEP,
+    CHANGES,
+    COMPILED,
+    EXPERIMENT,
+    EXPERIMENTS,
+    KERNELS,
+    WINDOW_STEP,
+)
 
 MS = 1_000_000
 
@@ -17,7 +27,7 @@ MS = 1_000_000
 def _look(folder: Path, forward: npt.NDArray[np.float64], alarm: ChangeAlarm) -> list[str]:
     phases = {"data": np.full(len(forward), 5.0 * MS), "forward": 50 * MS * forward}
     run = series_trace(folder / str(len(forward)), phases, ranks=2)
-    return list(alarm.find(RunTail(run).look()))
+    return list(alarm.find(RunTail(run, marks=True).look()))
 
 
 def _factors(count: int) -> npt.NDArray[np.float64]:
@@ -42,3 +52,43 @@ def test_each_change_is_said_once_and_soon(tmp_path: Path) -> None:
 def test_a_healthy_run_is_silent(tmp_path: Path) -> None:
     forward = np.exp(0.03 * np.random.default_rng(1).standard_t(4, 900))
     assert _look(tmp_path, forward, ChangeAlarm(tmp_path, lambda line: None)) == []
+
+
+def _own_work(kind: str, steps: list[int]) -> tuple[list[Marked], list[Compiled]]:
+    if kind == "compiled":
+        return [], [Compiled(0, step, f"{COMPILED}f", 20.0 * MS) for step in steps]
+    source, metric = {
+        "kernels": (KERNELS, WINDOW_STEP),
+        "captured": (CHANGES, CAPTURED_STEP),
+        "experiment": (EXPERIMENTS, f"{EXPERIMENT}data"),
+    }[kind]
+    return [Marked(source, metric, step) for step in steps], []
+
+
+@pytest.mark.parametrize("kind", ["kernels", "captured", "experiment", "compiled"])
+@pytest.mark.parametrize("together", [1, 10, 40])
+def test_what_profkit_or_a_compiler_adds_to_steps_is_no_change(
+    tmp_path: Path, kind: str, together: int
+) -> None:
+    forward = np.exp(0.02 * np.random.default_rng(0).standard_normal(1_000))
+    steps = [step for step in range(100, 1_000) if step % 100 < together]
+    forward[steps] *= 3
+    phases = {"data": np.full(1_000, 5.0 * MS), "forward": 50 * MS * forward}
+    marked, compiled = _own_work(kind, steps)
+    noticed = series_trace(tmp_path / "noticed", phases)
+    own = series_trace(tmp_path / "own", phases, marked=marked, compiled=compiled)
+    lines = []
+    for run in (noticed, own):
+        alarm = ChangeAlarm(run, lambda line: None)
+        lines.append(alarm.find(RunTail(run, marks=True).look()))
+    assert lines[0], "without the marks the steps are the job's own"
+    assert lines[1] == []
+
+
+def test_a_job_that_compiles_in_most_steps_has_changes_too(tmp_path: Path) -> None:
+    forward = _factors(330)
+    phases = {"data": np.full(330, 5.0 * MS), "forward": 50 * MS * forward}
+    _, compiled = _own_work("compiled", list(range(330)))
+    run = series_trace(tmp_path / "run", phases, compiled=compiled)
+    lines = ChangeAlarm(run, lambda line: None).find(RunTail(run, marks=True).look())
+    assert len(lines) == 1

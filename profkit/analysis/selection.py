@@ -67,16 +67,22 @@ def steady_steps(trace: Trace) -> Selection:
     """Return the steps that a run's figures are about; of a thinned run, a sample of them."""
     warm_up = warm_up_of(trace, trace.steps)
     found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
-    captured = marked_steps(trace.samples, CHANGES, CAPTURED_STEP)
-    found = found.without(CAPTURED, np.isin(found.steps, captured))
-    found = found.without(EXPERIMENT, np.isin(found.steps, unlike_steps(trace.samples)))
-    compiled = np.isin(found.steps, compiled_steps(trace))
-    if compiled.sum() <= MOST_COMPILED_SHARE * len(compiled):
-        found = found.without(COMPILING, compiled)
+    found = without_marked(found, trace.steps, trace.samples)
     if not trace.sums.num_rows:
         return found
     level = pc.max(trace.sums["level"]).as_py()  # each part of the run has the same weight
     return found.without(THINNED, step_levels(found.steps) < level)
+
+
+def without_marked(found: Selection, steps: pa.Table, samples: pa.Table) -> Selection:
+    """Exclude steps that captures, experiments or compilations have made longer."""
+    captured = marked_steps(samples, CHANGES, CAPTURED_STEP)
+    found = found.without(CAPTURED, np.isin(found.steps, captured))
+    found = found.without(EXPERIMENT, np.isin(found.steps, unlike_steps(samples)))
+    compiled = np.isin(found.steps, compiled_steps(steps, samples))
+    if compiled.sum() <= MOST_COMPILED_SHARE * len(compiled):
+        found = found.without(COMPILING, compiled)
+    return found
 
 
 def including_batches(found: Selection) -> Ints:

@@ -151,7 +151,9 @@ def _own_steps(trace: Trace, own: pa.Table, parts: pa.Table) -> Selection:
     which = {reason: np.setdiff1d(numbers, end) for reason, numbers in found.which.items()}
     left_out = {reason: len(numbers) for reason, numbers in which.items() if len(numbers)}
     found = Selection(np.setdiff1d(found.steps, end), left_out, which)
-    return found.without(COMPILING, np.isin(found.steps, compiled_steps(trace)))
+    return found.without(
+        COMPILING, np.isin(found.steps, compiled_steps(trace.steps, trace.samples))
+    )
 
 
 def _ranks_that_count(trace: Trace) -> set[int]:

@@ -80,15 +80,23 @@ class ChangeAlarm:
     def find(self, latest: Latest) -> list[str]:
         """Return a line for each change that the latest steps show and that was not said yet."""
         from profkit.analysis.change_words import say_change
+        from profkit.analysis.kernels.windows import window_steps
         from profkit.analysis.run_change import ChangeKind
         from profkit.analysis.run_changes import changes_of
-        from profkit.analysis.selection import DEFAULT_WARM_UP, including_batches, select_steps
+        from profkit.analysis.selection import (
+            DEFAULT_WARM_UP,
+            including_batches,
+            select_steps,
+            without_marked,
+        )
 
         if not latest.steps.num_rows or not latest.ranks:
             return []
         steps = latest.steps["step"].to_numpy()
         warm_up = DEFAULT_WARM_UP if not steps.min() else 0
-        used = including_batches(select_steps(latest.steps, warm_up=warm_up))
+        windows = window_steps(latest.samples)
+        found = select_steps(latest.steps, warm_up=warm_up, windows=windows)
+        used = including_batches(without_marked(found, latest.steps, latest.samples))
         spans = latest.spans["step"].drop_null().to_numpy()
         if len(spans):  # fewer spans than steps are kept
             used = used[used > spans.min()]

@@ -17,13 +17,27 @@ from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.reader import LOST_NAME, find_ranks, name_ids
 from profkit.trace.sharing import find_sharing, share_samples
 from profkit.trace.stream import DAMAGE, conform_batch
-from profkit.vocab import RECENT, STREAM_SUFFIX, THINNED_TABLES
+from profkit.vocab import (
+    CHANGES,
+    COMPILER,
+    EXPERIMENTS,
+    KERNELS,
+    RECENT,
+    STREAM_SUFFIX,
+    THINNED_TABLES,
+)
 
 MOST_BYTES: Final = 4_000_000
 """Bytes of a table that are read at once, so that a look at a long run takes bounded time."""
 
 KEPT_ROWS: Final = {"steps": 1_000, "spans": 10_000}
 """The last rows of each table that are kept."""
+
+MARKING_SOURCES: Final = (KERNELS, CHANGES, EXPERIMENTS, COMPILER)
+"""The sources of readings that mark steps as unlike the job's own."""
+
+MOST_MARKS: Final = 20_000
+"""Readings of these sources that are kept of each rank."""
 
 MOST_RANKS: Final = 8
 """Number of ranks that are followed. Each costs the same, and ranks of large jobs are alike."""
@@ -130,9 +144,13 @@ class TableTail:
 
 @dataclass
 class RunTail:
-    """The latest steps of a run that is being written, and their spans."""
+    """The latest steps of a run that is being written, and their spans.
+
+    With `marks`, also the readings by which some steps are excluded from figures.
+    """
 
     path: Path
+    marks: bool = False
     _tails: dict[tuple[int, str], TableTail] = field(default_factory=dict)
     _rows: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
     _names: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -147,7 +165,7 @@ class RunTail:
             if known is None or not known.config:  # it is written after the first steps
                 self._ranks[rank.rank] = rank.manifest
             new = {}
-            for table in (*KEPT_ROWS, "strings"):  # names last, so that those of all rows are there
+            for table in self._tables:
                 tail = self._tails.setdefault((rank.rank, table), TableTail(rank.folder, table))
                 new[table] = tail.read()
                 if tail.repeats:
@@ -158,14 +176,27 @@ class RunTail:
             for table in KEPT_ROWS:
                 for batch in new[table]:
                     self._rows[table].append(_named(batch, table, names))
+            for batch in new.get("samples", ()):
+                marks = _marks_of(batch, self._names[rank.rank])
+                if marks.num_rows:
+                    self._rows["samples"].append(_named(marks, "samples", names))
         return Latest(
             manifest,
             dict(self._ranks),
             share_samples(self._table("steps"), find_sharing([*self._ranks.values()])),
             self._table("spans"),
+            self._table("samples"),
             len(ranks),
             any(tail.behind for tail in self._tails.values()),
         )
+
+    @property
+    def _tables(self) -> tuple[str, ...]:
+        """The tables in the order in which they are read.
+
+        Marks come after the steps, and names last: those of all rows that were read are there.
+        """
+        return (*KEPT_ROWS, *(("samples",) if self.marks else ()), "strings")
 
     def _forget_repeated(self, rank: int, table: str, again: list[pa.RecordBatch]) -> None:
         """Forget the rows of a rank from the first step on that is read again."""
@@ -180,10 +211,11 @@ class RunTail:
         """Return the last rows of the followed ranks, and release older batches."""
         kept: list[pa.RecordBatch] = []
         rows = 0
+        most = KEPT_ROWS.get(table, MOST_MARKS) * max(1, len(self._ranks))
         for batch in reversed(self._rows[table]):
             kept.append(batch)
             rows += batch.num_rows
-            if rows >= KEPT_ROWS[table] * max(1, len(self._ranks)):
+            if rows >= most:
                 break
         self._rows[table] = kept[::-1]
         return pa.Table.from_batches(self._rows[table], open_schema(table)).unify_dictionaries()
@@ -197,6 +229,12 @@ def _named(batch: pa.RecordBatch, table: str, names: pa.Array) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(columns, schema=open_schema(table))
 
 
+def _marks_of(samples: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """Return the readings that mark steps, before all others get their names."""
+    ids = [place for place, name in enumerate(names) if name in MARKING_SOURCES]
+    return samples.filter(pc.is_in(samples["source"], pa.array(ids, pa.int32())))
+
+
 @dataclass(frozen=True)
 class Latest:
     """The latest rows of a run. `behind` means that there is more to read now."""
@@ -205,6 +243,8 @@ class Latest:
     ranks: dict[int, RankManifest]
     steps: pa.Table
     spans: pa.Table
+    samples: pa.Table
+    """The readings that mark steps; empty if they are not followed."""
     ranks_in_all: int
     behind: bool
 
