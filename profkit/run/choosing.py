@@ -131,6 +131,10 @@ class Choice:
         blocks = ExperimentPlan.parse(experiment, run)
         if plan is not None and blocks is not None:
             raise UsageError("--experiment: a capture slows steps too; leave out --kernels")
+        if blocks is not None and on_change == CAPTURE_KERNELS:
+            raise UsageError(
+                "--experiment: a capture of kernels slows steps too; leave out --on-change kernels"
+            )
         collectors = None
         if names:
             collectors = tuple(name for name in names if name not in {KERNELS, NOTHING})
