@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import queue
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,11 @@ import numpy.typing as npt
 import pytest
 
 from profkit.run.change_alarm import ChangeAlarm
+from profkit.run.change_look import Look
 from profkit.testing.series import Compiled, Marked, series_trace
-from profkit.trace.tail import RunTail
+from profkit.trace.tail import Latest, RunTail
 from profkit.vocab import (
+    CAPTURE_REQUESTS,
     CAPTURED_STEP,
     CHANGES,
     COMPILED,
@@ -22,6 +26,7 @@ from profkit.vocab import (
 )
 
 MS = 1_000_000
+PATIENCE_S = 60
 
 
 def _look(folder: Path, forward: npt.NDArray[np.float64], alarm: ChangeAlarm) -> list[str]:
@@ -92,3 +97,55 @@ def test_a_job_that_compiles_in_most_steps_has_changes_too(tmp_path: Path) -> No
     run = series_trace(tmp_path / "run", phases, compiled=compiled)
     lines = ChangeAlarm(run, lambda line: None).find(RunTail(run, marks=True).look())
     assert len(lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [(420, "forward +15"), (60, "forward +15"), (22, "not known yet")],
+)
+def test_a_job_with_more_spans_than_are_kept_has_changes(
+    tmp_path: Path, kept: int, words: str
+) -> None:
+    """Of a job with many spans per step, those of the last steps are kept."""
+    forward = np.exp(0.02 * np.random.default_rng(0).standard_normal(420))
+    forward[400:] *= 1.3
+    phases = {"data": np.full(420, 5.0 * MS), "forward": 50 * MS * forward}
+    run = series_trace(tmp_path / "run", phases)
+    latest = RunTail(run, marks=True).look()
+    spans = latest.spans.slice(2 * (420 - kept) + 1)
+    (line,) = ChangeAlarm(run, lambda line: None).find(dataclasses.replace(latest, spans=spans))
+    assert line.startswith("since step 400 (")
+    assert words in line
+    assert ("forward" in line) != ("not known yet" in line)
+    assert "unknown +" not in line
+
+
+def test_a_change_is_said_if_no_capture_can_be_asked_for(tmp_path: Path) -> None:
+    """The file of requests cannot grow on a disk that is full or lost."""
+    (tmp_path / CAPTURE_REQUESTS).mkdir()
+    alarm = ChangeAlarm(tmp_path, lambda line: None)
+    assert len(_look(tmp_path, _factors(220), alarm)) == 1
+    assert len(_look(tmp_path, _factors(420), alarm)) == 1
+
+
+def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    phases = {"data": np.full(220, 5.0 * MS), "forward": 50 * MS * _factors(220)}
+    run = series_trace(tmp_path / "run", phases)
+    look, failures = Look.look, [OSError("stale file handle")]
+
+    def fail_once(self: Look, waited_s: float) -> tuple[Latest | None, float]:
+        if failures:
+            raise failures.pop()
+        return look(self, waited_s)
+
+    monkeypatch.setattr(Look, "look", fail_once)
+    monkeypatch.setattr("profkit.run.change_alarm.FIRST_LOOKS_S", 0.0)
+    monkeypatch.setattr("profkit.run.change_alarm.AGAIN_S", 0.0)
+    lines: queue.Queue[str] = queue.Queue()
+    alarm = ChangeAlarm(run, lines.put)
+    alarm.start()
+    try:
+        assert lines.get(timeout=PATIENCE_S).startswith("since step 200 (")
+    finally:
+        alarm.stop()
+    assert not failures
