@@ -116,12 +116,17 @@ class TableTail:
 
     folder: Path
     table: str
-    repeats: bool = False
-    """True if the last reading began a part: it repeats rows that an earlier one returned."""
+    repeats_from: int | None = None
+    """The first step that the last reading repeats, because it began a part; else `None`."""
     _tail: StreamTail | None = None
+    _is_new_part: bool = False
 
     def read(self) -> list[pa.RecordBatch]:
-        self.repeats = False
+        """Return what is new; a part is left once it has been read to its end.
+
+        Rows are missed if nothing was read for two parts: older ones are removed.
+        """
+        self.repeats_from = None
         most = KEPT_ROWS.get(self.table)
         files: list[Path] = []
         if self.table in THINNED_TABLES and (self.folder / RECENT).exists():
@@ -129,13 +134,27 @@ class TableTail:
         if self._tail is None:
             main = self.folder / (self.table + STREAM_SUFFIX)
             self._tail = StreamTail(files[-1] if files else main, self.table)
-        found = self._tail.read(most)
-        if files and files[-1] != self._tail.path:
-            self.repeats = self._tail.path.parent.name == RECENT
-            self._tail = StreamTail(files[-1], self.table)
-            fresh = self._tail.read(most)
-            found = fresh if self.repeats else found + fresh
+        found = self._without_repeated([], self._tail.read(most))
+        for file in files:
+            is_later = self._tail.path.parent.name != RECENT or file > self._tail.path
+            if is_later and not self._tail.behind:
+                self._is_new_part = self._tail.path.parent.name == RECENT
+                self._tail = StreamTail(file, self.table)
+                found = self._without_repeated(found, self._tail.read(most))
         return found
+
+    def _without_repeated(
+        self, found: list[pa.RecordBatch], fresh: list[pa.RecordBatch]
+    ) -> list[pa.RecordBatch]:
+        """Add the rows of a part; its first ones repeat the last steps of the part before."""
+        if not self._is_new_part or not fresh or "step" not in fresh[0].schema.names:
+            return found + fresh
+        self._is_new_part = False
+        first = pc.min(pa.chunked_array([batch["step"] for batch in fresh])).as_py()
+        if first is None:
+            return found + fresh
+        self.repeats_from = min(first, self.repeats_from or first)
+        return [batch.filter(pc.less(batch["step"], first)) for batch in found] + fresh
 
     @property
     def behind(self) -> bool:
@@ -168,8 +187,8 @@ class RunTail:
             for table in self._tables:
                 tail = self._tails.setdefault((rank.rank, table), TableTail(rank.folder, table))
                 new[table] = tail.read()
-                if tail.repeats:
-                    self._forget_repeated(rank.rank, table, new[table])
+                if tail.repeats_from is not None:
+                    self._forget(rank.rank, table, tail.repeats_from)
             for batch in new["strings"]:
                 self._names[rank.rank] += map(safe_text, batch["value"].to_pylist())
             names = pa.array([*self._names[rank.rank], LOST_NAME], pa.string())
@@ -198,11 +217,8 @@ class RunTail:
         """
         return (*KEPT_ROWS, *(("samples",) if self.marks else ()), "strings")
 
-    def _forget_repeated(self, rank: int, table: str, again: list[pa.RecordBatch]) -> None:
-        """Forget the rows of a rank from the first step on that is read again."""
-        if not again:
-            return
-        first = pc.min(pa.chunked_array([batch["step"] for batch in again]))
+    def _forget(self, rank: int, table: str, first: int) -> None:
+        """Forget the rows of a rank from this step on, which were read again."""
         for place, batch in enumerate(self._rows[table]):
             other = pc.not_equal(batch["rank"], pa.scalar(rank, pa.int32()))
             self._rows[table][place] = batch.filter(pc.or_(other, pc.less(batch["step"], first)))
