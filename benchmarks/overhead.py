@@ -63,6 +63,7 @@ class Modes:
 
     def __init__(self, folder: Path) -> None:
         os.environ[COLLECT] = NOTHING  # the job's own would run beside every mode
+        folder.mkdir()  # as `profkit run` does, or there would be no lookout
         self._job = Job(folder)
         # Every step is recorded here, without control steps.
         self._job.recorder._is_measured = lambda step: True  # noqa: SLF001

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import re
 import socket
 from pathlib import Path
 from typing import NamedTuple
@@ -85,6 +86,19 @@ def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
         elif name in _POLLS and pid == os.getpid() and len(words) > 1:
             reads = describe_descriptor(pid, first_polled(int(words[1], 16)), proc)
     return look._replace(system_call=name, reads=reads, kernel_wait=kernel_wait)
+
+
+def caught_signals(pid: int, *, proc: Path = PROC) -> frozenset[int] | None:
+    """Return the signals for which a process has handlers; `None` if the kernel does not say."""
+    try:
+        text = (proc / str(pid) / "status").read_text(errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"(?m)^SigCgt:\s*([0-9a-f]+)$", text)
+    if found is None:
+        return None
+    mask = int(found[1], 16)
+    return frozenset(number for number in range(1, mask.bit_length() + 1) if mask >> number - 1 & 1)
 
 
 def find_exit_code(pid: int, *, proc: Path = PROC) -> int | None:

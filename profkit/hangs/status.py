@@ -23,7 +23,7 @@ FOLDER = "status"
 
 SUFFIX = ".rank.json"
 STACK_SUFFIX = ".stack"
-"""Suffix of the file into which Python's fault handler writes if no Python code can run."""
+"""Suffix of the file that gets the stack if no Python code can run, or at a crash."""
 
 LIMIT_VARIABLE = "PROFKIT_HANG_AFTER"
 """The environment variable that says after how many seconds without a step a job stands still."""

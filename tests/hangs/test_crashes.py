@@ -71,6 +71,49 @@ def test_the_handler_of_the_job_wins(tmp_path: Path) -> None:
     assert not (tmp_path / "stack").exists()
 
 
+SWITCHED = """
+import faulthandler
+faulthandler.enable()
+faulthandler.disable()
+stack.enable()
+"""
+HELD = """
+stack.enable()
+enable()
+stack.close()
+import faulthandler
+assert faulthandler.is_enabled()
+"""
+RECOVERING = """
+import signal
+signal.signal(signal.SIGSEGV, lambda number, frame: None)  # stands for a runtime in native code
+"""
+
+
+def test_a_job_may_switch_the_handler_off(tmp_path: Path) -> None:
+    done = run_script(SWITCHED + CRASH, tmp_path / "stack", int(signal.SIGABRT))
+    assert (done.returncode, done.stderr) == (-signal.SIGABRT, "")
+    assert (tmp_path / "stack").read_text() == ""
+
+
+def test_a_handler_that_the_job_enables_by_a_name_it_held_stays_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from faulthandler import enable\n" + BEGIN + HELD]
+    done = subprocess.run(
+        [*command, str(tmp_path / "stack")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("before", "is_ours"), [("", True), (RECOVERING, False)])
+def test_a_runtime_that_recovers_from_crashes_keeps_its_signals(
+    tmp_path: Path, before: str, *, is_ours: bool
+) -> None:
+    script = before + BEGIN + f"assert stack._is_enabled is {is_ours}"
+    command = [sys.executable, "-c", script, str(tmp_path / "stack")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_rank_that_ended_well_has_no_handler(tmp_path: Path) -> None:
     done = run_script("stack.close()" + CRASH, tmp_path / "stack", int(signal.SIGABRT))
     assert (done.returncode, done.stderr) == (-signal.SIGABRT, "")

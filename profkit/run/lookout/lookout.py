@@ -163,8 +163,6 @@ class Lookout:
     def _look(self, number: int) -> None:
         is_due = number % TICKS_PER_WRITE == 0
         with self._lock:
-            if self._fault is not None and is_due:
-                self._fault.put_off()
             if self._fault is not None and self._loop.recorder.step_index:
                 self._fault.enable()
             stands = self._follow_steps()
