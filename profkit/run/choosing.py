@@ -129,8 +129,11 @@ class Choice:
         if windows or KERNELS in names:
             plan = WindowPlan.parse(windows or DEFAULT_PLAN)
         blocks = ExperimentPlan.parse(experiment, run)
-        if plan is not None and blocks is not None:
-            raise UsageError("--experiment: a capture slows steps too; leave out --kernels")
+        if blocks is not None and (plan is not None or on_change == CAPTURE_KERNELS):
+            raise UsageError(
+                "--experiment: a capture of kernels slows steps too; leave out --kernels and "
+                "--on-change kernels"
+            )
         collectors = None
         if names:
             collectors = tuple(name for name in names if name not in {KERNELS, NOTHING})
