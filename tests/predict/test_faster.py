@@ -68,6 +68,25 @@ def test_scattered_blocks_are_inconclusive(tmp_path: Path, monkeypatch: pytest.M
     assert "scatter" in answer.why
 
 
+@pytest.mark.parametrize("outlier", [36.0, 48.0, 300.0])
+def test_one_block_far_from_the_others_leaves_the_answer_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outlier: float
+) -> None:
+    """The interval of the blocks begins at zero, which is an end of it like any other."""
+    answer = asked(tmp_path, monkeypatch, [12.0, 12.0, 12.0, outlier])
+    assert not answer.conclusive
+    assert answer.is_possible
+    saved, gain = answer.saved_ns, answer.speed_up
+    assert saved is not None
+    assert saved.low is not None
+    assert saved.high == pytest.approx(answer.now_ns.value)
+    assert saved.low <= saved.value <= saved.high
+    assert gain is not None
+    assert gain.low is not None
+    assert gain.low <= gain.value
+    assert gain.high is None, "a step of no time has no throughput"
+
+
 def test_blocks_that_have_not_settled_are_inconclusive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,18 @@ COMPUTES = (Phase.FORWARD.value, Phase.BACKWARD.value)
 
 def ask(job: Job, question: Question, base: Job | None = None) -> Prediction:
     """Return the answer; `base` is another run that it may rest on as well."""
+    found = _find_answer(job, question, base)
+    if not found.is_possible:
+        what_next = "record the job with this change"
+        return unanswered(job, question, "the data leads to a step that no job has", what_next)
+    for step in (found.step_ns, found.step_on_same_machine):
+        if step is not None and step.low == 0.0:
+            why = found.why or "its interval reaches down to no time at all"
+            found = dataclasses.replace(found, why=why)
+    return found
+
+
+def _find_answer(job: Job, question: Question, base: Job | None) -> Prediction:
     if job.model is None and base is None and (found := ask_hybrid(job, question)) is not None:
         return found
     if question.kind == WITHOUT:

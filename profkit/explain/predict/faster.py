@@ -62,11 +62,11 @@ def from_blocks(
     answer = dataclasses.replace(
         job.answer(question), step_ns=step, rests_on=tuple(rests), replay_error=None
     )
-    if not step.judged:
+    if step.low is None or step.high is None:
         why = f"{plural(blocks, 'block')} are too few for an interval, which takes {FEWEST_BLOCKS}"
         return dataclasses.replace(answer, why=why, next=f"record more steps: {record}")
-    saved = _scaled(Estimate(1 - share.value, 1 - (share.high or 1), 1 - (share.low or 1)), now)
     noise, _ = job.noise
+    saved = Estimate(now - step.value, now - step.high, now - step.low)
     answer = dataclasses.replace(answer, saved_ns=saved, step_ns=widen_step(step, noise, 0.0))
     if LOADER_THREAD in names_and_codes(job.evidence.trace.spans["thread"])[0]:
         why = "a thread of the training process makes the batches; both wait for its interpreter"

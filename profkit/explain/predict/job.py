@@ -39,7 +39,7 @@ MORE_STEPS = "record at least 8 steps after the warm-up"
 _BETWEEN = "for the noise between runs"
 
 WIDE_SHARE = 0.25
-"""If physical limits alone leave an interval of more than this share, a measurement is needed."""
+"""An interval of more than this share of the step, recorded or changed, needs a measurement."""
 
 
 @dataclass(eq=False)
@@ -240,7 +240,7 @@ def narrow(found: Prediction, why: str, what_next: str) -> Prediction:
     step = found.step_on_same_machine
     if step is None or step.low is None or step.high is None:
         return found
-    if step.high - step.low <= WIDE_SHARE * found.now_ns.value:
+    if step.high - step.low <= WIDE_SHARE * min(step.value, found.now_ns.value):
         return found
     return dataclasses.replace(found, why=found.why or why, next=found.next or what_next)
 
