@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from profkit.analysis.config_join import HARMLESS, join_config
+from profkit.analysis.config_join import join_config
 from profkit.errors import ProfkitError
 from profkit.explain.predict.job import Job, read_job
-from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WITHOUT, WORKERS, Prediction
+from profkit.explain.predict.other_runs import CHANGES, WORK, other_differences
+from profkit.explain.predict.prediction import BATCH, RANKS, WITHOUT, WORKERS, Prediction
 from profkit.trace import RunManifest, Trace
 from profkit.trace.folders import find_runs
 from profkit.vocab import RECORD, RunState
@@ -31,18 +32,6 @@ MOST_LINES = 20_000
 
 MOST_RUNS, MOST_WAITING = 50, 50
 """The newest runs of a folder that are compared with the newest predictions without a score."""
-
-CHANGES: Mapping[str, frozenset[str]] = {
-    WORKERS: frozenset({"workers", "prefetch", "persistent_workers"}),
-    BATCH: frozenset({"batch_size", "global_batch_size", "batch_shapes", "batch_elements"}),
-    RANKS: frozenset({"world_size", "gpus", "nodes"}),
-    AMP: frozenset({"precision", "amp"}),
-    DALI: frozenset({"loader", "dali", "workers", "prefetch"}),
-}
-"""Settings that a question changes. A run in which others differ is another job."""
-
-WORK = ("workload", "world_size", "model", "parameters_", "batch_", "global_batch", "precision")
-"""Beginnings of the settings that say what a job computes."""
 
 
 @dataclass(frozen=True)
@@ -227,23 +216,17 @@ def may_score(entry: Entry, first: RunManifest, later: RunManifest) -> bool:
 def is_change_made(question: Mapping[str, Any], first: RunManifest, later: RunManifest) -> bool:
     """Return true if a later run is the same job, but for the change that was asked for."""
     kind, value = str(question.get("kind")), question.get("value")
-    allowed = CHANGES.get(kind, frozenset())
-    changed = set()
-    for each in join_config(first, later):
-        if each.rows in HARMLESS or each.name.startswith("revision."):
-            continue
-        if each.name not in allowed and kind != WITHOUT:
-            return False
-        changed.add(each.name)
+    others = other_differences(kind, first, later)
+    if kind == WITHOUT:  # a fix may change settings of all kinds, but not the work itself
+        return not any(each.name.startswith(WORK) for each in others)
+    if others:
+        return False
+    changed = {each.name for each in join_config(first, later)}
     if kind == RANKS:
         return later.world_size == value
     if kind == WORKERS:
         return later.config.get("workers") == value
-    if kind == BATCH:
-        return bool(changed & allowed)
-    if kind == WITHOUT:  # a fix may change settings of all kinds, but not the work itself
-        return not any(name.startswith(WORK) for name in changed)
-    return bool(changed & allowed)
+    return bool(changed & CHANGES.get(kind, frozenset()))
 
 
 def has_effect(question: Mapping[str, Any], job: Job) -> bool:
