@@ -37,9 +37,6 @@ from profkit.explain.slowness import is_on_host
 from profkit.text import duration, percent, plural
 from profkit.vocab import Phase
 
-WITH_BASE = frozenset({WITHOUT, BATCH, RANKS})
-"""The questions that a second run helps to answer."""
-
 COMPUTES = (Phase.FORWARD.value, Phase.BACKWARD.value)
 
 
