@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
+from profkit.analysis.estimate import Estimate
 from profkit.cli import main
 from profkit.explain.predict.ask import ask
-from profkit.explain.predict.prediction import BATCH, WITHOUT, Question
+from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WITHOUT, WORKERS, Question
 from profkit.explain.predict.record import keep, read_record
 from profkit.explain.predict.scoring import score_record
 from profkit.testing.synthetic import synthetic_trace
@@ -94,3 +96,61 @@ def test_a_score_of_an_earlier_run_counts_for_nothing(tmp_path: Path, created: s
     with open(tmp_path / RECORD, "a") as file:
         file.write(json.dumps(score) + "\n")
     assert read_record(tmp_path / RECORD)[0].measured_ns is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "changed", "is_scored"),
+    [
+        (DALI, {"loader": "torch DataLoader"}, {"loader": "DALI (GPU)"}, True),
+        (DALI, {}, {"dali": "True"}, True),
+        (DALI, {}, {"dali": True, "workers": None, "prefetch": None}, True),
+        (DALI, {"dali": "True"}, {"dali": "False"}, False),
+        (DALI, {"dali": "False"}, {"dali": "0"}, False),
+        (DALI, {"loader": "torch DataLoader"}, {"loader": "DALI (GPU)", "workers": 8}, False),
+        (DALI, {}, {"workers": 8}, False),
+        (DALI, {}, {"prefetch": 4}, False),
+        (DALI, {"loader": "torch DataLoader"}, {"loader": "none"}, False),
+        (AMP, {"precision": "fp32"}, {"precision": "amp"}, True),
+        (AMP, {"precision": "fp32"}, {"precision": "bf16"}, True),
+        (AMP, {"amp": False}, {"amp": "O1"}, True),
+        (AMP, {"precision": "fp32"}, {"precision": "fp64"}, False),
+        (AMP, {"precision": "fp64"}, {"precision": "fp32"}, False),
+        (AMP, {"precision": "fp32"}, {"precision": None}, False),
+        (AMP, {"precision": "amp"}, {"precision": "fp32"}, False),
+        (AMP, {"precision": "fp32"}, {"precision": "amp", "workers": 8}, False),
+        (WORKERS, {}, {"workers": 8}, True),
+        (WORKERS, {}, {"workers": 8, "prefetch": 16}, False),
+        (WORKERS, {"workers": 0, "prefetch": None}, {"workers": 8, "prefetch": 2}, True),
+        (WORKERS, {}, {"workers": 8, "persistent_workers": True}, False),
+    ],
+)
+def test_a_run_scores_a_question_about_one_setting_if_it_made_that_change(
+    tmp_path: Path,
+    kind: str,
+    first: dict[str, object],
+    changed: dict[str, object],
+    is_scored: bool,
+) -> None:
+    config = {"workers": 2, "prefetch": 2, "amp": None, "persistent_workers": False, **first}
+    run = synthetic_trace(tmp_path / "run", config=config)
+    step = Estimate(1.0, 0.5, 2.0)
+    answer = dataclasses.replace(job_of(run).answer(Question(kind, 8.0)), step_ns=step)
+    keep(answer, Trace.open(run), tmp_path / RECORD)
+    later = synthetic_trace(tmp_path / "later", config=config)
+    touch(later, LATER_S, **changed)
+    (entry,) = score_record(tmp_path / RECORD, tmp_path)
+    assert (entry.measured_ns is not None) is is_scored
+
+
+def test_more_ranks_that_share_the_same_batch_score_nothing(tmp_path: Path) -> None:
+    """The answer is about ranks that have as many samples each as before."""
+    config = {"batch_size": None}
+    run = synthetic_trace(tmp_path / "run", ranks=2, config=config)
+    answer = ask(job_of(run), Question(RANKS, 4.0))
+    keep(answer, Trace.open(run), tmp_path / RECORD)
+    shared = synthetic_trace(tmp_path / "shared", ranks=4, batch_size=16, config=config)
+    touch(shared, LATER_S)
+    assert score_record(tmp_path / RECORD, tmp_path)[0].measured_ns is None
+    own = synthetic_trace(tmp_path / "own", ranks=4, config={**config, "global_batch_size": 128})
+    touch(own, 2 * LATER_S)
+    assert score_record(tmp_path / RECORD, tmp_path)[0].scored_run == "own"

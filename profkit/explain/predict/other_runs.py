@@ -6,16 +6,17 @@ import re
 from collections.abc import Mapping
 
 from profkit.analysis.config_join import HARMLESS, NOT_SAID, Difference, join_config
+from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WORKERS
 from profkit.text import plural, shorten
 from profkit.trace import RunManifest, Trace
 
 CHANGES: Mapping[str, frozenset[str]] = {
-    WORKERS: frozenset({"workers", "prefetch", "persistent_workers"}),
+    WORKERS: frozenset({"workers"}),
     BATCH: frozenset({"batch_size", "global_batch_size", "batch_shapes", "batch_elements"}),
     RANKS: frozenset({"world_size", "gpus", "nodes", "global_batch_size"}),
     AMP: frozenset({"precision", "amp"}),
-    DALI: frozenset({"loader", "dali", "workers", "prefetch"}),
+    DALI: frozenset({"loader", "dali"}),
 }
 """Settings that a question changes. A run in which others differ is another job."""
 
@@ -25,8 +26,16 @@ WORK = ("workload", "world_size", "model", "parameters_", "batch_", "global_batc
 MOST_NAMED, LONGEST_VALUE = 3, 40
 """A reason names so many settings, each with values of at most so many characters."""
 
-_ONLY_BETWEEN_RANKS = re.compile(r"ddp_.*|bucket.*|backend")
-"""A job of one rank has none of these settings."""
+_OFF = frozenset({"", "0", "false", "no", "none", "off"})
+
+_WITHOUT_IT: Mapping[str, re.Pattern[str]] = {
+    RANKS: re.compile(r"ddp_.*|bucket.*|backend"),
+    WORKERS: re.compile(r"prefetch|persistent_workers"),
+    DALI: re.compile(
+        r"workers|prefetch|persistent_workers|pin|loader_.*|packages\.nvidia-dali.*|variables\.DALI_.*"
+    ),
+}
+"""Settings that one of the two runs cannot have: one rank, no workers, or no `DataLoader`."""
 
 
 def other_differences(kind: str, first: RunManifest, later: RunManifest) -> tuple[Difference, ...]:
@@ -35,11 +44,26 @@ def other_differences(kind: str, first: RunManifest, later: RunManifest) -> tupl
     for each in join_config(first, later):
         if each.rows in HARMLESS or each.name.startswith("revision.") or each.name in allowed:
             continue
-        is_absent = NOT_SAID in {each.base, each.target}
-        if kind == RANKS and is_absent and _ONLY_BETWEEN_RANKS.fullmatch(each.name):
+        follows = _WITHOUT_IT.get(kind)
+        if follows and NOT_SAID in {each.base, each.target} and follows.fullmatch(each.name):
             continue
         found.append(each)
     return tuple(found)
+
+
+def is_mixed(manifest: RunManifest) -> bool:
+    """Return true if the settings of a run say that it trains in mixed precision."""
+    precision = manifest.config.get("precision")
+    if precision:
+        return str(precision).lower() not in FULL_PRECISIONS
+    return str(manifest.config.get("amp") or "").lower() not in _OFF
+
+
+def uses_dali(manifest: RunManifest) -> bool:
+    """Return true if the settings of a run say that DALI makes its batches."""
+    if "dali" in str(manifest.config.get("loader", "")).lower():
+        return True
+    return str(manifest.config.get("dali") or "").lower() not in _OFF
 
 
 def why_other_job(kind: str, first: Trace, later: Trace) -> str:

@@ -44,6 +44,8 @@ class Entry:
     made_ns: int
     base: tuple[str, int] | None = None
     """The name and the beginning of the other run that the prediction rests on."""
+    samples: float = 0.0
+    """Samples of all ranks per step of the changed job; 0 if that is not known."""
     scored_run: str = ""
     measured_ns: float | None = None
 
@@ -104,6 +106,7 @@ def keep(prediction: Prediction, trace: Trace, path: Path, base: Trace | None = 
         "low_ns": step.low,
         "high_ns": step.high,
         "conclusive": prediction.conclusive,
+        "samples": prediction.samples,
         **rests,
     }
     return append(path, line)
@@ -147,7 +150,7 @@ def _read_entry(line: Mapping[str, Any]) -> Entry:
     return Entry(
         str(line["prediction"]), str(line["run"]), str(question["kind"]), str(line["words"]),
         *times, bool(line["conclusive"]), question, int(line["run_created_ns"]),
-        int(line["at_ns"]), base,
+        int(line["at_ns"]), base, float(line.get("samples", 0.0)),
     )  # fmt: skip
 
 

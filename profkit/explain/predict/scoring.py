@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +11,14 @@ from typing import Any
 from profkit.analysis.config_join import join_config
 from profkit.errors import ProfkitError
 from profkit.explain.predict.job import Job, read_job
-from profkit.explain.predict.other_runs import CHANGES, WORK, other_differences
-from profkit.explain.predict.prediction import BATCH, RANKS, WITHOUT, WORKERS
+from profkit.explain.predict.other_runs import (
+    CHANGES,
+    WORK,
+    is_mixed,
+    other_differences,
+    uses_dali,
+)
+from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WITHOUT, WORKERS
 from profkit.explain.predict.record import Entry, append, read_record
 from profkit.trace import RunManifest, Trace
 from profkit.trace.folders import find_runs
@@ -19,6 +26,9 @@ from profkit.vocab import RunState
 
 MOST_RUNS, MOST_WAITING = 50, 50
 """The newest runs of a folder that are compared with the newest predictions without a score."""
+
+MOST_OTHER_SAMPLES = 0.01
+"""Ranks with other batches differ by more than this share in the samples of a step."""
 
 
 def score_record(path: Path, folder: Path, only: Path | None = None) -> tuple[Entry, ...]:
@@ -48,7 +58,7 @@ def score_record(path: Path, folder: Path, only: Path | None = None) -> tuple[En
             if run not in jobs:
                 jobs[run] = open_run(run)
             job = jobs[run]
-            if job is not None and has_effect(entry.question, job):
+            if job is not None and has_effect(entry.question, job, entry.samples):
                 line = {"scored": entry.key, "run": run.name, "at_ns": time.time_ns()}
                 line["run_created_ns"] = manifests[run].created_ns
                 append(path, {**line, "measured_ns": float(job.now_ns.value)})
@@ -90,19 +100,24 @@ def is_change_made(question: Mapping[str, Any], first: RunManifest, later: RunMa
         return not any(each.name.startswith(WORK) for each in others)
     if others:
         return False
-    changed = {each.name for each in join_config(first, later)}
-    if kind == RANKS:
-        return later.world_size == value
-    if kind == WORKERS:
-        return later.config.get("workers") == value
-    return bool(changed & CHANGES.get(kind, frozenset()))
+    batch = {each.name for each in join_config(first, later)} & CHANGES[BATCH]
+    made = {
+        AMP: is_mixed(later) and not is_mixed(first),
+        BATCH: bool(batch),
+        DALI: uses_dali(later) and not uses_dali(first),
+        RANKS: later.world_size == value,
+        WORKERS: later.config.get("workers") == value,
+    }
+    return made.get(kind, False)
 
 
-def has_effect(question: Mapping[str, Any], job: Job) -> bool:
+def has_effect(question: Mapping[str, Any], job: Job, samples: float) -> bool:
     """Return true if what the settings do not show is true of a run as well."""
     from profkit.explain.predict.alone import ALONE, shown_alone
 
     kind, cause = question.get("kind"), str(question.get("cause"))
+    if kind == RANKS and samples and job.samples:
+        return math.isclose(samples, job.samples, rel_tol=MOST_OTHER_SAMPLES)
     if kind == BATCH:
         return job.evidence.step_samples == question.get("value")
     if kind == WITHOUT:
