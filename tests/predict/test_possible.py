@@ -11,8 +11,9 @@ from profkit.analysis.estimate import Estimate
 from profkit.explain.predict import ask as asking
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.job import Job
-from profkit.explain.predict.prediction import LINK, Prediction, Question
-from tests.predict.test_answers import make
+from profkit.explain.predict.prediction import LINK, WITHOUT, Prediction, Question
+from profkit.explain.slowness import DEVICE_SHARE, UNKNOWN_SHARE
+from tests.predict.test_answers import LATE, make
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,23 @@ def test_a_step_that_may_take_no_time_is_inconclusive(
     assert answer.step_ns is not None
     assert not answer.conclusive
     assert "reaches down to no time" in answer.why
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_imported_run_of_processors_has_no_noise_of_a_device(
+    tmp_path: Path, device: str
+) -> None:
+    """Nothing is known of its machine, as `explain` says of the same run."""
+    options = {"device": device, "ranks": 2, "rank_phase_ns": LATE, "steps": 200}
+    job = make(tmp_path, "run", config={"imported_from": "trace.json"}, **options)
+    share, words = job.noise
+    answer = ask(job, Question(WITHOUT, cause="late_rank"))
+    if device == "cuda":
+        assert share == DEVICE_SHARE
+        assert answer.conclusive
+        return
+    assert share == UNKNOWN_SHARE
+    assert "device" not in words
+    assert not answer.conclusive
+    assert "nothing is known of the machine" in answer.why
+    assert "profkit run" in answer.next

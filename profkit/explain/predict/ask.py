@@ -14,7 +14,7 @@ from profkit.explain.predict.alone import ALONE
 from profkit.explain.predict.batches import ask_batch_size
 from profkit.explain.predict.faster import ask_faster
 from profkit.explain.predict.hybrid import ask_hybrid
-from profkit.explain.predict.job import Job, narrow, predict, unanswered
+from profkit.explain.predict.job import NO_MACHINE, Job, narrow, predict, unanswered
 from profkit.explain.predict.links import ask_link, ask_no_bubble, ask_overlap
 from profkit.explain.predict.prediction import (
     AMP,
@@ -33,7 +33,7 @@ from profkit.explain.predict.prediction import (
 from profkit.explain.predict.removal import remove_explained, step_factor
 from profkit.explain.predict.shown import MIN_SHOWN_SHARE, NotShownError
 from profkit.explain.predict.some_ranks import ask_ranks
-from profkit.explain.slowness import is_on_host
+from profkit.explain.slowness import UNKNOWN_SHARE, is_on_host
 from profkit.text import duration, percent, plural
 from profkit.vocab import Phase
 
@@ -48,8 +48,10 @@ def ask(job: Job, question: Question, base: Job | None = None) -> Prediction:
         return unanswered(job, question, "the data leads to a step that no job has", what_next)
     for step in (found.step_ns, found.step_on_same_machine):
         if step is not None and step.low == 0.0:
-            why = found.why or "its interval reaches down to no time at all"
-            found = dataclasses.replace(found, why=why)
+            why, what_next = "its interval reaches down to no time at all", found.next
+            if job.noise[0] == UNKNOWN_SHARE:
+                why, what_next = NO_MACHINE, "record the job: profkit run -- COMMAND"
+            found = dataclasses.replace(found, why=found.why or why, next=found.next or what_next)
     return found
 
 

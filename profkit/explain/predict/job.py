@@ -21,7 +21,14 @@ from profkit.errors import UnreadableError
 from profkit.explain.earlier import spread_of_earlier
 from profkit.explain.evidence import Evidence
 from profkit.explain.predict.prediction import Prediction, Question
-from profkit.explain.slowness import DEVICE_SHARE, QUIET_SHARE, quiet_share, state_of
+from profkit.explain.slowness import (
+    DEVICE_SHARE,
+    QUIET_SHARE,
+    UNKNOWN_SHARE,
+    is_on_host,
+    quiet_share,
+    state_of,
+)
 from profkit.text import percent, plural, safe_text
 from profkit.trace import Trace
 
@@ -35,6 +42,8 @@ MOST_WAITED_SHARE = 0.25
 """If a rank's threads wait for a core longer, other processes decide on its step as well."""
 
 MORE_STEPS = "record at least 8 steps after the warm-up"
+
+NO_MACHINE = "nothing is known of the machine that the imported run trained on"
 
 _BETWEEN = "for the noise between runs"
 
@@ -63,6 +72,8 @@ class Job:
         if spread is not None:
             differences = plural(spread.runs, "difference")
             return spread.half, f"{differences} between earlier runs of this job"
+        if not is_own(evidence.trace) and is_on_host(evidence):
+            return UNKNOWN_SHARE, f"{percent(UNKNOWN_SHARE, 0)} {_BETWEEN}: {NO_MACHINE}"
         if evidence.costs.clock is not PhaseClock.HOST or not is_own(evidence.trace):
             return DEVICE_SHARE, f"{percent(DEVICE_SHARE, 0)} {_BETWEEN} of a device's work"
         share = quiet_share(evidence.trace.manifest)
