@@ -155,12 +155,17 @@ def open_job(evidence: Evidence, *, with_earlier: bool = True) -> Job:
     except ReplayError as reason:
         return Job(evidence, None, str(reason), with_earlier=with_earlier)
     job = Job(evidence, model, walls=walls, with_earlier=with_earlier)
-    error = job.replay_error
-    if error is None or not math.isfinite(error) or abs(error) > WORST_REPLAY:
-        shown = percent(error) if error is not None else "an unknown share"
-        why = f"the replay of the unchanged run differs from the measured one by {shown}"
+    if why := why_replay_is_off(job.replay_error):
         return dataclasses.replace(job, model=None, why_no_model=why)
     return job
+
+
+def why_replay_is_off(error: float | None) -> str:
+    """Return why a replay predicts nothing if it differs so much; empty if it is near enough."""
+    if error is not None and math.isfinite(error) and abs(error) <= WORST_REPLAY:
+        return ""
+    shown = percent(error) if error is not None else "an unknown share"
+    return f"the replay of the unchanged run differs from the measured one by {shown}"
 
 
 def predict(
