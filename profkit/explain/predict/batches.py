@@ -91,7 +91,7 @@ def ask_by_line(job: Job, question: Question, base: Job) -> Prediction:
 
 
 def why_no_line(job: Job, base: Job, weight: float) -> str:
-    """Return why no straight line leads from two runs to this weight of theirs; empty if one does.
+    """Return why no straight line leads from two runs to this weight; empty if one does.
 
     A step has a part for each sample and a part for itself, and neither is below zero.
     """

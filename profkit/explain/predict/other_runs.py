@@ -32,7 +32,8 @@ _WITHOUT_IT: Mapping[str, re.Pattern[str]] = {
     RANKS: re.compile(r"ddp_.*|bucket.*|backend"),
     WORKERS: re.compile(r"prefetch|persistent_workers"),
     DALI: re.compile(
-        r"workers|prefetch|persistent_workers|pin|loader_.*|packages\.nvidia-dali.*|variables\.DALI_.*"
+        r"workers|prefetch|persistent_workers|pin|loader_.*"
+        r"|packages\.nvidia-dali.*|variables\.DALI_.*"
     ),
 }
 """Settings that one of the two runs cannot have: one rank, no workers, or no `DataLoader`."""

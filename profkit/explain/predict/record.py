@@ -123,7 +123,7 @@ def append(path: Path, line: Mapping[str, Any]) -> str:
 
 
 def read_record(path: Path) -> tuple[Entry, ...]:
-    """Return the predictions of a file in their order; of equal ones, the last without a score."""
+    """Return a file's predictions in their order; of equal ones, the last without a score."""
     found: dict[str, Entry] = {}
     for line in read_lines(path):
         try:
