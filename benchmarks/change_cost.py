@@ -16,13 +16,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from midrun import DOCUMENT
 from slow_lines import replace_section
 
 from profkit.clock import Anchor
-from profkit.importers.reading.columns import names
+from profkit.importers.reading.columns import constant, names
 from profkit.run.change_alarm import ChangeAlarm
 from profkit.run.change_look import LOOK_EVERY_S, Look
 from profkit.trace import RankManifest, RunManifest
@@ -32,6 +33,7 @@ from profkit.vocab import rank_folder
 MOST_US, MOST_SHARE = 10.0, 1e-4
 FLUSH_S = 0.5
 PHASES = ("data", "forward", "backward", "optimizer")
+READINGS_A_SECOND = 100
 STEP_MS = (1.0, 10.0, 100.0, 1_000.0)
 MARKS = "<!-- cost -->", "<!-- end of cost -->"
 
@@ -85,9 +87,22 @@ class GrowingRun:
             "start_ns": cuts[:, :-1].ravel(),
             "end_ns": cuts[:, 1:].ravel(),
         }
+        readings = self._read_between(starts[0], ends[-1])
         for files in self._files:
             files.write("steps", rows)  # type: ignore[arg-type]  # arrays are sequences too
             files.write("spans", spans)
+            files.write("samples", readings)
+
+    @staticmethod
+    def _read_between(begin_ns: int, end_ns: int) -> dict[str, Any]:
+        """Return the readings of collectors in this time."""
+        count = max(1, round(READINGS_A_SECOND * (end_ns - begin_ns) / 1e9))
+        return {
+            "source": constant("host", count),
+            "metric": constant("load_ratio", count),
+            "time_ns": np.linspace(begin_ns, end_ns, count).astype(np.int64),
+            "value": np.ones(count),
+        }
 
 
 def watch(folder: Path, step_s: float, steps: int, ranks: int) -> tuple[float, int | None, int]:

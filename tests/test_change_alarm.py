@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
+import queue
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from profkit.run.change_alarm import ChangeAlarm
-from profkit.testing.series import series_trace
-from profkit.trace.tail import RunTail
+from profkit.run.change_look import Look
+from profkit.testing.series import Compiled, Marked, series_trace
+from profkit.trace.tail import Latest, RunTail
+from profkit.vocab import (
+    CAPTURE_REQUESTS,
+    CAPTURED_STEP,
+    CHANGES,
+    COMPILED,
+    EXPERIMENT,
+    EXPERIMENTS,
+    KERNELS,
+    WINDOW_STEP,
+)
 
 MS = 1_000_000
+PATIENCE_S = 60
 
 
 def _look(folder: Path, forward: npt.NDArray[np.float64], alarm: ChangeAlarm) -> list[str]:
     phases = {"data": np.full(len(forward), 5.0 * MS), "forward": 50 * MS * forward}
     run = series_trace(folder / str(len(forward)), phases, ranks=2)
-    return list(alarm.find(RunTail(run).look()))
+    return list(alarm.find(RunTail(run, marks=True).look()))
 
 
 def _factors(count: int) -> npt.NDArray[np.float64]:
@@ -42,3 +57,95 @@ def test_each_change_is_said_once_and_soon(tmp_path: Path) -> None:
 def test_a_healthy_run_is_silent(tmp_path: Path) -> None:
     forward = np.exp(0.03 * np.random.default_rng(1).standard_t(4, 900))
     assert _look(tmp_path, forward, ChangeAlarm(tmp_path, lambda line: None)) == []
+
+
+def _own_work(kind: str, steps: list[int]) -> tuple[list[Marked], list[Compiled]]:
+    if kind == "compiled":
+        return [], [Compiled(0, step, f"{COMPILED}f", 20.0 * MS) for step in steps]
+    source, metric = {
+        "kernels": (KERNELS, WINDOW_STEP),
+        "captured": (CHANGES, CAPTURED_STEP),
+        "experiment": (EXPERIMENTS, f"{EXPERIMENT}data"),
+    }[kind]
+    return [Marked(source, metric, step) for step in steps], []
+
+
+@pytest.mark.parametrize("kind", ["kernels", "captured", "experiment", "compiled"])
+@pytest.mark.parametrize("together", [1, 10, 40])
+def test_what_profkit_or_a_compiler_adds_to_steps_is_no_change(
+    tmp_path: Path, kind: str, together: int
+) -> None:
+    forward = np.exp(0.02 * np.random.default_rng(0).standard_normal(1_000))
+    steps = [step for step in range(100, 1_000) if step % 100 < together]
+    forward[steps] *= 3
+    phases = {"data": np.full(1_000, 5.0 * MS), "forward": 50 * MS * forward}
+    marked, compiled = _own_work(kind, steps)
+    noticed = series_trace(tmp_path / "noticed", phases)
+    own = series_trace(tmp_path / "own", phases, marked=marked, compiled=compiled)
+    lines = []
+    for run in (noticed, own):
+        alarm = ChangeAlarm(run, lambda line: None)
+        lines.append(alarm.find(RunTail(run, marks=True).look()))
+    assert lines[0], "without the marks the steps are the job's own"
+    assert lines[1] == []
+
+
+def test_a_job_that_compiles_in_most_steps_has_changes_too(tmp_path: Path) -> None:
+    forward = _factors(330)
+    phases = {"data": np.full(330, 5.0 * MS), "forward": 50 * MS * forward}
+    _, compiled = _own_work("compiled", list(range(330)))
+    run = series_trace(tmp_path / "run", phases, compiled=compiled)
+    lines = ChangeAlarm(run, lambda line: None).find(RunTail(run, marks=True).look())
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [(420, "forward +15"), (60, "forward +15"), (22, "not known yet")],
+)
+def test_a_job_with_more_spans_than_are_kept_has_changes(
+    tmp_path: Path, kept: int, words: str
+) -> None:
+    """Of a job with many spans per step, those of the last steps are kept."""
+    forward = np.exp(0.02 * np.random.default_rng(0).standard_normal(420))
+    forward[400:] *= 1.3
+    phases = {"data": np.full(420, 5.0 * MS), "forward": 50 * MS * forward}
+    run = series_trace(tmp_path / "run", phases)
+    latest = RunTail(run, marks=True).look()
+    spans = latest.spans.slice(2 * (420 - kept) + 1)
+    (line,) = ChangeAlarm(run, lambda line: None).find(dataclasses.replace(latest, spans=spans))
+    assert line.startswith("since step 400 (")
+    assert words in line
+    assert ("forward" in line) != ("not known yet" in line)
+    assert "unknown +" not in line
+
+
+def test_a_change_is_said_if_no_capture_can_be_asked_for(tmp_path: Path) -> None:
+    """The file of requests cannot grow on a disk that is full or lost."""
+    (tmp_path / CAPTURE_REQUESTS).mkdir()
+    alarm = ChangeAlarm(tmp_path, lambda line: None)
+    assert len(_look(tmp_path, _factors(220), alarm)) == 1
+    assert len(_look(tmp_path, _factors(420), alarm)) == 1
+
+
+def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    phases = {"data": np.full(220, 5.0 * MS), "forward": 50 * MS * _factors(220)}
+    run = series_trace(tmp_path / "run", phases)
+    look, failures = Look.look, [OSError("stale file handle")]
+
+    def fail_once(self: Look, waited_s: float) -> tuple[Latest | None, float]:
+        if failures:
+            raise failures.pop()
+        return look(self, waited_s)
+
+    monkeypatch.setattr(Look, "look", fail_once)
+    monkeypatch.setattr("profkit.run.change_alarm.FIRST_LOOKS_S", 0.0)
+    monkeypatch.setattr("profkit.run.change_alarm.AGAIN_S", 0.0)
+    lines: queue.Queue[str] = queue.Queue()
+    alarm = ChangeAlarm(run, lines.put)
+    alarm.start()
+    try:
+        assert lines.get(timeout=PATIENCE_S).startswith("since step 200 (")
+    finally:
+        alarm.stop()
+    assert not failures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,13 @@ from profkit.run.change_look import (
     CREDIT_S,
     MOST_CORE,
     MOST_LOAD,
+    MOST_READINGS,
     MOST_S_PER_STEP,
     Budget,
     Look,
 )
 from profkit.testing.series import series_trace
+from profkit.trace.tail import Latest, RunTail
 
 
 @pytest.mark.parametrize("step_s", [0.0001, 0.001, 0.01, 0.1, 10.0])
@@ -72,3 +75,23 @@ def test_a_look_returns_rows_only_if_they_are_worth_a_search(tmp_path: Path) -> 
     assert latest.steps.num_rows == 400
     assert pause_s >= 1.0
     assert look.look(1.0)[0] is None, "nothing is new"
+
+
+@pytest.mark.parametrize("missing", [0, 3, MOST_READINGS])
+def test_a_search_comes_once_all_tables_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    """Marks that are not read yet would leave steps that profkit made longer to be found."""
+    forward = np.exp(0.02 * np.random.default_rng(0).standard_normal(400))
+    run = series_trace(tmp_path / "run", {"forward": 50e6 * forward})
+    whole, readings = RunTail(run, marks=True).look(), 0
+
+    def read_a_part(tail: RunTail) -> Latest:
+        nonlocal readings
+        readings += 1
+        return dataclasses.replace(whole, behind=readings <= missing)
+
+    monkeypatch.setattr(RunTail, "look", read_a_part)
+    latest = Look(run, run / "r00000").look(1.0)[0]
+    assert (latest is not None) == (missing < MOST_READINGS)
+    assert latest is None or not latest.behind

@@ -14,6 +14,9 @@ _ROUGH = 0.02
 """An interval that is wider than this share needs no decimals."""
 
 
+_FEW_SPANS = "a step has too many spans to keep those of the steps before; see 'profkit report'"
+
+
 def say_change(change: RunChange, *, with_date: bool = False) -> str:
     """Return a change as one sentence."""
     at = f"{change.first_step:,}"
@@ -33,6 +36,8 @@ def say_change(change: RunChange, *, with_date: bool = False) -> str:
     else:
         line = f"since step {at}{until} a step takes {longer}, {times}"
     parts = [f"{name} {signed(ns, duration)}" for name, ns in change.phases]
+    if not change.phases_known:
+        parts.append(f"which phase is not known yet: {_FEW_SPANS}")
     if change.late is not None:
         parts.append(f"rank {change.late.rank} late in {change.late.phase}")
     if change.samples is not None:

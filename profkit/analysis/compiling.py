@@ -142,7 +142,10 @@ def steps_compiled(steps: pa.Table, events: pa.Table) -> Ints:
     return np.unique(place[place >= 0])
 
 
-def compiled_steps(trace: Trace) -> Ints:
+def compiled_steps(steps: pa.Table, samples: pa.Table) -> Ints:
     """Return the steps in which some rank compiled."""
-    found = find_compiling(trace)
-    return np.empty(0, dtype=np.int64) if found is None else found.steps
+    events = samples.filter(pc.equal(samples["source"], COMPILER))
+    found = [np.empty(0, dtype=np.int64)]
+    for rank in pc.unique(events["rank"]).to_pylist():
+        found.append(steps_compiled(rows_of_rank(steps, rank), rows_of_rank(events, rank)))
+    return np.unique(np.concatenate(found))

@@ -73,5 +73,7 @@ class RunChange:
     """The load of the machine, if it changed with the step time."""
     late: LateSince | None = None
     """The rank that the others wait for since then."""
+    phases_known: bool = True
+    """False if the spans of too few steps are known, as in a job that runs and has many."""
     clock: ClockChange | None = None
     """The device whose clock changed most."""

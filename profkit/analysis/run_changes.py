@@ -43,6 +43,9 @@ _BETTER_FIT, _FEW_SHIFTS = 0.7, 2
 More shifts have more parameters than the line.
 """
 
+FEWEST_WITH_SPANS = 8
+"""A change names phases if so many steps before it, and since then, have their spans."""
+
 LEAST_OTHER_BATCH = 0.02
 """Batches that differ by less are the same: the last one of an epoch is among them."""
 
@@ -63,13 +66,22 @@ def find_changes(trace: Trace, used: Ints) -> tuple[RunChange, ...]:
 
 
 def changes_of(
-    steps: pa.Table, spans: pa.Table, used: Ints, *, rank: int, anchor: Anchor | None
+    steps: pa.Table,
+    spans: pa.Table,
+    used: Ints,
+    *,
+    rank: int,
+    anchor: Anchor | None,
+    spans_from: int = 0,
 ) -> tuple[RunChange, ...]:
-    """Return the changes in some steps, dated by the clocks of one rank."""
+    """Return the changes in some steps, dated by the clocks of one rank.
+
+    Spans of steps before `spans_from` may be missing: those steps show no phases.
+    """
     if not len(used):
         return ()
     times = step_times(steps, spans, used)
-    levels = _Levels(times, used)
+    levels = _Levels(times, used, spans_from)
     changes = [levels.describe(*place) for place in levels.places()]
     periodic = find_periodic(used, times.wall_ns, levels.usual_ns)
     if periodic is not None:
@@ -80,10 +92,12 @@ def changes_of(
     for place, change in enumerate(changes):
         if change.kind is not ChangeKind.PERIODIC:
             first, last = change.first_step, change.last_step or int(used[-1])
-            before = used[(used >= begin) & (used < first)]
+            before = used[(used >= max(begin, spans_from)) & (used < first)]
             after = used[(used >= first) & (used <= last)]
             by_ns = change.after_ns.value - change.before_ns.value
-            late = find_late(steps, spans, before, after, by_ns)
+            late = None
+            if change.phases_known:
+                late = find_late(steps, spans, before, after, by_ns)
             changes[place], begin = dataclasses.replace(change, late=late), first
     if anchor is None:
         return tuple(changes)
@@ -100,9 +114,10 @@ def changes_of(
 class _Levels:
     """The parts of a run between the shifts of its level."""
 
-    def __init__(self, times: StepTimes, used: Ints) -> None:
+    def __init__(self, times: StepTimes, used: Ints, spans_from: int) -> None:
         self._times = times
         self._used = used
+        self._has_spans = used >= spans_from
         wall_ns = times.wall_ns
         self._logs = np.log(np.maximum(wall_ns, 1.0))
         self._bounds = [0, *self._confirmed(find_shifts(wall_ns)), len(used)]
@@ -197,13 +212,15 @@ class _Levels:
 
     def _compare(self, kind: ChangeKind, at: int, end: int, before: Ints, after: Ints) -> RunChange:
         last = None if end == len(self._used) else int(self._used[end - 1])
+        phases = self._phases(before, after)
         return RunChange(
             kind,
             int(self._used[at]),
             last,
             None,
             *self._ratio(before, after),
-            self._phases(before, after),
+            phases or (),
+            phases_known=phases is not None,
             samples=self._samples(before, after),
         )
 
@@ -215,8 +232,15 @@ class _Levels:
             return None
         return first, then
 
-    def _phases(self, before: Ints, after: Ints) -> tuple[tuple[str, float], ...]:
-        """Return the phases that changed in the direction of the whole, the largest first."""
+    def _phases(self, before: Ints, after: Ints) -> tuple[tuple[str, float], ...] | None:
+        """Return the phases that changed in the direction of the whole, the largest first.
+
+        `None` if too few of the steps have their spans.
+        """
+        if not self._has_spans.all():
+            before, after = before[self._has_spans[before]], after[self._has_spans[after]]
+            if min(len(before), len(after)) < FEWEST_WITH_SPANS:
+                return None
         parts, wall_ns = self._times.parts, self._times.wall_ns
         grown = parts[:, _usual(wall_ns, after)].mean(axis=1)
         grown = grown - parts[:, _usual(wall_ns, before)].mean(axis=1)

@@ -76,8 +76,8 @@ def steady_steps(trace: Trace) -> Selection:
     """Return the steps that a run's figures are about; of a thinned run, a sample of them."""
     warm_up = warm_up_of(trace, trace.steps)
     found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
-    found = without_marked(found, trace.samples)
-    compiled = np.isin(found.steps, compiled_steps(trace))
+    found = without_captured(found, trace.samples)
+    compiled = np.isin(found.steps, compiled_steps(trace.steps, trace.samples))
     if not mostly_compiled(trace, compiled):
         found = found.without(COMPILING, compiled)
     if not trace.sums.num_rows:
@@ -115,11 +115,20 @@ def _known_starts(found: Selection, steps: pa.Table) -> Selection:
     return dataclasses.replace(found, which=which, left_out=left_out)
 
 
-def without_marked(found: Selection, samples: pa.Table) -> Selection:
+def without_captured(found: Selection, samples: pa.Table) -> Selection:
     """Exclude steps whose lines were captured, and those of experiments."""
     captured = marked_steps(samples, CHANGES, CAPTURED_STEP)
     found = found.without(CAPTURED, np.isin(found.steps, captured))
     return found.without(EXPERIMENT, np.isin(found.steps, unlike_steps(samples)))
+
+
+def without_marked(found: Selection, steps: pa.Table, samples: pa.Table) -> Selection:
+    """Exclude steps that captures, experiments or compilations have made longer."""
+    found = without_captured(found, samples)
+    compiled = np.isin(found.steps, compiled_steps(steps, samples))
+    if compiled.sum() <= MOST_COMPILED_SHARE * len(compiled):
+        found = found.without(COMPILING, compiled)
+    return found
 
 
 def including_batches(found: Selection) -> Ints:

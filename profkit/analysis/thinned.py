@@ -30,7 +30,7 @@ from profkit.analysis.selection import (
     mostly_compiled,
     select_steps,
     warm_up_of,
-    without_marked,
+    without_captured,
 )
 from profkit.trace import Trace
 from profkit.vocab import PHASES, USED
@@ -159,8 +159,8 @@ def _own_steps(trace: Trace, own: pa.Table, parts: pa.Table) -> Selection:
     which = {reason: np.setdiff1d(numbers, end) for reason, numbers in found.which.items()}
     left_out = {reason: len(numbers) for reason, numbers in which.items() if len(numbers)}
     found = Selection(np.setdiff1d(found.steps, end), left_out, which)
-    found = without_marked(found, trace.samples)
-    compiled = np.isin(found.steps, compiled_steps(trace))
+    found = without_captured(found, trace.samples)
+    compiled = np.isin(found.steps, compiled_steps(trace.steps, trace.samples))
     return found if mostly_compiled(trace, compiled) else found.without(COMPILING, compiled)
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 FIRST_LOOKS_S = 1.0
 """How often to look if the job has written its first steps."""
 
+AGAIN_S = 10.0
+"""A look that failed, as on a disk that is lost for a while, is not the last."""
+
 MOST_SAID = 10
 """Lines of one run; after that, only `profkit report` lists the changes."""
 
@@ -46,6 +49,7 @@ class ChangeAlarm:
         self._said = 0
         self._said_periodic = False
         self._captures = CaptureRequests(run)
+        self._look: Look | None = None
 
     def start(self) -> None:
         watch = guarded("change alarm", self._watch, None)
@@ -59,45 +63,62 @@ class ChangeAlarm:
         guarded("change alarm", self._captures.close, None)()
 
     def _watch(self) -> None:
-        look: Look | None = None
+        search = guarded("a look for changes", self._search, AGAIN_S)
         pause_s = FIRST_LOOKS_S
         while not self._ended.wait(pause_s) and self._said < MOST_SAID:
-            if look is None:
-                first = min(self._run.glob("r*/steps.arrows"), default=None)
-                if first is None:
-                    continue
-                # These imports are no part of a search, for which there is a budget.
-                import profkit.analysis.change_words
-                import profkit.analysis.run_changes  # noqa: F401
-                from profkit.run.change_look import Look
+            pause_s = search(pause_s)
 
-                look = Look(self._run, first.parent)
-            latest, pause_s = look.look(pause_s)
-            if latest is not None:
-                for line in look.pay_for(functools.partial(self.find, latest)):
-                    self._say(line)
+    def _search(self, waited_s: float) -> float:
+        """Print the changes that are new, and return how long to wait before the next look."""
+        if self._look is None:
+            first = min(self._run.glob("r*/steps.arrows"), default=None)
+            if first is None:
+                return waited_s
+            # These imports are no part of a search, for which there is a budget.
+            import profkit.analysis.change_words
+            import profkit.analysis.run_changes  # noqa: F401
+            from profkit.run.change_look import Look
+
+            self._look = Look(self._run, first.parent)
+        latest, pause_s = self._look.look(waited_s)
+        if latest is not None:
+            for line in self._look.pay_for(functools.partial(self.find, latest)):
+                self._say(line)
+        return pause_s
 
     def find(self, latest: Latest) -> list[str]:
         """Return a line for each change that the latest steps show and that was not said yet."""
         from profkit.analysis.change_words import say_change
+        from profkit.analysis.kernels.windows import window_steps
         from profkit.analysis.run_change import ChangeKind
         from profkit.analysis.run_changes import changes_of
-        from profkit.analysis.selection import DEFAULT_WARM_UP, including_batches, select_steps
+        from profkit.analysis.selection import (
+            DEFAULT_WARM_UP,
+            including_batches,
+            select_steps,
+            without_marked,
+        )
 
         if not latest.steps.num_rows or not latest.ranks:
             return []
         steps = latest.steps["step"].to_numpy()
         warm_up = DEFAULT_WARM_UP if not steps.min() else 0
-        used = including_batches(select_steps(latest.steps, warm_up=warm_up))
-        spans = latest.spans["step"].drop_null().to_numpy()
-        if len(spans):  # fewer spans than steps are kept
-            used = used[used > spans.min()]
+        windows = window_steps(latest.samples)
+        found = select_steps(latest.steps, warm_up=warm_up, windows=windows)
+        used = including_batches(without_marked(found, latest.steps, latest.samples))
         rank = min(latest.ranks)
         used = used[used >= self._since]
         if self._experiment is not None:
             used = used[list(map(self._experiment.is_usual, used.tolist()))]
         anchor, lines = latest.ranks[rank].anchor, []
-        for change in changes_of(latest.steps, latest.spans, used, rank=rank, anchor=anchor):
+        for change in changes_of(
+            latest.steps,
+            latest.spans,
+            used,
+            rank=rank,
+            anchor=anchor,
+            spans_from=_whole_from(latest),
+        ):
             if change.kind is ChangeKind.PERIODIC:
                 if self._said_periodic:
                     continue
@@ -107,6 +128,12 @@ class ChangeAlarm:
             else:
                 self._since = change.last_step or change.first_step
             self._said += 1
-            self._captures.ask()
             lines.append(say_change(change))
+            guarded("a request for a capture", self._captures.ask, False)()
         return lines
+
+
+def _whole_from(latest: Latest) -> int:
+    """Return the first step whose spans are all kept; of long steps, fewer are than of steps."""
+    firsts = latest.spans.group_by("rank").aggregate([("step", "min")])["step_min"].drop_null()
+    return 1 + max(firsts.to_pylist(), default=-1)

@@ -39,6 +39,9 @@ MOST_CORE = 0.02
 SUSPECT_LOOKS = 2
 """After steps that seem to have changed, so many looks search for a change."""
 
+MOST_READINGS = 32
+"""A table that has grown by more than can be read at once is read in so many parts."""
+
 T = TypeVar("T")
 
 
@@ -46,7 +49,7 @@ class Look:
     """Follows the steps of the rank in `folder`, and on suspicion the whole run."""
 
     def __init__(self, run: Path, folder: Path) -> None:
-        self._tail = RunTail(run)
+        self._tail = RunTail(run, marks=True)
         self._steps = TableTail(folder, "steps")
         self._lengths_ns: Floats = np.empty(0)
         self._seen = -1
@@ -68,8 +71,12 @@ class Look:
         pause_s = self.budget.pause_s(self._look_s)
         if not new or not self.budget.allows(suspect=self._suspect > 0):
             return None, pause_s
-        self._suspect = max(0, self._suspect - 1)
-        return self.pay_for(self._tail.look), pause_s
+        for _ in range(MOST_READINGS):  # a mark that is not read yet leaves a step the job's own
+            latest = self.pay_for(self._tail.look)
+            if not latest.behind:
+                self._suspect = max(0, self._suspect - 1)
+                return latest, pause_s
+        return None, pause_s
 
     def pay_for(self, search: Callable[[], T]) -> T:
         """Do a part of a search, and take its processor time from the budget."""

@@ -129,14 +129,13 @@ class Choice:
         if windows or KERNELS in names:
             plan = WindowPlan.parse(windows or DEFAULT_PLAN)
         blocks = ExperimentPlan.parse(experiment, run)
-        if plan is not None and blocks is not None:
-            raise UsageError("--experiment: a capture slows steps too; leave out --kernels")
-        collectors = None
-        if names:
-            collectors = tuple(name for name in names if name not in {KERNELS, NOTHING})
-        return cls(
-            collectors, plan, operators, source, stacks == WORKERS, on_change, experiment=blocks
-        )
+        if blocks is not None and (plan is not None or on_change == CAPTURE_KERNELS):
+            why = "a capture of kernels slows steps too"
+            raise UsageError(f"--experiment: {why}; leave out --kernels and --on-change kernels")
+        chosen = tuple(name for name in names if name not in {KERNELS, NOTHING})
+        by_workers = stacks == WORKERS
+        wanted = chosen if names else None
+        return cls(wanted, plan, operators, source, by_workers, on_change, experiment=blocks)
 
     @property
     def captures_changes(self) -> bool:

@@ -26,6 +26,14 @@ class Compiled(NamedTuple):
     ns: float
 
 
+class Marked(NamedTuple):
+    """A reading that marks a step as unlike the job's own."""
+
+    source: str
+    metric: str
+    step: int
+
+
 def series_trace(
     folder: Path,
     phase_ns: Mapping[str, Floats],
@@ -33,18 +41,20 @@ def series_trace(
     ranks: int = 1,
     samples: int = 32,
     compiled: Sequence[Compiled] = (),
+    marked: Sequence[Marked] = (),
     config: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a complete run whose steps have these phases, one after the other, on all ranks.
 
-    A compilation is a part of the step's phase `forward`, at its beginning.
+    A compilation is a part of the step's phase `forward`, at its beginning. Marks are on rank 0.
     """
     lengths = np.stack([np.rint(each).astype(np.int64) for each in phase_ns.values()])
     ends = BEGIN_NS + np.cumsum(lengths.T.ravel()).reshape(lengths.T.shape)
     folder.mkdir(mode=0o700, parents=True)
     for rank in range(ranks):
         own = [each for each in compiled if each.rank == rank]
-        _write_rank(folder, rank, list(phase_ns), ends, lengths.T, samples, own)
+        marks = () if rank else marked
+        _write_rank(folder, rank, list(phase_ns), ends, lengths.T, samples, own, marks)
     RunManifest(
         workload="series",
         framework="pytorch",
@@ -67,6 +77,7 @@ def _write_rank(
     lengths: Any,
     samples: int,
     compiled: Sequence[Compiled],
+    marked: Sequence[Marked],
 ) -> None:
     files = RankFiles(folder / rank_folder(rank), rank)
     anchor = Anchor(BEGIN_NS, BEGIN_REALTIME_NS, 100)
@@ -83,16 +94,16 @@ def _write_rank(
     }
     files.write("steps", columns)
     files.write("spans", _span_columns(phases, ends, starts, compiled))
-    if compiled:
-        place = np.arange(len(compiled))
-        ended_ns = [int(ends[each.step, -1]) - 1 for each in compiled]
-        values = [float(each.ns) for each in compiled]
-        metrics = [each.metric for each in compiled]
+    readings = [(COMPILER, each.metric, each.step, each.ns) for each in compiled]
+    readings += [(each.source, each.metric, each.step, each.step) for each in marked]
+    if readings:
+        place = np.arange(len(readings))
+        sources, metrics, at, values = zip(*readings, strict=True)
         columns = {
-            "source": constant(COMPILER, len(compiled)),
+            "source": names(place, sources),
             "metric": names(place, metrics),
-            "time_ns": np.array(ended_ns),
-            "value": np.array(values),
+            "time_ns": ends[list(at), -1] - 1,
+            "value": np.array(values, np.float64),
         }
         files.write("samples", columns)
     files.close()

@@ -17,13 +17,27 @@ from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.reader import LOST_NAME, find_ranks, name_ids
 from profkit.trace.sharing import find_sharing, share_samples
 from profkit.trace.stream import DAMAGE, conform_batch
-from profkit.vocab import RECENT, STREAM_SUFFIX, THINNED_TABLES
+from profkit.vocab import (
+    CHANGES,
+    COMPILER,
+    EXPERIMENTS,
+    KERNELS,
+    RECENT,
+    STREAM_SUFFIX,
+    THINNED_TABLES,
+)
 
 MOST_BYTES: Final = 4_000_000
 """Bytes of a table that are read at once, so that a look at a long run takes bounded time."""
 
 KEPT_ROWS: Final = {"steps": 1_000, "spans": 10_000}
 """The last rows of each table that are kept."""
+
+MARKING_SOURCES: Final = (KERNELS, CHANGES, EXPERIMENTS, COMPILER)
+"""The sources of readings that mark steps as unlike the job's own."""
+
+MOST_MARKS: Final = 20_000
+"""Readings of these sources that are kept of each rank."""
 
 MOST_RANKS: Final = 8
 """Number of ranks that are followed. Each costs the same, and ranks of large jobs are alike."""
@@ -102,12 +116,17 @@ class TableTail:
 
     folder: Path
     table: str
-    repeats: bool = False
-    """True if the last reading began a part: it repeats rows that an earlier one returned."""
+    repeats_from: int | None = None
+    """The first step that the last reading repeats, because it began a part; else `None`."""
     _tail: StreamTail | None = None
+    _is_new_part: bool = False
 
     def read(self) -> list[pa.RecordBatch]:
-        self.repeats = False
+        """Return what is new; a part is left once it has been read to its end.
+
+        Rows are missed if nothing was read for two parts: older ones are removed.
+        """
+        self.repeats_from = None
         most = KEPT_ROWS.get(self.table)
         files: list[Path] = []
         if self.table in THINNED_TABLES and (self.folder / RECENT).exists():
@@ -115,13 +134,27 @@ class TableTail:
         if self._tail is None:
             main = self.folder / (self.table + STREAM_SUFFIX)
             self._tail = StreamTail(files[-1] if files else main, self.table)
-        found = self._tail.read(most)
-        if files and files[-1] != self._tail.path:
-            self.repeats = self._tail.path.parent.name == RECENT
-            self._tail = StreamTail(files[-1], self.table)
-            fresh = self._tail.read(most)
-            found = fresh if self.repeats else found + fresh
+        found = self._without_repeated([], self._tail.read(most))
+        for file in files:
+            is_later = self._tail.path.parent.name != RECENT or file > self._tail.path
+            if is_later and not self._tail.behind:
+                self._is_new_part = self._tail.path.parent.name == RECENT
+                self._tail = StreamTail(file, self.table)
+                found = self._without_repeated(found, self._tail.read(most))
         return found
+
+    def _without_repeated(
+        self, found: list[pa.RecordBatch], fresh: list[pa.RecordBatch]
+    ) -> list[pa.RecordBatch]:
+        """Add the rows of a part; its first ones repeat the last steps of the part before."""
+        if not self._is_new_part or not fresh or "step" not in fresh[0].schema.names:
+            return found + fresh
+        self._is_new_part = False
+        first = pc.min(pa.chunked_array([batch["step"] for batch in fresh])).as_py()
+        if first is None:
+            return found + fresh
+        self.repeats_from = min(first, self.repeats_from or first)
+        return [batch.filter(pc.less(batch["step"], first)) for batch in found] + fresh
 
     @property
     def behind(self) -> bool:
@@ -130,9 +163,13 @@ class TableTail:
 
 @dataclass
 class RunTail:
-    """The latest steps of a run that is being written, and their spans."""
+    """The latest steps of a run that is being written, and their spans.
+
+    With `marks`, also the readings by which some steps are excluded from figures.
+    """
 
     path: Path
+    marks: bool = False
     _tails: dict[tuple[int, str], TableTail] = field(default_factory=dict)
     _rows: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
     _names: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -147,31 +184,41 @@ class RunTail:
             if known is None or not known.config:  # it is written after the first steps
                 self._ranks[rank.rank] = rank.manifest
             new = {}
-            for table in (*KEPT_ROWS, "strings"):  # names last, so that those of all rows are there
+            for table in self._tables:
                 tail = self._tails.setdefault((rank.rank, table), TableTail(rank.folder, table))
                 new[table] = tail.read()
-                if tail.repeats:
-                    self._forget_repeated(rank.rank, table, new[table])
+                if tail.repeats_from is not None:
+                    self._forget(rank.rank, table, tail.repeats_from)
             for batch in new["strings"]:
                 self._names[rank.rank] += map(safe_text, batch["value"].to_pylist())
             names = pa.array([*self._names[rank.rank], LOST_NAME], pa.string())
             for table in KEPT_ROWS:
                 for batch in new[table]:
                     self._rows[table].append(_named(batch, table, names))
+            for batch in new.get("samples", ()):
+                marks = _marks_of(batch, self._names[rank.rank])
+                if marks.num_rows:
+                    self._rows["samples"].append(_named(marks, "samples", names))
         return Latest(
             manifest,
             dict(self._ranks),
             share_samples(self._table("steps"), find_sharing([*self._ranks.values()])),
             self._table("spans"),
+            self._table("samples"),
             len(ranks),
             any(tail.behind for tail in self._tails.values()),
         )
 
-    def _forget_repeated(self, rank: int, table: str, again: list[pa.RecordBatch]) -> None:
-        """Forget the rows of a rank from the first step on that is read again."""
-        if not again:
-            return
-        first = pc.min(pa.chunked_array([batch["step"] for batch in again]))
+    @property
+    def _tables(self) -> tuple[str, ...]:
+        """The tables in the order in which they are read.
+
+        Marks come after the steps, and names last: those of all rows that were read are there.
+        """
+        return (*KEPT_ROWS, *(("samples",) if self.marks else ()), "strings")
+
+    def _forget(self, rank: int, table: str, first: int) -> None:
+        """Forget the rows of a rank from this step on, which were read again."""
         for place, batch in enumerate(self._rows[table]):
             other = pc.not_equal(batch["rank"], pa.scalar(rank, pa.int32()))
             self._rows[table][place] = batch.filter(pc.or_(other, pc.less(batch["step"], first)))
@@ -180,10 +227,11 @@ class RunTail:
         """Return the last rows of the followed ranks, and release older batches."""
         kept: list[pa.RecordBatch] = []
         rows = 0
+        most = KEPT_ROWS.get(table, MOST_MARKS) * max(1, len(self._ranks))
         for batch in reversed(self._rows[table]):
             kept.append(batch)
             rows += batch.num_rows
-            if rows >= KEPT_ROWS[table] * max(1, len(self._ranks)):
+            if rows >= most:
                 break
         self._rows[table] = kept[::-1]
         return pa.Table.from_batches(self._rows[table], open_schema(table)).unify_dictionaries()
@@ -197,6 +245,12 @@ def _named(batch: pa.RecordBatch, table: str, names: pa.Array) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(columns, schema=open_schema(table))
 
 
+def _marks_of(samples: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """Return the readings that mark steps, before all others get their names."""
+    ids = [place for place, name in enumerate(names) if name in MARKING_SOURCES]
+    return samples.filter(pc.is_in(samples["source"], pa.array(ids, pa.int32())))
+
+
 @dataclass(frozen=True)
 class Latest:
     """The latest rows of a run. `behind` means that there is more to read now."""
@@ -205,6 +259,8 @@ class Latest:
     ranks: dict[int, RankManifest]
     steps: pa.Table
     spans: pa.Table
+    samples: pa.Table
+    """The readings that mark steps; empty if they are not followed."""
     ranks_in_all: int
     behind: bool
 

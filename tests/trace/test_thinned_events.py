@@ -11,6 +11,7 @@ import pytest
 from profkit.analysis.experiments import cost_share, find_experiments
 from profkit.analysis.selection import EXPERIMENT as SLOWED
 from profkit.analysis.selection import steady_steps
+from profkit.analysis.slowed import unlike_steps
 from profkit.trace import Trace
 from profkit.vocab import EXPERIMENT, EXPERIMENTS
 from tests.trace.test_thinning import Job, check_same, record
@@ -60,7 +61,10 @@ def test_slowed_steps_at_the_end_are_in_no_sum(tmp_path: Path, steps: int) -> No
 def test_blocks_of_an_experiment_are_kept_with_the_steps_around_them(
     runs: tuple[Trace, Trace],
 ) -> None:
-    expected, found = (find_experiments(run, steady_steps(run).steps)["data"] for run in runs)
+    expected, found = (
+        find_experiments(run, steady_steps(run).steps, unlike_steps(run.samples))["data"]
+        for run in runs
+    )
     assert len(found.slowed) >= 8
     assert len(found.slowed) < len(expected.slowed), "the blocks were not thinned"
     assert found.share.low is not None

@@ -388,7 +388,11 @@ def test_ranks_with_an_exchange(tmp_path: Path, device: str) -> None:
     assert thinned.steps.num_rows < 2 * 1_000
 
 
-def test_who_follows_a_run_sees_each_step_once_while_it_is_thinned(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flushes", [1, 3, 5])
+def test_who_follows_a_run_sees_each_step_once_while_it_is_thinned(
+    tmp_path: Path, flushes: int
+) -> None:
+    """Who looks after several flushes finds the end of a part that is not the current one."""
     RunManifest(workload="long").write(tmp_path)
     files = RankFiles(tmp_path / rank_folder(0), 0, thinner=PartThinner, full_bytes=FULL)
     RankManifest(0, "here", 1, "cpu", Anchor(1, 2, 3)).write(files.folder)
@@ -401,6 +405,8 @@ def test_who_follows_a_run_sees_each_step_once_while_it_is_thinned(tmp_path: Pat
         for table, rows in waiting.items():
             files.write(table, {name: [row[name] for row in rows] for name in rows[0]})
         files.thin(lambda: HASTE * job.now)
+        if first // 50 % flushes:
+            continue
         latest = tail.look()
         numbers = latest.steps["step"].to_numpy()
         assert numbers.tolist() == list(range(numbers[0], first + 50))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from profkit.analysis.captured import Captured, CapturedLines, compare_captured, view_captured
+from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import scale
 from profkit.analysis.line_changes import LineChange
 from profkit.explain.evidence import Evidence
+from profkit.explain.rules._late_phases import row_of
 from profkit.explain.rules.base import Case, Cause, cost, grew, here, in_time, share_of
 from profkit.text import duration
+from profkit.vocab import Phase
 
 _REMEDY = "look at this line and at what it calls: its code, its inputs, and what it waits for"
 
@@ -22,7 +25,7 @@ def find(case: Case) -> Cause | None:
     if found is None:
         return None
     for change in found.lines:
-        row = ledger.find(change.phase)
+        row = ledger.find(row_of(change.phase))
         if change.difference.value <= 0 or row is None:
             continue
         whole = cost(row, ledger)
@@ -34,7 +37,7 @@ def find(case: Case) -> Cause | None:
             f"{here(ledger)}in captured steps, {change.phase}: {say(case, found, change)}",
             _REMEDY,
             detail=change.place.words(found.after.code.folder),
-            rows=(change.phase,),
+            rows=(row.name,),
         )
     return None
 
@@ -52,13 +55,14 @@ def say(case: Case, found: CapturedLines, change: LineChange) -> str:
 
 
 def lines_of(case: Case) -> CapturedLines | None:
-    """Return the lines of the rows that grew, from captured steps; `None` without captures."""
+    """Return the lines of the phases that grew, from captured steps; `None` without captures."""
     if not (case.before.trace.is_part and case.after.trace.is_part):
         return None
     grown = {}
     for row in case.ledger.rows:
         if grew(row, case.ledger):
-            grown[row.name] = cost(row, case.ledger).value
+            phase = Phase.DATA.value if row.name == INPUT else row.name
+            grown[phase] = cost(row, case.ledger).value
     return compare_captured(case.before.figure(captured), case.after.figure(captured), grown)
 
 

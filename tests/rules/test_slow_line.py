@@ -1,0 +1,60 @@
+"""A line that takes longer since a change of the run, in the row that holds its phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from profkit.analysis.estimate import Estimate
+from profkit.analysis.line_changes import LineChange
+from profkit.analysis.run_halves import cut_at
+from profkit.analysis.stack_samples import Place
+from profkit.explain.explained import explain
+from profkit.explain.rules import slow_line
+from profkit.explain.rules.base import Case, Cause
+from profkit.testing.series import series_trace
+from profkit.trace import Trace
+
+MS = 1_000_000
+
+
+def _estimate(ms: float) -> Estimate:
+    return Estimate(ms * MS, (ms - 1) * MS, (ms + 1) * MS)
+
+
+@pytest.mark.parametrize(("phase", "row"), [("data", "input"), ("forward", "forward")])
+def test_a_line_of_any_phase_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, row: str
+) -> None:
+    lengths = {"data": np.full(400, 20.0 * MS), "forward": np.full(400, 50.0 * MS)}
+    lengths = {name: each + np.arange(400) % 7 * 1e5 for name, each in lengths.items()}
+    lengths[phase][200:] += 12 * MS
+    asked: dict[str, float] = {}
+    side = SimpleNamespace(first=190, last=191, code=SimpleNamespace(folder=""))
+    times = _estimate(3), _estimate(15), _estimate(12)
+    line = LineChange(phase, Place("job.py", 7, "read"), *times, is_sure=True)
+
+    def compare(before: Any, after: Any, phases: Mapping[str, float]) -> Any:
+        asked.update(phases)
+        return SimpleNamespace(before=side, after=side, lines=(line,) if phase in phases else ())
+
+    found: list[Cause | None] = []
+    find = slow_line.find
+
+    def note(case: Case) -> Cause | None:
+        found.append(find(case))
+        return found[-1]
+
+    monkeypatch.setattr(slow_line, "compare_captured", compare)
+    monkeypatch.setattr(slow_line, "find", note)
+    explain(*cut_at(Trace.open(series_trace(tmp_path / "run", lengths)), 200))
+    assert list(asked) == [phase]
+    cause = next(filter(None, found))  # the rule is also asked what the target does better
+    assert cause.rows == (row,)
+    assert cause.detail.startswith("job.py:7")
+    assert f"in captured steps, {phase}: job.py:7" in cause.evidence
