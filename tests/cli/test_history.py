@@ -101,6 +101,53 @@ def test_the_screen_and_the_page_draw_it(profkit: Call, folder: Path, tmp_path: 
     assert "<svg" in content
 
 
+@pytest.mark.parametrize("created_ns", [10**30, -(10**30), 2**63])
+def test_a_run_with_a_damaged_date_is_left_out(
+    profkit: Call, tmp_path: Path, created_ns: int
+) -> None:
+    good, bad = make_run(tmp_path / "runs", 0), make_run(tmp_path / "runs", 1)
+    content = json.loads((bad / "run.json").read_text())
+    (bad / "run.json").write_text(json.dumps({**content, "created_ns": created_ns}))
+    code, printed, _ = profkit("history", tmp_path / "runs")
+    assert code == ExitCode.DONE
+    assert good.name in printed
+    (left_out,) = json.loads(profkit("history", tmp_path / "runs", "--json")[1])["runs_left_out"]
+    assert left_out["run"] == bad.name
+    assert "run.json: field 'created_ns' is not a number below 2^63; the file is damaged" in (
+        " ".join(str(left_out).split())
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"setting": ["job", "pytorch"]},
+        {"ns_per_sample": 10**400},
+        {"ns_per_sample": -1},
+        {"created_ns": 10**30},
+        {"created_ns": True},
+    ],
+)
+def test_damaged_records_of_a_baseline_are_left_out(
+    profkit: Call, tmp_path: Path, damage: dict[str, Any]
+) -> None:
+    kept = "--baselines", tmp_path / "kept"
+    for number in range(2):
+        run = make_run(tmp_path / "runs", number)
+        assert profkit("explain", *kept, "--save-baseline", "main", run)[0] == ExitCode.DONE
+    pointer = tmp_path / "kept" / "main.json"
+    content = json.loads(pointer.read_text())
+    content["past"][0].update(damage)
+    pointer.write_text(json.dumps(content))
+    for words in ((), ("--json",)):
+        code, printed, _ = profkit("history", "--baseline", "main", *kept, *words)
+        assert code == ExitCode.DONE
+    (history,) = json.loads(printed)["histories"]
+    assert [each["run"] for each in history["runs"]] == ["run-01"]
+    other = make_run(tmp_path / "runs", 2)
+    assert profkit("explain", *kept, "--baseline", "main", other)[0] == ExitCode.DONE
+
+
 def test_the_last_runs_alone(profkit: Call, folder: Path) -> None:
     _, printed, _ = profkit("history", folder, "--last", "4", "--json")
     assert max(len(each["runs"]) for each in json.loads(printed)["histories"]) == 4
