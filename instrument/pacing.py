@@ -16,12 +16,20 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final
 
 from profkit.clock import now_ns
-from profkit.instrument.experiments import ExperimentPlan, Place
+from profkit.instrument.experiments import OBSERVED, ExperimentPlan, Place
 from profkit.instrument.guard import guarded
 from profkit.instrument.rows import Append, BatchTimes, SampleRow
-from profkit.vocab import EXPERIMENT, EXPERIMENT_FACTOR, EXPERIMENTS, UNMEASURED, Phase
+from profkit.vocab import (
+    EXPERIMENT,
+    EXPERIMENT_CUT,
+    EXPERIMENT_FACTOR,
+    EXPERIMENTS,
+    UNMEASURED,
+    Phase,
+)
 
 if TYPE_CHECKING:
+    from profkit.instrument.loading.ring import Ring
     from profkit.instrument.recorder import Recorder
 
 SLEEP_ERROR_NS = 200_000
@@ -29,6 +37,15 @@ SLEEP_ERROR_NS = 200_000
 
 MOST_WAITS = 64
 """Waits of one place in the step that are remembered."""
+
+MOST_PAUSED = 3
+"""All pauses of a step are at most so many usual steps long.
+
+A step that compiles or evaluates may take minutes, and a collective has a time limit.
+"""
+
+MOST_WORKER_PAUSE_NS = 60_000_000_000
+"""A worker that waited for its storage for an hour does not pause for another one."""
 
 MORE: Final = EXPERIMENT_FACTOR - 1
 """The pause after a part, as a multiple of it."""
@@ -61,7 +78,7 @@ def pause(ns: float, busy_ns: float) -> float:
 def pause_worker(times: BatchTimes) -> None:
     """Keep a thread or process that has made a batch as long as that took."""
     took_ns = times.end_ns - times.start_ns
-    pause(MORE * took_ns, MORE * (took_ns - times.blocked_ns))
+    pause(min(MORE * took_ns, MOST_WORKER_PAUSE_NS), MORE * (took_ns - times.blocked_ns))
 
 
 def open_pacer(
@@ -121,14 +138,25 @@ class Pacer:
         """Waits for ranks in this step so far."""
         self._is_made_elsewhere = False
         """True if another thread or process makes the batches."""
+        self._steps: deque[int] = deque(maxlen=OBSERVED)
+        """How long the steps before the block took."""
+        self._step = self._begun = 0
+        self._left = 0.0
+        """The longest pause that this step may still have."""
+        self._is_cut = False
+        """True if this step was too long for its pauses."""
 
     def begin_step(self, step: int) -> None:
         """Take the number of the step that begins; a block may begin or end with it."""
         place = self.plan.place_of(step)
         if self._place is not None:
             self._settle()  # the end of the last step, whose pause the next one gets
-        slowed_before = self._place is not None and self._place.slowed
-        self._place, self._count = place, 0
+        now, slowed_before = now_ns(), False
+        if self._place is not None:
+            slowed_before = self._place.slowed
+            if not slowed_before:
+                self._steps.append(now - self._begun)
+        self._place, self._step, self._begun, self._count = place, step, now, 0
         recorder = self._recorder
         if place is None:
             if recorder.pacer is not None:
@@ -140,7 +168,9 @@ class Pacer:
             recorder.pacer = self
         self._is_made_elsewhere |= bool(recorder.rings)
         if place.slowed:
-            now = now_ns()
+            known = sorted(self._steps) or [0]
+            self._left = MOST_PAUSED * known[len(known) // 2]
+            self._is_cut = False
             row = SampleRow(None, EXPERIMENTS, f"{EXPERIMENT}{place.phase}", now, float(step))
             self._samples(row)
             if not slowed_before and place.phase != _DATA:
@@ -156,6 +186,11 @@ class Pacer:
     def _pace_workers(self, *, slowed: bool) -> None:
         for ring in list(self._recorder.rings):
             ring.slowed = slowed
+
+    def opened(self, ring: Ring) -> None:
+        """Note that a loader has opened a ring, whose workers are as fast as the others."""
+        place = self._place
+        ring.slowed = place is not None and place.slowed and place.phase != _DATA
 
     # -- boundaries of the training thread ---------------------------------------------------------
 
@@ -183,7 +218,7 @@ class Pacer:
         self._pause_for(max(0, start - self._since), time.thread_time_ns() - self._since_cpu)
         self._count += 1
         usual, wait = self._usual(f"exchange {self._count}", end - start), end - start
-        if self._place.slowed and self._place.phase != _EXCHANGE:
+        if self._is_slowed(_EXCHANGE):
             # A transfer takes longer; waiting for a rank that is slowed already does.
             self._pause(max(MORE * min(wait, usual), EXPERIMENT_FACTOR * usual - wait), 0.0)
         self._start()
@@ -206,7 +241,7 @@ class Pacer:
             usual = self._usual(_DATA, took)
             if self._is_slowed(phase):  # who makes the batches is slowed, handing them over is not
                 self._pause(EXPERIMENT_FACTOR * usual - took, 0.0)
-        elif phase != _OTHER:
+        else:
             self._pause_for(took, time.thread_time_ns() - self._since_cpu)
         self._start()
 
@@ -215,14 +250,22 @@ class Pacer:
             self._pause(MORE * took, MORE * busy)
 
     def _pause(self, ns: float, busy_ns: float) -> None:
+        if ns > self._left and not self._is_cut:
+            self._is_cut = True
+            row = SampleRow(None, EXPERIMENTS, EXPERIMENT_CUT, now_ns(), float(self._step))
+            self._samples(row)
+        ns = min(ns, self._left)
         if ns > 0:
+            self._left -= ns
             self._ahead -= ns
             if self._ahead < 0:
                 self._ahead = pause(-self._ahead, busy_ns)
 
     def _is_slowed(self, phase: str) -> bool:
         place = self._place
-        return place is not None and place.slowed and phase != place.phase
+        if place is None or _OTHER in self._open:  # an evaluation has phases inside of it
+            return False
+        return place.slowed and phase != place.phase
 
     def _usual(self, key: str, wait: int) -> int:
         """Return the lower quartile of the waits of one place; add this one if it is usual."""

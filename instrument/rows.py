@@ -137,6 +137,8 @@ class Boundaries(Protocol):
 
     def made(self, times: BatchTimes) -> None: ...
 
+    def opened(self, ring: Any) -> None: ...
+
 
 class Meter(NamedTuple):
     """Times the batches that this process makes."""

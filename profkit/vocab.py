@@ -113,6 +113,9 @@ EXPERIMENTS: Final = "experiment"
 EXPERIMENT: Final = "slowed_step_index:"
 """Metric prefix that marks such a step. The phase that was not slowed follows."""
 
+EXPERIMENT_CUT: Final = "cut_step_index"
+"""Metric that marks a slowed step which was too long for a pause as long as it."""
+
 EXPERIMENT_FACTOR: Final = 2
 """Everything else takes so many times as long, so the phase is as many times as fast."""
 

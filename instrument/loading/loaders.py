@@ -89,6 +89,8 @@ class Loaders:
         if self.watch is not None:
             self.watch.follow(ring)
         self.recorder.rings.add(ring)
+        if self.recorder.pacer is not None:
+            self.recorder.pacer.opened(ring)
         self.channels[iterator] = Channel(ring)
         self.starting.ring = ring
 

@@ -13,11 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.analysis.apart import find_apart
 from profkit.analysis.columns import durations
+from profkit.analysis.compiling import compiled_steps
 from profkit.analysis.estimate import Estimate, Floats, Ints
+from profkit.analysis.kernels.windows import marked_steps
+from profkit.analysis.parts import count_kinds, count_rank_steps, in_parts
+from profkit.analysis.selection import EXPERIMENT as SLOWED
+from profkit.analysis.selection import NO_STEPS, THINNED, steady_steps
+from profkit.analysis.slowed import slowed_steps, unlike_steps
 from profkit.analysis.student import student_of_few
 from profkit.trace import Trace
-from profkit.vocab import EXPERIMENT, EXPERIMENT_FACTOR, EXPERIMENT_SETTLES, EXPERIMENTS
+from profkit.vocab import EXPERIMENT_CUT, EXPERIMENT_FACTOR, EXPERIMENT_SETTLES, EXPERIMENTS, Phase
 
 FEWEST_BLOCKS = 4
 """With fewer blocks, an interval over them says nothing."""
@@ -25,7 +32,8 @@ FEWEST_BLOCKS = 4
 AROUND = 60
 """So many steps on either side of a block are compared with it."""
 
-_MOST_STEP = 2**53
+MOST_BESIDE = 0.1
+"""A step that does more in `other` than most, by this share of a step, evaluates or saves."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,10 @@ class Experiment:
     """Steps of the blocks that the means are over."""
     drift: Floats
     """What each block still changed by from its first half to its second, as a share."""
+    dropped: int = 0
+    """Blocks that are not used, because a step of theirs is not like those around it."""
+    beside_ns: float = 0.0
+    """What a recorded step takes on average that no block slows, as evaluation does."""
 
     @property
     def share(self) -> Estimate:
@@ -56,39 +68,73 @@ class Experiment:
         return Estimate(value, max(0.0, value - half), value + half)
 
 
-def slowed_steps(samples: pa.Table) -> dict[str, Ints]:
-    """Return the steps that were slowed, by the phase that was not."""
-    rows = samples.filter(pc.equal(samples["source"].cast(pa.string()), EXPERIMENTS))
-    names = rows["metric"].cast(pa.string()).to_pylist()
-    steps: dict[str, set[int]] = {}
-    for name, value in zip(names, rows["value"].to_pylist(), strict=True):
-        if name.startswith(EXPERIMENT) and 0 <= value < _MOST_STEP:
-            steps.setdefault(name.removeprefix(EXPERIMENT), set()).add(int(value))
-    return {phase: np.array(sorted(each), dtype=np.int64) for phase, each in steps.items()}
-
-
-def unlike_steps(samples: pa.Table) -> Ints:
-    """Return all slowed steps, with those after them that still have what these left."""
-    slowed = [np.empty(0, dtype=np.int64), *slowed_steps(samples).values()]
-    steps = np.concatenate(slowed)
-    return np.unique(steps[:, None] + np.arange(EXPERIMENT_SETTLES + 1))
-
-
-def find_experiments(trace: Trace, usual: Ints) -> dict[str, Experiment]:
+def find_experiments(trace: Trace, usual: Ints, fit: Ints) -> dict[str, Experiment]:
     """Return the experiments of a run by phase; its figures are about the `usual` steps.
 
-    Every rank has each step of a block, or the block is not used.
+    A block is used if all its steps are `fit`: but for the experiment, they would be usual. So no
+    epoch begins in it, nothing compiles, and no rank evaluates.
     """
     slowed = slowed_steps(trace.samples)
+    if trace.sums.num_rows:  # the steps around a block are kept, but most are not in the sample
+        others = steady_steps(trace).which.get(THINNED, NO_STEPS)
+        usual = np.union1d(usual, others)
     if not slowed or not len(usual):
         return {}
-    numbers, wall = mean_steps(trace.steps)
+    steps = _read_steps(trace, usual, fit)
     found = {}
-    for phase, steps in slowed.items():
-        experiment = _compare(phase, steps, numbers, wall, usual)
-        if experiment is not None:
-            found[phase] = experiment
+    for phase, numbers in slowed.items():
+        found[phase] = _compare(phase, numbers, steps)
     return found
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps that all ranks have, with what their lengths are compared by."""
+
+    numbers: Ints
+    net: Floats
+    """Their lengths without the phase `other`, in which nothing is slowed."""
+    usual: Ints
+    """Those of which the figures of the run are, without those that evaluate."""
+    fit: Ints
+    """Those of blocks that are like these."""
+    beside_ns: float
+
+
+def _read_steps(trace: Trace, usual: Ints, fit: Ints) -> _Steps:
+    numbers, wall = mean_steps(trace.steps)
+    mean, most = _time_beside(trace, numbers)
+    used = np.isin(numbers, usual)
+    if not used.any():
+        return _Steps(numbers, wall, usual[:0], fit[:0], 0.0)
+    usually = float(np.median(most[used])) + MOST_BESIDE * float(np.median(wall[used]))
+    evaluates = most > usually
+    # After an evaluation the queue of batches is full, and ranks that had none still wait.
+    evaluates[1:] |= evaluates[:-1]
+    compiled = compiled_steps(trace.steps, trace.samples)
+    if not np.isin(usual, compiled).any():  # else that is how the job runs
+        fit = np.setdiff1d(fit, compiled)
+    fit = np.setdiff1d(fit, marked_steps(trace.samples, EXPERIMENTS, EXPERIMENT_CUT))
+    plain = used & ~evaluates
+    net = wall - mean
+    beside_ns = 0.0
+    if plain.any():
+        beside_ns = float(wall[used].mean() - net[plain].mean())
+    return _Steps(numbers, net, numbers[plain], np.intersect1d(fit, numbers[~evaluates]), beside_ns)
+
+
+def _time_beside(trace: Trace, numbers: Ints) -> tuple[Floats, Floats]:
+    """Return the time in the phase `other` of each step: the mean of the ranks, and the most."""
+    spans = trace.spans
+    is_beside = pc.and_(pc.equal(spans["phase"], Phase.OTHER.value), pc.equal(spans["depth"], 0))
+    rows = spans.filter(is_beside)
+    step = rows["step"].fill_null(-1).to_numpy()
+    known = np.isin(step, numbers)
+    ranks, rank = np.unique(rows["rank"].to_numpy()[known], return_inverse=True)
+    times = np.zeros((max(1, len(ranks)), len(numbers)))
+    np.add.at(times, (rank, np.searchsorted(numbers, step[known])), durations(rows)[known])
+    count = max(1, len(pc.unique(trace.steps["rank"])))
+    return times.sum(axis=0) / count, times.max(axis=0)
 
 
 def mean_steps(steps: pa.Table) -> tuple[Ints, Floats]:
@@ -100,32 +146,46 @@ def mean_steps(steps: pa.Table) -> tuple[Ints, Floats]:
     return numbers[everywhere], wall[everywhere]
 
 
-def _compare(
-    phase: str, steps: Ints, numbers: Ints, wall: Floats, usual: Ints
-) -> Experiment | None:
-    """Return the blocks of one phase next to the steps around them; `None` if there are none."""
-    slowed, around, drift, used = [], [], [], 0
-    for block in np.split(steps, np.flatnonzero(np.diff(steps) != 1) + 1):
-        settled = wall[np.isin(numbers, block[EXPERIMENT_SETTLES:])]
-        near = usual[np.abs(usual - block.mean()) <= AROUND + len(block) / 2]
-        others = wall[np.isin(numbers, near)]
-        if len(settled) < 2 or len(settled) < len(block) - EXPERIMENT_SETTLES or not len(others):
+def _compare(phase: str, slowed_numbers: Ints, steps: _Steps) -> Experiment:
+    """Return the blocks of one phase next to the steps around them."""
+    slowed, around, drift, used, dropped = [], [], [], 0, 0
+    for block in np.split(slowed_numbers, np.flatnonzero(np.diff(slowed_numbers) != 1) + 1):
+        near = steps.usual[np.abs(steps.usual - block.mean()) <= AROUND + len(block) / 2]
+        others = steps.net[np.isin(steps.numbers, near)]
+        settled = steps.net[np.isin(steps.numbers, block[EXPERIMENT_SETTLES:])]
+        if len(settled) < 2 or not np.isin(block, steps.fit).all() or not len(others):
+            dropped += 1
             continue
         half = len(settled) // 2
         slowed.append(settled.mean() / EXPERIMENT_FACTOR)
         around.append(others.mean())
         drift.append((settled[half:].mean() - settled[:half].mean()) / settled.mean())
         used += len(settled)
-    if not slowed:
-        return None
-    return Experiment(phase, np.array(slowed), np.array(around), used, np.array(drift))
+    return Experiment(
+        phase, np.array(slowed), np.array(around), used, np.array(drift), dropped, steps.beside_ns
+    )
 
 
 def cost_share(trace: Trace, usual: Ints) -> float:
     """Return what the blocks cost the run, as a share of the time of its steps."""
+    if trace.sums.num_rows:
+        return _cost_share_of_sums(trace)
     numbers, wall = mean_steps(trace.steps)
     unlike = np.isin(numbers, unlike_steps(trace.samples))
     known = np.isin(numbers, usual)
     if not unlike.any() or not known.any():
         return 0.0
     return float((wall[unlike] - wall[known].mean()).sum() / wall.sum())
+
+
+def _cost_share_of_sums(trace: Trace) -> float:
+    """Return the same of a thinned run; slowed control steps count as often as in its blocks."""
+    found = steady_steps(trace)
+    own, kept = found.which.get(SLOWED, NO_STEPS), unlike_steps(trace.samples)
+    apart = find_apart(trace.steps, found, trace.sums)
+    excess_ns = sum(each.excess_ns for each in apart if each.reason == SLOWED)
+    in_full = ~in_parts(trace.sums, trace.steps)
+    total_ns = durations(trace.steps)[in_full].sum()
+    total_ns += sum(count_kinds(trace.sums, "total_ns").values())
+    all_ns = excess_ns * count_rank_steps(trace.steps, trace.sums)
+    return float(all_ns / total_ns * np.isin(kept, trace.steps["step"]).sum() / max(1, len(own)))

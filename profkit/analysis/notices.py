@@ -38,7 +38,7 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
     if trace.sharing.why:
         why = safe_text(trace.sharing.why)
         notices.append(f"samples are not counted, because ranks may share them: {why}")
-    notices += _thinned(trace)
+    notices += find_thinned_notice(trace)
     notices += _failures(trace)
     device_times = find_device_times(trace)
     if device_times is not None:
@@ -99,7 +99,7 @@ def _end_notices(trace: Trace) -> Iterator[str]:
         yield early[0]
 
 
-def _thinned(trace: Trace) -> Iterator[str]:
+def find_thinned_notice(trace: Trace) -> Iterator[str]:
     """Say which figures of a long run are those of a sample of its steps."""
     sums = trace.sums
     if not sums.num_rows:

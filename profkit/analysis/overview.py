@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from profkit.analysis.change_context import explained_changes
 from profkit.analysis.compiling import Compiling, compiled_steps, find_compiling
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.device_times import DeviceTimes, PhaseClock, find_device_times
-from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
+from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints
 from profkit.analysis.exchange import Exchange, LateRank
 from profkit.analysis.kernels.device_view import DeviceView, build_device_view
 from profkit.analysis.kernels.view import KernelsView, kernels_of
@@ -29,14 +28,14 @@ from profkit.analysis.notices import find_notices, is_log
 from profkit.analysis.own_cost import OwnCost, own_cost
 from profkit.analysis.parts import count_rank_steps
 from profkit.analysis.phase_basis import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, phase_basis
-from profkit.analysis.phase_shares import PhaseShare, phases_of
-from profkit.analysis.phases import step_times
+from profkit.analysis.phase_shares import PhaseShare
 from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.rank_lines import lines_by_rank
 from profkit.analysis.run_change import RunChange
+from profkit.analysis.run_figures import find_figures
 from profkit.analysis.selection import Selection, steady_steps, warm_up_of
 from profkit.analysis.stacks import CodeView, view_code
-from profkit.analysis.thinned import Thinned, find_thinned
+from profkit.analysis.thinned import Thinned
 from profkit.analysis.unknown_places import UnknownPlace, unknown_places
 from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
@@ -49,9 +48,6 @@ _NO_STEPS = (
     "{run}: holds no steps; it ended before the first one did,"
     " or they are damaged (see 'profkit verify {run}')"
 )
-
-_MOST_RANKS = 100_000
-"""A larger number of ranks that a row speaks for is a mistake in the file."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +112,15 @@ class Overview:
     """What a long run kept; null if it kept all steps. `selection` is then a sample of steps."""
 
     @property
+    def steps_used(self) -> int:
+        return self.thinned.used if self.thinned else len(self.selection.steps)
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """How many of all steps are excluded for each reason."""
+        return self.thinned.left_out if self.thinned else self.selection.left_out
+
+    @property
     def exchange_timed(self) -> bool:
         """False if only the device sees the exchange, and was not asked."""
         return self.costs is None or self.costs.exchange_timed
@@ -164,7 +169,7 @@ def build_overview(
         world_size=manifest.world_size,
         ranks_seen=len(trace.ranks),
         config=manifest.config,
-        **_figures(trace, basis, used),
+        **find_figures(trace, basis, used),
         selection=selection,
         **_losses(steps),
         exchange=exchange,
@@ -187,28 +192,6 @@ def build_overview(
         compiling=find_compiling(trace),
         changes=explained_changes(trace, selection),
     )
-
-
-def _figures(trace: Trace, basis: PhaseBasis, used: Ints) -> dict[str, Any]:
-    """Return throughput, step time and phases, over all steps if only sums of some were kept."""
-    thinned = find_thinned(trace)
-    throughput, step_ns, phases = _estimate(trace, used)
-    if basis.costs:
-        phases = phases_of(basis.costs)
-    found = {"throughput": throughput, "step_ns": step_ns, "phases": phases}
-    if thinned is None:
-        return {**found, "steps_seen": len(pc.unique(trace.steps["step"]))}
-    host_ns = {part.name: part.host_ns for part in phases}
-    exact = []
-    for part in thinned.phases:
-        exact.append(dataclasses.replace(part, host_ns=host_ns.get(part.name)))
-    return {
-        "throughput": thinned.throughput,
-        "step_ns": thinned.step_ns,
-        "phases": tuple(exact),
-        "steps_seen": thinned.steps,
-        "thinned": thinned,
-    }
 
 
 def cost_of_run(trace: Trace) -> OwnCost:
@@ -257,36 +240,6 @@ def silent_ranks(trace: Trace) -> int:
     if "imported_from" in trace.manifest.config:
         return 0
     return max(0, trace.manifest.world_size - len(pc.unique(trace.steps["rank"])))
-
-
-def _estimate(trace: Trace, used: Ints) -> tuple[Estimate, Estimate, tuple[PhaseShare, ...]]:
-    """Return throughput, step time and shares, all from the same resamples of the steps."""
-    times = step_times(trace.steps, trace.spans, used)
-    count = len(times.wall_ns)
-    if not count:
-        return Estimate(math.nan), Estimate(math.nan), ()
-    # A log of rank 0 may count all cards' samples, or only its own.
-    ranks_per_row = trace.manifest.config.get("rows_speak_for_ranks")
-    if not isinstance(ranks_per_row, int) or isinstance(ranks_per_row, bool):
-        ranks_per_row = 1
-    ranks_per_row = min(max(1, ranks_per_row), _MOST_RANKS)
-    parts = len(times.names)
-    wall, ones = times.wall_ns[None, :], np.ones((1, count))
-    samples = times.samples[None, :] * ranks_per_row
-    walls, single_steps = np.repeat(wall, parts, axis=0), np.repeat(ones, parts, axis=0)
-    shares = np.isin(np.arange(2 + 2 * parts), np.arange(2, 2 + parts))
-    throughput, step_ns, *rest = estimate_ratios(
-        np.concatenate([samples, wall, times.parts, times.parts]),
-        np.concatenate([wall / 1e9, ones, walls, single_steps]),
-        shares=shares,
-    )
-    if not times.samples.any():
-        # Other tools' traces do not say how many samples there were, which is not zero samples.
-        throughput = Estimate(math.nan)
-    phases = []
-    for row, name in enumerate(times.names):
-        phases.append(PhaseShare(name, rest[row], rest[parts + row]))
-    return throughput, step_ns, tuple(phases)
 
 
 def _losses(steps: pa.Table) -> dict[str, Any]:

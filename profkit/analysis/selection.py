@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,11 +13,12 @@ import pyarrow.compute as pc
 
 from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.analysis.estimate import Ints
-from profkit.analysis.experiments import unlike_steps
 from profkit.analysis.kernels.windows import marked_steps, window_steps
+from profkit.analysis.parts import count_kinds
+from profkit.analysis.slowed import unlike_steps
 from profkit.trace import Trace
 from profkit.trace.sampled import step_levels
-from profkit.vocab import CAPTURED_STEP, CHANGES
+from profkit.vocab import CAPTURED_STEP, CHANGES, USED
 
 WARM_UP = "warm-up"
 EPOCH_START = "epoch start"
@@ -53,6 +55,8 @@ class Selection:
     left_out: Mapping[str, int]
     which: Mapping[str, Ints] = field(default_factory=dict, compare=False)
     """The steps themselves that are excluded for each reason."""
+    level: int = field(default=0, compare=False)
+    """The least level of the used steps of a thinned run. Others were kept as well."""
 
     def without(self, reason: str, applies: npt.NDArray[np.bool_]) -> Selection:
         """Exclude those of the used steps to which the reason applies."""
@@ -60,25 +64,67 @@ class Selection:
             return self
         which = {**self.which, reason: self.steps[applies]}
         left_out = {**self.left_out, reason: int(applies.sum())}
-        return Selection(self.steps[~applies], left_out, which)
+        return Selection(self.steps[~applies], left_out, which, self.level)
+
+    def sampled(self, reason: str) -> Ints:
+        """Return the excluded steps of the population that the used ones are a sample of."""
+        steps = self.which.get(reason, NO_STEPS)
+        return steps[step_levels(steps) >= self.level]
 
 
 def steady_steps(trace: Trace) -> Selection:
     """Return the steps that a run's figures are about; of a thinned run, a sample of them."""
     warm_up = warm_up_of(trace, trace.steps)
     found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
-    found = without_marked(found, trace.steps, trace.samples)
+    found = without_captured(found, trace.samples)
+    compiled = np.isin(found.steps, compiled_steps(trace.steps, trace.samples))
+    if not mostly_compiled(trace, compiled):
+        found = found.without(COMPILING, compiled)
     if not trace.sums.num_rows:
         return found
     level = pc.max(trace.sums["level"]).as_py()  # each part of the run has the same weight
-    return found.without(THINNED, step_levels(found.steps) < level)
+    found = dataclasses.replace(found, level=level)
+    found = found.without(THINNED, step_levels(found.steps) < level)
+    return _known_starts(found, trace.steps)
+
+
+def mostly_compiled(trace: Trace, compiled: npt.NDArray[np.bool_]) -> bool:
+    """Return true if so many steps compiled that this is how the job runs.
+
+    A thinned run keeps more of the steps that `compiled` than of others: its sums count them.
+    """
+    some, of_all = int(compiled.sum()), len(compiled)
+    if trace.sums.num_rows:
+        counts = count_kinds(trace.sums, "steps")
+        some, of_all = counts[COMPILING], counts[USED] + counts[COMPILING]
+    return some > MOST_COMPILED_SHARE * of_all
+
+
+def _known_starts(found: Selection, steps: pa.Table) -> Selection:
+    """Count a step as an epoch's start only if the step before it was kept.
+
+    Of the others it is not known: they are not in the sample.
+    """
+    starts = found.which.get(EPOCH_START, NO_STEPS)
+    is_known = np.isin(starts - 1, steps["step"].to_numpy())
+    if is_known.all():
+        return found
+    others = np.union1d(found.which.get(THINNED, NO_STEPS), starts[~is_known])
+    which = {**found.which, EPOCH_START: starts[is_known], THINNED: others}
+    left_out = {reason: len(steps) for reason, steps in which.items() if len(steps)}
+    return dataclasses.replace(found, which=which, left_out=left_out)
+
+
+def without_captured(found: Selection, samples: pa.Table) -> Selection:
+    """Exclude steps whose lines were captured, and those of experiments."""
+    captured = marked_steps(samples, CHANGES, CAPTURED_STEP)
+    found = found.without(CAPTURED, np.isin(found.steps, captured))
+    return found.without(EXPERIMENT, np.isin(found.steps, unlike_steps(samples)))
 
 
 def without_marked(found: Selection, steps: pa.Table, samples: pa.Table) -> Selection:
     """Exclude steps that captures, experiments or compilations have made longer."""
-    captured = marked_steps(samples, CHANGES, CAPTURED_STEP)
-    found = found.without(CAPTURED, np.isin(found.steps, captured))
-    found = found.without(EXPERIMENT, np.isin(found.steps, unlike_steps(samples)))
+    found = without_captured(found, samples)
     compiled = np.isin(found.steps, compiled_steps(steps, samples))
     if compiled.sum() <= MOST_COMPILED_SHARE * len(compiled):
         found = found.without(COMPILING, compiled)

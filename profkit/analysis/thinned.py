@@ -16,14 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import durations, rows_of_rank
-from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
+from profkit.analysis.compiling import compiled_steps
 from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios
 from profkit.analysis.kernels.windows import window_steps
 from profkit.analysis.lengths import ERROR, count_lengths, find_quantile, read_lengths
 from profkit.analysis.parts import in_parts, sampled_one_in
 from profkit.analysis.phase_shares import PhaseShare
 from profkit.analysis.phases import UNKNOWN, step_times
-from profkit.analysis.selection import COMPILING, REASONS, Selection, select_steps, warm_up_of
+from profkit.analysis.selection import (
+    COMPILING,
+    REASONS,
+    Selection,
+    mostly_compiled,
+    select_steps,
+    warm_up_of,
+    without_captured,
+)
 from profkit.trace import Trace
 from profkit.vocab import PHASES, USED
 
@@ -110,8 +118,8 @@ def _rank_rows(trace: Trace, rank: int) -> _RankRows:
     by_kind: Counter[str] = Counter()
     for kind, count in zip(parts["kind"].to_pylist(), parts["steps"].to_pylist(), strict=True):
         by_kind[kind] += count
-    if by_kind[COMPILING] > MOST_COMPILED_SHARE * (by_kind[USED] + by_kind[COMPILING]):
-        kinds.add(COMPILING)  # that is how the job runs
+    if mostly_compiled(trace, np.empty(0, dtype=bool)):
+        kinds.add(COMPILING)
     for kind, count in by_kind.items():
         if kind not in kinds:
             left_out[kind] += count
@@ -151,9 +159,9 @@ def _own_steps(trace: Trace, own: pa.Table, parts: pa.Table) -> Selection:
     which = {reason: np.setdiff1d(numbers, end) for reason, numbers in found.which.items()}
     left_out = {reason: len(numbers) for reason, numbers in which.items() if len(numbers)}
     found = Selection(np.setdiff1d(found.steps, end), left_out, which)
-    return found.without(
-        COMPILING, np.isin(found.steps, compiled_steps(trace.steps, trace.samples))
-    )
+    found = without_captured(found, trace.samples)
+    compiled = np.isin(found.steps, compiled_steps(trace.steps, trace.samples))
+    return found if mostly_compiled(trace, compiled) else found.without(COMPILING, compiled)
 
 
 def _ranks_that_count(trace: Trace) -> set[int]:

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import durations
 from profkit.analysis.compiling import steps_compiled
 from profkit.analysis.estimate import Ints
+from profkit.analysis.kept_blocks import KeptBlocks
 from profkit.analysis.kernels.windows import marked_steps, window_steps
 from profkit.analysis.lengths import count_lengths, write_lengths
 from profkit.analysis.phases import UNKNOWN, step_times
@@ -26,6 +26,7 @@ from profkit.analysis.selection import (
     CAPTURED,
     COMPILING,
     EPOCH_START,
+    EXPERIMENT,
     KERNEL_WINDOW,
     NO_STEPS,
     PARTIAL_BATCH,
@@ -34,13 +35,24 @@ from profkit.analysis.selection import (
 )
 from profkit.trace.recent import PART_NS, Fate
 from profkit.trace.sampled import step_levels
-from profkit.vocab import CAPTURED_STEP, CHANGES, COMPILER, KERNELS, USED
+from profkit.vocab import (
+    CAPTURED_STEP,
+    CHANGES,
+    COMPILER,
+    EXPERIMENT_SETTLES,
+    EXPERIMENTS,
+    KERNELS,
+    USED,
+)
 
 KEPT_PER_PART = 32
 """About so many steps of a part are kept in full, of a job that takes more."""
 
 HELD_STEPS = 64
-"""The last steps are held back: a device or a worker reports its part of a step later."""
+"""The last steps are held back: a device or a worker reports its part of a step later.
+
+They are more than those around a block, which is known by then.
+"""
 
 SAMPLE_GAP_NS = 10_000_000_000
 """Readings of one kind are kept at this distance. Running totals lose nothing by it."""
@@ -80,6 +92,9 @@ class PartThinner:
         self._compilations: list[pa.Table] = []
         """Events of the compiler in steps that are not complete yet."""
         self._events = 0
+        self._blocks = KeptBlocks()
+        self._last_level = 0
+        """The level of the part before."""
         self._notable: Ints = NO_STEPS
         """Steps of events, which are kept as well."""
         self._sampled_ns: dict[tuple[str | None, ...], int] = {}
@@ -95,16 +110,17 @@ class PartThinner:
         captured = marked_steps(samples, CHANGES, CAPTURED_STEP)
         self._captured = np.union1d(self._captured, captured)
         self._compilations.append(samples.filter(pc.equal(samples["source"], COMPILER)))
+        self._blocks.add(samples, max(self._level, self._last_level))
         complete = steps.filter(pa.array(numbers <= last))
         if complete.num_rows:
             self._add(complete, tables["spans"])
         fates = {}
         for table in ("steps", "spans", "collectives"):
             fates[table] = self._choose(tables[table], last)
-        kept = self._choose_samples(samples)
-        fates["samples"] = Fate(kept, np.zeros(len(kept), dtype=bool))
+        fates["samples"] = self._choose_samples(samples, last)
         self._windows = self._windows[self._windows > last]
         self._captured = self._captured[self._captured > last]
+        self._blocks.forget(last)
         return fates
 
     def end_part(self, part: int) -> Mapping[str, Sequence[Any]]:
@@ -134,6 +150,7 @@ class PartThinner:
                 columns[name].append(value)
         self._sums.clear()
         self._lengths.clear()
+        self._last_level = self._level
         self._bounds, self._level, self._events = None, 0, 0
         return columns
 
@@ -186,6 +203,7 @@ class PartThinner:
             EPOCH_START: np.diff(epochs, prepend=[before]) != 0,
             PARTIAL_BATCH: sizes < usual,
             CAPTURED: np.isin(numbers, self._captured),
+            EXPERIMENT: self._blocks.unlike(numbers),
             COMPILING: np.isin(numbers, self._take_compiled(steps)),
         }
         notable = numbers[reasons[COMPILING] | reasons[KERNEL_WINDOW] | reasons[CAPTURED]]
@@ -210,24 +228,28 @@ class PartThinner:
         numbers = rows["step"].fill_null(-1).to_numpy()
         carried = numbers > last
         is_kept = (numbers < self._first) | (step_levels(numbers) >= self._level)
-        is_kept |= np.isin(numbers, self._notable)
+        is_kept |= np.isin(numbers, self._notable) | self._blocks.beside(numbers)
+        is_kept &= ~self._blocks.dropped(numbers)
         return Fate(np.asarray(~carried & is_kept), np.asarray(carried))
 
-    def _choose_samples(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+    def _choose_samples(self, rows: pa.Table, last: int) -> Fate:
         """Keep events, and readings of one kind that are far enough apart."""
-        names = [rows[name].to_pylist() for name in ("source", "metric", "device")]
-        kept = np.zeros(rows.num_rows, dtype=bool)
-        for row, (time_ns, *key_parts) in enumerate(
-            zip(rows["time_ns"].to_pylist(), *names, strict=True)
-        ):
+        names = ("time_ns", "value", "source", "metric", "device")
+        kept, carried = np.zeros((2, rows.num_rows), dtype=bool)
+        columns = [rows[name].to_pylist() for name in names]
+        for row, (time_ns, value, *key_parts) in enumerate(zip(*columns, strict=True)):
             key = tuple(key_parts)
+            if key[0] == EXPERIMENTS:
+                carried[row] = value > last - EXPERIMENT_SETTLES  # steps after it are carried, too
+                kept[row] = not carried[row] and self._blocks.keeps(value)
+                continue
             is_event = key[0] in _EVENTS and self._events < _MOST_EVENTS
             self._events += is_event
             if not is_event and time_ns < self._sampled_ns.get(key, 0) + SAMPLE_GAP_NS:
                 continue
             self._sampled_ns[key] = time_ns
             kept[row] = True
-        return kept
+        return Fate(kept, carried)
 
 
 def _epochs(steps: pa.Table) -> list[int]:

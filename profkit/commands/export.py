@@ -57,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profkit.analysis.notices import find_thinned_notice
     from profkit.exporters.base import new_path, open_window
     from profkit.plugins import EXPORTERS
     from profkit.report.as_json import dumps
@@ -81,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     steps, rows = plural(len(window.steps), "step"), plural(count, "row")
     estimate = window.estimate(exporter)
     expected = f"{steps}, {rows}, about {byte_size(estimate)} as {exporter.title}"
-    print(f"profkit: {expected}", file=sys.stderr)
+    for words in (expected, *find_thinned_notice(window.trace)):
+        print(f"profkit: {words}", file=sys.stderr)
     _write_whole(exporter, window, target)
     files = target.iterdir() if exporter.is_folder else [target]
     size = sum(file.stat().st_size for file in files)

@@ -66,7 +66,7 @@ def report_predictions(trace: Trace) -> None:
     file = trace.path.resolve().parent / RECORD
     if not file.is_file():
         return
-    from profkit.explain.predict.record import score_record
+    from profkit.explain.predict.scoring import score_record
     from profkit.report.whatif_document import score_lines
 
     run = trace.path.resolve()

@@ -46,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profkit.analysis.notices import find_thinned_notice
     from profkit.query.tables import RunTables
     from profkit.trace import Trace
 
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
     found = answer(tables, query)
     for side in tables.values():
-        for problem in side.trace.problems:
+        for problem in (*side.trace.problems, *find_thinned_notice(side.trace)):
             print(f"profkit: {problem}", file=sys.stderr)
     show(found, args)
     return ExitCode.DONE

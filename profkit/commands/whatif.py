@@ -132,10 +132,12 @@ def run(args: argparse.Namespace) -> int:
         if questions or args.path is not None or args.base is not None:
             raise UsageError("--record shows a folder's record; leave questions and runs out")
         return show_record(args)
-    from profkit.explain.predict.ask import WITH_BASE, ask
+    from profkit.explain.predict.ask import ask
     from profkit.explain.predict.board import answer_all
     from profkit.explain.predict.job import read_job
-    from profkit.explain.predict.record import keep, record_file, score_record
+    from profkit.explain.predict.prediction import WITH_BASE
+    from profkit.explain.predict.record import keep, record_file
+    from profkit.explain.predict.scoring import score_record
     from profkit.report import whatif_document
     from profkit.trace import Trace
 
@@ -151,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
     file = record_file(path, args.predictions)
     entries = score_record(file, path.resolve().parent)
     for answer in answers[: len(questions)]:
-        if why := keep(answer, job.evidence.trace, file):
+        if why := keep(answer, job.evidence.trace, file, base.evidence.trace if base else None):
             print(f"profkit: {safe_text(why)}", file=sys.stderr)
     makers = renderers(
         brief=lambda: whatif_document.whatif(answers, path, entries),
@@ -189,7 +191,7 @@ def read_questions(args: argparse.Namespace) -> list[Question]:
 
 def show_record(args: argparse.Namespace) -> int:
     from profkit.errors import UnreadableError
-    from profkit.explain.predict.record import score_record
+    from profkit.explain.predict.scoring import score_record
     from profkit.report import whatif_document
 
     folder: Path = args.output if args.record == Path() else args.record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,15 +16,18 @@ import pyarrow.compute as pc
 
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.estimate import Ints
+from profkit.analysis.experiments import Experiment, find_experiments
 from profkit.analysis.exposed import INPUT_PIECES
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.lateness import RankWork, rank_work
+from profkit.analysis.parts import count_rank_steps
 from profkit.analysis.phase_basis import PhaseBasis, phase_basis
+from profkit.analysis.selection import EXPERIMENT, NO_STEPS
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load
 from profkit.explain.evidence_exchange import Exchanges, summarize_exchanges
 from profkit.explain.evidence_kernels import Windows, summarize_windows
 from profkit.trace import Trace
-from profkit.vocab import LOADER_WORKER, Phase
+from profkit.vocab import LOADER_WORKER, USED, Phase
 
 Figure = TypeVar("Figure")
 
@@ -61,6 +65,16 @@ class Evidence:
         """The numbers of the steps that the costs are about."""
         return self.costs.selection.steps
 
+    @functools.cached_property
+    def in_all(self) -> Counter[str]:
+        """Number of all steps of the run, used ones and by reason, with those only in sums."""
+        sums = self.trace.sums
+        if not sums.num_rows:
+            return Counter({**self.costs.selection.left_out, USED: len(self.used)})
+        found = Counter({each.reason: each.steps for each in self.costs.apart})
+        steps = count_rank_steps(self.trace.steps, sums) // max(1, len(self.trace.ranks))
+        return found + Counter({USED: steps - sum(found.values())})
+
     @property
     def step_ns(self) -> float:
         if not self.costs.steps:
@@ -83,6 +97,12 @@ class Evidence:
     def basis(self) -> PhaseBasis:
         """The rows that the phases of the costs were computed from."""
         return dataclasses.replace(phase_basis(self.trace, self.costs), used=self.used)
+
+    @functools.cached_property
+    def experiments(self) -> Mapping[str, Experiment]:
+        """What a faster phase would give, by phase, if the run measured it."""
+        fit = self.costs.selection.which.get(EXPERIMENT, NO_STEPS)
+        return find_experiments(self.trace, self.used, fit)
 
     @functools.cached_property
     def exchanges(self) -> Exchanges | None:

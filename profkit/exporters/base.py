@@ -110,7 +110,7 @@ def open_window(trace: Trace, wanted: str) -> Window:
     """
     steps = trace.steps
     chosen = choose_steps(np.unique(steps["step"].to_numpy()).tolist(), wanted)
-    tables = {name: trace.table(name) for name in ROW_TABLES}
+    tables = {name: trace.table(name) for name in (*ROW_TABLES, "sums")}
     workers = trace.worker_stacks.stacks
     if wanted != "all" and chosen:
         rows = steps.filter(pc.is_in(steps["step"], value_set=pa.array(chosen, pa.int64())))

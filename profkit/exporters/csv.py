@@ -26,7 +26,7 @@ class Csv:
     name_copies = 1
     row_bytes = MappingProxyType(
         {"steps": 70, "spans": 90, "kernels": 200, "collectives": 110, "samples": 70}
-        | {"stacks": 60, "frames": 120}
+        | {"stacks": 60, "frames": 120, "sums": 120}
     )
 
     def write(self, window: Window, path: Path) -> None:

@@ -32,7 +32,7 @@ class Parquet:
     name_copies = 0
     row_bytes = MappingProxyType(
         {"steps": 20, "spans": 20, "kernels": 24, "collectives": 20, "samples": 12}
-        | {"stacks": 12, "frames": 20}
+        | {"stacks": 12, "frames": 20, "sums": 24}
     )
 
     def write(self, window: Window, path: Path) -> None:

@@ -112,14 +112,14 @@ def of_overview(view: Overview, last_step_s: float | None) -> Snapshot:
     found.add("profkit_ranks", view.world_size)
     found.add("profkit_ranks_seen", view.ranks_seen)
     found.add("profkit_steps", view.steps_seen)
-    found.add("profkit_steps_used", len(view.selection.steps))
+    found.add("profkit_steps_used", view.steps_used)
     found.add_speed(view.step_ns, view.throughput)
     for part in view.phases:
         found.add("profkit_phase_seconds", part.step_ns.value * NS_IN_S, phase=part.name)
         found.add("profkit_phase_ratio", part.share.value, phase=part.name)
     found.add("profkit_loss", view.last_loss)
     found.add("profkit_last_step_timestamp_seconds", last_step_s)
-    for reason, count in view.selection.left_out.items():
+    for reason, count in view.left_out.items():
         found.add("profkit_excluded_steps", count, reason=reason)
     total_ns = view.own_cost.total_ns
     found.add("profkit_own_cost_seconds", None if total_ns is None else total_ns * NS_IN_S)

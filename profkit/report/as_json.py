@@ -84,9 +84,9 @@ def overview(view: Overview) -> dict[str, Any]:
         "config": dict(view.config),
         "verdict": "measured" if view.judged else "cannot judge",
         "steps_seen": view.steps_seen,
-        "steps_used": len(view.selection.steps),
+        "steps_used": view.steps_used,
         "steps_needed": view.steps_needed,
-        "steps_left_out": dict(view.selection.left_out),
+        "steps_left_out": dict(view.left_out),
         **thinned(view),
         "throughput_samples_per_s": _estimate(view.throughput),
         "throughput_covers": coverage(view) or None,
@@ -123,8 +123,6 @@ def thinned(view: Overview) -> dict[str, Any]:
     for share, length_ns in found.quantiles.items():
         lengths[f"{share:g}"] = _scaled(length_ns, NS_IN_MS)
     return {
-        "steps_used": found.used,
-        "steps_left_out": dict(found.left_out),
         "thinned": {
             "steps_in_full": found.in_full,
             "steps_sampled": len(view.selection.steps),

@@ -85,12 +85,9 @@ def reason_name(reason: str) -> str:
 
 def steps_line(view: Overview) -> str:
     """Return the number of steps behind the figures, and the reasons why others are excluded."""
-    count, left_out = len(view.selection.steps), view.selection.left_out
-    if view.thinned is not None:
-        count, left_out = view.thinned.used, view.thinned.left_out
-    used = f"{count:,} of {plural(view.steps_seen, 'step')} used"
+    used = f"{view.steps_used:,} of {plural(view.steps_seen, 'step')} used"
     excluded = []
-    for reason, count in left_out.items():
+    for reason, count in view.left_out.items():
         excluded.append(f"{count:,} {reason_name(reason)}")
     if not excluded:
         return used

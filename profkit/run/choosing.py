@@ -130,16 +130,12 @@ class Choice:
             plan = WindowPlan.parse(windows or DEFAULT_PLAN)
         blocks = ExperimentPlan.parse(experiment, run)
         if blocks is not None and (plan is not None or on_change == CAPTURE_KERNELS):
-            raise UsageError(
-                "--experiment: a capture of kernels slows steps too; leave out --kernels and "
-                "--on-change kernels"
-            )
-        collectors = None
-        if names:
-            collectors = tuple(name for name in names if name not in {KERNELS, NOTHING})
-        return cls(
-            collectors, plan, operators, source, stacks == WORKERS, on_change, experiment=blocks
-        )
+            why = "a capture of kernels slows steps too"
+            raise UsageError(f"--experiment: {why}; leave out --kernels and --on-change kernels")
+        chosen = tuple(name for name in names if name not in {KERNELS, NOTHING})
+        by_workers = stacks == WORKERS
+        wanted = chosen if names else None
+        return cls(wanted, plan, operators, source, by_workers, on_change, experiment=blocks)
 
     @property
     def captures_changes(self) -> bool:

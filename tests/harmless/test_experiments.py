@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profkit.analysis.experiments import slowed_steps, unlike_steps
 from profkit.analysis.selection import EXPERIMENT, steady_steps
+from profkit.analysis.slowed import slowed_steps, unlike_steps
 from profkit.instrument.experiments import LENGTH
 from profkit.trace import Trace
 from profkit.vocab import EXPERIMENT_SETTLES
@@ -21,9 +21,9 @@ def test_losses_are_equal_to_the_bit_and_slowed_steps_are_in_no_figure(tmp_path:
     assert bare.code == slowed.code == 0, slowed.err
     assert bare.out == slowed.out
     trace = Trace.open(slowed.runs[0])
-    assert len(slowed_steps(trace.samples)["forward"]) == LENGTH
+    assert len(slowed_steps(trace.samples)["forward"]) >= LENGTH  # a second block may begin
     found = steady_steps(trace)
     assert set(found.which[EXPERIMENT]) <= set(unlike_steps(trace.samples))
     assert len(found.which[EXPERIMENT]) >= LENGTH
     assert not set(found.steps) & set(unlike_steps(trace.samples))
-    assert len(unlike_steps(trace.samples)) == LENGTH + EXPERIMENT_SETTLES
+    assert len(unlike_steps(trace.samples)) >= LENGTH + EXPERIMENT_SETTLES

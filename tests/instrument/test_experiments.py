@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.experiments import find_experiments, slowed_steps, unlike_steps
+from profkit.analysis.experiments import find_experiments
+from profkit.analysis.slowed import slowed_steps, unlike_steps
 from profkit.errors import UsageError
 from profkit.instrument import pacing
 from profkit.instrument.blocks import WARM_UP
@@ -23,6 +24,7 @@ from profkit.instrument.loading.ring import Ring
 from profkit.instrument.pacing import Pacer, open_pacer, pause_worker
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import BatchTimes
+from profkit.schema import open_schema
 from profkit.testing.fakes import FakeClock
 from profkit.vocab import EXPERIMENT_PHASES
 
@@ -111,9 +113,11 @@ class World:
         names = ("device", "source", "metric", "time_ns", "value")
         columns = zip(*rows["samples"], strict=True)
         samples = pa.table(dict(zip(names, map(list, columns), strict=True)))
-        trace: Any = SimpleNamespace(steps=pa.table(steps), samples=samples)
+        samples = samples.append_column("rank", pa.array([0] * len(samples), pa.int32()))
+        empty = {name: open_schema(name).empty_table() for name in ("spans", "sums")}
+        trace: Any = SimpleNamespace(steps=pa.table(steps), samples=samples, ranks=[0], **empty)
         usual = np.setdiff1d(np.arange(WARM_UP, STEPS), unlike_steps(samples))
-        return find_experiments(trace, usual)
+        return find_experiments(trace, usual, unlike_steps(samples))
 
     def steps(self) -> Iterator[None]:
         for _ in range(STEPS):

@@ -198,6 +198,7 @@ def test_every_question_has_an_answer_or_a_reason(
     for cause in causes.get(kind, [""]):
         answer = ask(job, Question(kind, 2.0, cause))
         assert answer.conclusive or answer.why
+        assert answer.is_possible
         if answer.step_ns is not None and answer.step_ns.low is not None:
             assert answer.step_ns.high is not None
             assert 0 <= answer.step_ns.low <= answer.step_ns.value <= answer.step_ns.high

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from profkit.analysis.experiments import FEWEST_BLOCKS, Experiment
-from profkit.explain.predict import faster
+from profkit.explain.evidence import Evidence
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.board import open_board
 from profkit.explain.predict.prediction import (
@@ -29,14 +30,19 @@ FORWARD = Question(FASTER, 2.0, cause="forward")
 
 
 def asked(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, slowed: Sequence[float], drift: float = 0.0
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    slowed: Sequence[float],
+    drift: float = 0.0,
+    **others: Any,
 ) -> Prediction:
     """Ask about a run with blocks of these lengths in ms; the steps around them take 40 ms."""
     shares = 1e6 * np.array(slowed)
     around = np.full(len(shares), 40e6)
     drifts = np.full(len(shares), drift)
     found = Experiment("forward", shares, around, 6 * len(shares), drifts)
-    monkeypatch.setattr(faster, "find_experiments", lambda trace, usual: {"forward": found})
+    found = dataclasses.replace(found, **others)
+    monkeypatch.setattr(Evidence, "experiments", {"forward": found})
     return ask(make(folder, "run"), FORWARD)
 
 
@@ -68,12 +74,51 @@ def test_scattered_blocks_are_inconclusive(tmp_path: Path, monkeypatch: pytest.M
     assert "scatter" in answer.why
 
 
+@pytest.mark.parametrize("outlier", [36.0, 48.0, 300.0])
+def test_one_block_far_from_the_others_leaves_the_answer_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outlier: float
+) -> None:
+    """The interval of the blocks begins at zero, which is an end of it like any other."""
+    answer = asked(tmp_path, monkeypatch, [12.0, 12.0, 12.0, outlier])
+    assert not answer.conclusive
+    assert answer.is_possible
+    saved, gain = answer.saved_ns, answer.speed_up
+    assert saved is not None
+    assert saved.low is not None
+    assert saved.high is not None
+    assert saved.high == pytest.approx(answer.now_ns.value)
+    assert saved.low <= saved.value <= saved.high
+    assert gain is not None
+    assert gain.low is not None
+    assert 0 < gain.low <= gain.value
+    assert gain.high is None, "a step of no time has no throughput"
+
+
 def test_blocks_that_have_not_settled_are_inconclusive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = asked(tmp_path, monkeypatch, [34.0, 34.5, 33.5, 34.2], drift=0.3)
     assert not answer.conclusive
     assert "as a queue does" in answer.why
+
+
+def test_blocks_that_are_not_like_the_steps_around_them_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = asked(tmp_path, monkeypatch, [], dropped=7)
+    assert not answer.conclusive
+    assert "all 7 blocks" in answer.why
+    words = asked(tmp_path / "other", monkeypatch, [34, 34.5, 33.5, 34.2], dropped=7).rests_on
+    assert any("7 more blocks are not used" in each for each in words)
+
+
+def test_time_that_no_block_slows_is_not_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = asked(tmp_path, monkeypatch, [20.0, 20.1, 19.9, 20.0], beside_ns=10e6)
+    assert answer.step_ns is not None
+    now = answer.now_ns.value
+    assert answer.step_ns.value == pytest.approx((now - 10e6) / 2 + 10e6)
 
 
 def test_another_pace_than_the_measured_one_is_inconclusive(

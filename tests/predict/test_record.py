@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ from profkit.explain.predict.record import (
     keep,
     read_record,
     record_file,
-    score_record,
 )
+from profkit.explain.predict.scoring import score_record
 from profkit.testing.synthetic import synthetic_trace
 from profkit.trace import Trace
 from profkit.vocab import RECORD
@@ -27,10 +28,11 @@ from tests.predict.test_answers import LATE, job_of
 
 
 def touch(run: Path, later_s: int, **config: object) -> None:
-    """Let a run begin later, with other settings."""
+    """Let a run begin so much later than now, with other settings; 0 leaves its beginning."""
     path = run / "run.json"
     content = json.loads(path.read_text())
-    content["created_ns"] += later_s * 1_000_000_000
+    if later_s:
+        content["created_ns"] = time.time_ns() + later_s * 1_000_000_000
     content["config"] = {**content["config"], **config}
     path.write_text(json.dumps(content))
 
@@ -153,7 +155,8 @@ def test_an_answer_without_an_interval_is_not_kept(tmp_path: Path) -> None:
 
 
 def entry(kind: str, measured: float | None, *, conclusive: bool = True) -> Entry:
-    return Entry("k", "run", kind, kind, 100.0, 90.0, 110.0, conclusive, {}, 0, "r", measured)
+    entry = Entry("k", "run", kind, kind, 100.0, 90.0, 110.0, conclusive, {}, 0, 0)
+    return dataclasses.replace(entry, scored_run="r", measured_ns=measured)
 
 
 def test_the_calibration_counts_what_was_scored_and_conclusive() -> None:

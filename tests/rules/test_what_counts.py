@@ -19,7 +19,7 @@ from profkit.explain.explained import explain
 from profkit.explain.rules import bad_samples, garbage_pauses
 from profkit.explain.rules._input import is_slow_on_all_ranks, making_ns
 from profkit.explain.rules.base import Case, Cause, all_of
-from profkit.explain.rules.skipped_amp_steps import count_lowered_scales
+from profkit.explain.rules.skipped_amp_steps import share_of_lowered_scales
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 
@@ -104,7 +104,7 @@ def test_a_scale_that_went_down_is_a_skipped_step() -> None:
     steps = pa.table(
         {"rank": [0] * 5 + [1] * 5, "step": [*range(5), *range(5)], "grad_scale": scales}
     )
-    assert count_lowered_scales(steps) == 2
+    assert share_of_lowered_scales(steps, 0) == 2 / steps.num_rows
 
 
 def test_steps_that_came_short_count_for_what_a_sample_takes() -> None:

@@ -106,6 +106,7 @@ def record(
     steps: int = STEPS,
     close: bool = True,
     step_ns: int = STEP_NS,
+    job_type: type[Job] | None = None,
 ) -> RankFiles:
     """Write a rank of the job, in flushes of 5 s."""
     folder.mkdir(exist_ok=True)
@@ -119,7 +120,7 @@ def record(
     )
     manifest = RankManifest(rank, "here", 1, "cpu", Anchor(1, 2, 3), rank, ranks)
     manifest.write(files.folder)
-    job, flushed = Job(rank, step_ns), 0
+    job, flushed = (job_type or Job)(rank, step_ns), 0
     waiting: dict[str, list[dict[str, Any]]] = {}
     for step in range(steps):
         for table, row in job.rows(step):
@@ -144,20 +145,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Trace]:
     return Trace.open(folder / "full"), Trace.open(folder / "thinned")
 
 
-def _exact(view: Overview) -> list[float]:
+def exact(view: Overview) -> list[float]:
     values = [view.throughput.value, view.step_ns.value]
     for part in sorted(view.phases, key=lambda part: part.name):
         values += [part.share.value, part.step_ns.value]
     return values
 
 
-def _check_same(full: Trace, thinned: Trace) -> None:
+def check_same(full: Trace, thinned: Trace) -> None:
     expected, found = build_overview(full), build_overview(thinned)
     assert found.thinned is not None
     assert expected.thinned is None
     assert found.thinned.in_full < expected.steps_seen / 2, "nothing was thinned"
     assert [part.name for part in found.phases] == [part.name for part in expected.phases]
-    assert _exact(found) == pytest.approx(_exact(expected), rel=1e-12)
+    assert exact(found) == pytest.approx(exact(expected), rel=1e-12)
     assert found.steps_seen == expected.steps_seen
     assert found.thinned.used == len(expected.selection.steps)
     assert found.thinned.left_out == expected.selection.left_out
@@ -166,7 +167,7 @@ def _check_same(full: Trace, thinned: Trace) -> None:
 
 def test_exact_figures_are_those_of_all_steps(runs: tuple[Trace, Trace]) -> None:
     full, thinned = runs
-    _check_same(full, thinned)
+    check_same(full, thinned)
     throughput = build_overview(thinned).throughput
     assert throughput.low is not None
     assert throughput.high is not None
@@ -182,7 +183,7 @@ def test_a_killed_run_keeps_its_last_part_in_full(tmp_path: Path) -> None:
         full, thinned = tmp_path / f"full{steps}", tmp_path / f"thinned{steps}"
         record(full, thinned=False, steps=steps, close=False)
         record(thinned, thinned=True, steps=steps, close=False)
-        _check_same(Trace.open(full), Trace.open(thinned))
+        check_same(Trace.open(full), Trace.open(thinned))
         last = Trace.open(thinned).steps["step"].to_numpy()[-64:]
         assert last.tolist() == list(range(steps - 64, steps))
         assert verify(thinned).state is Integrity.ENDED_EARLY
@@ -194,7 +195,7 @@ def test_a_rank_that_is_killed_while_a_part_ends_counts_no_step_twice(
     """It is killed before each of the writes that end a part."""
     record(tmp_path / "full", thinned=False, steps=2_000, close=False)
     files = record(tmp_path / "run", thinned=True, steps=2_000, close=False)
-    expected = _exact(build_overview(Trace.open(tmp_path / "full")))
+    expected = exact(build_overview(Trace.open(tmp_path / "full")))
     copies: list[Path] = []
 
     def copy_before(path: Any, *others: Any) -> Any:
@@ -220,7 +221,7 @@ def test_a_rank_that_is_killed_while_a_part_ends_counts_no_step_twice(
     assert len(copies) > 5
     for copy in copies:
         found = build_overview(Trace.open(copy))
-        assert _exact(found) == pytest.approx(expected, rel=1e-12)
+        assert exact(found) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_thinner_that_fails_costs_no_row(
@@ -269,7 +270,7 @@ def test_several_ranks(tmp_path: Path) -> None:
     for name, thinned in (("full", False), ("thinned", True)):
         for rank in range(2):
             record(tmp_path / name, thinned=thinned, rank=rank, ranks=2, steps=2_000)
-    _check_same(Trace.open(tmp_path / "full"), Trace.open(tmp_path / "thinned"))
+    check_same(Trace.open(tmp_path / "full"), Trace.open(tmp_path / "thinned"))
 
 
 def test_a_whole_run_verifies_and_leaves_only_its_last_part(runs: tuple[Trace, Trace]) -> None:

@@ -14,7 +14,7 @@ from profkit.explain.predict.alone import ALONE
 from profkit.explain.predict.batches import ask_batch_size
 from profkit.explain.predict.faster import ask_faster
 from profkit.explain.predict.hybrid import ask_hybrid
-from profkit.explain.predict.job import Job, narrow, predict, unanswered
+from profkit.explain.predict.job import NO_MACHINE, Job, narrow, predict, unanswered
 from profkit.explain.predict.links import ask_link, ask_no_bubble, ask_overlap
 from profkit.explain.predict.prediction import (
     AMP,
@@ -33,18 +33,29 @@ from profkit.explain.predict.prediction import (
 from profkit.explain.predict.removal import remove_explained, step_factor
 from profkit.explain.predict.shown import MIN_SHOWN_SHARE, NotShownError
 from profkit.explain.predict.some_ranks import ask_ranks
-from profkit.explain.slowness import is_on_host
+from profkit.explain.slowness import UNKNOWN_SHARE, is_on_host
 from profkit.text import duration, percent, plural
 from profkit.vocab import Phase
-
-WITH_BASE = frozenset({WITHOUT, BATCH, RANKS})
-"""The questions that a second run helps to answer."""
 
 COMPUTES = (Phase.FORWARD.value, Phase.BACKWARD.value)
 
 
 def ask(job: Job, question: Question, base: Job | None = None) -> Prediction:
     """Return the answer; `base` is another run that it may rest on as well."""
+    found = _find_answer(job, question, base)
+    if not found.is_possible:
+        what_next = "record the job with this change"
+        return unanswered(job, question, "the data leads to a step that no job has", what_next)
+    for step in (found.step_ns, found.step_on_same_machine):
+        if step is not None and step.low == 0.0:
+            why, what_next = "its interval reaches down to no time at all", found.next
+            if job.noise[0] == UNKNOWN_SHARE:
+                why, what_next = NO_MACHINE, "record the job: profkit run -- COMMAND"
+            found = dataclasses.replace(found, why=found.why or why, next=found.next or what_next)
+    return found
+
+
+def _find_answer(job: Job, question: Question, base: Job | None) -> Prediction:
     if job.model is None and base is None and (found := ask_hybrid(job, question)) is not None:
         return found
     if question.kind == WITHOUT:

@@ -9,9 +9,12 @@ from profkit.analysis.estimate import Estimate
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.whatif.step_model import StepModel
 from profkit.explain.predict.job import Job, narrow, predict, unanswered
-from profkit.explain.predict.prediction import Prediction, Question
+from profkit.explain.predict.other_runs import why_other_job
+from profkit.explain.predict.prediction import BATCH, Prediction, Question
 from profkit.text import plural
 from profkit.vocab import Phase
+
+SAME_JOB = "compare two runs of the same job on the same machine, with this one change"
 
 PER_SAMPLE = (Phase.DATA.value, Phase.H2D.value)
 """Parts that take as long for each sample, however many there are."""
@@ -66,9 +69,14 @@ def ask_by_line(job: Job, question: Question, base: Job) -> Prediction:
     if not first or first == second:
         why = f"{base.evidence.trace.name} has the same batch size, or states none"
         return unanswered(job, question, why, "compare with a run of another batch size")
-    if base.evidence.trace.manifest.world_size != job.evidence.trace.manifest.world_size:
-        return unanswered(job, question, "the two runs differ in their number of ranks")
+    why = why_other_job(BATCH, base.evidence.trace, job.evidence.trace)
+    if why:
+        return unanswered(job, question, why, SAME_JOB)
     weight = (question.value - first) / (second - first)
+    why = why_no_line(job, base, weight)
+    if why:
+        what_next = "record a run nearer to that batch size"
+        return unanswered(job, question, why, what_next)
     step, words = on_line(job, base, weight)
     runs = f"{plural(int(first), 'sample')} and {plural(int(second), 'sample')} per rank and step"
     rests = (f"a straight line through two runs, of {runs}", words)
@@ -80,6 +88,24 @@ def ask_by_line(job: Job, question: Question, base: Job) -> Prediction:
         return dataclasses.replace(found, why="one of the runs has too few steps for an interval")
     return narrow(found, "so far from the two runs, their noise leaves too much open",
                   "record a run nearer to that batch size")  # fmt: skip
+
+
+def why_no_line(job: Job, base: Job, weight: float) -> str:
+    """Return why no straight line leads from two runs to this weight; empty if one does.
+
+    A step has a part for each sample and a part for itself, and neither is below zero.
+    """
+    few, many = sorted((job, base), key=lambda each: each.evidence.step_samples)
+    least, most = few.now_ns, many.now_ns
+    if least.low is not None and most.high is not None and most.high < least.low:
+        return "steps are shorter with more samples, so the two runs differ in more than that"
+    if not on_line(job, base, weight)[0].value > 0:
+        return "the line through the two runs comes down to no time at this size"
+    first, second = base.evidence.step_samples, job.evidence.step_samples
+    without_samples, _ = on_line(job, base, first / (first - second))
+    if not 0 <= weight <= 1 and without_samples.high is not None and without_samples.high < 0:
+        return "the step grows faster than the batch, so it is on no straight line beyond the two"
+    return ""
 
 
 def on_line(job: Job, base: Job, weight: float) -> tuple[Estimate, str]:
@@ -95,4 +121,7 @@ def on_line(job: Job, base: Job, weight: float) -> tuple[Estimate, str]:
         squares += part**2 * (half**2 + (noise * step.value) ** 2 / 2)
     # The predicted run has noise of its own.
     half = math.sqrt(squares + (noise * value) ** 2 / 2)
-    return Estimate(value, max(0.0, value - half), value + half), words
+    low = value - half
+    if value > 0:
+        low = max(0.0, low)
+    return Estimate(value, low, value + half), words

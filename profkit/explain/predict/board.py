@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from profkit.analysis.experiments import find_experiments
 from profkit.explain.predict.alone import shown_alone
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.job import Job
@@ -32,7 +31,7 @@ MOST_WORKERS, MOST_SAMPLES = 64, 1 << 20
 def answer_all(job: Job) -> list[Prediction]:
     """Return the answers that a run can give by itself, the largest gain first."""
     answers = []
-    for phase in find_experiments(job.evidence.trace, job.evidence.used):
+    for phase in job.evidence.experiments:
         answers.append(ask(job, Question(FASTER, float(EXPERIMENT_FACTOR), cause=phase)))
     for kind in shown_alone(job):
         answers.append(ask(job, Question(WITHOUT, cause=kind)))

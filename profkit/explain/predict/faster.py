@@ -8,7 +8,7 @@ import numpy as np
 
 from profkit.analysis.columns import names_and_codes
 from profkit.analysis.estimate import Estimate
-from profkit.analysis.experiments import FEWEST_BLOCKS, Experiment, cost_share, find_experiments
+from profkit.analysis.experiments import FEWEST_BLOCKS, Experiment, cost_share
 from profkit.analysis.whatif.changes import with_loaders, without_transfers
 from profkit.analysis.whatif.step_model import StepModel
 from profkit.explain.predict.job import Job, narrow, predict, unanswered, widen_step
@@ -19,6 +19,8 @@ from profkit.vocab import EXPERIMENT_FACTOR, EXPERIMENT_SETTLES, LOADER_THREAD, 
 
 EXCHANGE, DATA = Phase.ALLREDUCE.value, Phase.DATA.value
 BACKWARD = Phase.BACKWARD.value
+
+_OTHER_KINDS = "one that starts an epoch, compiles, evaluates, or was too long for its pauses"
 
 MOST_DRIFT_SHARE = 0.1
 """If blocks still change by more than this share, they are too short for what they began with."""
@@ -31,11 +33,14 @@ def ask_faster(job: Job, question: Question, base: Job | None) -> Prediction:
     simulated = simulate(job, question)
     if job.model is not None and simulated.step_ns is None:
         return simulated
-    found = find_experiments(job.evidence.trace, job.evidence.used).get(phase)
+    found = job.evidence.experiments.get(phase)
     record = f"profkit run --experiment {phase} -- COMMAND"
     if found is None:
         why = "the run has no experiment about this phase; this is simulated, without contention"
         return dataclasses.replace(simulated, why=why, next=record)
+    if not len(found.slowed):
+        why = f"all {plural(found.dropped, 'block')} hold a step of another kind: {_OTHER_KINDS}"
+        return dataclasses.replace(simulated, why=why, next=f"record more steps: {record}")
     if factor != EXPERIMENT_FACTOR:
         why = f"the experiment measured this phase {EXPERIMENT_FACTOR} times as fast, no other pace"
         ask = f"profkit whatif RUN --faster {phase}={EXPERIMENT_FACTOR}x"
@@ -47,8 +52,8 @@ def from_blocks(
     job: Job, question: Question, found: Experiment, simulated: Prediction, record: str
 ) -> Prediction:
     """Return the answer of the blocks of an experiment."""
-    share, now, blocks = found.share, job.now_ns.value, len(found.slowed)
-    step = _scaled(share, now)
+    now, blocks = job.now_ns.value, len(found.slowed)
+    step = _step_of(found, now)
     measured = (
         f"{plural(blocks, 'block')} in which all but {found.phase} took {EXPERIMENT_FACTOR} times "
         f"as long: {plural(found.used, 'step')}, without the first {EXPERIMENT_SETTLES} of each"
@@ -59,14 +64,19 @@ def from_blocks(
         _compared(step, simulated),
         job.noise[1],
     ]
+    if found.dropped:
+        more = plural(found.dropped, "more block")
+        rests.insert(1, f"{more} are not used: each holds a step of another kind: {_OTHER_KINDS}")
+    if found.beside_ns > MIN_SHOWN_SHARE * now:
+        rests.append(f"{duration(found.beside_ns)} per step that is not slowed, as evaluation")
     answer = dataclasses.replace(
         job.answer(question), step_ns=step, rests_on=tuple(rests), replay_error=None
     )
-    if not step.judged:
+    if step.low is None or step.high is None:
         why = f"{plural(blocks, 'block')} are too few for an interval, which takes {FEWEST_BLOCKS}"
         return dataclasses.replace(answer, why=why, next=f"record more steps: {record}")
-    saved = _scaled(Estimate(1 - share.value, 1 - (share.high or 1), 1 - (share.low or 1)), now)
     noise, _ = job.noise
+    saved = Estimate(now - step.value, now - step.high, now - step.low)
     answer = dataclasses.replace(answer, saved_ns=saved, step_ns=widen_step(step, noise, 0.0))
     if LOADER_THREAD in names_and_codes(job.evidence.trace.spans["thread"])[0]:
         why = "a thread of the training process makes the batches; both wait for its interpreter"
@@ -93,10 +103,14 @@ def hidden_share(job: Job) -> float:
     return float((model.transfer.sum(axis=0).mean() - exposed) / model.wall.mean())
 
 
-def _scaled(share: Estimate, now: float) -> Estimate:
+def _step_of(found: Experiment, now: float) -> Estimate:
+    """Return the step with the faster phase; what was never slowed takes as long as it did."""
+    share, rest = found.share, found.beside_ns
+    step = Estimate(share.value * (now - rest) + rest)
     if share.low is None or share.high is None:
-        return Estimate(share.value * now)
-    return Estimate(share.value * now, share.low * now, share.high * now)
+        return step
+    ends = (share.low * (now - rest) + rest, share.high * (now - rest) + rest)
+    return Estimate(step.value, *ends)
 
 
 def _compared(step: Estimate, simulated: Prediction) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from profkit.analysis.estimate import Floats
@@ -9,7 +11,7 @@ from profkit.analysis.whatif.operations import COMPUTES, ReplayError
 from profkit.analysis.whatif.replay import Replay, prepare
 from profkit.analysis.whatif.run_operations import COORDINATES, operations_of
 from profkit.analysis.whatif.slowdown import Slowdown, find_slowdown
-from profkit.explain.predict.job import Job, from_steps
+from profkit.explain.predict.job import Job, from_steps, unanswered, why_replay_is_off
 from profkit.explain.predict.prediction import NO_BUBBLE, Prediction, Question
 from profkit.text import percent, plural
 
@@ -27,6 +29,9 @@ def ask_hybrid(job: Job, question: Question) -> Prediction | None:
         found = find_slowdown(replay)
     except ReplayError:
         return None
+    if why := why_replay_is_off(found.replay_error):
+        answer = unanswered(job, question, why)
+        return dataclasses.replace(answer, replay_error=found.replay_error)
     without, words = replay_without(replay, found, question)
     less = (found.replayed_ns - without)[None, :]
     shown = percent(found.replay_error)

@@ -21,7 +21,14 @@ from profkit.errors import UnreadableError
 from profkit.explain.earlier import spread_of_earlier
 from profkit.explain.evidence import Evidence
 from profkit.explain.predict.prediction import Prediction, Question
-from profkit.explain.slowness import DEVICE_SHARE, QUIET_SHARE, quiet_share, state_of
+from profkit.explain.slowness import (
+    DEVICE_SHARE,
+    QUIET_SHARE,
+    UNKNOWN_SHARE,
+    is_on_host,
+    quiet_share,
+    state_of,
+)
 from profkit.text import percent, plural, safe_text
 from profkit.trace import Trace
 
@@ -36,10 +43,12 @@ MOST_WAITED_SHARE = 0.25
 
 MORE_STEPS = "record at least 8 steps after the warm-up"
 
+NO_MACHINE = "nothing is known of the machine that the imported run trained on"
+
 _BETWEEN = "for the noise between runs"
 
 WIDE_SHARE = 0.25
-"""If physical limits alone leave an interval of more than this share, a measurement is needed."""
+"""An interval of more than this share of the step, recorded or changed, needs a measurement."""
 
 
 @dataclass(eq=False)
@@ -63,6 +72,8 @@ class Job:
         if spread is not None:
             differences = plural(spread.runs, "difference")
             return spread.half, f"{differences} between earlier runs of this job"
+        if not is_own(evidence.trace) and is_on_host(evidence):
+            return UNKNOWN_SHARE, f"{percent(UNKNOWN_SHARE, 0)} {_BETWEEN}: {NO_MACHINE}"
         if evidence.costs.clock is not PhaseClock.HOST or not is_own(evidence.trace):
             return DEVICE_SHARE, f"{percent(DEVICE_SHARE, 0)} {_BETWEEN} of a device's work"
         share = quiet_share(evidence.trace.manifest)
@@ -144,12 +155,17 @@ def open_job(evidence: Evidence, *, with_earlier: bool = True) -> Job:
     except ReplayError as reason:
         return Job(evidence, None, str(reason), with_earlier=with_earlier)
     job = Job(evidence, model, walls=walls, with_earlier=with_earlier)
-    error = job.replay_error
-    if error is None or not math.isfinite(error) or abs(error) > WORST_REPLAY:
-        shown = percent(error) if error is not None else "an unknown share"
-        why = f"the replay of the unchanged run differs from the measured one by {shown}"
+    if why := why_replay_is_off(job.replay_error):
         return dataclasses.replace(job, model=None, why_no_model=why)
     return job
+
+
+def why_replay_is_off(error: float | None) -> str:
+    """Return why a replay predicts nothing if it differs so much; empty if it is near enough."""
+    if error is not None and math.isfinite(error) and abs(error) <= WORST_REPLAY:
+        return ""
+    shown = percent(error) if error is not None else "an unknown share"
+    return f"the replay of the unchanged run differs from the measured one by {shown}"
 
 
 def predict(
@@ -240,7 +256,7 @@ def narrow(found: Prediction, why: str, what_next: str) -> Prediction:
     step = found.step_on_same_machine
     if step is None or step.low is None or step.high is None:
         return found
-    if step.high - step.low <= WIDE_SHARE * found.now_ns.value:
+    if step.high - step.low <= WIDE_SHARE * min(step.value, found.now_ns.value):
         return found
     return dataclasses.replace(found, why=found.why or why, next=found.next or what_next)
 

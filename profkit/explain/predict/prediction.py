@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from profkit.analysis.estimate import Estimate
@@ -12,6 +13,9 @@ WITHOUT, LINK, WORKERS, DALI, AMP = "without", "link", "workers", "dali", "amp"
 BATCH, RANKS, NO_BUBBLE, OVERLAP = "batch_size", "ranks", "no_bubble", "overlap"
 FASTER = "faster"
 KINDS = (WITHOUT, FASTER, LINK, WORKERS, DALI, AMP, BATCH, RANKS, NO_BUBBLE, OVERLAP)
+
+WITH_BASE = frozenset({WITHOUT, BATCH, RANKS})
+"""The questions that a second run helps to answer."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,18 @@ class Prediction(ShownInNotebook):
     @property
     def conclusive(self) -> bool:
         return not self.why and self.step_ns is not None and self.step_ns.judged
+
+    @property
+    def is_possible(self) -> bool:
+        """True if no step of the answer is below zero, and each is inside of its interval."""
+        for step in (self.step_ns, self.step_on_same_machine):
+            if step is None:
+                continue
+            low = 0.0 if step.low is None else step.low
+            high = math.inf if step.high is None else step.high
+            if not 0 <= low <= step.value <= high:
+                return False
+        return True
 
     @property
     def speed_up(self) -> Estimate | None:

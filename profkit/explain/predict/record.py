@@ -18,31 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from profkit.analysis.config_join import HARMLESS, join_config
-from profkit.errors import ProfkitError
-from profkit.explain.predict.job import Job, read_job
-from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WITHOUT, WORKERS, Prediction
-from profkit.trace import RunManifest, Trace
-from profkit.trace.folders import find_runs
-from profkit.vocab import RECORD, RunState
+from profkit.explain.predict.prediction import WITH_BASE, Prediction
+from profkit.trace import Trace
+from profkit.vocab import RECORD
 
 MOST_LINES = 20_000
 """Only the last lines of a larger file are read."""
-
-MOST_RUNS, MOST_WAITING = 50, 50
-"""The newest runs of a folder that are compared with the newest predictions without a score."""
-
-CHANGES: Mapping[str, frozenset[str]] = {
-    WORKERS: frozenset({"workers", "prefetch", "persistent_workers"}),
-    BATCH: frozenset({"batch_size", "global_batch_size", "batch_shapes", "batch_elements"}),
-    RANKS: frozenset({"world_size", "gpus", "nodes"}),
-    AMP: frozenset({"precision", "amp"}),
-    DALI: frozenset({"loader", "dali", "workers", "prefetch"}),
-}
-"""Settings that a question changes. A run in which others differ is another job."""
-
-WORK = ("workload", "world_size", "model", "parameters_", "batch_", "global_batch", "precision")
-"""Beginnings of the settings that say what a job computes."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +40,12 @@ class Entry:
     conclusive: bool
     question: Mapping[str, Any]
     created_ns: int
+    """When the run began that the prediction is about."""
+    made_ns: int
+    base: tuple[str, int] | None = None
+    """The name and the beginning of the other run that the prediction rests on."""
+    samples: float = 0.0
+    """Samples of all ranks per step of the changed job; 0 if that is not known."""
     scored_run: str = ""
     measured_ns: float | None = None
 
@@ -94,13 +81,20 @@ def record_file(run: Path, configured: Path | None = None) -> Path:
     return configured or run.resolve().parent / RECORD
 
 
-def keep(prediction: Prediction, trace: Trace, path: Path) -> str:
-    """Add a prediction to the record; return why it was not kept, or nothing."""
+def keep(prediction: Prediction, trace: Trace, path: Path, base: Trace | None = None) -> str:
+    """Add a prediction to the record; return why it was not kept, or nothing.
+
+    `base` is the other run that answers to some questions rest on.
+    """
     step, question = prediction.step_ns, prediction.question
     if step is None or step.low is None or step.high is None:
         return ""
     asked = {"kind": question.kind, "value": question.value, "cause": question.cause}
     known = f"{trace.name} {trace.manifest.created_ns} {json.dumps(asked, sort_keys=True)}"
+    rests = {}
+    if base is not None and question.kind in WITH_BASE:
+        rests = {"base": base.name, "base_created_ns": base.manifest.created_ns}
+        known += f" {base.name} {base.manifest.created_ns}"
     line = {
         "prediction": hashlib.sha256(known.encode()).hexdigest()[:16],
         "run": trace.name,
@@ -112,11 +106,14 @@ def keep(prediction: Prediction, trace: Trace, path: Path) -> str:
         "low_ns": step.low,
         "high_ns": step.high,
         "conclusive": prediction.conclusive,
+        "samples": prediction.samples,
+        **rests,
     }
-    return _append(path, line)
+    return append(path, line)
 
 
-def _append(path: Path, line: Mapping[str, Any]) -> str:
+def append(path: Path, line: Mapping[str, Any]) -> str:
+    """Add a line to the record; return why that failed, or nothing."""
     try:
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -126,34 +123,43 @@ def _append(path: Path, line: Mapping[str, Any]) -> str:
 
 
 def read_record(path: Path) -> tuple[Entry, ...]:
-    """Return the predictions of a file in their order; of equal ones, the last."""
+    """Return a file's predictions in their order; of equal ones, the last without a score."""
     found: dict[str, Entry] = {}
-    scores: dict[str, Mapping[str, Any]] = {}
     for line in read_lines(path):
         try:
             if "scored" in line:
-                scores[str(line["scored"])] = line
-                continue
-            key = str(line["prediction"])
-            question = dict(line["question"])
-            times = float(line["step_ns"]), float(line["low_ns"]), float(line["high_ns"])
-            found[key] = Entry(
-                key, str(line["run"]), str(question["kind"]), str(line["words"]), *times,
-                bool(line["conclusive"]), question, int(line["run_created_ns"]),
-            )  # fmt: skip
+                entry = _scored(found[str(line["scored"])], line)
+            else:
+                entry = _read_entry(line)
         except (KeyError, TypeError, ValueError):
             continue
-    entries = []
-    for key, entry in found.items():
-        score = scores.get(key, {})
-        measured = score.get("measured_ns")
-        if isinstance(measured, int | float) and measured > 0:
-            run = str(score.get("run", ""))
-            scored = dataclasses.replace(entry, scored_run=run, measured_ns=float(measured))
-            entries.append(scored)
-        else:
-            entries.append(entry)
-    return tuple(entries)
+        if entry.measured_ns is not None or not _is_scored(found.get(entry.key)):
+            found[entry.key] = entry
+    return tuple(found.values())
+
+
+def _is_scored(entry: Entry | None) -> bool:
+    return entry is not None and entry.measured_ns is not None
+
+
+def _read_entry(line: Mapping[str, Any]) -> Entry:
+    question, base = dict(line["question"]), None
+    times = float(line["step_ns"]), float(line["low_ns"]), float(line["high_ns"])
+    if "base" in line:
+        base = (str(line["base"]), int(line["base_created_ns"]))
+    return Entry(
+        str(line["prediction"]), str(line["run"]), str(question["kind"]), str(line["words"]),
+        *times, bool(line["conclusive"]), question, int(line["run_created_ns"]),
+        int(line["at_ns"]), base, float(line.get("samples", 0.0)),
+    )  # fmt: skip
+
+
+def _scored(entry: Entry, line: Mapping[str, Any]) -> Entry:
+    """Return a prediction with its score, if the run of the score began after it was made."""
+    measured, run = float(line["measured_ns"]), str(line.get("run", ""))
+    if not measured > 0 or int(line["run_created_ns"]) <= entry.made_ns:
+        return entry
+    return dataclasses.replace(entry, scored_run=run, measured_ns=measured)
 
 
 def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -168,95 +174,6 @@ def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
             continue
         if isinstance(line, dict):
             yield line
-
-
-def score_record(path: Path, folder: Path, only: Path | None = None) -> tuple[Entry, ...]:
-    """Score the predictions that a run of the folder matches by now; return the whole record.
-
-    `only` is the one run that is compared with them; otherwise these are the newest.
-    """
-    entries = read_record(path)
-    waiting = [entry for entry in entries if entry.measured_ns is None][-MOST_WAITING:]
-    if not waiting:
-        return entries
-    manifests: dict[Path, RunManifest] = {}
-    runs = [only] if only is not None else find_runs(folder)[: -MOST_RUNS - 1 : -1]
-    for run in runs:
-        manifest = _manifest_of(run)
-        if manifest is not None:
-            manifests[run] = manifest
-    jobs: dict[Path, Job | None] = {}
-    for entry in waiting:
-        first = _manifest_of(folder / Path(entry.run).name)
-        if first is None or first.created_ns != entry.created_ns:
-            continue
-        for run in sorted(manifests, key=lambda each: manifests[each].created_ns):
-            if not may_score(entry, first, manifests[run]):
-                continue
-            if run not in jobs:
-                jobs[run] = open_run(run)
-            job = jobs[run]
-            if job is not None and has_effect(entry.question, job):
-                line = {"scored": entry.key, "run": run.name, "at_ns": time.time_ns()}
-                _append(path, {**line, "measured_ns": float(job.now_ns.value)})
-                break
-    return read_record(path)
-
-
-def _manifest_of(run: Path) -> RunManifest | None:
-    try:
-        return RunManifest.read(run)
-    except (ProfkitError, OSError):
-        return None
-
-
-def open_run(run: Path) -> Job | None:
-    try:
-        return read_job(Trace.open(run))
-    except (ProfkitError, OSError, ValueError):
-        return None  # a damaged run scores nothing
-
-
-def may_score(entry: Entry, first: RunManifest, later: RunManifest) -> bool:
-    """Return true if a later run made the change that was asked for, by its settings."""
-    if later.created_ns <= entry.created_ns or later.state is not RunState.COMPLETE:
-        return False
-    return is_change_made(entry.question, first, later)
-
-
-def is_change_made(question: Mapping[str, Any], first: RunManifest, later: RunManifest) -> bool:
-    """Return true if a later run is the same job, but for the change that was asked for."""
-    kind, value = str(question.get("kind")), question.get("value")
-    allowed = CHANGES.get(kind, frozenset())
-    changed = set()
-    for each in join_config(first, later):
-        if each.rows in HARMLESS or each.name.startswith("revision."):
-            continue
-        if each.name not in allowed and kind != WITHOUT:
-            return False
-        changed.add(each.name)
-    if kind == RANKS:
-        return later.world_size == value
-    if kind == WORKERS:
-        return later.config.get("workers") == value
-    if kind == BATCH:
-        return bool(changed & allowed)
-    if kind == WITHOUT:  # a fix may change settings of all kinds, but not the work itself
-        return not any(name.startswith(WORK) for name in changed)
-    return bool(changed & allowed)
-
-
-def has_effect(question: Mapping[str, Any], job: Job) -> bool:
-    """Return true if what the settings do not show is true of a run as well."""
-    from profkit.explain.predict.alone import ALONE, shown_alone
-
-    kind, cause = question.get("kind"), str(question.get("cause"))
-    if kind == BATCH:
-        return job.evidence.step_samples == question.get("value")
-    if kind == WITHOUT:
-        # A run in which other causes take its place would be no fair comparison.
-        return cause in ALONE and job.model is not None and not shown_alone(job, [cause])
-    return True
 
 
 def calibrate(entries: Sequence[Entry]) -> tuple[Calibration, ...]:

@@ -12,9 +12,10 @@ from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, block_leng
 from profkit.analysis.notices import is_log
 from profkit.analysis.whatif.changes import expected_maximum, extrapolated_maximum
 from profkit.analysis.whatif.step_model import StepModel
-from profkit.explain.predict.batches import on_line
+from profkit.explain.predict.batches import SAME_JOB, on_line
 from profkit.explain.predict.job import MORE_STEPS, Job, describe_replay, unanswered, widen_step
-from profkit.explain.predict.prediction import Prediction, Question, RankPoint
+from profkit.explain.predict.other_runs import why_other_job
+from profkit.explain.predict.prediction import RANKS, Prediction, Question, RankPoint
 from profkit.explain.predict.rank_links import Links, links_of_ranks
 from profkit.explain.slowness import is_on_host
 from profkit.text import plural
@@ -175,21 +176,35 @@ def describe_knee(points: Sequence[RankPoint]) -> str:
     return f"beyond {many[others[-1]].ranks:,} ranks the {more} more than the {less}"
 
 
-def ask_between_runs(job: Job, question: Question, base: Job) -> Prediction:
-    """Extend what a job loses from one number of ranks to another."""
-    first, second = base.evidence.trace.manifest, job.evidence.trace.manifest
-    wanted, counts = int(question.value), (first.world_size, second.world_size)
+def why_no_loss(job: Job, base: Job) -> tuple[str, str]:
+    """Return why two runs do not show what ranks lose, and what would; nothing if they do."""
+    counts = []
+    for each in (base, job):
+        counts.append(each.evidence.trace.manifest.world_size)
     if counts[0] == counts[1]:
-        return unanswered(job, question, f"both runs have {plural(counts[0], 'rank')}")
+        return f"both runs have {plural(counts[0], 'rank')}", ""
     if base.evidence.step_samples != job.evidence.step_samples:
         why = "the two runs differ in their samples per rank and step"
-        return unanswered(job, question, why, "compare runs of the same batch per rank")
-    if not (job.now_ns.judged and base.now_ns.judged):
-        return unanswered(job, question, "one of the runs has too few steps for an interval")
+        return why, "compare runs of the same batch per rank"
+    why = why_other_job(RANKS, base.evidence.trace, job.evidence.trace)
+    if why:
+        return why, SAME_JOB
     few, many = (base, job) if counts[0] < counts[1] else (job, base)
-    if (many.now_ns.high or 0.0) < (few.now_ns.low or 0.0):
+    if few.now_ns.low is None or many.now_ns.high is None:
+        return "one of the runs has too few steps for an interval", ""
+    if many.now_ns.high < few.now_ns.low:
         why = "its steps are shorter on more ranks, so the two runs differ in more than their ranks"
-        return unanswered(job, question, why, "compare runs on the same devices")
+        return why, "compare runs on the same devices"
+    return "", ""
+
+
+def ask_between_runs(job: Job, question: Question, base: Job) -> Prediction:
+    """Extend what a job loses from one number of ranks to another."""
+    why, what_next = why_no_loss(job, base)
+    if why:
+        return unanswered(job, question, why, what_next)
+    first, second = base.evidence.trace.manifest, job.evidence.trace.manifest
+    wanted, counts = int(question.value), (first.world_size, second.world_size)
     values, low, high, words = list[float](), math.inf, 0.0, ""
     for growth in (lambda count: 1 - 1 / count, math.log2):
         weight = (growth(wanted) - growth(counts[0])) / (growth(counts[1]) - growth(counts[0]))

@@ -31,10 +31,9 @@ def added_ns(case: Case, before_ns: float, after_ns: float) -> float:
     """Return the growth of a time of all later steps, per step of the base's batch."""
     found = []
     for evidence, ns in ((case.before, before_ns), (case.after, after_ns)):
-        counts = evidence.costs.selection.left_out
-        excluded = sum(count for reason, count in counts.items() if reason != WARM_UP)
-        steps = max(1, len(evidence.used) + excluded)
-        found.append(ns / steps * case.ledger.batch_factor(evidence.step_samples))
+        counts = evidence.in_all
+        later = max(1, sum(counts.values()) - counts[WARM_UP])
+        found.append(ns / later * case.ledger.batch_factor(evidence.step_samples))
     return found[1] - found[0]
 
 

@@ -74,8 +74,8 @@ def share_of_short_steps(evidence: Evidence) -> float:
 
     The last step of an epoch takes what is left, which depends on the batch size alone.
     """
-    short = evidence.costs.selection.which.get(PARTIAL_BATCH)
-    if short is None or not evidence.costs.steps:
+    short = evidence.costs.selection.sampled(PARTIAL_BATCH)
+    if not len(short) or not evidence.costs.steps:
         return 0.0
     steps = evidence.trace.steps
     number, place = np.unique(steps["step"].to_numpy(), return_inverse=True)
@@ -89,8 +89,8 @@ def share_of_short_steps(evidence: Evidence) -> float:
 def short_steps_add_ns(evidence: Evidence) -> float:
     """Return how much longer a sample takes on a GPU if the steps of short batches count, too."""
     costs, steps = evidence.costs, evidence.trace.steps
-    short = costs.selection.which.get(PARTIAL_BATCH)
-    if short is None or not (costs.steps and costs.samples_known):
+    short = costs.selection.sampled(PARTIAL_BATCH)
+    if not len(short) or not (costs.steps and costs.samples_known):
         return 0.0
     counted = pa.array([*evidence.used.tolist(), *short.tolist()], pa.int64())
     rows = steps.filter(pc.is_in(steps["step"], counted))

@@ -7,10 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.estimate import Estimate, as_floats
+from profkit.analysis.parts import count_rank_steps
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import find_readings
 from profkit.explain.rules.base import Case, Cause, here, other_side
 from profkit.text import percent
+from profkit.trace.sampled import step_levels
 from profkit.vocab import SKIPPED_STEP
 
 MIN_ADDED_SKIPPED_SHARE = 0.02
@@ -47,16 +49,24 @@ def skipped_share(evidence: Evidence) -> float:
     trace = evidence.trace
     named = evidence.select_used(trace.spans.filter(pc.equal(trace.spans["name"], SKIPPED_STEP)))
     noted = find_readings(trace.samples, "workload", "skipped_steps")
-    unseen = max(noted.num_rows, count_lowered_scales(trace.steps))
     seen_share = named.num_rows / evidence.costs.ranks / len(evidence.used)
-    return float(max(seen_share, unseen / max(1, trace.steps.num_rows)))
+    noted_share = noted.num_rows / max(1, count_rank_steps(trace.steps, trace.sums))
+    lowered = share_of_lowered_scales(trace.steps, evidence.costs.selection.level)
+    return float(max(seen_share, noted_share, lowered))
 
 
-def count_lowered_scales(steps: pa.Table) -> int:
-    """Return how often the gradient scaler lowered its scale.
+def share_of_lowered_scales(steps: pa.Table, level: int) -> float:
+    """Return the share of steps at which the gradient scaler lowered its scale.
 
-    It does so after each overflow. If a fused optimizer skips such a step, no span shows it.
+    It does so after each overflow. If a fused optimizer skips such a step, no span shows it. Of a
+    thinned run, these are the steps of its sample whose next step is in it, too.
     """
+    if level:
+        steps = steps.filter(pa.array(step_levels(steps["step"].to_numpy()) >= level))
     steps = steps.sort_by([("rank", "ascending"), ("step", "ascending")])
     scale, rank = as_floats(steps["grad_scale"]), steps["rank"].to_numpy()
-    return int(((np.diff(scale) < 0) & (np.diff(rank) == 0)).sum())
+    follows = np.diff(rank) == 0
+    if level:
+        follows &= np.diff(steps["step"].to_numpy()) == 1
+    of_steps = int(follows.sum()) if level else steps.num_rows
+    return int(((np.diff(scale) < 0) & follows).sum()) / max(1, of_steps)

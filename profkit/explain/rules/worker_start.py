@@ -20,7 +20,7 @@ from profkit.explain.rules.base import (
     significantly_more,
 )
 from profkit.text import duration, plural
-from profkit.vocab import Phase
+from profkit.vocab import USED, Phase
 
 EXPLAINS = ("input_stalls",)
 _REMEDY = "keep the workers over epochs (persistent_workers=True), or make epochs longer"
@@ -43,8 +43,8 @@ def find(case: Case) -> Cause | None:
         )
     if not is_material(after.value - known, case.ledger) or not significantly_more(before, after):
         return None
-    starts = len(case.after.costs.selection.which[EPOCH_START])
-    each = after.value * (starts + case.after.costs.steps) / starts
+    starts, used = case.after.in_all[EPOCH_START], case.after.in_all[USED]
+    each = after.value * (starts + used) / starts
     evidence = (
         f"{here(case.ledger)}"
         f"{plural(starts, 'epoch')} began with a wait for input that is {duration(each)} longer "
@@ -61,11 +61,12 @@ def epoch_start_ns(evidence: Evidence) -> Estimate | None:
     The result is `None` without a later epoch.
     """
     starts = evidence.costs.selection.which.get(EPOCH_START)
-    if starts is None or not evidence.costs.steps:
+    if starts is None or not len(starts) or not evidence.costs.steps:
         return None
     waits = _input_ns(evidence, starts)
     usual = _input_ns(evidence, evidence.used)
-    share = len(starts) / (len(starts) + len(evidence.used))
+    counts = evidence.in_all
+    share = counts[EPOCH_START] / (counts[EPOCH_START] + counts[USED])
     return scale(estimate_mean(waits - usual.mean()), share)
 
 

@@ -1,0 +1,126 @@
+"""Scores of predictions: which later runs made their change, and what these took."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from profkit.analysis.config_join import join_config
+from profkit.errors import ProfkitError
+from profkit.explain.predict.job import Job, read_job
+from profkit.explain.predict.other_runs import (
+    CHANGES,
+    WORK,
+    is_mixed,
+    other_differences,
+    uses_dali,
+)
+from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WITHOUT, WORKERS
+from profkit.explain.predict.record import Entry, append, read_record
+from profkit.trace import RunManifest, Trace
+from profkit.trace.folders import find_runs
+from profkit.vocab import RunState
+
+MOST_RUNS, MOST_WAITING = 50, 50
+"""The newest runs of a folder that are compared with the newest predictions without a score."""
+
+MOST_OTHER_SAMPLES = 0.01
+"""Ranks with other batches differ by more than this share in the samples of a step."""
+
+
+def score_record(path: Path, folder: Path, only: Path | None = None) -> tuple[Entry, ...]:
+    """Score the predictions that a run of the folder matches by now; return the whole record.
+
+    `only` is the one run that is compared with them; otherwise these are the newest.
+    """
+    entries = read_record(path)
+    waiting = [entry for entry in entries if entry.measured_ns is None][-MOST_WAITING:]
+    if not waiting:
+        return entries
+    manifests: dict[Path, RunManifest] = {}
+    runs = [only] if only is not None else find_runs(folder)[: -MOST_RUNS - 1 : -1]
+    for run in runs:
+        manifest = _manifest_of(run)
+        if manifest is not None:
+            manifests[run] = manifest
+    jobs: dict[Path, Job | None] = {}
+    for entry in waiting:
+        first = _manifest_of(folder / Path(entry.run).name)
+        if first is None or first.created_ns != entry.created_ns:
+            continue
+        for run in sorted(manifests, key=lambda each: manifests[each].created_ns):
+            is_base = (run.name, manifests[run].created_ns) == entry.base
+            if is_base or not may_score(entry, first, manifests[run]):
+                continue
+            if run not in jobs:
+                jobs[run] = open_run(run)
+            job = jobs[run]
+            if job is not None and has_effect(entry.question, job, entry.samples):
+                line = {"scored": entry.key, "run": run.name, "at_ns": time.time_ns()}
+                line["run_created_ns"] = manifests[run].created_ns
+                append(path, {**line, "measured_ns": float(job.now_ns.value)})
+                break
+    return read_record(path)
+
+
+def _manifest_of(run: Path) -> RunManifest | None:
+    try:
+        return RunManifest.read(run)
+    except (ProfkitError, OSError):
+        return None
+
+
+def open_run(run: Path) -> Job | None:
+    try:
+        return read_job(Trace.open(run))
+    except (ProfkitError, OSError, ValueError):
+        return None  # a damaged run scores nothing
+
+
+def may_score(entry: Entry, first: RunManifest, later: RunManifest) -> bool:
+    """Return true if a later run made the change that was asked for, by its settings.
+
+    It began after the prediction was made, so the prediction cannot rest on it.
+    """
+    if later.created_ns <= max(entry.made_ns, entry.created_ns):
+        return False
+    if later.state is not RunState.COMPLETE:
+        return False
+    return is_change_made(entry.question, first, later)
+
+
+def is_change_made(question: Mapping[str, Any], first: RunManifest, later: RunManifest) -> bool:
+    """Return true if a later run is the same job, but for the change that was asked for."""
+    kind, value = str(question.get("kind")), question.get("value")
+    others = other_differences(kind, first, later)
+    if kind == WITHOUT:  # a fix may change settings of all kinds, but not the work itself
+        return not any(each.name.startswith(WORK) for each in others)
+    if others:
+        return False
+    batch = {each.name for each in join_config(first, later)} & CHANGES[BATCH]
+    made = {
+        AMP: is_mixed(later) and not is_mixed(first),
+        BATCH: bool(batch),
+        DALI: uses_dali(later) and not uses_dali(first),
+        RANKS: later.world_size == value,
+        WORKERS: later.config.get("workers") == value,
+    }
+    return made.get(kind, False)
+
+
+def has_effect(question: Mapping[str, Any], job: Job, samples: float) -> bool:
+    """Return true if what the settings do not show is true of a run as well."""
+    from profkit.explain.predict.alone import ALONE, shown_alone
+
+    kind, cause = question.get("kind"), str(question.get("cause"))
+    if kind == RANKS and samples and job.samples:
+        return math.isclose(samples, job.samples, rel_tol=MOST_OTHER_SAMPLES)
+    if kind == BATCH:
+        return job.evidence.step_samples == question.get("value")
+    if kind == WITHOUT:
+        # A run in which other causes take its place would be no fair comparison.
+        return cause in ALONE and job.model is not None and not shown_alone(job, [cause])
+    return True

@@ -1,0 +1,47 @@
+"""Answers about jobs that were recorded per operation: how far their replay may be off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.explain.predict.ask import ask
+from profkit.explain.predict.job import WORST_REPLAY, Job
+from profkit.explain.predict.prediction import NO_BUBBLE, WITHOUT, Question
+from profkit.importers.base import Target
+from profkit.importers.straggler import IMPORTER
+from tests.pipelines import PipelinePlan, run_pipeline
+from tests.predict.test_answers import job_of
+
+QUESTIONS = (Question(NO_BUBBLE), Question(WITHOUT, cause="late_rank"))
+
+
+def made(folder: Path, **options: Any) -> Path:
+    """Return the imported run of a job whose worker 1 on stage 2 is slow."""
+    folder.mkdir(exist_ok=True)
+    plan = PipelinePlan(steps=12, slow={(1, 2): 2.0}, **options)
+    (found,) = IMPORTER.read([run_pipeline(plan).write(folder)], Target(folder / "traces"))
+    return found.run
+
+
+def changed_place(run: Path, **place: Any) -> Job:
+    """Return the job, whose rank 1 says another place."""
+    (path,) = run.glob("r*1/rank.json")
+    content = json.loads(path.read_text())
+    content["config"]["coordinates"].update(place)
+    path.write_text(json.dumps(content))
+    return job_of(run)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_replay_that_is_far_off_predicts_nothing(tmp_path: Path, question: Question) -> None:
+    near = ask(job_of(made(tmp_path / "near")), question)
+    assert near.step_ns is not None
+    far = ask(job_of(made(tmp_path / "far", delay_ns=60_000_000)), question)
+    assert far.replay_error is not None
+    assert far.replay_error > WORST_REPLAY
+    assert far.step_ns is None
+    assert "differs from the measured one by" in far.why
