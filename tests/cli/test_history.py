@@ -215,8 +215,8 @@ def gate_script() -> str:
     return re.sub(r"^ {8}", "", block, flags=re.MULTILINE)
 
 
-def run_action(script: str, folder: Path, **inputs: str) -> tuple[int, str]:
-    """Run the step as a GitHub job does; return its exit code and the code that it outputs."""
+def run_action(script: str, folder: Path, **inputs: str) -> tuple[int, str, str]:
+    """Run the step as a GitHub job does; return its exit code, its output, and what it printed."""
     import os
     import sys
 
@@ -242,18 +242,38 @@ def run_action(script: str, folder: Path, **inputs: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
     )
-    return done.returncode, output.read_text().strip().removeprefix("exit-code=")
+    code = output.read_text().strip().removeprefix("exit-code=")
+    return done.returncode, code, done.stdout
 
 
 def test_the_action_saves_passes_and_fails(gate_script: str, tmp_path: Path) -> None:
     base, slow = make_run(tmp_path / "runs", 0), make_run(tmp_path / "runs", 1, 1.5)
-    assert run_action(gate_script, tmp_path, RUN=str(base)) == (0, "0"), "no baseline yet"
-    assert run_action(gate_script, tmp_path, RUN=str(base), SAVE="true") == (0, "0")
+    for save, code, words in (
+        ("false", "11", "there is no baseline 'main' yet, so the run was not judged"),
+        ("true", "0", "there is no baseline 'main' yet, so the run becomes the first one"),
+    ):
+        shown = run_action(gate_script, tmp_path, RUN=str(base), SAVE=save)
+        assert shown[:2] == (0, code)
+        assert f"::warning::profkit: {words}" in shown[2]
     assert (tmp_path / "kept" / "main.json").exists()
-    assert run_action(gate_script, tmp_path, RUN=str(slow)) == (10, "10")
+    assert run_action(gate_script, tmp_path, RUN=str(slow))[:2] == (10, "10")
     assert "regression" in (tmp_path / "summary.md").read_text()
-    assert run_action(gate_script, tmp_path, RUN=str(base)) in {(0, "0"), (0, "11")}
+    assert run_action(gate_script, tmp_path, RUN=str(base))[:2] in {(0, "0"), (0, "11")}
     assert run_action(gate_script, tmp_path, RUN=str(tmp_path / "none"))[1] == "3"
+
+
+def test_the_action_restores_baselines_of_its_own_name_only() -> None:
+    """A cache is restored if its key begins with `restore-keys`; the newest one wins."""
+    content = (TOP / "action.yml").read_text()
+    (prefix,) = re.findall(r"restore-keys: (.*)", content)
+    keys = re.findall(r"  key: (.*)", content)
+    assert len(keys) == 2
+    for key in keys:
+        saved = key.replace("${{ inputs.baseline }}", "main-gpu")
+        assert not saved.startswith(prefix.replace("${{ inputs.baseline }}", "main"))
+        assert not saved.startswith(prefix.replace("${{ inputs.baseline }}", "main-gp"))
+        assert saved.startswith(prefix.replace("${{ inputs.baseline }}", "main-gpu"))
+        assert "," not in key
 
 
 def test_the_action_takes_no_input_into_its_script(gate_script: str) -> None:
