@@ -27,6 +27,7 @@ INJECTIONS = {
     "device control": "\x1bP+q544e\x1b\\",
     "cursor": "\x1b[2J\x1b[31mred\x9b2J",
     "null and bell": "nul\x00l \x07 \x7f \x85",
+    "collapsed stack": "f\nrank 0;forged 999999999\r",
     "bidi": "abc\u202egnp.exe\u2066\u200b\u2028",
     "markup of Textual": "void f[/b](int) [@click=app.quit]x[/] [[[red]",
     "markdown": (

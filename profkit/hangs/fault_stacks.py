@@ -14,7 +14,7 @@ from profkit.vocab import OWN_CODE, PYTHON_CODE
 MOST_STACK_BYTES = 1_000_000
 _REPORT = re.compile(r"(?m)^(?:Timeout \(|(Fatal Python error: ))")
 _THREAD = re.compile(r"(?m)^(?:(Current thread)|Thread) 0x")
-_LINE = re.compile(r'(?m)^  File "(.*)", line (\d+) in (.*)$')
+_LINE = re.compile(r'(?m)^  File "(.*)", line (\d{1,9}) in (.*)$')
 _ORIGINS = Origins()
 _PYTHON = re.compile(r"/lib(64)?/python3[^/]*/(?!(site|dist)-packages/)")
 

@@ -60,7 +60,7 @@ def calls_of_dump(dump: Mapping[str, Any], rank: int) -> list[Call]:
                 known = groups if isinstance(groups, Mapping) else {}
                 members[group] = members_of(entry, known)
             calls.append(_read(entry, rank, members[group]))
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             continue
     return calls
 

@@ -160,19 +160,22 @@ def _state_of_rank(rank: RankTrace, *, running: bool) -> _Part:
 
 def _check_tables(rank: RankTrace, end: RankEnd | None) -> Iterator[TableCheck]:
     for table in TABLES:
-        promised = end.tables.get(table) if end else None
-        if promised is None and not rank.path(table).exists():
+        counts = []  # of a long run's table: of the rows that were thinned, and of the last part
+        for known in (end.tables, end.recent) if end else ():
+            if table in known:
+                counts.append(known[table])
+        is_here = rank.path(table).exists() or rank.recent_path(table) is not None
+        if not counts and not is_here:
             continue
         content = rank.content(table)
         problem = content.problem
-        if end and not promised and not problem:
+        if end and not counts and not problem:
             problem = "its end record does not know it"
         expected = None
         dropped = 0
-        if promised:
-            recent = end.recent.get(table, {}) if end else {}
-            expected = promised.get("rows", 0) + recent.get("rows", 0)
-            dropped = promised.get("dropped", 0)
+        if counts:
+            expected = sum(each.get("rows", 0) for each in counts)
+            dropped = sum(each.get("dropped", 0) for each in counts)
         lost = max(0, (expected or 0) - content.rows)
         yield TableCheck(rank.rank, table, content.rows, expected, lost, dropped, problem)
 

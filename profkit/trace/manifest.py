@@ -82,7 +82,7 @@ class RunManifest:
             why=take("why", str, ""),
             world_size=world_size,
             created_ns=take("created_ns", int, 0),
-            ended_ns=content["ended_ns"] if isinstance(content.get("ended_ns"), int) else None,
+            ended_ns=None if content.get("ended_ns") is None else take("ended_ns", int, 0),
             profkit_version=take("profkit_version", str, ""),
             schema_version=(major, minor),
             owner=take("owner", dict, {}),
@@ -134,6 +134,11 @@ class RankManifest:
         )
 
 
+def fits_a_column(value: int) -> bool:
+    """Return true for a number that a table can hold, and of which a date can be made."""
+    return -(2**63) <= value < 2**63
+
+
 @dataclass(frozen=True)
 class _Taker:
     """Takes fields out of a JSON object; a field of the wrong type is an error that names it."""
@@ -145,6 +150,8 @@ class _Taker:
         value = self.content.get(name, default)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise self.wrong(name, kind.__name__)
+        if isinstance(value, int) and not fits_a_column(value):
+            raise self.wrong(name, "a number below 2^63")
         return value
 
     def wrong(self, name: str, expected: str) -> UnreadableError:

@@ -101,6 +101,53 @@ def test_the_screen_and_the_page_draw_it(profkit: Call, folder: Path, tmp_path: 
     assert "<svg" in content
 
 
+@pytest.mark.parametrize("created_ns", [10**30, -(10**30), 2**63])
+def test_a_run_with_a_damaged_date_is_left_out(
+    profkit: Call, tmp_path: Path, created_ns: int
+) -> None:
+    good, bad = make_run(tmp_path / "runs", 0), make_run(tmp_path / "runs", 1)
+    content = json.loads((bad / "run.json").read_text())
+    (bad / "run.json").write_text(json.dumps({**content, "created_ns": created_ns}))
+    code, printed, _ = profkit("history", tmp_path / "runs")
+    assert code == ExitCode.DONE
+    assert good.name in printed
+    (left_out,) = json.loads(profkit("history", tmp_path / "runs", "--json")[1])["runs_left_out"]
+    assert left_out["run"] == bad.name
+    assert "run.json: field 'created_ns' is not a number below 2^63; the file is damaged" in (
+        " ".join(str(left_out).split())
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"setting": ["job", "pytorch"]},
+        {"ns_per_sample": 10**400},
+        {"ns_per_sample": -1},
+        {"created_ns": 10**30},
+        {"created_ns": True},
+    ],
+)
+def test_damaged_records_of_a_baseline_are_left_out(
+    profkit: Call, tmp_path: Path, damage: dict[str, Any]
+) -> None:
+    kept = "--baselines", tmp_path / "kept"
+    for number in range(2):
+        run = make_run(tmp_path / "runs", number)
+        assert profkit("explain", *kept, "--save-baseline", "main", run)[0] == ExitCode.DONE
+    pointer = tmp_path / "kept" / "main.json"
+    content = json.loads(pointer.read_text())
+    content["past"][0].update(damage)
+    pointer.write_text(json.dumps(content))
+    for words in ((), ("--json",)):
+        code, printed, _ = profkit("history", "--baseline", "main", *kept, *words)
+        assert code == ExitCode.DONE
+    (history,) = json.loads(printed)["histories"]
+    assert [each["run"] for each in history["runs"]] == ["run-01"]
+    other = make_run(tmp_path / "runs", 2)
+    assert profkit("explain", *kept, "--baseline", "main", other)[0] == ExitCode.DONE
+
+
 def test_the_last_runs_alone(profkit: Call, folder: Path) -> None:
     _, printed, _ = profkit("history", folder, "--last", "4", "--json")
     assert max(len(each["runs"]) for each in json.loads(printed)["histories"]) == 4
@@ -168,8 +215,8 @@ def gate_script() -> str:
     return re.sub(r"^ {8}", "", block, flags=re.MULTILINE)
 
 
-def run_action(script: str, folder: Path, **inputs: str) -> tuple[int, str]:
-    """Run the step as a GitHub job does; return its exit code and the code that it outputs."""
+def run_action(script: str, folder: Path, **inputs: str) -> tuple[int, str, str]:
+    """Run the step as a GitHub job does; return its exit code, its output, and what it printed."""
     import os
     import sys
 
@@ -195,18 +242,38 @@ def run_action(script: str, folder: Path, **inputs: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
     )
-    return done.returncode, output.read_text().strip().removeprefix("exit-code=")
+    code = output.read_text().strip().removeprefix("exit-code=")
+    return done.returncode, code, done.stdout
 
 
 def test_the_action_saves_passes_and_fails(gate_script: str, tmp_path: Path) -> None:
     base, slow = make_run(tmp_path / "runs", 0), make_run(tmp_path / "runs", 1, 1.5)
-    assert run_action(gate_script, tmp_path, RUN=str(base)) == (0, "0"), "no baseline yet"
-    assert run_action(gate_script, tmp_path, RUN=str(base), SAVE="true") == (0, "0")
+    for save, code, words in (
+        ("false", "11", "there is no baseline 'main' yet, so the run was not judged"),
+        ("true", "0", "there is no baseline 'main' yet, so the run becomes the first one"),
+    ):
+        shown = run_action(gate_script, tmp_path, RUN=str(base), SAVE=save)
+        assert shown[:2] == (0, code)
+        assert f"::warning::profkit: {words}" in shown[2]
     assert (tmp_path / "kept" / "main.json").exists()
-    assert run_action(gate_script, tmp_path, RUN=str(slow)) == (10, "10")
+    assert run_action(gate_script, tmp_path, RUN=str(slow))[:2] == (10, "10")
     assert "regression" in (tmp_path / "summary.md").read_text()
-    assert run_action(gate_script, tmp_path, RUN=str(base)) in {(0, "0"), (0, "11")}
+    assert run_action(gate_script, tmp_path, RUN=str(base))[:2] in {(0, "0"), (0, "11")}
     assert run_action(gate_script, tmp_path, RUN=str(tmp_path / "none"))[1] == "3"
+
+
+def test_the_action_restores_baselines_of_its_own_name_only() -> None:
+    """A cache is restored if its key begins with `restore-keys`; the newest one wins."""
+    content = (TOP / "action.yml").read_text()
+    (prefix,) = re.findall(r"restore-keys: (.*)", content)
+    keys = re.findall(r"  key: (.*)", content)
+    assert len(keys) == 2
+    for key in keys:
+        saved = key.replace("${{ inputs.baseline }}", "main-gpu")
+        assert not saved.startswith(prefix.replace("${{ inputs.baseline }}", "main"))
+        assert not saved.startswith(prefix.replace("${{ inputs.baseline }}", "main-gp"))
+        assert saved.startswith(prefix.replace("${{ inputs.baseline }}", "main-gpu"))
+        assert "," not in key
 
 
 def test_the_action_takes_no_input_into_its_script(gate_script: str) -> None:

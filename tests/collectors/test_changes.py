@@ -22,6 +22,8 @@ from profkit.collectors.changes import (
     MOST_CAPTURES,
     MOST_STEPS,
     REFERENCE_STEP,
+    SAMPLES_PER_STEP,
+    SHORTEST_GAP_S,
     STEPS,
     ChangeCapture,
 )
@@ -39,6 +41,7 @@ from profkit.run.choosing import Choice
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 from profkit.vocab import CAPTURE_REQUESTS
+from tests.house.test_packaging import TOP
 from tests.instrument.test_run_command import PROFKIT_RUN
 
 MS = 1_000_000
@@ -240,6 +243,18 @@ def test_the_report_opens_a_change_to_its_line(tmp_path: Path) -> None:
     assert same == losses
     assert not len(captured_steps(plain))
     assert not plain.stacks.num_rows
+
+
+def test_the_page_has_the_numbers_of_the_captures() -> None:
+    words = " ".join((TOP / "docs" / "collectors.md").read_text(encoding="utf-8").split())
+    for words_of_code in (
+        f"next two steps, about {SAMPLES_PER_STEP} times per step",
+        f"once from step {REFERENCE_STEP} on",
+        f"fewer than {ENOUGH_SAMPLES} samples, it takes up to {MOST_STEPS}.",
+        f"at least {1e3 * SHORTEST_GAP_S:g} ms",
+        f"at most {MOST_PER_HOUR} captures per hour and {MOST_PER_RUN} per run",
+    ):
+        assert words_of_code in words
 
 
 @pytest.mark.parametrize(("kernels", "on_change"), [("", "kernels"), ("every:100", "capture")])

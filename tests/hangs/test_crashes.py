@@ -149,3 +149,14 @@ def test_a_file_without_a_stack_says_nothing(tmp_path: Path, text: str) -> None:
     status = Status(0, 1, "here", 7)
     (tmp_path / status.file_name.replace(SUFFIX, STACK_SUFFIX)).write_text(text)
     assert read_fault_stack(tmp_path, status) is None
+
+
+def test_a_line_number_that_no_file_has_is_no_frame(tmp_path: Path) -> None:
+    """Python refuses to read a number of more than 4,300 digits."""
+    status = Status(0, 1, "here", 1)
+    path = tmp_path / status.file_name.replace(SUFFIX, STACK_SUFFIX)
+    lines = [f'  File "/job/train.py", line {line} in step' for line in ("9" * 5_000, "12")]
+    path.write_text("\n".join(["Fatal Python error: Aborted", "", "Current thread 0x1:", *lines]))
+    report = read_fault_stack(tmp_path, status)
+    assert report is not None
+    assert [frame.line for frame in report.frames] == [12]

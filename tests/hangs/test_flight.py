@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from profkit.hangs.flight import calls_of_dump
@@ -46,5 +47,8 @@ def test_a_message_to_one_rank_names_it() -> None:
 
 def test_damaged_entries_are_left_out() -> None:
     entries = [3, None, {}, entry(1, retired=True, input_sizes=[["x"]]), entry(2, retired=True)]
+    for field in ("collective_seq_id", "time_created_ns"):
+        entries.append({**entry(3, retired=True), field: math.inf})
+    entries.append(entry(4, retired=True, input_sizes=[[math.inf]]))
     assert [call.sequence for call in calls_of_dump({"entries": entries}, 0)] == [2]
     assert calls_of_dump({"entries": "no"}, 0) == []

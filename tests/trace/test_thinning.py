@@ -293,6 +293,32 @@ def test_a_recent_file_that_was_changed_is_reported(tmp_path: Path) -> None:
     assert "its recent rows are missing" in found.reasons[0]
 
 
+@pytest.mark.parametrize("has_end", [True, False])
+def test_a_table_that_began_in_the_last_part_is_checked(tmp_path: Path, has_end: bool) -> None:
+    """Its rows are in a file of the part alone: none of them were thinned yet."""
+    files = record(tmp_path, thinned=True, close=False)
+    assert not (files.folder / "collectives.arrows").exists()
+    names = {"communicator": ["0"], "op": ["all_reduce"], "dtype": ["float32"]}
+    numbers = {"sequence": [1], "bytes": [8], "group_size": [2], "start_ns": [1], "end_ns": [2]}
+    files.write("collectives", {**names, **numbers, "backend": ["gloo"]})
+    if has_end:
+        files.close()
+    (file,) = (files.folder / RECENT).glob("*-collectives.arrows")
+    checks = {check.table: check for check in verify(tmp_path).tables}
+    assert checks["collectives"].rows == 1
+    assert checks["collectives"].problem == ""
+    file.write_bytes(file.read_bytes()[:-40])
+    checks = {check.table: check for check in verify(tmp_path).tables}
+    assert checks["collectives"].problem
+    file.unlink()
+    found = verify(tmp_path)
+    checks = {check.table: check for check in found.tables}
+    assert ("collectives" in checks) == has_end
+    if has_end:
+        assert found.state is Integrity.TORN
+        assert checks["collectives"].lost == 1
+
+
 def test_a_short_run_is_written_as_before(tmp_path: Path) -> None:
     for name, thinned in (("full", False), ("thinned", True)):
         record(tmp_path / name, thinned=thinned, steps=200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,15 @@ from profkit.analysis.run_series import Course, find_course
 from profkit.errors import ProfkitError
 from profkit.text import plural, safe_text
 from profkit.trace import Trace
-from profkit.trace.manifest import RunManifest
+from profkit.trace.manifest import RunManifest, fits_a_column
 from profkit.trace.reader import find_runs
 from profkit.vocab import RunState
 
 Setting: TypeAlias = tuple[str, ...]
 """What runs share if their speed can be compared."""
+
+FEWEST_WORDS = 6
+"""Words of a setting that describe it. Other versions may write more after them."""
 
 COMMIT_LETTERS = 9
 
@@ -172,8 +176,12 @@ def from_records(records: Sequence[Any]) -> list[PastRun]:
         ns: Any = record.get("ns_per_sample")
         created_ns = record.get("created_ns")
         setting = record.get("setting")
-        is_sound = isinstance(ns, int | float) and not isinstance(ns, bool) and 0 < ns < math.inf
-        if not is_sound or not isinstance(created_ns, int) or not isinstance(setting, list):
+        is_time = isinstance(ns, int | float) and not isinstance(ns, bool)
+        if not is_time or not 0 < ns <= sys.float_info.max:
+            continue
+        if type(created_ns) is not int or not fits_a_column(created_ns):
+            continue
+        if not isinstance(setting, list) or len(setting) < FEWEST_WORDS:
             continue
         name, commit = (safe_text(str(record.get(key, ""))) for key in ("run", "commit"))
         per_sample = record.get("per_sample") is not False
