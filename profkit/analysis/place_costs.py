@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from profkit.analysis.intervals import covered_each, union_length
 from profkit.analysis.phase_basis import PhaseBasis
 from profkit.analysis.phases import step_times
 from profkit.analysis.pipelines import MESSAGES, find_pipelines
+from profkit.text import plural
 from profkit.trace import Trace
 from profkit.vocab import Phase
 
@@ -77,8 +78,8 @@ class StageCost:
     """The numbers of its stages; empty if the run does not say it."""
     compute_ns: float
     exposed_ns: float
-    imbalance_ns: float
-    """How much less it computes than the slowest rank of its pipeline."""
+    imbalance_ns: float | None
+    """How much less it computes than the slowest rank of its pipeline; `None` without all ranks."""
     bubble_ns: float | None
     """The time in which the schedule fills and drains the other stages; `None` if not known."""
     rest_ns: float | None
@@ -93,6 +94,8 @@ class Pipeline:
     """Empty if the run does not say it."""
     microbatches: int
     stages: tuple[StageCost, ...]
+    why: str = ""
+    """Why the parts of the waits are not known: not all stages were recorded."""
 
 
 @dataclass(frozen=True)
@@ -203,23 +206,27 @@ def cost_pipeline(trace: Trace, basis: PhaseBasis, found: Places) -> Pipeline | 
         described = trained.manifest.config.get(PIPELINE)
         facts[trained.rank] = described if isinstance(described, Mapping) else {}
         schedules.add(str(facts[trained.rank].get("schedule", "")))
+    pipelines = find_pipelines(found.found.rows)
+    why = why_incomplete(trace, pipelines, facts)
+    if why:  # the ranks that speak of a pipeline, also those whose neighbours are missing
+        known = {rank for rank, own in facts.items() if own}
+        pipelines = [sorted(known.union(*pipelines))]
     count = len(found.steps)
     at_messages = is_message[waits.place]
     compute_ns = functools.partial(_compute_ns, basis)
     stages = []
-    for members in find_pipelines(found.found.rows):
+    for members in pipelines:
         compute = dict(zip(members, map(compute_ns, members), strict=True))
-        slowest = max(compute.values())
+        slowest = max(compute.values(), default=0.0)
         for rank in members:
             own = facts.get(rank, {})
-            bubble = rest = None
-            if own.get("schedule") in EVEN_SCHEDULES and isinstance(own.get("own_stages"), list):
-                rounds = microbatches * max(1, len(own["own_stages"]))
-                bubble = (sum(compute.values()) - slowest) / rounds
+            numbers = own_stages(own)
             exposed = float(waits.exposed[at_messages & (waits.rank == rank)].sum()) / count
-            numbers = tuple(own.get("own_stages") or ())
-            idle = slowest - compute[rank]
-            if bubble is not None:
+            idle = bubble = rest = None
+            if not why:
+                idle = slowest - compute[rank]
+            if idle is not None and own.get("schedule") in EVEN_SCHEDULES and numbers:
+                bubble = (sum(compute.values()) - slowest) / (microbatches * len(numbers))
                 rest = exposed - idle - bubble
             stages.append(StageCost(rank, numbers, compute[rank], exposed, idle, bubble, rest))
     if not stages:
@@ -228,7 +235,35 @@ def cost_pipeline(trace: Trace, basis: PhaseBasis, found: Places) -> Pipeline | 
         schedules.pop() if len(schedules) == 1 else "",
         microbatches,
         tuple(sorted(stages, key=lambda each: each.rank)),
+        why,
     )
+
+
+def own_stages(described: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the numbers of a rank's stages; none if its configuration does not say them."""
+    numbers = described.get("own_stages")
+    if not isinstance(numbers, list) or not all(isinstance(each, int) for each in numbers):
+        return ()
+    return tuple(numbers)
+
+
+def why_incomplete(
+    trace: Trace, pipelines: Sequence[Sequence[int]], facts: Mapping[int, Mapping[str, Any]]
+) -> str:
+    """Return why some stage of a pipeline is missing in a run; empty if none is known to be."""
+    if trace.missing_ranks:
+        return f"{plural(len(trace.missing_ranks), 'rank')} left no files, and may have stages"
+    for members in pipelines:
+        wanted, held = set[int](), list[int]()
+        for rank in members:
+            described = facts.get(rank, {})
+            held += own_stages(described)
+            if isinstance(described.get("stages"), int):
+                wanted.add(described["stages"])
+        for count in wanted:
+            if len(held) != count or sorted(held) != [*range(count)]:
+                return f"{len(set(held))} of {count} stages were recorded"
+    return ""
 
 
 def _compute_ns(basis: PhaseBasis, rank: int) -> float:

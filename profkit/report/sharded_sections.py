@@ -105,7 +105,7 @@ def by_stage(pipeline: Pipeline) -> Section:
             ", ".join(map(str, each.stages)) or NO_FIGURE,
             duration(each.compute_ns),
             duration(each.exposed_ns),
-            duration(each.imbalance_ns),
+            known(each.imbalance_ns, duration),
             known(each.bubble_ns, duration),
             known(each.rest_ns, duration),
         )
@@ -123,7 +123,9 @@ def stage_notes(pipeline: Pipeline) -> Iterator[str]:
     """Yield the schedule, and what the parts of the waits mean."""
     schedule = f"{safe_text(pipeline.schedule)}, " if pipeline.schedule else ""
     yield f"{schedule}microbatches per step: {pipeline.microbatches:,}."
-    if any(each.bubble_ns is None for each in pipeline.stages):
+    if pipeline.why:
+        yield f"Why the ranks wait is not known: {pipeline.why}; {MEASURE_ALL}."
+    elif any(each.bubble_ns is None for each in pipeline.stages):
         yield (
             "How long the schedule alone leaves a rank idle is not known: the run does not name a "
             "schedule for which profkit can compute it."

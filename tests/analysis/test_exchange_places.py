@@ -158,7 +158,7 @@ def test_a_pipeline_waits_for_the_schedule_and_the_longest_stage(tmp_path: Path)
     assert first.bubble_ns == last.bubble_ns == pytest.approx(24 / 4 * MS, rel=0.05)
     for each in found.stages:
         assert each.rest_ns is not None
-        total = each.imbalance_ns + (each.bubble_ns or 0) + each.rest_ns
+        total = (each.imbalance_ns or 0) + (each.bubble_ns or 0) + each.rest_ns
         assert total == pytest.approx(each.exposed_ns)
 
 

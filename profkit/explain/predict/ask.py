@@ -56,6 +56,10 @@ def ask(job: Job, question: Question, base: Job | None = None) -> Prediction:
 
 
 def _find_answer(job: Job, question: Question, base: Job | None) -> Prediction:
+    missing = job.evidence.trace.missing_ranks
+    if question.kind == NO_BUBBLE and missing:
+        why = f"{plural(len(missing), 'rank')} left no files, and may have the longest stage"
+        return unanswered(job, question, why, "record all ranks")
     if job.model is None and base is None and (found := ask_hybrid(job, question)) is not None:
         return found
     if question.kind == WITHOUT:

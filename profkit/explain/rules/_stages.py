@@ -50,7 +50,7 @@ def find_uneven(case: Case) -> Uneven | None:
     the run does not say it, is late, which has its own rule.
     """
     found, before = case.after.figure(pipeline_of), case.before.figure(pipeline_of)
-    if found is None or before is None or not found.stages:
+    if found is None or before is None or not found.stages or found.why or before.why:
         return None
     longest = max(found.stages, key=lambda each: each.compute_ns)
     ranks, whole_ns, last = [], 0.0, 0
