@@ -121,7 +121,7 @@ def clock_words(view: Overview) -> Iterator[str]:
 
 
 def _words_of_sums(view: Overview, fewer: list[str]) -> Iterator[str]:
-    """Yield what the phases of a thinned run are about: nobody compared these steps with others."""
+    """Yield which steps the phases of a thinned run are of; its sums tell no kinds apart."""
     words = f"all {view.steps_used:,} used steps"
     if fewer:
         words += f", also of those like these of the sample: {', '.join(fewer)}"

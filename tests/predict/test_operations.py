@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from profkit.analysis.whatif.operations import ReplayError
+from profkit.analysis.whatif.run_operations import operations_of
+from profkit.cli import main
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.job import WORST_REPLAY, Job
 from profkit.explain.predict.prediction import NO_BUBBLE, WITHOUT, Question
 from profkit.importers.base import Target
 from profkit.importers.straggler import IMPORTER
+from profkit.trace import Trace
 from tests.pipelines import PipelinePlan, run_pipeline
 from tests.predict.test_answers import job_of
 
@@ -45,3 +49,20 @@ def test_a_replay_that_is_far_off_predicts_nothing(tmp_path: Path, question: Que
     assert far.replay_error > WORST_REPLAY
     assert far.step_ns is None
     assert "differs from the measured one by" in far.why
+
+
+@pytest.mark.parametrize("value", ["x", None, float("inf"), float("nan"), 1e300, -1, [1], 1.5])
+@pytest.mark.parametrize("dimension", ["dp", "pp"])
+def test_a_place_that_is_no_number_is_a_reason(
+    tmp_path: Path, dimension: str, value: object
+) -> None:
+    job = changed_place(made(tmp_path), **{dimension: value})
+    with pytest.raises(ReplayError, match="rank 1 does not say its place"):
+        operations_of(Trace.open(job.evidence.trace.path))
+    for question in QUESTIONS:
+        answer = ask(job, question)
+        assert not answer.conclusive
+        assert answer.why
+    path = str(job.evidence.trace.path)
+    assert main(["whatif", path, "--no-bubble"]) == 11
+    assert main(["explain", path, path]) in (0, 11)

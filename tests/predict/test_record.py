@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from profkit.analysis.estimate import Estimate
+from profkit.cli import main
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.prediction import LINK, RANKS, WITHOUT, WORKERS, Prediction, Question
 from profkit.explain.predict.record import (
@@ -169,3 +171,80 @@ def test_the_calibration_counts_what_was_scored_and_conclusive() -> None:
     assert (second.scored, second.inside, both.scored) == (1, 1.0, 3)
     assert both.half_width == pytest.approx(0.1)
     assert calibrate([])[-1].median_error is None
+
+
+BAD_NUMBERS = ("Infinity", "-Infinity", "NaN", "1e999", "1" + "0" * 400, '"x"', "null", "[1]", "{}")
+
+
+@pytest.mark.parametrize("number", BAD_NUMBERS)
+@pytest.mark.parametrize(
+    "name",
+    ["run_created_ns", "at_ns", "step_ns", "low_ns", "high_ns", "base_created_ns", "samples"],
+)
+def test_a_number_that_is_none_makes_no_command_fail(
+    tmp_path: Path, name: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predicted(tmp_path, WITHOUT, cause="late_rank")
+    file = tmp_path / RECORD
+    (text,) = file.read_text().splitlines()
+    line = {**json.loads(text), "base": "b", "base_created_ns": 1, "prediction": "other"}
+    line[name] = "HERE"
+    damaged = json.dumps(line).replace('"HERE"', number)
+    file.write_text(f"{text}\n{damaged}\n")
+    twin = synthetic_trace(tmp_path / "twin", ranks=2, config={"workers": 2})
+    touch(twin, 60)
+    assert main(["whatif", "--record", str(tmp_path), "--json"]) == 0
+    assert "Infinity" not in capsys.readouterr().out
+    assert main(["whatif", str(tmp_path / "late"), "--link", "2x"]) in (0, 11)
+    assert [entry.key for entry in read_record(file)][:1] == [json.loads(text)["prediction"]]
+
+
+@pytest.mark.parametrize("number", [*BAD_NUMBERS, "0", "-1", "5e-324", "1e308"])
+@pytest.mark.parametrize("name", ["measured_ns", "run_created_ns"])
+def test_a_damaged_score_is_none(tmp_path: Path, name: str, number: str) -> None:
+    predicted(tmp_path, WITHOUT, cause="late_rank")
+    file = tmp_path / RECORD
+    (line,) = file.read_text().splitlines()
+    score = {"scored": json.loads(line)["prediction"], "run": "x", "measured_ns": 1e7}
+    score |= {"run_created_ns": 2**62, name: "HERE"}
+    file.write_text(line + "\n" + json.dumps(score).replace('"HERE"', number) + "\n")
+    for entry in read_record(file):
+        assert entry.error is None or math.isfinite(entry.error)
+    assert main(["whatif", "--record", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("step", ["0", "-1", "1e-320"])
+def test_a_prediction_of_no_time_is_none(tmp_path: Path, step: str) -> None:
+    predicted(tmp_path, WITHOUT, cause="late_rank")
+    file = tmp_path / RECORD
+    line = {**json.loads(file.read_text()), "step_ns": "HERE", "low_ns": -1, "conclusive": True}
+    score = {"scored": line["prediction"], "run": "x", "run_created_ns": 2**62, "measured_ns": 1e7}
+    file.write_text(json.dumps(line).replace('"HERE"', step) + "\n" + json.dumps(score) + "\n")
+    assert main(["whatif", "--record", str(tmp_path)]) == 0
+    assert main(["whatif", "--record", str(tmp_path), "--json"]) == 0
+    assert read_record(file) == ()
+
+
+@pytest.mark.parametrize("words", ["[" * 100_000, '{"a":' * 100_000, "\x00", '"\\ud800"'])
+def test_a_line_that_no_reader_takes_is_skipped(tmp_path: Path, words: str) -> None:
+    predicted(tmp_path, LINK, 2.0)
+    with open(tmp_path / RECORD, "a") as file:
+        file.write(words + "\n")
+    assert len(read_record(tmp_path / RECORD)) == 1
+    assert main(["whatif", "--record", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("word", ["\ud800", "\0", "..", "a" * 5_000, "\x1b[31m"])
+@pytest.mark.parametrize("name", ["run", "words", "base", "prediction"])
+def test_a_name_that_no_run_has_makes_no_command_fail(tmp_path: Path, name: str, word: str) -> None:
+    predicted(tmp_path, WITHOUT, cause="late_rank")
+    line = json.loads((tmp_path / RECORD).read_text())
+    line |= {"base": "b", "base_created_ns": 1, name: word}
+    score = {"scored": line["prediction"], "run": word, "run_created_ns": 2**62, "measured_ns": 1e7}
+    twin = synthetic_trace(tmp_path / "twin", ranks=2, config={"workers": 2})
+    touch(twin, 60)
+    (tmp_path / RECORD).write_text(f"{json.dumps(line)}\n{json.dumps(score)}\n")
+    assert main(["whatif", "--record", str(tmp_path)]) == 0
+    (tmp_path / RECORD).write_text(f"{json.dumps(line)}\n")
+    assert main(["whatif", "--record", str(tmp_path), "--json"]) == 0
+    assert main(["report", str(twin)]) == 0

@@ -67,12 +67,17 @@ def operations_of(trace: Trace) -> Operations:
 def _places(trace: Trace) -> tuple[Ints, Ints]:
     """Return the data-parallel rank and the stage of each rank."""
     most = max((rank.rank for rank in trace.ranks), default=0) + 1
+    ranks = max(most, trace.manifest.world_size)
     data_rank, stage = np.full((2, most), NOWHERE, dtype=np.int64)
     for rank in trace.ranks:
         place = rank.manifest.config.get(COORDINATES)
-        if not isinstance(place, Mapping) or not {"dp", "pp"} <= place.keys():
-            raise ReplayError(f"rank {rank.rank} does not say its place in the job's dimensions")
-        data_rank[rank.rank], stage[rank.rank] = int(place["dp"]), int(place["pp"])
+        found = place if isinstance(place, Mapping) else {}
+        for column, name in ((data_rank, "dp"), (stage, "pp")):
+            number = found.get(name)
+            if not isinstance(number, int) or not 0 <= number < ranks:
+                why = f"rank {rank.rank} does not say its place in the job's dimensions"
+                raise ReplayError(why)
+            column[rank.rank] = number
     return data_rank, stage
 
 

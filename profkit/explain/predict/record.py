@@ -22,6 +22,9 @@ from profkit.explain.predict.prediction import WITH_BASE, Prediction
 from profkit.trace import Trace
 from profkit.vocab import RECORD
 
+SHORTEST_NS, MOST_NS = 1, 2**63
+"""A step takes a nanosecond at least, and no time of a run is longer than an integer holds."""
+
 MOST_LINES = 20_000
 """Only the last lines of a larger file are read."""
 
@@ -143,23 +146,32 @@ def _is_scored(entry: Entry | None) -> bool:
 
 
 def _read_entry(line: Mapping[str, Any]) -> Entry:
-    question, base = dict(line["question"]), None
-    times = float(line["step_ns"]), float(line["low_ns"]), float(line["high_ns"])
+    question, base, samples = dict(line["question"]), None, line.get("samples", 0.0)
+    step, low, high = (_number(line[name]) for name in ("step_ns", "low_ns", "high_ns"))
+    if not 0 <= low <= step <= high or step < SHORTEST_NS:
+        raise ValueError("no step is like this")
     if "base" in line:
-        base = (str(line["base"]), int(line["base_created_ns"]))
+        base = (str(line["base"]), int(_number(line["base_created_ns"])))
     return Entry(
         str(line["prediction"]), str(line["run"]), str(question["kind"]), str(line["words"]),
-        *times, bool(line["conclusive"]), question, int(line["run_created_ns"]),
-        int(line["at_ns"]), base, float(line.get("samples", 0.0)),
+        step, low, high, bool(line["conclusive"]), question,
+        int(_number(line["run_created_ns"])), int(_number(line["at_ns"])), base, _number(samples),
     )  # fmt: skip
 
 
 def _scored(entry: Entry, line: Mapping[str, Any]) -> Entry:
     """Return a prediction with its score, if the run of the score began after it was made."""
-    measured, run = float(line["measured_ns"]), str(line.get("run", ""))
-    if not measured > 0 or int(line["run_created_ns"]) <= entry.made_ns:
+    measured, created_ns = _number(line["measured_ns"]), _number(line["run_created_ns"])
+    if measured < SHORTEST_NS or created_ns <= entry.made_ns:
         return entry
-    return dataclasses.replace(entry, scored_run=run, measured_ns=measured)
+    return dataclasses.replace(entry, scored_run=str(line.get("run", "")), measured_ns=measured)
+
+
+def _number(value: object) -> int | float:
+    """Return a number of a line; raise `ValueError` if it is none that a time can be."""
+    if not isinstance(value, int | float) or not abs(value) < MOST_NS:
+        raise ValueError(f"not a number: {type(value).__name__}")
+    return value
 
 
 def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -170,7 +182,7 @@ def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     for text in lines[-MOST_LINES:]:
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(line, dict):
             yield line

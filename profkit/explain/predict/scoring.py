@@ -69,7 +69,7 @@ def score_record(path: Path, folder: Path, only: Path | None = None) -> tuple[En
 def _manifest_of(run: Path) -> RunManifest | None:
     try:
         return RunManifest.read(run)
-    except (ProfkitError, OSError):
+    except (ProfkitError, OSError, ValueError):  # a name may hold what no file's name can
         return None
 
 
