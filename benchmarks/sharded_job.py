@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gloo_messages import wait_for_all_messages
 from sharded_models import BATCH, BLOCKS, FLOAT, MICROBATCHES, WIDTH, Block, Model, bytes_of
 from torch import distributed as dist
 from torch import nn
@@ -161,6 +162,7 @@ def pipeline(model: Model, per_rank: int) -> Job:
         ScheduleInterleaved1F1B,
     )
 
+    wait_for_all_messages()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("pp",))
     rank, world, cpu = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
     count = world * per_rank

@@ -54,6 +54,25 @@ def find_all(case: Case, rules: Iterable[Rule]) -> tuple[Cause, ...]:
     return tuple(sorted(settled, key=lambda each: -each.cost_ns.value if each.cost_ns else 0.0))
 
 
+def rank(causes: Sequence[Cause], *, falls: bool) -> list[Cause]:
+    """Return the causes of a gap, first the one whose removal gives most.
+
+    What has no cost comes last; before it, what has the direction of the gap is first. A rank that
+    is no longer late may uncover what others hid behind it, so a removal can give less than the
+    cost. Without a replay of each cause, the costs decide.
+    """
+    removable = [each for each in causes if each.cost_ns is not None and not each.is_gain]
+    is_replayed = all(each.without_ns is not None for each in removable)
+
+    def place(cause: Cause) -> tuple[bool, bool, float]:
+        step = 0.0
+        if is_replayed and cause.without_ns is not None:
+            step = cause.without_ns.value
+        return cause.cost_ns is None, cause.is_gain != falls, step
+
+    return sorted(causes, key=place)
+
+
 def is_certain(cause: Cause, ledger: Ledger) -> bool:
     """Return true if a cause has no cost, no interval, or one that is clear of zero.
 

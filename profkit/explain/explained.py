@@ -28,7 +28,7 @@ from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import WARM_UP, steady_steps
 from profkit.analysis.stacks import view_code
 from profkit.explain.between import carry, find_order, judge_between
-from profkit.explain.causes import find_all
+from profkit.explain.causes import find_all, rank
 from profkit.explain.coverage import Coverage, cover
 from profkit.explain.efficiency import doubt, doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
@@ -140,9 +140,7 @@ def explain_sides(
         caveats.append(f"the rule {name} could not be loaded: {error}")
     causes = [*find_all(case, rules.values()), *find_gains(case, rules.values())]
     falls = ledger.total.delta.value < 0
-    # What has no cost comes last; before it, what has the direction of the gap is first.
-    causes.sort(key=lambda each: (each.cost_ns is None, each.is_gain != falls))
-    causes = [*predict_without(case, causes)]
+    causes = rank(predict_without(case, causes), falls=falls)
     case = dataclasses.replace(case, ledger=carry(ledger, causes))
     # After the rules: reading their tables may show more damage.
     caveats += _flags([run.trace for run in (*bases, *targets)])

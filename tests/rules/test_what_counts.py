@@ -13,7 +13,7 @@ import pytest
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.selection import PARTIAL_BATCH, Selection
-from profkit.explain.causes import is_certain, settle
+from profkit.explain.causes import is_certain, rank, settle
 from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain
 from profkit.explain.rules import bad_samples, garbage_pauses
@@ -173,3 +173,31 @@ def test_many_pauses_are_certain_in_a_run_too_short_for_readings_to_scatter(
     pauses = garbage_pauses.garbage_ns(Evidence(recorded, quiet.after.costs))
     assert pauses is not None
     assert (None if pauses.low is None else pauses.low > 0) is told
+
+
+def made_cause(kind: str, cost: float | None, without: float | None, **rest: Any) -> Cause:
+    """Return a cause with a cost and a step without it, both in ms."""
+    times = []
+    for number in (cost, without):
+        times.append(None if number is None else Estimate(number * MS))
+    return Cause(kind, times[0], None, "", without_ns=times[1], **rest)
+
+
+def test_the_cause_whose_removal_gives_most_is_first() -> None:
+    hidden, plain = made_cause("late_rank", 9, 48), made_cause("input_bound", 6, 44)
+    free = made_cause("log_integrity", None, None)
+    gain = made_cause("tiny_buckets", 20, None, is_gain=True)
+    assert rank([gain, hidden, plain, free], falls=False) == [plain, hidden, gain, free]
+    assert rank([hidden, plain, gain, free], falls=True) == [gain, plain, hidden, free]
+
+
+def test_costs_decide_if_one_cause_was_not_replayed() -> None:
+    costly, other = made_cause("late_rank", 9, 48), made_cause("input_bound", 6, 44)
+    unknown = made_cause("drift", 7, None)
+    by_cost = [costly, unknown, other]
+    assert rank(by_cost, falls=False) == by_cost
+
+
+def test_removals_that_give_the_same_stay_in_the_order_of_their_costs() -> None:
+    by_cost = [made_cause("late_rank", 9, 44), made_cause("drift", 6, 44)]
+    assert rank(by_cost, falls=False) == by_cost
