@@ -39,33 +39,23 @@ def explained_changes(trace: Trace, selection: Selection) -> tuple[RunChange, ..
 def add_context(trace: Trace, changes: Sequence[RunChange]) -> tuple[RunChange, ...]:
     """Return the changes with what explains them, as far as the run recorded it."""
     found = []
-    for number, change in enumerate(changes):
-        begin = changes[number - 1].first_step if number else 0
-        end = None
-        if change.last_step is not None:
-            end = change.last_step + 1
-        elif number + 1 < len(changes):
-            end = changes[number + 1].first_step
+    for change in changes:
         if change.kind is ChangeKind.PERIODIC:  # its slow steps are between the others
             found.append(change)
             continue
         lines = None
         if len(captured_steps(trace)):
-            before = view_captured(trace, begin, change.first_step)
-            after = view_captured(trace, change.first_step, end)
+            before = view_captured(trace, change.before_steps[0], change.first_step)
+            after = view_captured(trace, change.first_step, change.after_steps[1] + 1)
             lines = compare_captured(before, after, dict(change.phases))
-        machine = _machine_change(trace, change, begin, end)
-        clock = _clock_change(trace, change, begin, end)
+        machine, clock = _machine_change(trace, change), _clock_change(trace, change)
         found.append(dataclasses.replace(change, captured=lines, machine=machine, clock=clock))
     return tuple(found)
 
 
-def _machine_change(
-    trace: Trace, change: RunChange, begin: int, end: int | None
-) -> MachineChange | None:
+def _machine_change(trace: Trace, change: RunChange) -> MachineChange | None:
     """Return how the machine's load changed, if it changed enough to matter."""
-    before = _state(trace, begin, change.first_step)
-    after = _state(trace, change.first_step, end)
+    before, after = _state(trace, change.before_steps), _state(trace, change.after_steps)
     if before is None or after is None or before.waited is None or after.waited is None:
         return None
     share = 1 - change.before_ns.value / change.after_ns.value
@@ -77,26 +67,24 @@ def _machine_change(
     return MachineChange(before.others, after.others, before.waited, after.waited)
 
 
-def _state(trace: Trace, begin: int, end: int | None) -> MachineState | None:
-    """Return the load while the steps from `begin` to before `end` ran."""
-    cores, rows = trace.manifest.environment.get("cpu_count"), _steps(trace, begin, end)
+def _state(trace: Trace, between: tuple[int, int]) -> MachineState | None:
+    """Return the load while the steps from the first to the last ran."""
+    cores, rows = trace.manifest.environment.get("cpu_count"), _steps(trace, between)
     if not isinstance(cores, int) or cores < 1 or not rows.num_rows:
         return None
     begin_ns, end_ns = pc.min(rows["start_ns"]).as_py(), pc.max(rows["end_ns"]).as_py()
     return read_machine_state(trace.samples, cores, begin_ns, end_ns)
 
 
-def _steps(trace: Trace, begin: int, end: int | None) -> pa.Table:
-    rows = trace.steps.filter(pc.greater_equal(trace.steps["step"], begin))
-    return rows if end is None else rows.filter(pc.less(rows["step"], end))
+def _steps(trace: Trace, between: tuple[int, int]) -> pa.Table:
+    rows = trace.steps.filter(pc.greater_equal(trace.steps["step"], between[0]))
+    return rows.filter(pc.less_equal(rows["step"], between[1]))
 
 
-def _clock_change(
-    trace: Trace, change: RunChange, begin: int, end: int | None
-) -> ClockChange | None:
+def _clock_change(trace: Trace, change: RunChange) -> ClockChange | None:
     """Return the device whose clock changed most, in the other direction than the step time."""
-    before = _levels(trace, CLOCK, begin, change.first_step)
-    after = _levels(trace, CLOCK, change.first_step, end)
+    before = _levels(trace, CLOCK, change.before_steps)
+    after = _levels(trace, CLOCK, change.after_steps)
     sign = 1.0 if change.change.value > 0 else -1.0
     worst, found = LEAST_CLOCK, None
     for lane in before.keys() & after.keys():
@@ -108,16 +96,16 @@ def _clock_change(
     reasons = []
     for metric in pc.unique(trace.samples["metric"]).to_pylist():
         if metric.startswith(THROTTLED):
-            known = _levels(trace, metric, begin, change.first_step).get(found, 0.0)
-            if _levels(trace, metric, change.first_step, end).get(found, 0.0) > known:
+            known = _levels(trace, metric, change.before_steps).get(found, 0.0)
+            if _levels(trace, metric, change.after_steps).get(found, 0.0) > known:
                 reasons.append(metric.removeprefix(THROTTLED).removesuffix("_ratio"))
     rank, device = found
     return ClockChange(f"rank {rank}'s {device}", before[found], after[found], tuple(reasons))
 
 
-def _levels(trace: Trace, metric: str, begin: int, end: int | None) -> dict[Device, float]:
-    """Return the mean of a device's readings while the steps from `begin` to before `end` ran."""
-    rows = _steps(trace, begin, end)
+def _levels(trace: Trace, metric: str, between: tuple[int, int]) -> dict[Device, float]:
+    """Return the mean of a device's readings while the steps from the first to the last ran."""
+    rows = _steps(trace, between)
     readings = readings_of(trace.samples, "nvml", metric)
     if not rows.num_rows or not readings.num_rows:
         return {}

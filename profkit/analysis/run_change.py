@@ -77,3 +77,7 @@ class RunChange:
     """False if the spans of too few steps are known, as in a job that runs and has many."""
     clock: ClockChange | None = None
     """The device whose clock changed most."""
+    before_steps: tuple[int, int] = (0, 0)
+    """The first and the last of the steps before, which `before_ns` is the mean of."""
+    after_steps: tuple[int, int] = (0, 0)
+    """The same of `after_ns`: of a drift, steps at its end."""

@@ -81,24 +81,13 @@ def changes_of(
     if not len(used):
         return ()
     times = step_times(steps, spans, used)
-    levels = _Levels(times, used, spans_from)
+    levels = _Levels(times, used, spans_from, (steps, spans))
     changes = [levels.describe(*place) for place in levels.places()]
     periodic = find_periodic(used, times.wall_ns, levels.usual_ns)
     if periodic is not None:
         changes.append(levels.describe_periodic(periodic))
     changes = [change for change in changes if _is_sure(change.change)]
     changes.sort(key=lambda each: each.first_step)
-    begin = int(used[0])
-    for place, change in enumerate(changes):
-        if change.kind is not ChangeKind.PERIODIC:
-            first, last = change.first_step, change.last_step or int(used[-1])
-            before = used[(used >= max(begin, spans_from)) & (used < first)]
-            after = used[(used >= first) & (used <= last)]
-            by_ns = change.after_ns.value - change.before_ns.value
-            late = None
-            if change.phases_known:
-                late = find_late(steps, spans, before, after, by_ns)
-            changes[place], begin = dataclasses.replace(change, late=late), first
     if anchor is None:
         return tuple(changes)
     own, dated = rows_of_rank(steps, rank), []
@@ -114,7 +103,10 @@ def changes_of(
 class _Levels:
     """The parts of a run between the shifts of its level."""
 
-    def __init__(self, times: StepTimes, used: Ints, spans_from: int) -> None:
+    def __init__(
+        self, times: StepTimes, used: Ints, spans_from: int, tables: tuple[pa.Table, pa.Table]
+    ) -> None:
+        self._tables = tables
         self._times = times
         self._used = used
         self._has_spans = used >= spans_from
@@ -211,18 +203,29 @@ class _Levels:
         return self._compare(kind, at, end, before, after)
 
     def _compare(self, kind: ChangeKind, at: int, end: int, before: Ints, after: Ints) -> RunChange:
-        last = None if end == len(self._used) else int(self._used[end - 1])
+        used = self._used
+        last = None if end == len(used) else int(used[end - 1])
         phases = self._phases(before, after)
-        return RunChange(
+        change = RunChange(
             kind,
-            int(self._used[at]),
+            int(used[at]),
             last,
             None,
             *self._ratio(before, after),
             phases or (),
             phases_known=phases is not None,
             samples=self._samples(before, after),
+            before_steps=(int(used[before[0]]), int(used[before[-1]])),
+            after_steps=(int(used[after[0]]), int(used[after[-1]])),
         )
+        if phases is None or kind is ChangeKind.PERIODIC:
+            return change
+        sides = []
+        for places in (before, after):
+            known = places[self._has_spans[places]]
+            sides.append(used[_usual(self._times.wall_ns, known)])
+        by_ns = change.after_ns.value - change.before_ns.value
+        return dataclasses.replace(change, late=find_late(*self._tables, *sides, by_ns))
 
     def _samples(self, before: Ints, after: Ints) -> tuple[float, float] | None:
         """Return the samples per step on both sides, if most steps have other ones."""

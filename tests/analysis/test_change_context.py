@@ -14,7 +14,7 @@ import pytest
 from profkit.analysis.change_context import add_context
 from profkit.analysis.change_words import say_change, say_context
 from profkit.analysis.overview import build_overview
-from profkit.analysis.run_change import RunChange
+from profkit.analysis.run_change import ChangeKind, RunChange
 from profkit.analysis.run_changes import changes_of, find_changes
 from profkit.analysis.run_halves import cut_at
 from profkit.analysis.selection import including_batches, select_steps, steady_steps
@@ -193,3 +193,63 @@ def test_a_burst_is_compared_until_its_end(tmp_path: Path) -> None:
     row = explain(before, after).ledger.find("forward")
     assert row is not None
     assert row.delta.value * 32 == pytest.approx(20 * MS, rel=0.1)
+
+
+def _two_ranks(folder: Path, phases: list[dict[str, Floats]]) -> tuple[pa.Table, pa.Table]:
+    """Return the steps and spans of two ranks with these phases."""
+    first, second = (
+        Trace.open(series_trace(folder / str(rank), own)) for rank, own in enumerate(phases)
+    )
+    steps = pa.concat_tables([first.steps, _of_rank(second.steps, 1)])
+    return steps, pa.concat_tables([first.spans, _of_rank(second.spans, 1)])
+
+
+def test_after_a_burst_nobody_is_blamed_for_what_the_burst_was(tmp_path: Path) -> None:
+    """Rank 1's data is slow in a burst; later, the forward of both ranks becomes slower."""
+    forward, data = _forward(10), np.full(STEPS, 5.0 * MS)
+    late = data.copy()
+    late[60:110] += 50 * MS
+    phases = [{"data": data, "forward": forward, "allreduce": 2 * MS + late - data}]
+    phases.append({"data": late, "forward": forward, "allreduce": np.full(STEPS, 2.0 * MS)})
+    steps, spans = _two_ranks(tmp_path, phases)
+    burst, change = changes_of(steps, spans, np.arange(10, STEPS), rank=0, anchor=None)
+    assert burst.late is not None
+    assert (burst.late.rank, burst.late.phase) == (1, "data")
+    assert (change.first_step, change.late) == (AT, None)
+
+
+def test_a_single_slow_step_makes_no_rank_late(tmp_path: Path) -> None:
+    forward, data = _forward(12), np.full(STEPS, 5.0 * MS)
+    once = data.copy()
+    once[AT + 50] += 6_000 * MS
+    phases = [{"data": data, "forward": forward, "allreduce": once - data + 2 * MS}]
+    phases.append({"data": once, "forward": forward, "allreduce": data})
+    steps, spans = _two_ranks(tmp_path, phases)
+    (change,) = changes_of(steps, spans, np.arange(10, STEPS), rank=0, anchor=None)
+    assert change.late is None
+
+
+def _with_clock(trace: Trace, slow: tuple[int, int]) -> Trace:
+    """Return the run with a device whose clock is slower in these steps."""
+    rows: list[tuple[str, str, str | None, int, float]] = []
+    for step in trace.steps.select(["step", "start_ns"]).to_pylist()[5::10]:
+        clock = 1_080.0 if slow[0] <= step["step"] < slow[1] else 1_980.0
+        rows.append(("nvml", "sm_clock_mhz", "cuda:0", step["start_ns"] + 1, clock))
+    return _with_samples(trace, rows)
+
+
+def test_the_clock_of_a_burst_is_not_that_before_the_next_change(tmp_path: Path) -> None:
+    forward = _forward(-15)
+    forward[60:110] += 40 * MS
+    _, change = _changes(_with_clock(_trace(tmp_path / "run", forward), (60, 110)))
+    assert (change.first_step, change.clock) == (AT, None)
+
+
+@pytest.mark.parametrize("first", [AT - 4, AT + 4])
+def test_regular_slow_steps_end_neither_side_of_a_change(first: int, tmp_path: Path) -> None:
+    forward = _forward(15)
+    forward[first::15] += 100 * MS
+    changes = _changes(_with_clock(_trace(tmp_path / "run", forward), (AT, STEPS)))
+    assert sorted(each.kind.value for each in changes) == ["periodic", "step"]
+    for change in changes:
+        assert (change.clock is not None) == (change.kind is ChangeKind.STEP)
