@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import rows_of_rank
+from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.parts import count_rank_steps
 from profkit.trace import Trace
@@ -38,6 +39,8 @@ class Compiling:
     ranks: tuple[int, ...]
     rank_ns: Floats = field(repr=False)
     """Time by (rank, step) of the above."""
+    again: Bools = field(repr=False)
+    """Of the same: true if a guard failed. What else compiled in such a step mostly follows."""
     of_steps: int
     """The number of all steps of the run."""
     compilations: int
@@ -53,51 +56,68 @@ class Compiling:
         """The time of the compiled steps that compilations took, each on its slowest rank."""
         return float(self.rank_ns.max(axis=0).sum()) if self.rank_ns.size else 0.0
 
-    def ns_in(self, steps: Ints) -> Floats:
-        """Return the time by (rank, step) in those of these steps that compiled."""
-        return np.asarray(self.rank_ns[:, np.isin(self.steps, steps)])
-
 
 def find_compiling(trace: Trace) -> Compiling | None:
     """Return what the compiler did; `None` if it did nothing that was seen."""
     events = trace.samples.filter(pc.equal(trace.samples["source"], COMPILER))
     if not events.num_rows:
         return None
-    places, outside = [], [0.0]
+    timed, outside = [], [0.0]
     of_steps = len(pc.unique(trace.steps["step"]))
     if trace.sums.num_rows:
         of_steps = count_rank_steps(trace.steps, trace.sums) // max(1, len(trace.ranks))
     ranks = tuple(np.unique(trace.steps["rank"].to_numpy()).tolist())
     for rank in ranks:
-        own = rows_of_rank(trace.steps, rank)
-        place, took_ns = _place_in_steps(own, rows_of_rank(events, rank))
-        outside.append(float(took_ns[place < 0].sum()))
-        places.append((place[place >= 0], took_ns[place >= 0]))
-    steps = np.unique(np.concatenate([place for place, _ in places] or [np.empty(0, np.int64)]))
-    rank_ns = np.zeros((len(ranks), len(steps)))
-    for row, (place, took_ns) in enumerate(places):
-        np.add.at(rank_ns[row], np.searchsorted(steps, place), took_ns)
+        own = _times(rows_of_rank(events, rank))
+        place = _place_in_steps(rows_of_rank(trace.steps, rank), own)
+        outside.append(float(own["value"].to_numpy()[place < 0].sum()))
+        timed.append((place, own))
+    steps = np.unique(np.concatenate([place for place, _ in timed] or [np.empty(0, np.int64)]))
+    steps = steps[steps >= 0]
+    rank_ns, again = np.zeros((2, len(ranks), len(steps)))
+    for row, (place, own) in enumerate(timed):
+        column, inside = np.searchsorted(steps, place), place >= 0
+        np.add.at(rank_ns[row], column[inside], own["value"].to_numpy()[inside])
+        again[row, column[inside & _is_again(own)]] = 1
     recompiled, compilations, breaks = _named(events)
     return Compiling(
-        steps, ranks, rank_ns, of_steps, compilations, max(outside), recompiled, breaks
+        steps, ranks, rank_ns, again > 0, of_steps, compilations, max(outside), recompiled, breaks
     )
 
 
-def _place_in_steps(steps: pa.Table, events: pa.Table) -> tuple[Ints, Floats]:
-    """Return the step in which each compilation of a rank ended, or -1, and its time."""
-    metric = events["metric"].cast(pa.string())
+def find_recompiled(trace: Trace, steps: Ints) -> tuple[Recompiled, ...]:
+    """Return the functions that were compiled again in these steps, the longest first."""
+    events = trace.samples.filter(pc.equal(trace.samples["source"], COMPILER))
+    kept = [events.slice(0, 0)]
+    for rank in pc.unique(events["rank"]).to_pylist():
+        own = _times(rows_of_rank(events, rank))
+        place = _place_in_steps(rows_of_rank(trace.steps, rank), own)
+        kept.append(own.filter(pa.array(np.isin(place, steps))))
+    return _named(pa.concat_tables(kept))[0]
+
+
+def _times(events: pa.Table) -> pa.Table:
+    """Return the rows that hold the time of a compilation."""
+    metric, values = events["metric"].cast(pa.string()), events["value"].to_numpy()
     is_time = pc.or_(pc.starts_with(metric, COMPILED), pc.starts_with(metric, RECOMPILED))
-    events = events.filter(is_time)
-    values = events["value"].to_numpy()
-    kept = np.isfinite(values) & (values >= 0)
-    at, took_ns = events["time_ns"].to_numpy()[kept], values[kept]
+    return events.filter(pc.and_(is_time, pa.array(np.isfinite(values) & (values >= 0))))
+
+
+def _is_again(events: pa.Table) -> Bools:
+    metric = events["metric"].cast(pa.string())
+    return np.asarray(pc.starts_with(metric, RECOMPILED).to_numpy(zero_copy_only=False), bool)
+
+
+def _place_in_steps(steps: pa.Table, events: pa.Table) -> Ints:
+    """Return the step in which each compilation of a rank ended, or -1."""
+    at = events["time_ns"].to_numpy()
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     if not len(starts):
-        return np.full(len(at), -1, dtype=np.int64), took_ns
+        return np.full(len(at), -1, dtype=np.int64)
     order = np.argsort(starts, kind="stable")
     row = order[np.maximum(0, np.searchsorted(starts[order], at, side="right") - 1)]
     inside = (at >= starts[row]) & (at <= ends[row])
-    return np.where(inside, steps["step"].to_numpy()[row], -1), took_ns
+    return np.where(inside, steps["step"].to_numpy()[row], -1)
 
 
 def _named(
@@ -138,7 +158,7 @@ def _named(
 
 def steps_compiled(steps: pa.Table, events: pa.Table) -> Ints:
     """Return the steps of one rank in which one of these compilations ended."""
-    place, _ = _place_in_steps(steps, events)
+    place = _place_in_steps(steps, _times(events))
     return np.unique(place[place >= 0])
 
 

@@ -225,7 +225,8 @@ class _Levels:
             known = places[self._has_spans[places]]
             sides.append(used[_usual(self._times.wall_ns, known)])
         by_ns = change.after_ns.value - change.before_ns.value
-        return dataclasses.replace(change, late=find_late(*self._tables, *sides, by_ns))
+        late = find_late(*self._tables, sides[0], sides[1], by_ns)
+        return dataclasses.replace(change, late=late)
 
     def _samples(self, before: Ints, after: Ints) -> tuple[float, float] | None:
         """Return the samples per step on both sides, if most steps have other ones."""

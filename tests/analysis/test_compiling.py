@@ -126,3 +126,28 @@ def test_a_rank_that_compiles_alone_is_named(tmp_path: Path) -> None:
     assert "recompiles" not in found
     both = _trace(tmp_path, "both", (*_late(rank=0), *_late(rank=1)), ranks=2, seed=1)
     assert set(_causes(base, both)) & {"compile_on_one_rank", "recompiles"} == {"recompiles"}
+
+
+def _once(step: int, metric: str, ns: float) -> Compiled:
+    return Compiled(0, step, metric, ns)
+
+
+def test_first_compilations_are_no_recompiles(tmp_path: Path) -> None:
+    """A shape changed in the warm-up; later, a function for validation is compiled once."""
+    base = _trace(tmp_path, "base", _late()[:1])
+    compiled = (*_late()[:1], _once(2, GUARD, 900.0 * MS), _once(100, COMPILED, 3_000.0 * MS))
+    assert "recompiles" not in _causes(base, _trace(tmp_path, "target", compiled, seed=1))
+
+
+def test_only_later_recompiles_are_named_and_counted(tmp_path: Path) -> None:
+    other = f"{RECOMPILED}embed (train.py:30): len(L['ids']) == 3"
+    backward = [_once(step, f"{COMPILED}backward", 100.0 * MS) for step in LATE]
+    compiled = (*_late(), *backward, _once(1, GUARD, 900.0 * MS), _once(2, other, 9_000.0 * MS))
+    base = _trace(tmp_path, "base", _late()[:1])
+    target = _trace(tmp_path, "target", (*compiled, _once(100, COMPILED, 5e3 * MS)), seed=1)
+    found = _causes(base, target)["recompiles"]
+    assert "4 steps after the warm-up compiled functions again, 4.00 s in all" in found.evidence
+    assert "forward (train.py:12) 4 times" in found.evidence
+    assert "embed" not in found.evidence
+    assert found.cost_ns is not None
+    assert found.cost_ns.value == pytest.approx(4_000 * MS / 190, rel=0.01)

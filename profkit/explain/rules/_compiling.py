@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from profkit.analysis.compiling import Compiling, find_compiling
-from profkit.analysis.estimate import Floats
+from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.selection import NO_STEPS, WARM_UP
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import Case
@@ -15,16 +15,25 @@ def compiling_of(evidence: Evidence) -> Compiling | None:
     return find_compiling(evidence.trace)
 
 
-def later_ns(evidence: Evidence) -> Floats:
+def later_steps(evidence: Evidence) -> Ints:
+    """Return the steps after the warm-up that compiled."""
+    found = evidence.figure(compiling_of)
+    if found is None:
+        return NO_STEPS
+    return np.setdiff1d(found.steps, evidence.costs.selection.which.get(WARM_UP, NO_STEPS))
+
+
+def later_ns(evidence: Evidence, *, again: bool = False) -> Floats:
     """Return the time of compilations after the warm-up, by (rank, step that compiled).
 
     A smaller last batch of an epoch, which the figures exclude, often makes functions compile.
+    With `again`, only steps count in which a guard of that rank failed.
     """
     found = evidence.figure(compiling_of)
     if found is None:
         return np.zeros((1, 0))
-    warm_up = evidence.costs.selection.which.get(WARM_UP, NO_STEPS)
-    return found.ns_in(np.setdiff1d(found.steps, warm_up))
+    took_ns = np.where(found.again, found.rank_ns, 0.0) if again else found.rank_ns
+    return np.asarray(took_ns[:, np.isin(found.steps, later_steps(evidence))])
 
 
 def added_ns(case: Case, before_ns: float, after_ns: float) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from profkit.analysis.compiling import Recompiled, find_recompiled
 from profkit.analysis.estimate import Estimate
-from profkit.explain.rules._compiling import added_ns, compiling_of, in_figures, later_ns
+from profkit.explain.evidence import Evidence
+from profkit.explain.rules._compiling import added_ns, in_figures, later_ns, later_steps
 from profkit.explain.rules.base import Case, Cause, all_of, here, is_material, other_side, share_of
 from profkit.text import duration, plural
 from profkit.vocab import Phase
@@ -25,22 +27,22 @@ def find(case: Case) -> Cause | None:
     The rows of the ledger exclude steps that compiled unless they are too many, so that the cost is
     mostly no part of the gap. It is measured, not estimated, so it has no interval.
     """
-    after = case.after.figure(compiling_of)
-    if after is None or not after.recompiled:
+    recompiled = case.after.figure(_recompiled)
+    if not recompiled:
         return None
-    ns = [float(later_ns(each).max(axis=0).sum()) for each in (case.before, case.after)]
+    again_ns = [later_ns(each, again=True) for each in (case.before, case.after)]
+    ns = [float(each.max(axis=0).sum()) for each in again_ns]
     cost_ns = added_ns(case, *ns)
     if not is_material(cost_ns, case.ledger):
         return None
-    steps = int((later_ns(case.after) > 0).any(axis=0).sum())
+    steps = int((again_ns[1] > 0).any(axis=0).sum())
     named = "; ".join(
         f"{each.function or 'a function'} {plural(each.times, 'time')}, because of {each.guard}"
-        for each in after.recompiled[:MOST_NAMED]
+        for each in recompiled[:MOST_NAMED]
     )
     evidence = (
-        f"{here(case.ledger)}{plural(steps, 'step')} after the warm-up compiled, "
-        f"{duration(ns[1])} in all; compiled again: {named}; "
-        f"{duration(ns[0])} in the {other_side(case.ledger)}"
+        f"{here(case.ledger)}{plural(steps, 'step')} after the warm-up compiled functions again, "
+        f"{duration(ns[1])} in all: {named}; {duration(ns[0])} in the {other_side(case.ledger)}"
     )
     is_in_rows = in_figures(case.after)
     return Cause(
@@ -52,3 +54,7 @@ def find(case: Case) -> Cause | None:
         takes=all_of(*EXPLAINS) if is_in_rows else all_of(*EXPLAINS[:1]),
         rows=(Phase.COMPILE.value,) if is_in_rows else (),
     )
+
+
+def _recompiled(evidence: Evidence) -> tuple[Recompiled, ...]:
+    return find_recompiled(evidence.trace, later_steps(evidence))
