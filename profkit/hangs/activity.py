@@ -45,20 +45,23 @@ _MEETINGS = (
     "|new_subgroups.*|split_group|init_device_mesh|_setup_world_group_and_device"
     "|_create_.*_process_group"
 )
+_NO_RUN = r"(?!(.*\.)?(run|wrapper|specialized_dispatch|__call__)$).*"
+"""The functions of a compiler's file without those that run what it has compiled."""
+
 _TABLE = (
     _Known(Doing.COMPILE, r"torch/_dynamo/convert_frame\.py"),
     _Known(Doing.COMPILE, r"torch/__init__\.py", "compile"),
     _Known(Doing.COMPILE, r"torch/_dynamo/eval_frame\.py", "_?optimize|get_compiler_fn"),
     _Known(Doing.COMPILE, r"torch/(_dynamo|_inductor|_functorch)/", "<module>"),
-    _Known(Doing.COMPILE, r"torch/_inductor/(compile_fx|async_compile|graph|scheduler)\.py"),
-    _Known(Doing.COMPILE, r"torch/_inductor/codegen/"),
+    _Known(Doing.COMPILE, r"torch/_inductor/(compile_fx|async_compile|graph|scheduler)\.py", _NO_RUN),
+    _Known(Doing.COMPILE, r"torch/_inductor/codegen/", _NO_RUN),
     _Known(Doing.COMPILE, r"torch/_inductor/codecache\.py", "(?!.*call).*(load|compile).*"),
-    _Known(Doing.COMPILE, r"torch/_dynamo/(symbolic_convert|output_graph)\.py"),
+    _Known(Doing.COMPILE, r"torch/_dynamo/(symbolic_convert|output_graph)\.py", _NO_RUN),
     _Known(Doing.COMPILE, r"torch/utils/cpp_extension\.py"),
     _Known(Doing.COMPILE, r"triton/(compiler/|backends/.*/compiler)"),
     _Known(Doing.COMPILE, r"paddle/jit/dy2static/program_translator\.py",
            ".*(concrete|build|get_).*"),
-    _Known(Doing.COMPILE, r"paddle/jit/sot/(opcode_translator|symbolic)/"),
+    _Known(Doing.COMPILE, r"paddle/jit/sot/(opcode_translator|symbolic)/", _NO_RUN),
     _Known(Doing.COMPILE, r"paddle/utils/cpp_extension/"),
     _Known(Doing.CHECKPOINT, r"torch/serialization\.py", r"(.*\.)?(save|load|_save|_load).*"),
     _Known(Doing.CHECKPOINT, r"torch/distributed/checkpoint/"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from profkit.hangs.activity import Doing, find_activity
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.status import FAILED, FOLDER, Call, Frame, Status, Worker, plain_host
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
@@ -180,6 +181,30 @@ def test_what_compile_does_before_it_compiles_is_compilation(file: str, function
         calls=calls(55, done=True),
     )
     assert verdict_of(own, *waiting(1, 2, 3)).kind is HangClass.COMPILE
+
+
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [
+        ("torch/_inductor/compile_fx.py", "cudagraphify_impl.<locals>.run"),
+        ("torch/_inductor/compile_fx.py", "run"),  # Python 3.10 has no qualified names
+        ("torch/_inductor/compile_fx.py", "fw_compiler_freezing.<locals>.wrapper"),
+        ("torch/_inductor/codegen/multi_kernel.py", "MultiKernelCall.run"),
+        ("torch/_dynamo/output_graph.py", "f.<locals>.specialized_dispatch"),
+        ("paddle/jit/sot/symbolic/compile_cache.py", "FallbackWrapper.__call__"),
+    ],
+)
+def test_a_function_that_runs_compiled_code_compiles_nothing(file: str, function: str) -> None:
+    """They are on the stack of each call, so a replay that blocks is not compilation."""
+    running = (
+        Frame(f"{TORCH}_inductor/cudagraph_trees.py", "CUDAGraphNode.run", 900, "package"),
+        Frame(f"/lib/{file}", function, 2390, "package"),
+        Frame(f"{TORCH}nn/modules/module.py", "Module._call_impl", 1700, "package"),
+        *IN_CODE,
+    )
+    own = rank(0, stack=running, calls=calls(55, done=True))
+    assert find_activity(own).doing is Doing.FORWARD
+    assert verdict_of(own, *waiting(1, 2, 3)).kind is HangClass.NEVER_ENTERED
 
 
 def test_a_barrier_that_only_the_stack_shows_comes_after_all_numbered_calls() -> None:
