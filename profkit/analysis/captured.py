@@ -20,9 +20,6 @@ LEAST_SHARE_OF_CHANGE = 0.25
 
 MOST_NAMED = 3
 
-Steps = tuple[int, int]
-"""The first and the last step of a capture."""
-
 
 @dataclass(frozen=True)
 class Captured:
@@ -30,7 +27,15 @@ class Captured:
 
     first: int
     last: int
+    count: int
     code: CodeView
+
+    @property
+    def words(self) -> str:
+        """Return `steps 41 to 42`, or of several captures `4 captured steps from 41 to 900`."""
+        if self.count > self.last - self.first:
+            return f"steps {self.first:,} to {self.last:,}"
+        return f"{self.count:,} captured steps from {self.first:,} to {self.last:,}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,9 @@ def view_captured(trace: Trace, begin: int = 0, end: int | None = None) -> Captu
     if end is not None:
         steps = steps[steps < end]
     code = view_code(trace.stacks, trace.frames, trace.steps, trace.spans, steps)
-    return Captured(int(steps[0]), int(steps[-1]), code) if code is not None else None
+    if code is None:
+        return None
+    return Captured(int(steps[0]), int(steps[-1]), len(steps), code)
 
 
 def compare_captured(
@@ -79,7 +86,6 @@ def say_line(found: CapturedLines, change: LineChange) -> str:
     """Return a line that changed, with its time in the captured steps before and after."""
     place = change.place.words(found.after.code.folder)
     return (
-        f"{place} {duration(change.base.value)} in steps {found.before.first:,} to "
-        f"{found.before.last:,}, {duration(change.target.value)} in steps "
-        f"{found.after.first:,} to {found.after.last:,}"
+        f"{place} {duration(change.base.value)} in {found.before.words}, "
+        f"{duration(change.target.value)} in {found.after.words}"
     )

@@ -78,6 +78,8 @@ def _captured(found: CapturedLines) -> dict[str, Any]:
     return {
         "steps_before": [found.before.first, found.before.last],
         "steps_after": [found.after.first, found.after.last],
+        "step_count_before": found.before.count,
+        "step_count_after": found.after.count,
         "lines": lines,
     }
 

@@ -35,7 +35,7 @@ def test_a_line_of_any_phase_is_named(
     lengths = {name: each + np.arange(400) % 7 * 1e5 for name, each in lengths.items()}
     lengths[phase][200:] += 12 * MS
     asked: dict[str, float] = {}
-    side = SimpleNamespace(first=190, last=191, code=SimpleNamespace(folder=""))
+    side = SimpleNamespace(words="steps 190 to 191", code=SimpleNamespace(folder=""))
     times = _estimate(3), _estimate(15), _estimate(12)
     line = LineChange(phase, Place("job.py", 7, "read"), *times, is_sure=True)
 

@@ -49,8 +49,8 @@ def say(case: Case, found: CapturedLines, change: LineChange) -> str:
     before, after = in_time(ledger, found.before, found.after)
     place = change.place.words(found.after.code.folder)
     return (
-        f"{place} took {duration(first)} per step in steps {before.first:,} to {before.last:,} "
-        f"and {duration(then)} in steps {after.first:,} to {after.last:,}"
+        f"{place} took {duration(first)} per step in {before.words} "
+        f"and {duration(then)} in {after.words}"
     )
 
 

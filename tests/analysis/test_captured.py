@@ -1,0 +1,72 @@
+"""Lines of captured steps on both sides of a change: which steps count, and how they are named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from profkit.analysis.change_words import say_context
+from profkit.analysis.overview import build_overview
+from profkit.report import as_json
+from profkit.testing.series import Marked, series_trace
+from profkit.trace import Trace
+from profkit.vocab import CAPTURED_STEP, CHANGES
+from tests.analysis.tables import rows_table
+
+MS = 1_000_000
+STEPS, AT = 300, 150
+MAIN, SLOW = 0, 1
+
+
+def _captured_run(
+    folder: Path,
+    steps: Sequence[int],
+    *,
+    marked: Sequence[Marked] = (),
+    more_ms: dict[int, int] | None = None,
+) -> Trace:
+    """Write a run with a line that takes 10 ms, and 30 from a step on; these steps are captured.
+
+    The line takes `more_ms` in some of the steps.
+    """
+    line_ms = np.where(np.arange(STEPS) < AT, 10, 30)
+    for step, more in (more_ms or {}).items():
+        line_ms[step] += more
+    noise = np.random.default_rng(0).standard_normal(STEPS)
+    phases = {"data": 5 * MS + 1e5 * noise, "forward": (40.0 + line_ms) * MS}
+    marks = [Marked(CHANGES, CAPTURED_STEP, step) for step in steps]
+    trace = Trace.open(series_trace(folder / "run", phases, marked=[*marks, *marked]))
+    rows: list[dict[str, Any]] = []
+    for step in trace.steps.select(["step", "start_ns", "end_ns"]).to_pylist():
+        if step["step"] in steps:
+            begin = step["end_ns"] - int(line_ms[step["step"]]) * MS
+            for time_ns in range(step["start_ns"], step["end_ns"], MS):
+                frame = SLOW if time_ns >= begin else MAIN
+                rows.append({"rank": 0, "time_ns": time_ns, "late_ns": 0, "every_ns": MS})
+                rows[-1].update(thread="MainThread", stack=frame)
+    frames = []
+    for frame, parent, name, line in ((MAIN, None, "main", 5), (SLOW, MAIN, "slow", 7)):
+        frames.append({"rank": 0, "id": frame, "parent": parent, "file": "/job/train.py"})
+        frames[-1].update(function=name, line=line, origin="job")
+    trace.__dict__["stacks"] = rows_table("stacks", rows)
+    trace.__dict__["frames"] = rows_table("frames", frames)
+    return trace
+
+
+def test_one_capture_on_each_side_is_named_by_its_steps(tmp_path: Path) -> None:
+    (change,) = build_overview(_captured_run(tmp_path, [41, 42, 158, 159])).changes
+    assert list(say_context(change)) == [
+        "forward: train.py:7 slow 10.0 ms in steps 41 to 42, 30.0 ms in steps 158 to 159"
+    ]
+
+
+def test_several_captures_of_a_side_are_counted(tmp_path: Path) -> None:
+    view = build_overview(_captured_run(tmp_path, [41, 42, 158, 159, 250, 251]))
+    (words,) = say_context(view.changes[0])
+    assert words.endswith("30.0 ms in 4 captured steps from 158 to 251")
+    captured = as_json.overview(view)["changes"][0]["captured"]
+    assert (captured["steps_after"], captured["step_count_after"]) == ([158, 251], 4)
+    assert (captured["steps_before"], captured["step_count_before"]) == ([41, 42], 2)
