@@ -93,6 +93,8 @@ class Worker:
     """The letter in `/proc`; empty if the process is gone."""
     reads: str = ""
     stack: tuple[Frame, ...] = ()
+    exit_code: int | None = None
+    """Negative for a signal; null if it runs, or if the kernel does not say."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from profkit.hangs.activity import Activity, Doing
 from profkit.hangs.evidence import shown_name
 from profkit.hangs.processes import ENDED_STATES, STOPPED
-from profkit.hangs.status import FAILED, RUNNING, Call, Status, own_frame
+from profkit.hangs.status import FAILED, RUNNING, Call, Status, Worker, own_frame
 from profkit.hangs.verdict import HangClass, Level, Verdict
 from profkit.hangs.waits import say_ranks
 from profkit.text import byte_size, duration, safe_text
@@ -159,7 +159,9 @@ def say_rank(verdict: Verdict, rank: int) -> str:
         verb = "stands"
     details = [_place(verdict, rank, ""), *say_thread(status, activity)]
     said = list(filter(None, details))
-    return f"{who} {verb}: {', '.join(said)}{say_workers(status)}" if said else f"{who} {verb}"
+    if not said:
+        return f"{who} {verb}"
+    return f"{who} {verb}: {', '.join(said)}{say_workers(status, activity)}"
 
 
 def say_end_of(verdict: Verdict, rank: int) -> str:
@@ -189,7 +191,7 @@ def _place(verdict: Verdict, rank: int, before: str) -> str:
     return ""
 
 
-def say_end(status: Status, code: int | None) -> str:
+def say_end(status: Status | Worker, code: int | None) -> str:
     """Return how a process ended: its exit code or signal, if somebody saw it."""
     if code is None:
         return f"is dead: its process {status.pid} is gone"
@@ -226,14 +228,17 @@ def say_thread(status: Status, activity: Activity) -> Iterator[str]:
         yield f"{status.system_call} on {safe_text(status.reads)}"
 
 
-def say_workers(status: Status) -> str:
-    """Name the processes of the rank that ended or are stopped."""
+def say_workers(status: Status, activity: Activity) -> str:
+    """Name the processes of the rank that are stopped, that failed, or that its loader lost."""
     words = []
     for number, worker in enumerate(status.workers):
-        if worker.state in ENDED_STATES:
-            words.append(f"its worker {number} ({safe_text(worker.name)}) is dead")
-        elif worker.state in STOPPED:
-            words.append(f"its worker {number} ({safe_text(worker.name)}) is stopped")
+        who = f"its worker {number} ({safe_text(worker.name)})"
+        if worker.state in STOPPED:
+            words.append(f"{who} is stopped")
+        elif worker.state in ENDED_STATES and worker.exit_code:
+            words.append(f"{who} {say_end(worker, worker.exit_code)}")
+        elif worker.state in ENDED_STATES and activity.doing is Doing.DATA:
+            words.append(f"{who} is dead")
     return "".join(f"; {word}" for word in words)
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from multiprocessing import process as multiprocessing_process
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from profkit.hangs.processes import ENDED_STATES
 from profkit.hangs.status import (
     ENDED,
     FAILED,
@@ -30,7 +34,7 @@ from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank
 from profkit.run.job import Job
 from profkit.run.lookout.lookout import LONGEST_END_S, Lookout
-from profkit.run.lookout.stacks import Stacks, native_id
+from profkit.run.lookout.stacks import Stacks, look_at_workers, native_id
 
 LIMIT_S = 1.2
 
@@ -266,3 +270,21 @@ def test_a_forked_rank_looks_at_its_own_thread() -> None:
     if not child:
         os._exit(0 if native_id(threading.get_ident()) == os.getpid() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("is_reaped", [False, True])
+def test_a_worker_that_failed_has_its_exit_code(*, is_reaped: bool) -> None:
+    children: set[Any] = getattr(multiprocessing_process, "_children", set())
+    child = multiprocessing.get_context("fork").Process(target=os._exit, args=(3,))
+    child.start()
+    if is_reaped:
+        child.join()
+        children.add(child)  # as before the job's next look at it
+    else:
+        os.waitid(os.P_PID, child.pid or 0, os.WEXITED | os.WNOWAIT)
+    try:
+        (worker,) = (each for each in look_at_workers() if each.pid == child.pid)
+        assert (worker.state in ENDED_STATES, worker.exit_code) == (True, 3)
+    finally:
+        children.discard(child)
+        child.join()

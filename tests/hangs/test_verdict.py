@@ -97,6 +97,25 @@ def test_one_rank_has_not_entered() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("stack", "code", "words"),
+    [
+        (IN_LOADER, None, "; its worker 0 (Process-1) is dead"),
+        (IN_LOADER, -9, "; its worker 0 (Process-1) was ended by SIGKILL (process 7)"),
+        (IN_CODE, 3, "; its worker 0 (Process-1) ended with exit code 3 (process 7)"),
+        (IN_CODE, None, ""),  # a process that has done its work
+        (IN_LOADER, 0, "; its worker 0 (Process-1) is dead"),
+    ],
+)
+def test_a_process_that_may_have_done_its_work_is_not_named(
+    stack: tuple[Frame, ...], code: int | None, words: str
+) -> None:
+    ended = Worker("Process-1", 7, "Z", exit_code=code)
+    late = rank(3, stack=stack, calls=calls(55, done=True), workers=(ended,))
+    said = say_verdict(verdict_of(*waiting(0, 1, 2), late))
+    assert said.endswith(f"state S (sleeps){words}")
+
+
 def test_a_loader_that_reads_in_a_thread_has_the_line_of_the_thread() -> None:
     package = "/opt/lib/python3.11/site-packages/paddle/io/dataloader/dataloader_iter.py"
     loop = Frame("/home/me/train.py", "main", 30, "job")

@@ -10,7 +10,7 @@ from multiprocessing import process as multiprocessing_process
 from types import FrameType
 
 from profkit.collectors._origins import Origins, cut
-from profkit.hangs.processes import look_at
+from profkit.hangs.processes import find_exit_code, look_at
 from profkit.hangs.status import Frame, Worker
 from profkit.vocab import OWN_CODE
 
@@ -93,8 +93,12 @@ def look_at_workers() -> tuple[Worker, ...]:
     children = getattr(multiprocessing_process, "_children", ())
     workers = []
     for child in list(children)[:MOST_WORKERS]:
-        pid = getattr(child, "_popen", None) and child.pid
+        process = getattr(child, "_popen", None)
+        pid = process and child.pid
         if pid:
-            look = look_at(pid)
-            workers.append(Worker(cut(str(child.name)), pid, look.state, look.reads))
+            look, code = look_at(pid), find_exit_code(pid)
+            if code is None:  # the job has asked for its end already
+                code = getattr(process, "returncode", None)
+            name = cut(str(child.name))
+            workers.append(Worker(name, pid, look.state, look.reads, exit_code=code))
     return tuple(sorted(workers, key=lambda worker: worker.pid))
