@@ -13,6 +13,9 @@ _PACKAGE_FOLDERS = ("/site-packages/", "/dist-packages/")
 _TYPED_IN = ("<stdin>", "<ipython-input-", "<console>")
 """What an interpreter names code that the user has typed."""
 
+_PROMPTS = ("/bin/ipython", "/bin/ipython3")
+"""Scripts whose frame is below all code that the user types."""
+
 _SYSTEMS = ("workloads",)
 """Folders of profkit whose code is what a job runs: its reference systems."""
 
@@ -40,7 +43,7 @@ class Origins:
                 if file.removeprefix(own).startswith(_SYSTEMS):
                     return OWN_CODE
             return ""
-        if any(folder in file for folder in _PACKAGE_FOLDERS):
+        if any(folder in file for folder in _PACKAGE_FOLDERS) or file.endswith(_PROMPTS):
             return PACKAGE_CODE
         return PYTHON_CODE if file.startswith(self._python) else OWN_CODE
 

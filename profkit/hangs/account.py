@@ -153,6 +153,9 @@ def account_of_files(
         state, headline = FINE, f"the job did not stand still: {kind}"
     elif all(status.state != RUNNING for status in statuses) and not verdict.entered:
         state, headline, shown = FINE, "the job did not hang: all of its ranks have ended", None
+    elif all(status.state != RUNNING or status.is_idle for status in statuses):
+        state, headline = FINE, "the job did not hang: it is idle at a prompt"
+        shown = None
     elif is_long and verdict.level is Level.NOTICE:
         state, headline = LONG, f"no step for {stood}, which may be as it should: {kind}"
     elif is_long:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
 from profkit.trace.jsonfile import read_json, replace_json
+from profkit.vocab import OWN_CODE
 
 FOLDER = "status"
 """The folder of status files inside a run."""
@@ -125,6 +126,8 @@ class Status:
     evaluates: bool = False
     loaders_over: bool = False
     """True if the loop has used up all loaders: it is between two epochs, or after the last one."""
+    is_interactive: bool = False
+    """True if the process has a prompt, as a notebook has; known while no step ends."""
     region: str = ""
     """The part outside of training that the loop has reported, such as `checkpoint`."""
     thread_state: str = ""
@@ -155,6 +158,11 @@ class Status:
     @property
     def stood_ns(self) -> int:
         return max(0, self.written_ns - self.moved_ns)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return true if the process is at its prompt: it runs no code of the job."""
+        return self.is_interactive and own_frame(self.stack, OWN_CODE) is None
 
     @property
     def file_name(self) -> str:

@@ -215,6 +215,7 @@ def test_origins() -> None:
     assert origins.of("/work/my-site-packages-tools/train.py") == "job"
     assert origins.of(os.path.realpath(os.__file__)) == "python"
     assert origins.of("<stdin>") == "job"
+    assert origins.of("/x/.venv/bin/ipython") == "package"
     assert origins.of("/x/.venv/lib/python3.11/site-packages/torch/nn.py") == "package"
     assert origins.of(os.__file__) == "python"
     assert origins.of("<frozen importlib._bootstrap>") == "python"

@@ -288,3 +288,23 @@ def test_a_worker_that_failed_has_its_exit_code(*, is_reaped: bool) -> None:
     finally:
         children.discard(child)
         child.join()
+
+
+def test_a_prompt_is_noted_while_the_loop_stands(
+    tmp_path: Path, tracker: Tracker, lookout: Lookout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lookout is not None
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    seen: list[Status] = []
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and len(seen) < 2:
+        time.sleep(LIMIT_S / 50)
+        if list((tmp_path / FOLDER).glob("*.rank.json")) and read(tmp_path).is_interactive:
+            seen.append(read(tmp_path))
+            tracker.recorder.end_step(tracker.recorder.clock(), 4)
+            while time.monotonic() < deadline and not read(tmp_path).steps:
+                time.sleep(LIMIT_S / 50)
+            seen.append(read(tmp_path))
+    standing, moving = seen
+    assert not standing.is_idle  # this test is code of the job
+    assert (moving.steps, moving.is_interactive) == (1, False)

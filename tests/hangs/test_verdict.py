@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from profkit.hangs.account import FINE, HUNG, read_account
 from profkit.hangs.activity import Doing, find_activity
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.status import FAILED, FOLDER, Call, Frame, Status, Worker, plain_host
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
 from profkit.hangs.words import as_json, say_verdict
+from profkit.trace import RunManifest
+from profkit.vocab import RunState
 
 SECOND = 1_000_000_000
 NOW = 1_800_000_000 * SECOND
@@ -550,3 +553,35 @@ def test_a_part_of_all_ranks_is_not_said_to_be_that_of_some(
     verdict = verdict_of(*everybody)
     assert (verdict.kind, verdict.level) == (kind, Level.NOTICE)
     assert verdict_of(*waiting(0, 1), *everybody[2:]).kind is not kind
+
+
+KERNEL = (
+    Frame("/opt/lib/python3.11/selectors.py", "EpollSelector.select", 468, "python"),
+    Frame("/opt/lib/python3.11/site-packages/ipykernel/kernelapp.py", "start", 739, "package"),
+)
+
+
+@pytest.mark.parametrize("stack", [KERNEL, (), (IN_CODE[0], *KERNEL)])
+def test_a_notebook_that_has_nothing_to_do_does_not_hang(
+    tmp_path: Path, stack: tuple[Frame, ...]
+) -> None:
+    """A kernel waits for the next cell in a package's code; a prompt shows no frame at all."""
+    done = calls(55, done=True)
+    own = rank(0, stack=stack, calls=done, idle_s=900.0, stood_s=900.0, is_interactive=True)
+    own = dataclasses.replace(own, world_size=1)
+    verdict = judge(Evidence({0: own}, 1))
+    assert verdict is not None
+    is_idle = IN_CODE[0] not in stack
+    assert verdict.kind is HangClass.OWN_CODE
+    assert verdict.level is (Level.NOTICE if is_idle else Level.ALARM)
+    RunManifest("job", state=RunState.ABORTED).write(tmp_path)
+    (tmp_path / FOLDER).mkdir()
+    own.write(tmp_path / FOLDER)
+    account = read_account(tmp_path)
+    assert account.state == (FINE if is_idle else HUNG)
+    if is_idle:
+        assert account.headline == "the job did not hang: it is idle at a prompt"
+    script = dataclasses.replace(own, is_interactive=False)
+    assert judge(Evidence({0: script}, 1)) == dataclasses.replace(
+        verdict, level=Level.ALARM, evidence=Evidence({0: script}, 1)
+    )
