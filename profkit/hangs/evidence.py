@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from profkit.errors import UnreadableError
 from profkit.hangs.fault_stacks import read_fault_stacks
@@ -136,15 +136,42 @@ def choose_status(statuses: list[Status]) -> Status:
     return max(recent, key=lambda status: (status.steps, bool(status.calls), -status.started_ticks))
 
 
+Places: TypeAlias = Mapping[tuple[str, str], Sequence[tuple[str, int]]]
+"""The container and the rank of each process, by host and process id."""
+
+
+def find_places(ranks: Mapping[int, Status]) -> Places:
+    """Return the ranks by their processes: containers of one host's name may share an id."""
+    places: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for rank, status in ranks.items():
+        key = plain_host(status.host), str(status.pid)
+        places.setdefault(key, []).append((status.pid_space, rank))
+    return places
+
+
+def find_rank(places: Places, host: str, space: str, pid: str) -> int | None:
+    """Return the rank with this process; `None` if no rank has it, or several may have it."""
+    found = []
+    for own, rank in places.get((host, pid), ()):
+        if own == space or not own or not space:
+            found.append(rank)
+    return found[0] if len(found) == 1 else None
+
+
+def read_hosts(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield what `profkit run` saw of processes, with its host and container."""
+    for path in sorted(folder.glob(f"*{HOST_SUFFIX}")):
+        content = read_or_nothing(path)
+        yield path.name.removesuffix(HOST_SUFFIX), str(content.get("pid_space") or ""), content
+
+
 def read_exit_codes(folder: Path, ranks: Mapping[int, Status]) -> dict[int, int]:
     """Return the exit codes that `profkit run` saw on each host."""
-    codes = {}
-    for path in folder.glob(f"*{HOST_SUFFIX}"):
-        own = _dictionary(read_or_nothing(path).get("exit_codes"))
-        host = path.name.removesuffix(HOST_SUFFIX)
-        for rank, status in ranks.items():
-            code = own.get(str(status.pid)) if plain_host(status.host) == host else None
-            if isinstance(code, int) and code:
+    codes, places = {}, find_places(ranks)
+    for host, space, content in read_hosts(folder):
+        for pid, code in _dictionary(content.get("exit_codes")).items():
+            rank = find_rank(places, host, space, pid)
+            if rank is not None and isinstance(code, int) and code:
                 codes[rank] = code
     return codes
 
@@ -153,20 +180,18 @@ def read_states(
     folder: Path, ranks: Mapping[int, Status], exit_codes: Mapping[int, int]
 ) -> dict[int, str]:
     """Return the last states that `profkit run` or another rank saw of these processes."""
-    places = {(plain_host(status.host), str(status.pid)): rank for rank, status in ranks.items()}
+    places = find_places(ranks)
     seen = read_peers(ranks, places)
     ends: dict[int, int] = {}
     were_told = set()
-    for path in sorted(folder.glob(f"*{HOST_SUFFIX}")):
-        content = read_or_nothing(path)
-        host = path.name.removesuffix(HOST_SUFFIX)
+    for host, space, content in read_hosts(folder):
         for pid, state in _dictionary(content.get("states")).items():
-            rank = places.get((host, pid))
+            rank = find_rank(places, host, space, pid)
             if rank is not None:
                 seen[rank] = str(state)
         told_ns = content.get("told_ns")
         for pid, ended_ns in _dictionary(content.get("ended_ns")).items():
-            rank = places.get((host, pid))
+            rank = find_rank(places, host, space, pid)
             if rank is None or not isinstance(ended_ns, int):
                 continue
             if ended_ns < ranks[rank].written_ns - SAME_TIME_NS:
@@ -179,14 +204,12 @@ def read_states(
     return {rank: state for rank, state in first.items() if rank not in were_told}
 
 
-def read_peers(
-    ranks: Mapping[int, Status], places: Mapping[tuple[str, str], int]
-) -> dict[int, str]:
+def read_peers(ranks: Mapping[int, Status], places: Places) -> dict[int, str]:
     """Return the last states of ranks' processes that other ranks saw."""
     seen: dict[int, str] = {}
     for status in sorted(ranks.values(), key=lambda status: status.written_ns):
         for pid, state in status.peers.items():
-            rank = places.get((plain_host(status.host), pid))
+            rank = find_rank(places, plain_host(status.host), status.pid_space, pid)
             if rank is not None and ranks[rank].written_ns < status.written_ns:
                 seen[rank] = str(state)
     return seen
@@ -231,22 +254,24 @@ def read_or_nothing(path: Path) -> dict[str, Any]:
         return {}
 
 
-def read_workers(folder: Path) -> Iterator[tuple[str, Worker]]:
-    """Yield the loader workers that were in one batch for long, with their hosts."""
+def read_workers(folder: Path) -> Iterator[tuple[tuple[str, str], Worker]]:
+    """Yield the loader workers that were in one batch for long, with host and container."""
     for path in sorted(folder.glob(f"*{WORKER_SUFFIX}")):
         try:
             status = Status.read(path)
         except UnreadableError:
             continue
         worker = Worker("", status.pid, status.thread_state, status.reads, status.stack)
-        yield plain_host(status.host), worker
+        yield (plain_host(status.host), status.pid_space), worker
 
 
-def join_workers(status: Status, found: tuple[tuple[str, Worker], ...]) -> tuple[Worker, ...]:
+def join_workers(
+    status: Status, found: tuple[tuple[tuple[str, str], Worker], ...]
+) -> tuple[Worker, ...]:
     """Return the rank's processes, with the stacks that they wrote themselves."""
     stacks = {}
-    for host, worker in found:
-        if host == plain_host(status.host):
+    for where, worker in found:
+        if where == (plain_host(status.host), status.pid_space):
             stacks[worker.pid] = worker
     joined = []
     for worker in status.workers:

@@ -6,8 +6,6 @@ import contextlib
 import os
 import platform
 import select
-import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +15,14 @@ from typing import Any
 from profkit.clock import now_ns, wall_ns
 from profkit.hangs.evidence import HOST_SUFFIX, Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, append_event
-from profkit.hangs.processes import ENDED_STATES, GONE, find_exit_code, is_visible, look_at
+from profkit.hangs.processes import (
+    ENDED_STATES,
+    GONE,
+    find_exit_code,
+    is_visible,
+    look_at,
+    pid_space,
+)
 from profkit.hangs.status import (
     ENDED,
     FOLDER,
@@ -33,11 +38,10 @@ from profkit.hangs.verdict import HangClass, Level, Verdict, judge
 from profkit.hangs.words import as_json, say_level, say_verdict
 from profkit.instrument.guard import guarded
 from profkit.progress import CLEAR_LINE
+from profkit.run.ncclras import keep_ncclras
 from profkit.text import duration
 from profkit.trace.jsonfile import replace_json
 
-NCCLRAS_TIMEOUT_S = 5.0
-MOST_NCCLRAS_BYTES = 1_000_000
 SETTLE_PART = 0.25
 LONGEST_SETTLE_S = 10.0
 """An alarm is raised when its reason has been seen for a part of the limit, or for so long."""
@@ -177,6 +181,7 @@ class HangAlarm:
     def _write_states(self) -> None:
         content = {
             "written_ns": wall_ns(),
+            "pid_space": pid_space(),
             "states": self._states,
             "ended_ns": self._ends,
             "exit_codes": self._exit_codes,
@@ -199,7 +204,7 @@ class HangAlarm:
             elif all(status.state == ENDED for status in evidence.ranks.values()):
                 self._note_move(now, wall)  # the last part was long, and a few steps followed
             return
-        have_ended = all(str(status.pid) in self._ends for status in evidence.ranks.values())
+        have_ended = all(map(self._has_ended, evidence.ranks.values()))
         have_ended |= self._told_ns is not None and bool(self._ends)
         early_ns = max(self._settle_ns, ENDS_APART_NS) + int(2 * self._tick_s * 1e9)
         if left_ns > early_ns or not self._limit_s or have_ended:
@@ -225,6 +230,9 @@ class HangAlarm:
         if key not in self._said and is_stable:
             self._said.append(key)
             self._report(verdict, wall)
+
+    def _has_ended(self, status: Status) -> bool:
+        return str(status.pid) in self._ends and is_visible(status.host, status.pid_space)
 
     def _left_ns(self, status: Status, wall: int) -> int:
         """Return how long until the rank counts as standing still; 0 or less if it does."""
@@ -267,24 +275,11 @@ class HangAlarm:
         if verdict.level is Level.ALARM:
             is_first, self.unresolved = not self.unresolved, say_verdict(verdict)
             if is_first:
-                self._ask_ncclras()
+                keep_ncclras(self._run / FOLDER / f"{self._host}.ncclras.txt")
 
     def _append(self, event: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # on a full disk, verdicts are still printed
             append_event(self._run, self._host, event)
-
-    def _ask_ncclras(self) -> None:
-        """Keep what NCCL's own tool says of the job, if this machine has the tool."""
-        program = shutil.which("ncclras")
-        if program is None:
-            return
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            asked = subprocess.run(
-                [program, "-v"], capture_output=True, timeout=NCCLRAS_TIMEOUT_S, check=False
-            )
-            path = self._run / FOLDER / f"{self._host}.ncclras.txt"
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(asked.stdout[:MOST_NCCLRAS_BYTES])
 
     def _note_move(self, moved_ns: int, wall: int) -> None:
         stood_ns = max(0, moved_ns - (self._since_ns or moved_ns))

@@ -18,10 +18,10 @@ import pytest
 
 from profkit.analysis.views.runs import HUNG_STATE, read_head
 from profkit.hangs.account import FINE, HUNG, LONG, UNKNOWN, read_account, say_standstill
-from profkit.hangs.evidence import HOST_SUFFIX, read_evidence
+from profkit.hangs.evidence import HOST_SUFFIX, WORKER_SUFFIX, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, SUFFIX, is_hung
 from profkit.hangs.processes import find_exit_code, look_at, pid_space
-from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status, plain_host
+from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status, Worker, plain_host
 from profkit.run.hang_alarm import HangAlarm
 from profkit.trace.jsonfile import replace_json
 from profkit.trace.manifest import RunManifest
@@ -537,3 +537,58 @@ def test_an_event_with_anything_in_it_harms_no_reader(run: Path, field: str, val
     assert "\n".join(read_account(run).lines())
     assert say_standstill(run)
     is_hung(run)
+
+
+def of_two_containers(run: Path) -> list[Status]:
+    """Write three ranks of one container, and one of another in which its process id is known."""
+    statuses = [rank(number, pid_space="a") for number in range(3)]
+    statuses.append(late(pid=1000, pid_space="b"))
+    write(run, *statuses)
+    return statuses
+
+
+@pytest.mark.parametrize(("space", "dead"), [("a", [0]), ("b", [3]), ("c", []), (None, [])])
+def test_an_end_is_that_of_the_process_in_its_own_container(
+    run: Path, space: str | None, dead: list[int]
+) -> None:
+    of_two_containers(run)
+    content: dict[str, Any] = {"ended_ns": {"1000": NOW}, "exit_codes": {"1000": -9}}
+    if space is not None:  # profkit of before wrote none
+        content["pid_space"] = space
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+    evidence = read_evidence(run)
+    assert evidence is not None
+    assert [number for number in range(4) if evidence.is_dead(number)] == dead
+    assert exit_codes_of(run) == dict.fromkeys(dead, -9)
+
+
+def test_a_peer_is_seen_in_its_own_container(run: Path) -> None:
+    statuses = of_two_containers(run)
+    write(run, dataclasses.replace(statuses[1], written_ns=NOW + SECOND, peers={"1000": "T"}))
+    evidence = read_evidence(run)
+    assert evidence is not None
+    assert [number for number in range(4) if evidence.is_stopped(number)] == [0]
+
+
+def test_the_stack_of_a_worker_is_that_of_its_own_container(run: Path) -> None:
+    workers = (Worker("Process-1", 7, "S"),)
+    for status in of_two_containers(run):
+        write(run, dataclasses.replace(status, workers=workers))
+    own = rank(0, pid=7, pid_space="b", stack=IN_CODE)
+    replace_json(run / FOLDER / f"gpu01{WORKER_SUFFIX}", own.as_content())
+    evidence = read_evidence(run)
+    assert evidence is not None
+    found = {number: each.workers[0].stack for number, each in evidence.ranks.items()}
+    assert found == {0: (), 1: (), 2: (), 3: IN_CODE}
+
+
+def test_a_rank_of_another_container_has_not_ended(run: Path) -> None:
+    """Its process id is one that ended here, and the job stands still."""
+    host = platform.node()
+    said: list[str] = []
+    ended = rank(0, host=host, pid=1000, state=ENDED, pid_space=pid_space())
+    write(run, ended, late(host=host, pid=1000, pid_space=f"{pid_space()}x"))
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    alarm._ends = {"1000": NOW}
+    judge_now(alarm, run, NOW)
+    assert said

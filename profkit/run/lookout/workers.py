@@ -15,7 +15,7 @@ from typing import Protocol
 
 from profkit.clock import wall_ns
 from profkit.hangs.evidence import WORKER_SUFFIX
-from profkit.hangs.processes import look_at
+from profkit.hangs.processes import look_at, pid_space
 from profkit.hangs.status import FOLDER, SUFFIX, Status, read_limit
 from profkit.instrument.guard import guarded
 from profkit.rank import rank_of
@@ -66,6 +66,7 @@ def _watch(folder: Path, meter: Meter) -> None:
             rank.world_size if rank else 1,
             platform.node(),
             os.getpid(),
+            pid_space=pid_space(),
             written_ns=wall_ns(),
             thread_state=look.state,
             system_call=look.system_call,
