@@ -1,4 +1,4 @@
-"""Keeps what NCCL's own tool says of a job that stands still, if this machine has the tool."""
+"""Keeps the report of NCCL's own tool on a job that stands still."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_BYTES = 1_000_000
 
 
 def keep_ncclras(path: Path) -> None:
-    """Write the tool's report into this file."""
+    """Write the tool's report into this file, if this machine has the tool."""
     program = shutil.which("ncclras")
     if program is None:
         return
