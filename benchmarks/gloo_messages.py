@@ -23,7 +23,9 @@ class Together:
         self.works = works
 
     def wait(self) -> bool:
-        return all([work.wait() for work in self.works])
+        for work in self.works:
+            work.wait()
+        return True
 
 
 def wait_for_all_messages() -> None:
