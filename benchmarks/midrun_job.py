@@ -156,6 +156,7 @@ def delayed_hook(plan: Plan, bucket: Any) -> torch.futures.Future[torch.Tensor]:
 
 delayed_hook.__annotations__.clear()  # DDP takes types there, and these are strings
 
+
 def spin() -> None:
     count = 0
     while True:

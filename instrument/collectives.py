@@ -124,14 +124,26 @@ class CallLog:
             if waited:
                 recorder.keep_inner(_ALLREDUCE, sent.op, sent.start_ns, now)
         elif device is not None:
-            device.hold_collective(row, sent.mark, device.mark(), self.append)
+            has_own_end = sent.is_sync or not sent.ends_with_wait
+            end = device.mark()
+            device.hold_collective(row, sent.mark, end, self.append, has_own_end=has_own_end)
 
     def end_wait(self, sent: Sent, start_ns: int) -> None:
         """Record that this thread has waited since `start_ns`, which may be the call's own end."""
         if sent.ends_with_wait:
-            self.end(sent, waited=sent.is_sync)
-        if not sent.is_sync:
+            for each in (sent, *sent.together):
+                self.end(each, waited=sent.is_sync)
+        waits_on_host = sent.group.blocks or self.recorder.device is None
+        if waits_on_host and not sent.is_sync:
             self.recorder.keep_inner(_ALLREDUCE, sent.op, start_ns, self.clock())
+
+
+    def forget(self, sent: Sent) -> None:
+        """Leave out a call whose handle is gone: nobody can wait for it any more."""
+        for each in (sent, *sent.together):
+            if not each.is_over:
+                each.is_over = True
+                self.recorder.drop_marks(each.mark)
 
 
 def following(numbers: Iterator[int]) -> int:

@@ -22,6 +22,8 @@ class Group(NamedTuple):
     """The other rank, if the group is the two ranks of a message."""
     dimension: str | None = None
     """The dimension of the job's device mesh that the group connects, if it is known."""
+    has_futures: bool = True
+    """True if a handle's future exists, and asking for it changes nothing for the job."""
 
 
 @dataclass(eq=False, slots=True)
@@ -45,6 +47,10 @@ class Sent:
     """Where its result will be, if the job may wait for that instead of a handle."""
     module: str | None = None
     microbatch: int | None = None
+    has_future: bool = True
+    """True if its handle has a future on each backend that has any."""
+    together: tuple[Sent, ...] = ()
+    """The others that the same handle is for."""
 
 
 class Here(threading.local):

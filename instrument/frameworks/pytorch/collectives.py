@@ -19,7 +19,7 @@ from profkit.instrument.collectives import HERE, CallLog
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.libraries import note_libraries
 from profkit.instrument.frameworks.pytorch.observed_group import size_of
-from profkit.instrument.guard import report_failure
+from profkit.instrument.guard import guarded, report_failure
 from profkit.instrument.sent import Group, Sent
 from profkit.vocab import Phase
 
@@ -28,16 +28,32 @@ _ALLREDUCE: Final = Phase.ALLREDUCE.value
 BLOCKING = frozenset({"gloo", "mpi"})
 """Backends whose collectives have ended when the host has waited for them."""
 
+WITH_FUTURES = BLOCKING | {"nccl"}
+"""Backends whose handles can be asked for a future.
+
+To get one from torch 2.15's own NCCL backend makes the job's stream wait for the collective.
+"""
+
+SAME_LIBRARY: Final[Mapping[str, str]] = {
+    "nccl2": "nccl",
+    "nccl-lazy": "nccl",
+    "nccl-legacy": "nccl",
+}
+"""Backends that are others' for the same library, with the name that rows have for it."""
+
 
 class Operation(NamedTuple):
     """An operation of process groups: its name in rows, and the tensors that are its message.
 
-    With `is_part`, these tensors are one rank's part of the whole message.
+    With `is_part`, these tensors are one rank's part of the whole message. Without `has_future`,
+    the handle's future may be null: NCCL sends parts of different sizes as several operations,
+    and to ask the future that it does not have ends the process.
     """
 
     op: str
     in_outputs: bool = False
     is_part: bool = False
+    has_future: bool = True
 
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
@@ -45,11 +61,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "ALLREDUCE_COALESCED": Operation("all_reduce"),
     "BROADCAST": Operation("broadcast"),
     "REDUCE": Operation("reduce"),
-    "ALLGATHER": Operation("all_gather", in_outputs=True),
+    "ALLGATHER": Operation("all_gather", in_outputs=True, has_future=False),
     "ALLGATHER_BASE": Operation("all_gather", in_outputs=True),
     "ALLGATHER_COALESCED": Operation("all_gather", in_outputs=True),
     "ALLGATHER_INTO_TENSOR_COALESCED": Operation("all_gather", in_outputs=True),
-    "REDUCE_SCATTER": Operation("reduce_scatter"),
+    "REDUCE_SCATTER": Operation("reduce_scatter", has_future=False),
     "REDUCE_SCATTER_BASE": Operation("reduce_scatter"),
     "REDUCE_SCATTER_TENSOR_COALESCED": Operation("reduce_scatter"),
     "ALLTOALL": Operation("all_to_all"),
@@ -99,7 +115,11 @@ class Watched:
         found = self._groups.get(key)
         if found is None:
             group, backend = self._group, self._backends.get(device, self._group.backend)
-            group = group._replace(backend=backend, blocks=backend in BLOCKING)
+            group = group._replace(
+                backend=SAME_LIBRARY.get(backend, backend),
+                blocks=backend in BLOCKING,
+                has_futures=backend in WITH_FUTURES,
+            )
             group = group._replace(dimension=LAYOUT.dimensions.get(group.name) or None)
             if is_message:
                 group = self._pair(group, op, root)
@@ -169,7 +189,7 @@ class GroupCalls:
         if operation.is_part:
             size *= group.size
         sent = self.log.begin(group, op, (size, name))
-        sent.module = HERE.module
+        sent.module, sent.has_future = HERE.module, operation.has_future
         if self.microbatches and op in ("send", "recv"):
             sent.microbatch = self.microbatches.pop(tensors[0].data_ptr(), None)
         return sent
@@ -206,23 +226,35 @@ class GroupCalls:
         if sent.is_sync:
             handles[id(work)] = work, sent
         else:
-            _remember(handles, work, sent)
+            self._remember(work, sent)
         HERE.work = work
+
+    def end_together(self, sent: Sequence[Sent], work: Any) -> None:
+        """Record operations with one handle when the job has waited for it.
+
+        Nobody may ask for its future, which NCCL does not make here.
+        """
+        first, *others = sent
+        first.together = tuple(others)
+        self._await(first, work)
 
     def follow(self, sent: Sent, work: Any) -> None:
         """Record an operation when its result is there, or else when the job has waited for it."""
         log, kind, future = self.log, (sent.group.backend, sent.op), None
-        if kind not in self._silent:
+        may_ask = sent.group.has_futures and (sent.has_future or sent.group.blocks)
+        if may_ask and kind not in self._silent:
             try:
                 future = work.get_future()
             except RuntimeError:  # gloo has none for messages and some collectives
                 self._silent.add(kind)
         if future is None:
-            if not sent.is_sync:
+            if sent.is_sync:
+                log.forget(sent)
+            else:
                 self._await(sent, work)
             return
         if sent.group.blocks:
-            _remember(log.handles, work, sent)
+            self._remember(work, sent)
 
         def end(_: Any, held: Any = work) -> None:
             # `held` keeps the handle, by which `Work.wait` finds the operation. A thread of the
@@ -236,11 +268,15 @@ class GroupCalls:
 
         future.add_done_callback(end)
 
+    def _remember(self, work: Any, sent: Sent) -> None:
+        """Find an operation by its handle, as long as the job or a callback keeps that."""
+        key, log = id(work), self.log
 
-def _remember(handles: dict[int, tuple[Any, Sent]], work: Any, sent: Sent) -> None:
-    """Find an operation by its handle, as long as the job or a callback keeps that."""
-    key = id(work)
-    handles[key] = weakref.ref(work, lambda _: handles.pop(key, None)), sent
+        def forget(_: Any) -> None:
+            if log.handles.pop(key, None) is not None:
+                log.forget(sent)
+
+        log.handles[key] = weakref.ref(work, guarded("collective forgotten", forget, None)), sent
 
 
 def describe_group(real: Any) -> Watched | None:

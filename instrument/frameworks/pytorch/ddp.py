@@ -111,8 +111,10 @@ class Exchanges:
         real = kwargs["process_group"] if "process_group" in kwargs else args[_GROUP_ARGUMENT]
         backends = _backends(real)
         if not OBSERVED_BACKENDS.issuperset(backends.values()):
-            names = ", ".join(sorted(set(backends.values())))
-            self.say_unmeasured(f"gradient exchange over {names or 'an unknown backend'}")
+            names = ", ".join(sorted(set(backends.values()))) or "an unknown backend"
+            if "nccl2" in backends.values():
+                names += " (TORCH_DIST_USE_NCCL2=0 selects a backend whose exchange is timed)"
+            self.say_unmeasured(f"gradient exchange over {names}")
             return None
         parameters = kwargs["params"] if "params" in kwargs else args[0]
         backend = backends[parameters[0].device.type]
