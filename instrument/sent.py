@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from profkit.instrument.rows import Event
+
+_RANKS = re.compile(r"@[0-9a-f]{8}")
+
+
+def name_communicator(name: str, members: Sequence[int], world_size: int) -> str:
+    """Return the name of a group and its ranks, unless all ranks of the job are in it.
+
+    A framework may give one name to all groups of a dimension, or use a name again for a group of
+    other ranks. Their collectives are not those of one communicator.
+    """
+    if len(members) >= world_size:
+        return name
+    return f"{name}@{zlib.crc32(repr(tuple(members)).encode()):08x}"
+
+
+def name_group(communicator: str) -> str:
+    """Return the framework's name of a communicator's group."""
+    return _RANKS.sub("", communicator, count=1)
 
 
 class Group(NamedTuple):
     """The ranks that take part. With `blocks`, a call returns only with its result."""
 
     name: str
+    """The communicator's, as `name_communicator` makes it."""
     size: int
     backend: str
     blocks: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,16 +16,19 @@ from profkit.instrument.device import DeviceTimer
 from profkit.instrument.guard import Patches
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import CollectiveRow
-from profkit.instrument.sent import Group
+from profkit.instrument.sent import Group, name_group
 from profkit.testing import FakeClock, FakeDevice
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from profkit.instrument.frameworks.pytorch.collectives import (  # torch
-    OPERATIONS,
     GroupCalls,
     Watched,
+    describe_group,
 )
+from profkit.instrument.frameworks.pytorch.operations import OPERATIONS  # torch
 from profkit.instrument.frameworks.pytorch.waits import hook_coalescing, hook_waits  # torch
 
 
@@ -102,7 +106,9 @@ def test_messages_that_begin_together_end_when_their_handle_was_waited_for(
 
 
 @pytest.mark.parametrize("name", ["ALLGATHER", "REDUCE_SCATTER"])
-def test_parts_of_different_sizes_have_no_future(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_different_sizes_have_no_future(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rank = open_rank("nccl", monkeypatch)
     work = rank.new_handle()
     rank.send(name, work)
@@ -146,3 +152,45 @@ def test_handles_that_nobody_waits_for_leave_no_events_behind(
     assert rank.rows() == []
     entered = [each for each in rank.calls.log.entered() if not each.done]
     assert len(entered) <= 1
+
+
+def described(name: str, ranks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Return a group of these ranks in a job of four, as the first of its ranks describes it."""
+    distributed: Any = torch.distributed
+    monkeypatch.setattr(distributed, "get_process_group_ranks", lambda group: list(ranks))
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 4)
+    group = SimpleNamespace(
+        group_name=name,
+        rank=lambda: 0,
+        size=lambda: len(ranks),
+        _device_types=[torch.device("cpu")],
+        _get_backend=lambda device: SimpleNamespace(name=lambda: "GLOO"),
+    )
+    watched = describe_group(group)
+    assert watched is not None
+    return watched
+
+
+def test_groups_of_one_name_with_other_ranks_are_other_communicators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sink = MemorySink()
+    append = sink.appender("collectives")
+    log = CallLog(Recorder(sink), append, defaultdict(itertools.count))
+    for ranks in [(0, 1), (2, 3), (0, 1)]:
+        group = described("1", ranks, monkeypatch).group("cpu", "all_reduce", -1)
+        log.end(log.begin(group, "all_reduce", (8, "float32")), waited=True)
+    rows = [CollectiveRow(*row) for row in sink.rows["collectives"]]
+    first, second, third = ((row.communicator, row.sequence) for row in rows)
+    assert first[0] != second[0]
+    assert second[1] == 0
+    assert third == (first[0], 1)
+    assert {entered.group for entered in log.entered()} == {"1"}
+    message = described("1", (2, 3), monkeypatch).group("cpu", "send", 1)
+    assert name_group(message.name) == "1:0>1"
+
+
+def test_the_communicator_of_all_ranks_has_the_frameworks_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert described("0", (0, 1, 2, 3), monkeypatch).group("cpu", "barrier", -1).name == "0"

@@ -11,7 +11,7 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
@@ -19,71 +19,17 @@ from profkit.instrument.collectives import HERE, CallLog
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.libraries import note_libraries
 from profkit.instrument.frameworks.pytorch.observed_group import size_of
+from profkit.instrument.frameworks.pytorch.operations import (
+    BLOCKING,
+    SAME_LIBRARY,
+    WITH_FUTURES,
+    Operation,
+)
 from profkit.instrument.guard import guarded, report_failure
-from profkit.instrument.sent import Group, Sent
+from profkit.instrument.sent import Group, Sent, name_communicator, name_group
 from profkit.vocab import Phase
 
 _ALLREDUCE: Final = Phase.ALLREDUCE.value
-
-BLOCKING = frozenset({"gloo", "mpi"})
-"""Backends whose collectives have ended when the host has waited for them."""
-
-WITH_FUTURES = BLOCKING | {"nccl"}
-"""Backends whose handles can be asked for a future.
-
-To get one from torch 2.15's own NCCL backend makes the job's stream wait for the collective.
-"""
-
-SAME_LIBRARY: Final[Mapping[str, str]] = {
-    "nccl2": "nccl",
-    "nccl-lazy": "nccl",
-    "nccl-legacy": "nccl",
-}
-"""Backends that are others' for the same library, with the name that rows have for it."""
-
-
-class Operation(NamedTuple):
-    """An operation of process groups: its name in rows, and the tensors that are its message.
-
-    With `is_part`, these tensors are one rank's part of the whole message. Without `has_future`,
-    the handle's future may be null: NCCL sends parts of different sizes as several operations,
-    and to ask the future that it does not have ends the process.
-    """
-
-    op: str
-    in_outputs: bool = False
-    is_part: bool = False
-    has_future: bool = True
-
-
-OPERATIONS: Final[Mapping[str, Operation]] = {
-    "ALLREDUCE": Operation("all_reduce"),
-    "ALLREDUCE_COALESCED": Operation("all_reduce"),
-    "BROADCAST": Operation("broadcast"),
-    "REDUCE": Operation("reduce"),
-    "ALLGATHER": Operation("all_gather", in_outputs=True, has_future=False),
-    "ALLGATHER_BASE": Operation("all_gather", in_outputs=True),
-    "ALLGATHER_COALESCED": Operation("all_gather", in_outputs=True),
-    "ALLGATHER_INTO_TENSOR_COALESCED": Operation("all_gather", in_outputs=True),
-    "REDUCE_SCATTER": Operation("reduce_scatter", has_future=False),
-    "REDUCE_SCATTER_BASE": Operation("reduce_scatter"),
-    "REDUCE_SCATTER_TENSOR_COALESCED": Operation("reduce_scatter"),
-    "ALLTOALL": Operation("all_to_all"),
-    "ALLTOALL_BASE": Operation("all_to_all"),
-    "GATHER": Operation("gather", is_part=True),
-    "SCATTER": Operation("scatter", in_outputs=True, is_part=True),
-    "BARRIER": Operation("barrier"),
-    "SEND": Operation("send"),
-    "RECV": Operation("recv", in_outputs=True),
-}
-"""The operations that make rows, by their names in `HookOpName`."""
-
-NOT_RECORDED: Final[Mapping[str, str]] = {
-    "SPLIT": "makes a group and sends no message of the job",
-    "NEW_WINDOW": "registers memory for one-sided access and sends nothing",
-    "UNKNOWN": "an operation without a name",
-}
-"""The other operations, with the reason."""
 
 HOOK_ID: Final = 0x70726F66
 """The number of our hooks among those of a group; one that another tool has would replace them."""
@@ -120,7 +66,8 @@ class Watched:
                 blocks=backend in BLOCKING,
                 has_futures=backend in WITH_FUTURES,
             )
-            group = group._replace(dimension=LAYOUT.dimensions.get(group.name) or None)
+            dimension = LAYOUT.dimensions.get(name_group(group.name))
+            group = group._replace(dimension=dimension or None)
             if is_message:
                 group = self._pair(group, op, root)
             found = self._groups[key] = group
@@ -289,13 +236,28 @@ def describe_group(real: Any) -> Watched | None:
     for device in real._device_types:  # noqa: SLF001  # torch has no public name for it
         with contextlib.suppress(RuntimeError):  # a device that this machine lacks
             backends[device.type] = real._get_backend(device).name().lower()  # noqa: SLF001
-    try:
-        members = tuple(torch.distributed.get_process_group_ranks(real))
-    except (KeyError, RuntimeError, ValueError):
+    members = ranks_of(real)
+    if not members:
         return None  # a group that torch did not make itself, which it knows nothing of
-    name = str(getattr(real, "group_name", "") or "default")
+    name = communicator_of(real, members)
     backend = next(iter(backends.values()), "")
     if "cuda" in backends and torch.cuda.is_available():  # what has no tensors, as a barrier
         backend = backends["cuda"]
     group = Group(name, real.size(), backend, blocks=backend in BLOCKING, members=members)
     return Watched(group, rank, backends)
+
+
+def ranks_of(real: Any) -> tuple[int, ...]:
+    """Return the ranks of a process group; none of a group that torch did not make itself."""
+    try:
+        return tuple(torch.distributed.get_process_group_ranks(real))
+    except (KeyError, RuntimeError, ValueError):
+        return ()
+
+
+def communicator_of(real: Any, members: Sequence[int]) -> str:
+    """Return the name that rows have for the communicator of a process group."""
+    name = str(getattr(real, "group_name", "") or "default")
+    if not members:
+        return name
+    return name_communicator(name, members, torch.distributed.get_world_size())

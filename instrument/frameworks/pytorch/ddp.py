@@ -21,11 +21,13 @@ import torch
 from profkit.instrument.buckets import COMPLETES_WHEN_DONE, Bucket, BucketLog
 from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.base import Books, note_unmeasured
+from profkit.instrument.frameworks.pytorch.collectives import communicator_of, ranks_of
 from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.observed_group import ObservedGroup, size_of
 from profkit.instrument.frameworks.shared import call_first
 from profkit.instrument.guard import Patches, guarded, report_failure
+from profkit.instrument.sent import name_group
 
 Hook = Callable[[Any, Any], Any]
 
@@ -120,7 +122,7 @@ class Exchanges:
         backend = backends[parameters[0].device.type]
         recorder, collectives = self._books.recorder, self._books.collectives
         # Modules that share a communicator number its collectives together.
-        name = str(getattr(real, "group_name", "") or "default")
+        name = communicator_of(real, ranks_of(real))
         sequence = self._sequences[name]
         log = BucketLog(
             recorder,
@@ -131,7 +133,7 @@ class Exchanges:
             sequence=sequence,
             clock=recorder.clock,
             unmeasured=self.say_unmeasured,
-            dimension=LAYOUT.dimensions.get(name) or None,
+            dimension=LAYOUT.dimensions.get(name_group(name)) or None,
         )
         follows = backend in COMPLETES_WHEN_DONE or not has_one_queue()
         if not follows:
