@@ -115,13 +115,13 @@ class ChangeCapture:
         step = captures.step()[0]
         if step < first or not inside.is_recording():
             return
-        is_full = self._samples >= ENOUGH_SAMPLES or step >= first + MOST_STEPS
-        if step >= first + STEPS and is_full:
-            self._first = None
-            self._ask_for_kernels(captures, step)
-            return
         now = self._clock()
         if step not in self._marked:  # this sample was due in the step before
+            is_full = self._samples >= ENOUGH_SAMPLES or step >= first + MOST_STEPS
+            if step >= first + STEPS and is_full:
+                self._first = None
+                self._ask_for_kernels(captures, step)
+                return
             self._marked.add(step)
             captures.mark(step)
             return

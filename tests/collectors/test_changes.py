@@ -150,6 +150,19 @@ def test_short_steps_take_more_steps_and_not_too_many(tmp_path: Path) -> None:
     assert len(loop.marked) == MOST_STEPS
 
 
+def test_each_step_of_a_capture_is_sampled_to_its_end(tmp_path: Path) -> None:
+    """Of a step whose end is missing, the lines at its beginning would seem to take longer."""
+    loop = Loop(tmp_path)
+    loop.requests.ask()
+    loop.read()
+    per_step = ENOUGH_SAMPLES // STEPS - 4
+    for _ in range(2 * STEPS):
+        loop.step += 1
+        loop.read(per_step)
+    assert len(loop.marked) == STEPS + 1
+    assert len(loop.stacks) == len(loop.marked) * (per_step - 1)
+
+
 def test_steps_without_recording_are_not_captured(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
     loop.requests.ask()
