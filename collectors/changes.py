@@ -45,10 +45,13 @@ class ChangeCapture:
         self._random = random.Random()  # the job's own generator must not move
         self._inside: Inside | None = None
         self._frames = FrameTable(lambda row: None)
-        self._seen = self._done = self._due_ns = 0
+        self._seen = self._done = self._due_ns = self._begun_ns = 0
         self._first: int | None = None
         """The first step of the capture that goes on."""
         self._marked: set[int] = set()
+        self._missed = -1
+        """A step that had begun before it was seen."""
+        self._wait_s = 0.0
         self._samples = 0
         self._with_kernels = self._has_reference = False
         self._told = -1
@@ -73,9 +76,9 @@ class ChangeCapture:
         inside = self._inside
         if self._first is None or inside is None or inside.captures is None:
             return LOOK_EVERY_S
-        wait_s = self._gap_s(inside.captures) * self._random.uniform(0.5, 1.5)
-        self._due_ns = self._clock() + int(wait_s * 1e9)
-        return wait_s
+        self._wait_s = self._gap_s(inside.captures) * self._random.uniform(0.5, 1.5)
+        self._due_ns = self._clock() + int(self._wait_s * 1e9)
+        return self._wait_s
 
     def read(self) -> Iterator[Reading]:
         """Look for a request, or store a sample of the capture that goes on."""
@@ -109,11 +112,12 @@ class ChangeCapture:
             self._ask_for_kernels(captures, step)
             return
         self._first, self._samples, self._due_ns = step + 1, 0, 0
+        self._begun_ns, self._wait_s, self._missed = self._clock(), 0.0, -1
         self._marked.clear()
 
     def _sample(self, inside: Inside, captures: Captures, first: int) -> None:
         step = captures.step()[0]
-        if step < first or not inside.is_recording():
+        if step < first or step == self._missed or not inside.is_recording():
             return
         now = self._clock()
         if step not in self._marked:  # this sample was due in the step before
@@ -121,6 +125,10 @@ class ChangeCapture:
             if step >= first + STEPS and is_full:
                 self._first = None
                 self._ask_for_kernels(captures, step)
+                return
+            self._begun_ns = now
+            if self._wait_s > 2 * LONGEST_GAP_S:  # the step before hung for a while
+                self._missed = step
                 return
             self._marked.add(step)
             captures.mark(step)
@@ -138,9 +146,11 @@ class ChangeCapture:
             captures.kernels_from(step + KERNELS_AFTER)
 
     def _gap_s(self, captures: Captures) -> float:
-        """Return the mean time between two samples."""
+        """Return the mean time between two samples; in a step that hangs it grows."""
         step_s = captures.step()[1] / 1e9
-        return min(LONGEST_GAP_S, max(SHORTEST_GAP_S, step_s / SAMPLES_PER_STEP))
+        gap_s = min(LONGEST_GAP_S, max(SHORTEST_GAP_S, step_s / SAMPLES_PER_STEP))
+        longer_s = (self._clock() - self._begun_ns) / 1e9 - step_s
+        return max(gap_s, min(LOOK_EVERY_S, longer_s / SAMPLES_PER_STEP))
 
 
 COLLECTOR = ChangeCapture()

@@ -47,6 +47,7 @@ from tests.instrument.test_run_command import PROFKIT_RUN
 MS = 1_000_000
 JOB = Path(__file__).parent / "jobs" / "slower.py"
 PATIENCE_S = 300
+MINUTE_S = 60.0
 
 
 class Loop:
@@ -161,6 +162,43 @@ def test_each_step_of_a_capture_is_sampled_to_its_end(tmp_path: Path) -> None:
         loop.read(per_step)
     assert len(loop.marked) == STEPS + 1
     assert len(loop.stacks) == len(loop.marked) * (per_step - 1)
+
+
+def test_a_step_that_never_ends_is_sampled_ever_more_rarely(tmp_path: Path) -> None:
+    """A job that becomes slower may hang soon after; hours of dense samples fill a disk."""
+    loop = Loop(tmp_path)
+    now_ns = [0]
+    loop.collector._clock = lambda: now_ns[0]
+    loop.requests.ask()
+    loop.read()
+    loop.step += 1
+    usual: list[float] = []
+    while now_ns[0] < MINUTE_S * 1e9:
+        list(loop.collector.read())
+        waited_s = loop.collector.wait_s()
+        assert waited_s <= 2 * LOOK_EVERY_S  # a step that begins must not be missed
+        if now_ns[0] < loop.step_ns:
+            usual.append(waited_s)
+        now_ns[0] += int(waited_s * 1e9)
+    assert len(usual) == pytest.approx(loop.step_ns / 1e9 / SHORTEST_GAP_S, rel=0.3)
+    assert len(loop.stacks) < 1_000
+    weight_s = sum(row[2] for row in loop.stacks) / 1e9
+    assert weight_s == pytest.approx(MINUTE_S, rel=0.05)
+
+
+def test_a_step_whose_beginning_was_missed_is_not_captured(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    now_ns = [0]
+    loop.collector._clock = lambda: now_ns[0]
+    loop.requests.ask()
+    loop.read()
+    for lasted_s in (MINUTE_S, 0.02, 0.02, 0.02, 0.02):  # the first is the step of the request
+        ends_ns = now_ns[0] + int(lasted_s * 1e9)
+        while now_ns[0] < ends_ns:
+            loop.read()
+            now_ns[0] += int(loop.collector.wait_s() * 1e9)
+        loop.step, loop.step_ns = loop.step + 1, int(lasted_s * 1e9)
+    assert loop.marked == [102, 103]
 
 
 def test_steps_without_recording_are_not_captured(tmp_path: Path) -> None:
