@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.analysis.compiling import compiled_steps
 from profkit.analysis.estimate import Ints
 from profkit.analysis.kernels.windows import marked_steps
 from profkit.analysis.line_changes import LineChange, compare_lines
+from profkit.analysis.selection import CAPTURED, NO_STEPS, Selection
+from profkit.analysis.slowed import unlike_steps
 from profkit.analysis.stacks import CodeView, view_code
 from profkit.text import duration
 from profkit.trace import Trace
@@ -52,12 +55,18 @@ def captured_steps(trace: Trace) -> Ints:
     return marked_steps(trace.samples, CHANGES, CAPTURED_STEP)
 
 
-def view_captured(trace: Trace, begin: int = 0, end: int | None = None) -> Captured | None:
-    """Return the captured steps from `begin` to before `end`; `None` if they hold no lines."""
-    steps = np.intersect1d(captured_steps(trace), trace.steps["step"].to_numpy())
-    steps = steps[steps >= begin]
-    if end is not None:
-        steps = steps[steps < end]
+def comparable_steps(trace: Trace, selection: Selection) -> Ints:
+    """Return the captured steps that nothing but the capture made longer."""
+    steps = selection.which.get(CAPTURED, NO_STEPS)
+    steps = np.setdiff1d(steps, unlike_steps(trace.samples))
+    compiled = compiled_steps(trace.steps, trace.samples)
+    if np.isin(compiled, selection.steps).any():  # that is how the job runs
+        return steps
+    return np.setdiff1d(steps, compiled)
+
+
+def view_captured(trace: Trace, steps: Ints) -> Captured | None:
+    """Return the lines of captured steps; `None` if they hold none."""
     code = view_code(trace.stacks, trace.frames, trace.steps, trace.spans, steps)
     if code is None:
         return None

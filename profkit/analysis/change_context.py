@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.captured import captured_steps, compare_captured, view_captured
+from profkit.analysis.captured import comparable_steps, compare_captured, view_captured
 from profkit.analysis.columns import readings_of
 from profkit.analysis.machine_state import MachineState, read_machine_state
 from profkit.analysis.run_change import ChangeKind, ClockChange, MachineChange, RunChange
@@ -33,21 +33,24 @@ LEAST_SHARE_OF_CHANGE = 0.4
 
 def explained_changes(trace: Trace, selection: Selection) -> tuple[RunChange, ...]:
     """Return the changes of a run's steady steps, with what was recorded around them."""
-    return add_context(trace, find_changes(trace, including_batches(selection)))
+    return add_context(trace, find_changes(trace, including_batches(selection)), selection)
 
 
-def add_context(trace: Trace, changes: Sequence[RunChange]) -> tuple[RunChange, ...]:
+def add_context(
+    trace: Trace, changes: Sequence[RunChange], selection: Selection
+) -> tuple[RunChange, ...]:
     """Return the changes with what explains them, as far as the run recorded it."""
-    found = []
+    if not changes:
+        return ()
+    captured, found = comparable_steps(trace, selection), []
     for change in changes:
         if change.kind is ChangeKind.PERIODIC:  # its slow steps are between the others
             found.append(change)
             continue
-        lines = None
-        if len(captured_steps(trace)):
-            before = view_captured(trace, change.before_steps[0], change.first_step)
-            after = view_captured(trace, change.first_step, change.after_steps[1] + 1)
-            lines = compare_captured(before, after, dict(change.phases))
+        begin, at, end = change.before_steps[0], change.first_step, change.after_steps[1]
+        before = view_captured(trace, captured[(captured >= begin) & (captured < at)])
+        after = view_captured(trace, captured[(captured >= at) & (captured <= end)])
+        lines = compare_captured(before, after, dict(change.phases))
         machine, clock = _machine_change(trace, change), _clock_change(trace, change)
         found.append(dataclasses.replace(change, captured=lines, machine=machine, clock=clock))
     return tuple(found)

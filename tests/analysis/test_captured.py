@@ -7,13 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from profkit.analysis.change_words import say_context
 from profkit.analysis.overview import build_overview
+from profkit.analysis.run_halves import cut_at
+from profkit.explain.explained import explain
 from profkit.report import as_json
-from profkit.testing.series import Marked, series_trace
+from profkit.testing.series import Compiled, Marked, series_trace
 from profkit.trace import Trace
-from profkit.vocab import CAPTURED_STEP, CHANGES
+from profkit.vocab import (
+    CAPTURED_STEP,
+    CHANGES,
+    COMPILED,
+    EXPERIMENT,
+    EXPERIMENT_SETTLES,
+    EXPERIMENTS,
+    KERNELS,
+    WINDOW_STEP,
+)
 from tests.analysis.tables import rows_table
 
 MS = 1_000_000
@@ -26,6 +38,7 @@ def _captured_run(
     steps: Sequence[int],
     *,
     marked: Sequence[Marked] = (),
+    compiled: Sequence[Compiled] = (),
     more_ms: dict[int, int] | None = None,
 ) -> Trace:
     """Write a run with a line that takes 10 ms, and 30 from a step on; these steps are captured.
@@ -38,7 +51,9 @@ def _captured_run(
     noise = np.random.default_rng(0).standard_normal(STEPS)
     phases = {"data": 5 * MS + 1e5 * noise, "forward": (40.0 + line_ms) * MS}
     marks = [Marked(CHANGES, CAPTURED_STEP, step) for step in steps]
-    trace = Trace.open(series_trace(folder / "run", phases, marked=[*marks, *marked]))
+    trace = Trace.open(
+        series_trace(folder / "run", phases, marked=[*marks, *marked], compiled=compiled)
+    )
     rows: list[dict[str, Any]] = []
     for step in trace.steps.select(["step", "start_ns", "end_ns"]).to_pylist():
         if step["step"] in steps:
@@ -70,3 +85,35 @@ def test_several_captures_of_a_side_are_counted(tmp_path: Path) -> None:
     captured = as_json.overview(view)["changes"][0]["captured"]
     assert (captured["steps_after"], captured["step_count_after"]) == ([158, 251], 4)
     assert (captured["steps_before"], captured["step_count_before"]) == ([41, 42], 2)
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        [Marked(KERNELS, WINDOW_STEP, 158)],
+        [Marked(EXPERIMENTS, f"{EXPERIMENT}data", 158 - EXPERIMENT_SETTLES)],
+    ],
+)
+def test_captured_steps_that_something_else_slowed_are_not_compared(
+    tmp_path: Path, marks: list[Marked]
+) -> None:
+    """The step is slower on the same line, as with a profiler, and says nothing of the change."""
+    captured = [41, 42, 158, 159, 160]
+    trace = _captured_run(tmp_path, captured, marked=marks, more_ms={158: 200})
+    (words,) = say_context(build_overview(trace).changes[0])
+    assert words.endswith("30.0 ms in steps 159 to 160")
+    alone = _captured_run(tmp_path / "alone", [41, 42, 158], marked=marks, more_ms={158: 200})
+    assert list(say_context(build_overview(alone).changes[0])) == []
+    parts = cut_at(trace, AT)
+    for part in parts:
+        for table in ("stacks", "frames"):
+            part.__dict__[table] = trace.__dict__[table]
+    causes = {each.kind: each.evidence for each in explain(*parts).causes}
+    assert "30.0 ms in steps 159 to 160" in causes["slow_line"]
+
+
+def test_captured_steps_that_compiled_are_not_compared(tmp_path: Path) -> None:
+    compiled = [Compiled(0, 158, COMPILED, 30.0 * MS)]
+    trace = _captured_run(tmp_path, [41, 42, 158, 159, 160], more_ms={158: 200}, compiled=compiled)
+    (words,) = say_context(build_overview(trace).changes[0])
+    assert words.endswith("30.0 ms in steps 159 to 160")

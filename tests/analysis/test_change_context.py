@@ -76,7 +76,8 @@ def _times(trace: Trace) -> list[tuple[int, bool]]:
 
 
 def _changes(trace: Trace) -> tuple[RunChange, ...]:
-    return add_context(trace, find_changes(trace, steady_steps(trace).steps))
+    selection = steady_steps(trace)
+    return add_context(trace, find_changes(trace, selection.steps), selection)
 
 
 def _machine(trace: Trace, *, others: float, waited: float) -> Trace:

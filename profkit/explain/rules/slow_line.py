@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from profkit.analysis.captured import Captured, CapturedLines, compare_captured, view_captured
+from profkit.analysis.captured import (
+    Captured,
+    CapturedLines,
+    comparable_steps,
+    compare_captured,
+    view_captured,
+)
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import scale
 from profkit.analysis.line_changes import LineChange
@@ -68,4 +74,5 @@ def lines_of(case: Case) -> CapturedLines | None:
 
 def captured(evidence: Evidence) -> Captured | None:
     """Return the captured steps of one side."""
-    return view_captured(evidence.trace)
+    trace = evidence.trace
+    return view_captured(trace, comparable_steps(trace, evidence.costs.selection))
