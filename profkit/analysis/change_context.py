@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.captured import comparable_steps, compare_captured, view_captured
-from profkit.analysis.columns import readings_of
+from profkit.analysis.columns import durations, readings_of, rows_of_rank
+from profkit.analysis.costs import OUTLIER_FACTOR
+from profkit.analysis.estimate import Ints
 from profkit.analysis.machine_state import MachineState, read_machine_state
 from profkit.analysis.run_change import ChangeKind, ClockChange, MachineChange, RunChange
 from profkit.analysis.run_changes import find_changes
 from profkit.analysis.selection import Selection, including_batches
+from profkit.analysis.stack_samples import find_steps
 from profkit.trace import Trace
 
 CLOCK, THROTTLED = "sm_clock_mhz", "throttled_by_"
@@ -23,6 +27,9 @@ LEAST_CLOCK = 0.05
 
 Device = tuple[int, str]
 """A rank and its device."""
+
+LEAST_THROTTLED = 0.1
+"""What throttles a device is named if it does so for this much more of the time."""
 
 LEAST_OTHERS = 0.2
 """Other processes matter if they use so many cores more."""
@@ -42,7 +49,7 @@ def add_context(
     """Return the changes with what explains them, as far as the run recorded it."""
     if not changes:
         return ()
-    captured, found = comparable_steps(trace, selection), []
+    captured, used, found = comparable_steps(trace, selection), including_batches(selection), []
     for change in changes:
         if change.kind is ChangeKind.PERIODIC:  # its slow steps are between the others
             found.append(change)
@@ -51,7 +58,7 @@ def add_context(
         before = view_captured(trace, captured[(captured >= begin) & (captured < at)])
         after = view_captured(trace, captured[(captured >= at) & (captured <= end)])
         lines = compare_captured(before, after, dict(change.phases))
-        machine, clock = _machine_change(trace, change), _clock_change(trace, change)
+        machine, clock = _machine_change(trace, change), _clock_change(trace, change, used)
         found.append(dataclasses.replace(change, captured=lines, machine=machine, clock=clock))
     return tuple(found)
 
@@ -72,22 +79,21 @@ def _machine_change(trace: Trace, change: RunChange) -> MachineChange | None:
 
 def _state(trace: Trace, between: tuple[int, int]) -> MachineState | None:
     """Return the load while the steps from the first to the last ran."""
-    cores, rows = trace.manifest.environment.get("cpu_count"), _steps(trace, between)
+    cores, step = trace.manifest.environment.get("cpu_count"), trace.steps["step"]
+    inside = pc.and_(pc.greater_equal(step, between[0]), pc.less_equal(step, between[1]))
+    rows = trace.steps.filter(inside)
     if not isinstance(cores, int) or cores < 1 or not rows.num_rows:
         return None
     begin_ns, end_ns = pc.min(rows["start_ns"]).as_py(), pc.max(rows["end_ns"]).as_py()
     return read_machine_state(trace.samples, cores, begin_ns, end_ns)
 
 
-def _steps(trace: Trace, between: tuple[int, int]) -> pa.Table:
-    rows = trace.steps.filter(pc.greater_equal(trace.steps["step"], between[0]))
-    return rows.filter(pc.less_equal(rows["step"], between[1]))
-
-
-def _clock_change(trace: Trace, change: RunChange) -> ClockChange | None:
+def _clock_change(trace: Trace, change: RunChange, used: Ints) -> ClockChange | None:
     """Return the device whose clock changed most, in the other direction than the step time."""
-    before = _levels(trace, CLOCK, change.before_steps)
-    after = _levels(trace, CLOCK, change.after_steps)
+    sides = []
+    for first, last in (change.before_steps, change.after_steps):
+        sides.append(used[(used >= first) & (used <= last)])
+    before, after = (_levels(trace, CLOCK, side) for side in sides)
     sign = 1.0 if change.change.value > 0 else -1.0
     worst, found = LEAST_CLOCK, None
     for lane in before.keys() & after.keys():
@@ -98,24 +104,28 @@ def _clock_change(trace: Trace, change: RunChange) -> ClockChange | None:
         return None
     reasons = []
     for metric in pc.unique(trace.samples["metric"]).to_pylist():
-        if metric.startswith(THROTTLED):
-            known = _levels(trace, metric, change.before_steps).get(found, 0.0)
-            if _levels(trace, metric, change.after_steps).get(found, 0.0) > known:
+        if metric.startswith(THROTTLED) and sign > 0:
+            shares = [_levels(trace, metric, side).get(found, 0.0) for side in sides]
+            if shares[1] - shares[0] >= LEAST_THROTTLED:
                 reasons.append(metric.removeprefix(THROTTLED).removesuffix("_ratio"))
     rank, device = found
     return ClockChange(f"rank {rank}'s {device}", before[found], after[found], tuple(reasons))
 
 
-def _levels(trace: Trace, metric: str, between: tuple[int, int]) -> dict[Device, float]:
-    """Return the mean of a device's readings while the steps from the first to the last ran."""
-    rows = _steps(trace, between)
+def _levels(trace: Trace, metric: str, used: Ints) -> dict[Device, float]:
+    """Return the mean of a device's readings within these steps.
+
+    In between, and in steps that are far longer than the others, the device may do nothing.
+    """
     readings = readings_of(trace.samples, "nvml", metric)
-    if not rows.num_rows or not readings.num_rows:
-        return {}
-    first_ns, last_ns = pc.min(rows["start_ns"]).as_py(), pc.max(rows["end_ns"]).as_py()
-    times = readings["time_ns"]
-    inside = pc.and_(pc.greater_equal(times, first_ns), pc.less_equal(times, last_ns))
     values: dict[Device, list[float]] = {}
-    for row in readings.filter(inside).select(["rank", "device", "value"]).to_pylist():
-        values.setdefault((row["rank"], row["device"] or ""), []).append(row["value"])
+    for rank in pc.unique(readings["rank"]).to_pylist():
+        steps, own = rows_of_rank(trace.steps, rank), rows_of_rank(readings, rank)
+        steps = steps.filter(pa.array(np.isin(steps["step"].to_numpy(), used)))
+        length = durations(steps)
+        if len(length):
+            steps = steps.filter(pa.array(length <= OUTLIER_FACTOR * np.median(length)))
+        inside = find_steps(own["time_ns"].to_numpy(), steps, used) >= 0
+        for row in own.filter(pa.array(inside)).select(["device", "value"]).to_pylist():
+            values.setdefault((rank, row["device"] or ""), []).append(row["value"])
     return {device: sum(found) / len(found) for device, found in values.items()}

@@ -254,3 +254,39 @@ def test_regular_slow_steps_end_neither_side_of_a_change(first: int, tmp_path: P
     assert sorted(each.kind.value for each in changes) == ["periodic", "step"]
     for change in changes:
         assert (change.clock is not None) == (change.kind is ChangeKind.STEP)
+
+
+def test_the_clock_while_the_job_does_something_else_explains_no_change(tmp_path: Path) -> None:
+    """The device idles in an evaluation, which is no part of what the change compares."""
+    forward = _forward(15)
+    evaluations = (AT + 20, AT + 70)
+    for step in evaluations:
+        forward[step] += 20 * SECOND
+    trace = _trace(tmp_path / "run", forward)
+    rows: list[tuple[str, str, str | None, int, float]] = []
+    for step in trace.steps.select(["step", "start_ns", "end_ns"]).to_pylist():
+        is_idle = step["step"] in evaluations
+        for time_ns in range(step["start_ns"] + 1, step["end_ns"], SECOND):
+            clock = 300.0 if is_idle else 1_980.0
+            rows.append(("nvml", "sm_clock_mhz", "cuda:0", time_ns, clock))
+    (change,) = _changes(_with_samples(trace, rows))
+    assert change.clock is None
+
+
+@pytest.mark.parametrize(
+    ("more_ms", "later", "reasons"),
+    [(15, 0.5, ("power_cap",)), (15, 0.02, ()), (-15, 0.5, ())],
+)
+def test_what_throttles_a_device_hardly_more_is_no_reason(
+    more_ms: float, later: float, reasons: tuple[str, ...], tmp_path: Path
+) -> None:
+    trace = _trace(tmp_path / "run", _forward(more_ms))
+    rows: list[tuple[str, str, str | None, int, float]] = []
+    for time_ns, is_later in _times(trace):
+        clock = 1_500.0 - 30.0 * more_ms * (is_later - 0.5)
+        rows.append(("nvml", "sm_clock_mhz", "cuda:0", time_ns, clock))
+        share = later if is_later else 0.0
+        rows.append(("nvml", "throttled_by_power_cap_ratio", "cuda:0", time_ns, share))
+    (change,) = _changes(_with_samples(trace, rows))
+    assert change.clock is not None
+    assert change.clock.reasons == reasons
