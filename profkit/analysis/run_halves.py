@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from profkit.analysis.estimate import FEWEST_STEPS
+from profkit.analysis.estimate import FEWEST_STEPS, Ints
 from profkit.analysis.notices import is_log
 from profkit.analysis.run_change import ChangeKind, RunChange
 from profkit.analysis.run_changes import find_changes
@@ -17,13 +17,14 @@ from profkit.trace import Trace
 from profkit.trace.window import WindowTrace, cut_trace
 
 NEAR = 8
-"""A burst may begin so many steps from the step that is named."""
+"""A change may begin so many steps from the step that is named."""
 
 
 def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
     """Return the steps before `step`, and those from it on; each part has enough of them.
 
-    If a burst begins there, the second part ends with it.
+    If a change begins there, the first part begins with the level before it, and the second one
+    ends with a burst.
     """
     where = safe_text(str(trace.path))
     if is_log(trace):
@@ -47,24 +48,30 @@ def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
             f"{first:,} to {last:,} in {where}"
         )
     begin, end = int(numbers[0]), int(numbers[-1])
-    label = f"{trace.name} from step {step:,} on"
-    burst_end = _end_of_burst(find_changes(trace, including_batches(selection)), step)
-    if burst_end is not None:
-        in_burst = (used >= step) & (used <= burst_end)
-        if np.count_nonzero(in_burst) >= FEWEST_STEPS:
-            end, label = burst_end, f"{trace.name} from step {step:,} to {burst_end:,}"
     warm_up = warm_up_of(trace, trace.steps)
+    before, after = f"{trace.name} before step {step:,}", f"{trace.name} from step {step:,} on"
+    change = _change_at(find_changes(trace, including_batches(selection)), step)
+    if change is not None:
+        level = change.before_steps[0]
+        if level > used[0] and _has_enough(used, level, step - 1):
+            begin, warm_up = level, 0
+            before = f"{trace.name} from step {level:,} to {step - 1:,}"
+        burst_end = change.last_step if change.kind is ChangeKind.BURST else None
+        if burst_end is not None and _has_enough(used, step, burst_end):
+            end, after = burst_end, f"{trace.name} from step {step:,} to {burst_end:,}"
     return (
-        cut_trace(
-            trace, begin, step - 1, warm_up=warm_up, label=f"{trace.name} before step {step:,}"
-        ),
-        cut_trace(trace, step, end, warm_up=0, label=label),
+        cut_trace(trace, begin, step - 1, warm_up=warm_up, label=before),
+        cut_trace(trace, step, end, warm_up=0, label=after),
     )
 
 
-def _end_of_burst(changes: Sequence[RunChange], step: int) -> int | None:
-    """Return the last step of a burst that begins next to a step."""
+def _has_enough(used: Ints, first: int, last: int) -> bool:
+    return bool(np.count_nonzero((used >= first) & (used <= last)) >= FEWEST_STEPS)
+
+
+def _change_at(changes: Sequence[RunChange], step: int) -> RunChange | None:
+    """Return the change that begins next to a step, if it is no periodic one."""
     for change in changes:
-        if change.kind is ChangeKind.BURST and abs(change.first_step - step) <= NEAR:
-            return change.last_step
+        if change.kind is not ChangeKind.PERIODIC and abs(change.first_step - step) <= NEAR:
+            return change
     return None

@@ -290,3 +290,18 @@ def test_what_throttles_a_device_hardly_more_is_no_reason(
     (change,) = _changes(_with_samples(trace, rows))
     assert change.clock is not None
     assert change.clock.reasons == reasons
+
+
+def test_what_is_compared_with_a_change_begins_after_the_burst_before_it(tmp_path: Path) -> None:
+    data = np.full(STEPS, 5.0 * MS)
+    data[60:110] += 50 * MS
+    phases = {"data": data, "forward": _forward(10)}
+    trace = Trace.open(series_trace(tmp_path / "run", phases))
+    before, after = cut_at(trace, AT)
+    assert (before.name, after.name) == ("run from step 110 to 149", "run from step 150 on")
+    ledger = explain(before, after).ledger
+    for row, by_ms in (("input", 0.0), ("forward", 10.0)):
+        found = ledger.find(row)
+        assert found is not None
+        assert found.delta.value * 32 == pytest.approx(by_ms * MS, abs=0.5 * MS)
+    assert cut_at(trace, 130)[0].name == "run before step 130"  # nothing changed there
