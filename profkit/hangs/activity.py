@@ -45,7 +45,7 @@ _MEETINGS = (
     "|new_subgroups.*|split_group|init_device_mesh|_setup_world_group_and_device"
     "|_create_.*_process_group"
 )
-_NO_RUN = r"(?!(.*\.)?(run|wrapper|specialized_dispatch|__call__)$).*"
+_NO_RUN = r"(?!(.*\.)?(run|runner|wrapper|specialized_dispatch|__call__)$).*"
 """The functions of a compiler's file without those that run what it has compiled."""
 
 _TABLE = (
@@ -59,7 +59,7 @@ _TABLE = (
     _Known(Doing.COMPILE, r"torch/_inductor/codecache\.py", "(?!.*call).*(load|compile).*"),
     _Known(Doing.COMPILE, r"torch/_dynamo/(symbolic_convert|output_graph)\.py", _NO_RUN),
     _Known(Doing.COMPILE, r"torch/utils/cpp_extension\.py"),
-    _Known(Doing.COMPILE, r"triton/(compiler/|backends/.*/compiler)"),
+    _Known(Doing.COMPILE, r"triton/(compiler/|backends/.*/compiler)", _NO_RUN),
     _Known(Doing.COMPILE, r"paddle/jit/dy2static/program_translator\.py",
            ".*(concrete|build|get_).*"),
     _Known(Doing.COMPILE, r"paddle/jit/sot/(opcode_translator|symbolic)/", _NO_RUN),

@@ -213,6 +213,7 @@ def test_what_compile_does_before_it_compiles_is_compilation(file: str, function
         ("torch/_inductor/compile_fx.py", "fw_compiler_freezing.<locals>.wrapper"),
         ("torch/_inductor/codegen/multi_kernel.py", "MultiKernelCall.run"),
         ("torch/_dynamo/output_graph.py", "f.<locals>.specialized_dispatch"),
+        ("triton/compiler/compiler.py", "CompiledKernel.__getitem__.<locals>.runner"),
         ("paddle/jit/sot/symbolic/compile_cache.py", "FallbackWrapper.__call__"),
     ],
 )
