@@ -13,7 +13,7 @@ from profkit.analysis.captured import comparable_steps, compare_captured, view_c
 from profkit.analysis.columns import durations, readings_of, rows_of_rank
 from profkit.analysis.costs import OUTLIER_FACTOR
 from profkit.analysis.estimate import Ints
-from profkit.analysis.machine_state import MachineState, read_machine_state
+from profkit.analysis.machine_state import AFTER_NS, MachineState, read_machine_state
 from profkit.analysis.run_change import ChangeKind, ClockChange, MachineChange, RunChange
 from profkit.analysis.run_changes import find_changes
 from profkit.analysis.selection import Selection, including_batches
@@ -33,6 +33,9 @@ LEAST_THROTTLED = 0.1
 
 LEAST_OTHERS = 0.2
 """Other processes matter if they use so many cores more."""
+
+SHORTEST_LOAD_NS = 4 * AFTER_NS
+"""The readings of a shorter part are mostly of the steps around it."""
 
 LEAST_SHARE_OF_CHANGE = 0.4
 """Waits for a core matter if they make at least this share of a change."""
@@ -85,6 +88,8 @@ def _state(trace: Trace, between: tuple[int, int]) -> MachineState | None:
     if not isinstance(cores, int) or cores < 1 or not rows.num_rows:
         return None
     begin_ns, end_ns = pc.min(rows["start_ns"]).as_py(), pc.max(rows["end_ns"]).as_py()
+    if end_ns - begin_ns < SHORTEST_LOAD_NS:
+        return None
     return read_machine_state(trace.samples, cores, begin_ns, end_ns)
 
 

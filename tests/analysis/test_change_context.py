@@ -305,3 +305,14 @@ def test_what_is_compared_with_a_change_begins_after_the_burst_before_it(tmp_pat
         assert found is not None
         assert found.delta.value * 32 == pytest.approx(by_ms * MS, abs=0.5 * MS)
     assert cut_at(trace, 130)[0].name == "run before step 130"  # nothing changed there
+
+
+@pytest.mark.parametrize(("steps", "is_named"), [(130, True), (40, False)])
+def test_the_machine_is_no_reason_for_a_change_shorter_than_its_readings_show(
+    steps: int, is_named: bool, tmp_path: Path
+) -> None:
+    """Readings are a second apart: those of a short burst are mostly of the steps around it."""
+    trace = _trace(tmp_path / "run", _forward(15, until=AT + steps))
+    change = _changes(_machine(trace, others=1.0, waited=0.2))[0]
+    assert (change.kind, change.last_step) == (ChangeKind.BURST, AT + steps - 1)
+    assert (change.machine is not None) is is_named
