@@ -11,7 +11,7 @@ from profkit.analysis.compiling import compiled_steps
 from profkit.analysis.estimate import Ints
 from profkit.analysis.kernels.windows import marked_steps
 from profkit.analysis.line_changes import LineChange, compare_lines
-from profkit.analysis.selection import CAPTURED, NO_STEPS, Selection
+from profkit.analysis.selection import EPOCH_START, KERNEL_WINDOW, NO_STEPS, WARM_UP, Selection
 from profkit.analysis.slowed import unlike_steps
 from profkit.analysis.stacks import CodeView, view_code
 from profkit.text import duration
@@ -57,12 +57,14 @@ def captured_steps(trace: Trace) -> Ints:
 
 def comparable_steps(trace: Trace, selection: Selection) -> Ints:
     """Return the captured steps that nothing but the capture made longer."""
-    steps = selection.which.get(CAPTURED, NO_STEPS)
-    steps = np.setdiff1d(steps, unlike_steps(trace.samples))
+    others = [unlike_steps(trace.samples)]
+    for reason in (WARM_UP, KERNEL_WINDOW, EPOCH_START):
+        others.append(selection.which.get(reason, NO_STEPS))
     compiled = compiled_steps(trace.steps, trace.samples)
-    if np.isin(compiled, selection.steps).any():  # that is how the job runs
-        return steps
-    return np.setdiff1d(steps, compiled)
+    if not np.isin(compiled, selection.steps).any():  # else that is how the job runs
+        others.append(compiled)
+    known = np.intersect1d(captured_steps(trace), trace.steps["step"].to_numpy())
+    return np.setdiff1d(known, np.concatenate(others))
 
 
 def view_captured(trace: Trace, steps: Ints) -> Captured | None:

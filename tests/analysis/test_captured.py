@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from profkit.analysis.captured import comparable_steps, view_captured
 from profkit.analysis.change_words import say_context
 from profkit.analysis.overview import build_overview
 from profkit.analysis.run_halves import cut_at
+from profkit.analysis.selection import steady_steps
 from profkit.explain.explained import explain
 from profkit.report import as_json
 from profkit.testing.series import Compiled, Marked, series_trace
@@ -117,3 +120,27 @@ def test_captured_steps_that_compiled_are_not_compared(tmp_path: Path) -> None:
     trace = _captured_run(tmp_path, [41, 42, 158, 159, 160], more_ms={158: 200}, compiled=compiled)
     (words,) = say_context(build_overview(trace).changes[0])
     assert words.endswith("30.0 ms in steps 159 to 160")
+
+
+def test_captured_steps_of_a_smaller_batch_count_if_the_batch_changed(tmp_path: Path) -> None:
+    trace = _captured_run(tmp_path, [41, 42, 158, 159])
+    sizes = pa.array(np.where(np.arange(STEPS) < AT, 32, 16))
+    place = trace.steps.schema.get_field_index("sample_count")
+    field = trace.steps.schema.field(place)
+    trace.__dict__["steps"] = trace.steps.set_column(place, field, sizes.cast(field.type))
+    (words,) = say_context(build_overview(trace).changes[0])
+    assert words.endswith("30.0 ms in steps 158 to 159")
+
+
+def test_steps_that_one_rank_captured_count(tmp_path: Path) -> None:
+    """In a long run each rank keeps the steps that it captured, and the others drop them."""
+    trace = _captured_run(tmp_path, [41, 42, 158, 159])
+    is_captured = np.isin(trace.steps["step"].to_numpy(), [41, 42, 158, 159])
+    other = trace.steps.filter(pa.array(~is_captured))
+    place = other.schema.get_field_index("rank")
+    rank = pa.array([1] * other.num_rows, other.schema.field(place).type)
+    other = other.set_column(place, other.schema.field(place), rank)
+    trace.__dict__["steps"] = pa.concat_tables([trace.steps, other])
+    found = view_captured(trace, comparable_steps(trace, steady_steps(trace)))
+    assert found is not None
+    assert (found.first, found.last, found.count) == (41, 159, 4)
