@@ -15,6 +15,7 @@ from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_shifts
 from profkit.analysis.change_ranks import find_late
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.costs import OUTLIER_FACTOR
+from profkit.analysis.drifts import FEWEST_PER_BLOCK, find_drift
 from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
 from profkit.analysis.notices import is_log
 from profkit.analysis.periodic import Periodic, find_periodic
@@ -33,15 +34,8 @@ LEAST_NAMED_SHARE = 0.15
 _BACK_SHARE = 0.3
 """A burst is over if the level is back to this share of the rise."""
 
-_BLOCKS = 40
-"""A drift is told from steps by so many medians."""
-
-_FEWEST_PER_BLOCK = 3
-_BETTER_FIT, _FEW_SHIFTS = 0.7, 2
-"""The squared error of a bent line must be below this share of that of one or two shifts.
-
-More shifts have more parameters than the line.
-"""
+_NEAR = 8
+"""What stays after a burst is found so many steps from its end."""
 
 FEWEST_WITH_SPANS = 8
 """A change names phases if so many steps before it, and since then, have their spans."""
@@ -139,8 +133,8 @@ class _Levels:
         sides.append(_mean(self._times.wall_ns[_usual(self._times.wall_ns, after)]))
         return sides[0], sides[1], _less_one(divide(sides[1], sides[0]))
 
-    def places(self) -> Iterator[tuple[ChangeKind, int, int, int]]:
-        """Yield each change: kind, first place, the place after it, and where before begins.
+    def places(self) -> Iterator[tuple[ChangeKind, int, int, Ints]]:
+        """Yield each change: kind, first place, the place after it, and the places before it.
 
         Successive shifts of one direction may be a drift, and two that cancel are a burst.
         """
@@ -152,51 +146,40 @@ class _Levels:
             while alike < len(rises) and (rises[alike] > 0) == (rises[place] > 0):
                 alike += 1
             end = self._bounds[alike + 1]
-            drift = self._drift(begin, end, alike - place)
+            drift = find_drift(self._logs, self._bounds, begin, end)
             if drift is not None:
-                yield ChangeKind.DRIFT, drift, end, begin
+                yield ChangeKind.DRIFT, drift, end, np.arange(begin, drift)
                 place = alike
                 continue
-            following = self._bounds[place + 2]
+            following, before = self._bounds[place + 2], np.arange(begin, at)
             back = rises[place] + (rises[place + 1] if place + 1 < len(rises) else math.inf)
             if abs(back) <= max(LEAST_CHANGE, _BACK_SHARE * abs(rises[place])):
-                yield ChangeKind.BURST, at, following, begin
+                yield ChangeKind.BURST, at, following, before
+                end = self._bounds[place + 3]
+                if self._differ(before, np.arange(following, end)):
+                    yield ChangeKind.STEP, following, end, before
                 place += 2
                 continue
-            yield ChangeKind.STEP, at, following, begin
+            yield ChangeKind.STEP, at, following, before
             place += 1
+
+    def _differ(self, before: Ints, after: Ints) -> bool:
+        """Return true if two levels would differ if nothing had been between them."""
+        joined = self._times.wall_ns[np.concatenate([before, after])]
+        places = np.array([shift.at for shift in find_shifts(joined)])
+        rise = float(np.median(self._logs[after]) - np.median(self._logs[before]))
+        is_there = bool((np.abs(places - len(before)) <= _NEAR).any())
+        return is_there and abs(rise) >= LEAST_CHANGE
 
     def _rise(self, place: int) -> float:
         before, at, after = self._bounds[place - 1 : place + 2]
         return float(np.median(self._logs[at:after]) - np.median(self._logs[before:at]))
 
-    def _drift(self, begin: int, end: int, shifts: int) -> int | None:
-        """Return where a drift begins, if a bent line fits better than the shifts; else `None`."""
-        blocks = min(_BLOCKS, (end - begin) // _FEWEST_PER_BLOCK)
-        if blocks < _BLOCKS // 2:
-            return None
-        parts = np.array_split(self._logs[begin:end], blocks)
-        medians = np.array([np.median(part) for part in parts])
-        fits = [_bent_line(medians, corner) for corner in range(blocks - 3)]
-        errors = [error for error, _ in fits]
-        corner = int(np.argmin(errors))
-        level = np.concatenate([np.full(len(part), 0.0) for part in parts])
-        inner = [bound for bound in self._bounds if begin < bound < end]
-        for first, last in zip([begin, *inner], [*inner, end], strict=True):
-            level[first - begin : last - begin] = np.median(self._logs[first:last])
-        stepped = np.array([np.median(part) for part in np.array_split(level, blocks)])
-        needed = _BETTER_FIT if shifts <= _FEW_SHIFTS else 1.0
-        if errors[corner] >= needed * float(((medians - stepped) ** 2).sum()):
-            return None
-        if abs(fits[corner][1]) * (blocks - corner) < LEAST_CHANGE:
-            return None
-        return begin + sum(len(part) for part in parts[:corner])
-
-    def describe(self, kind: ChangeKind, at: int, end: int, begin: int) -> RunChange:
-        """Return a change with what it costs; `begin` is where the level before begins."""
-        before, after = np.arange(begin, at), np.arange(at, end)
+    def describe(self, kind: ChangeKind, at: int, end: int, before: Ints) -> RunChange:
+        """Return a change with what it costs; `before` is the level before it."""
+        after = np.arange(at, end)
         if kind is ChangeKind.DRIFT:  # its end is compared with its beginning
-            part = max(_FEWEST_PER_BLOCK, (end - at) // 10)
+            part = max(FEWEST_PER_BLOCK, (end - at) // 10)
             after = np.arange(end - part, end)
             if len(before) < part:
                 before = np.arange(at, at + part)
@@ -264,15 +247,6 @@ class _Levels:
         if end - slow[-1] > 2 * found.every:
             last = int(self._used[slow[-1]])
         return dataclasses.replace(change, every=found.every, last_step=last)
-
-
-def _bent_line(values: Floats, corner: int) -> tuple[float, float]:
-    """Return the squared error and the slope of a line that is flat before a corner."""
-    ramp = np.maximum(0.0, np.arange(len(values)) - (corner - 0.5))
-    centred = ramp - ramp.mean()
-    slope = float(centred @ values / (centred @ centred))
-    rest = values - values.mean() - slope * centred
-    return float(rest @ rest), slope
 
 
 def _usual(wall_ns: Floats, places: Ints) -> Ints:

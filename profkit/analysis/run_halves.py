@@ -47,20 +47,21 @@ def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
             f"--at {step}: each side needs {FEWEST_STEPS} steady steps, so it is a step from "
             f"{first:,} to {last:,} in {where}"
         )
-    begin, end = int(numbers[0]), int(numbers[-1])
+    begin, before_end, end = int(numbers[0]), step - 1, int(numbers[-1])
     warm_up = warm_up_of(trace, trace.steps)
     before, after = f"{trace.name} before step {step:,}", f"{trace.name} from step {step:,} on"
     change = _change_at(find_changes(trace, including_batches(selection)), step)
     if change is not None:
-        level = change.before_steps[0]
-        if level > used[0] and _has_enough(used, level, step - 1):
-            begin, warm_up = level, 0
-            before = f"{trace.name} from step {level:,} to {step - 1:,}"
+        first, last = change.before_steps[0], min(change.before_steps[1], step - 1)
+        is_whole = first <= used[0] and last + NEAR >= step
+        if not is_whole and _has_enough(used, first, last):
+            begin, before_end, warm_up = first, last, 0
+            before = f"{trace.name} from step {first:,} to {last:,}"
         burst_end = change.last_step if change.kind is ChangeKind.BURST else None
         if burst_end is not None and _has_enough(used, step, burst_end):
             end, after = burst_end, f"{trace.name} from step {step:,} to {burst_end:,}"
     return (
-        cut_trace(trace, begin, step - 1, warm_up=warm_up, label=before),
+        cut_trace(trace, begin, before_end, warm_up=warm_up, label=before),
         cut_trace(trace, step, end, warm_up=0, label=after),
     )
 
@@ -71,7 +72,9 @@ def _has_enough(used: Ints, first: int, last: int) -> bool:
 
 def _change_at(changes: Sequence[RunChange], step: int) -> RunChange | None:
     """Return the change that begins next to a step, if it is no periodic one."""
+    near = []
     for change in changes:
-        if change.kind is not ChangeKind.PERIODIC and abs(change.first_step - step) <= NEAR:
-            return change
-    return None
+        apart = abs(change.first_step - step)
+        if change.kind is not ChangeKind.PERIODIC and apart <= NEAR:
+            near.append((apart, change))
+    return min(near, key=lambda each: each[0])[1] if near else None

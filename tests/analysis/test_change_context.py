@@ -316,3 +316,16 @@ def test_the_machine_is_no_reason_for_a_change_shorter_than_its_readings_show(
     change = _changes(_machine(trace, others=1.0, waited=0.2))[0]
     assert (change.kind, change.last_step) == (ChangeKind.BURST, AT + steps - 1)
     assert (change.machine is not None) is is_named
+
+
+def test_what_is_compared_with_what_a_burst_left_ends_before_the_burst(tmp_path: Path) -> None:
+    forward = _forward(50, until=AT + 40)
+    forward[AT + 40 :] += 8 * MS
+    trace = _trace(tmp_path / "run", forward)
+    _, rest = _changes(trace)
+    assert (rest.first_step, rest.before_steps) == (AT + 40, (10, AT - 1))
+    before, after = cut_at(trace, rest.first_step)
+    assert (before.name, after.name) == ("run from step 10 to 149", "run from step 190 on")
+    row = explain(before, after).ledger.find("forward")
+    assert row is not None
+    assert row.delta.value * 32 == pytest.approx(8 * MS, rel=0.1)

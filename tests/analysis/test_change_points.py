@@ -106,6 +106,27 @@ def test_a_burst_ends(tmp_path: Path) -> None:
     assert abs(change.last_step - (AT + 39)) <= 2
 
 
+@pytest.mark.parametrize("kind", NOISES)
+@pytest.mark.parametrize("later", [1.0, 1.15])
+def test_what_stays_after_a_burst_is_a_change_of_its_own(
+    tmp_path: Path, kind: str, later: float
+) -> None:
+    forward = np.exp(_noise(kind, 2))
+    forward[AT : AT + 40] *= 2.0
+    forward[AT + 40 :] *= later
+    burst, *others = _changes(tmp_path, forward)
+    assert burst.kind is ChangeKind.BURST
+    if later == 1.0:
+        assert others == []
+        return
+    (rest,) = others
+    assert (rest.kind, rest.last_step) == (ChangeKind.STEP, None)
+    assert abs(rest.first_step - (AT + 40)) <= 2
+    assert rest.first_step == (burst.last_step or 0) + 1
+    assert rest.before_steps == burst.before_steps
+    assert rest.change.value == pytest.approx((later - 1) * 50 / 80, rel=0.25)
+
+
 def test_a_drift_is_no_step(tmp_path: Path) -> None:
     forward = np.exp(_noise("autocorrelated", 3))
     forward[AT:] *= np.linspace(1, 1.6, STEPS - AT)

@@ -1,0 +1,55 @@
+"""Tells a drift of the step time from successive shifts of its level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from profkit.analysis.change_points import LEAST_CHANGE
+from profkit.analysis.estimate import Floats
+
+_BLOCKS = 40
+"""A drift is told from steps by so many medians."""
+
+FEWEST_PER_BLOCK = 3
+_BETTER_FIT, _FEW_SHIFTS = 0.7, 2
+"""The squared error of a bent line must be below this share of that of one or two shifts.
+
+More shifts have more parameters than the line.
+"""
+
+
+def find_drift(logs: Floats, bounds: Sequence[int], begin: int, end: int) -> int | None:
+    """Return where a drift begins, if a bent line fits better than the shifts; else `None`.
+
+    The series are logarithms of step times, and `bounds` are the places of all shifts.
+    """
+    blocks = min(_BLOCKS, (end - begin) // FEWEST_PER_BLOCK)
+    if blocks < _BLOCKS // 2:
+        return None
+    parts = np.array_split(logs[begin:end], blocks)
+    medians = np.array([np.median(part) for part in parts])
+    fits = [_bent_line(medians, corner) for corner in range(blocks - 3)]
+    errors = [error for error, _ in fits]
+    corner = int(np.argmin(errors))
+    level = np.empty(end - begin)
+    inner = [bound for bound in bounds if begin < bound < end]
+    for first, last in zip([begin, *inner], [*inner, end], strict=True):
+        level[first - begin : last - begin] = np.median(logs[first:last])
+    stepped = np.array([np.median(part) for part in np.array_split(level, blocks)])
+    needed = _BETTER_FIT if len(inner) <= _FEW_SHIFTS else 1.0
+    if errors[corner] >= needed * float(((medians - stepped) ** 2).sum()):
+        return None
+    if abs(fits[corner][1]) * (blocks - corner) < LEAST_CHANGE:
+        return None
+    return begin + sum(len(part) for part in parts[:corner])
+
+
+def _bent_line(values: Floats, corner: int) -> tuple[float, float]:
+    """Return the squared error and the slope of a line that is flat before a corner."""
+    ramp = np.maximum(0.0, np.arange(len(values)) - (corner - 0.5))
+    centred = ramp - ramp.mean()
+    slope = float(centred @ values / (centred @ centred))
+    rest = values - values.mean() - slope * centred
+    return float(rest @ rest), slope
