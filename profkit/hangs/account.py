@@ -138,6 +138,7 @@ def account_of_files(
 ) -> Account:
     """Return the account of a run in which `profkit run` saw no standstill."""
     statuses = list(evidence.ranks.values())
+    running = [status for status in statuses if status.state == RUNNING]
     kind, stood = verdict.kind.value, duration(verdict.stood_s * 1e9)
     limit_s = max(status.limit_ns for status in statuses) / 1e9
     has_ended = RunManifest.read(run).state is RunState.ABORTED
@@ -151,9 +152,9 @@ def account_of_files(
             headline, shown = "in the imported dumps, all collectives have ended", None
     elif verdict.kind is HangClass.RANK_DEAD and outlived_s(evidence, verdict.ranks) < limit_s:
         state, headline = FINE, f"the job did not stand still: {kind}"
-    elif all(status.state != RUNNING for status in statuses) and not verdict.entered:
+    elif not running and not verdict.entered:
         state, headline, shown = FINE, "the job did not hang: all of its ranks have ended", None
-    elif all(status.state != RUNNING or status.is_idle for status in statuses):
+    elif running and all(status.is_idle for status in running):
         state, headline = FINE, "the job did not hang: it is idle at a prompt"
         shown = None
     elif is_long and verdict.level is Level.NOTICE:

@@ -330,6 +330,18 @@ def test_ranks_that_their_backend_aborts_together_had_a_mismatch(run: Path) -> N
     assert account.verdict["ranks"] == [3]
 
 
+def test_ranks_that_all_gave_up_in_a_mismatch_are_not_idle(run: Path) -> None:
+    gave_up: dict[str, Any] = {
+        "state": FAILED,
+        "error": "RuntimeError: Timed out waiting 1800000ms",
+    }
+    other = rank(3, calls=calls(56, done=False, op="all_gather"), **gave_up)
+    write(run, *(rank(number, **gave_up) for number in range(3)), other)
+    account = read_account(run)
+    assert account.verdict is not None
+    assert (account.state, account.verdict["class"]) == (HUNG, "mismatch")
+
+
 @pytest.mark.parametrize(
     ("codes", "dead"),
     [
