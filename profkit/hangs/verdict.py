@@ -275,7 +275,7 @@ def may_take_long(
         return False
     for rank in culprits:
         status = evidence.ranks.get(rank)
-        if status is None or status.is_idle:
+        if status is None or (status.is_idle and not waiting):
             continue  # it has not imported its framework yet, or runs on another host
         activity = activities[rank]
         imports = any(frame.file.startswith("<frozen importlib") for frame in status.stack)

@@ -586,3 +586,9 @@ def test_a_notebook_that_has_nothing_to_do_does_not_hang(
     assert judge(Evidence({0: script}, 1)) == dataclasses.replace(
         verdict, level=Level.ALARM, evidence=Evidence({0: script}, 1)
     )
+
+
+def test_a_prompt_for_which_other_ranks_wait_holds_up_the_job() -> None:
+    idle = rank(0, stack=KERNEL, calls=calls(55, done=True), is_interactive=True)
+    verdict = verdict_of(idle, *waiting(1, 2, 3))
+    assert (verdict.kind, verdict.level) == (HangClass.NEVER_ENTERED, Level.ALARM)
