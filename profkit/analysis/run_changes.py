@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_shifts
+from profkit.analysis.change_points import FEWEST_BEFORE, LEAST_CHANGE, Shift, find_shifts
 from profkit.analysis.change_ranks import find_late
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.costs import OUTLIER_FACTOR
@@ -33,6 +34,9 @@ LEAST_NAMED_SHARE = 0.15
 
 _BACK_SHARE = 0.3
 """A burst is over if the level is back to this share of the rise."""
+
+_SEARCHED = 5
+"""A slow beginning is searched in so many times the steps that a search needs."""
 
 _NEAR = 8
 """What stays after a burst is found so many steps from its end."""
@@ -106,19 +110,22 @@ class _Levels:
         self._has_spans = used >= spans_from
         wall_ns = times.wall_ns
         self._logs = np.log(np.maximum(wall_ns, 1.0))
-        self._bounds = [0, *self._confirmed(find_shifts(wall_ns)), len(used)]
+        settled, shifts = _find_settled(wall_ns), []
+        for shift in find_shifts(wall_ns[settled:]):
+            shifts.append(dataclasses.replace(shift, at=shift.at + settled))
+        self._bounds = [settled, *self._confirmed(shifts, settled), len(used)]
         self.usual_ns = np.empty(len(used))
-        for begin, end in zip(self._bounds, self._bounds[1:], strict=False):
+        for begin, end in itertools.pairwise(sorted({0, *self._bounds})):
             self.usual_ns[begin:end] = math.exp(float(np.median(self._logs[begin:end])))
 
-    def _confirmed(self, shifts: Sequence[Shift]) -> list[int]:
+    def _confirmed(self, shifts: Sequence[Shift], first: int) -> list[int]:
         """Return the places of the shifts that the whole parts on both sides confirm.
 
         The smallest is judged first, because without it the parts of its neighbours are longer.
         """
         kept = [shift.at for shift in shifts]
         for shift in sorted(shifts, key=lambda each: abs(each.rise)):
-            bounds = [0, *kept, len(self._logs)]
+            bounds = [first, *kept, len(self._logs)]
             place = bounds.index(shift.at)
             before = np.arange(bounds[place - 1], shift.at)
             after = np.arange(shift.at, bounds[place + 1])
@@ -247,6 +254,23 @@ class _Levels:
         if end - slow[-1] > 2 * found.every:
             last = int(self._used[slow[-1]])
         return dataclasses.replace(change, every=found.every, last_step=last)
+
+
+def _find_settled(wall_ns: Floats) -> int:
+    """Return where the first level begins: so few steps before it are not found as a change.
+
+    They would count as noise, which hides later changes.
+    """
+    logs = np.log(np.maximum(wall_ns[: _SEARCHED * FEWEST_BEFORE], 1.0))
+    later = logs[FEWEST_BEFORE:]
+    if not len(later) or abs(np.median(logs[:_NEAR]) - np.median(later)) < LEAST_CHANGE:
+        return 0  # a search takes some milliseconds
+    settled = 0
+    for shift in find_shifts(wall_ns[len(logs) - 1 :: -1]):
+        place = len(logs) - shift.at
+        if place < FEWEST_BEFORE:
+            settled = max(settled, place)
+    return settled
 
 
 def _usual(wall_ns: Floats, places: Ints) -> Ints:

@@ -106,6 +106,15 @@ def test_a_burst_ends(tmp_path: Path) -> None:
     assert abs(change.last_step - (AT + 39)) <= 2
 
 
+def test_a_slow_beginning_is_no_part_of_the_level_before_a_change(tmp_path: Path) -> None:
+    forward = np.exp(_noise("autocorrelated", 1))
+    forward[: WARM_UP + 25] *= 2.0
+    forward[AT:] *= 1.2
+    (change,) = _changes(tmp_path, forward)
+    assert abs(change.before_steps[0] - (WARM_UP + 25)) <= 2
+    assert change.change.value == pytest.approx(0.2 * 50 / 80, rel=0.1)
+
+
 @pytest.mark.parametrize("kind", NOISES)
 @pytest.mark.parametrize("later", [1.0, 1.15])
 def test_what_stays_after_a_burst_is_a_change_of_its_own(
