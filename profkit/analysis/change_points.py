@@ -37,6 +37,9 @@ values varies less.
 """
 
 _EARLIER = 4
+_SETTLES_IN = 5
+"""The beginning of a level is searched in so many times the fewest steps before a change."""
+
 _CLIP, _CLIP_USUAL = 6.0, 1.5
 """For means, logarithms of times are clipped at so many standard deviations from their level.
 
@@ -106,6 +109,24 @@ def find_shifts(step_ns: Floats, *, threshold: float = THRESHOLD) -> list[Shift]
         found.append(shift)
         first = shift.at
     return found
+
+
+def find_settled(step_ns: Floats) -> int:
+    """Return where the level of a series begins: `find_shifts` sees no change so early.
+
+    The steps before it would count as noise, which hides later changes.
+    """
+    first = step_ns[: _SETTLES_IN * FEWEST_BEFORE]
+    later = first[FEWEST_BEFORE:]
+    if not len(later):
+        return 0
+    rise = math.log(max(1.0, np.median(later)) / max(1.0, np.median(first[: _BY_MEDIAN[0]])))
+    if abs(rise) < LEAST_CHANGE:  # a search takes some milliseconds
+        return 0
+    for shift in find_shifts(first[::-1]):
+        if len(first) - shift.at < FEWEST_BEFORE:
+            return len(first) - shift.at
+    return 0
 
 
 def seems_changed(step_ns: Floats, new: int) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.change_points import FEWEST_BEFORE, LEAST_CHANGE, Shift, find_shifts
+from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_settled, find_shifts
 from profkit.analysis.change_ranks import find_late
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.costs import OUTLIER_FACTOR
@@ -34,9 +34,6 @@ LEAST_NAMED_SHARE = 0.15
 
 _BACK_SHARE = 0.3
 """A burst is over if the level is back to this share of the rise."""
-
-_SEARCHED = 5
-"""A slow beginning is searched in so many times the steps that a search needs."""
 
 _NEAR = 8
 """What stays after a burst is found so many steps from its end."""
@@ -110,13 +107,21 @@ class _Levels:
         self._has_spans = used >= spans_from
         wall_ns = times.wall_ns
         self._logs = np.log(np.maximum(wall_ns, 1.0))
-        settled, shifts = _find_settled(wall_ns), []
-        for shift in find_shifts(wall_ns[settled:]):
-            shifts.append(dataclasses.replace(shift, at=shift.at + settled))
+        settled = find_settled(wall_ns)
+        shifts = list(self._with_ends(find_shifts(wall_ns[settled:]), settled))
         self._bounds = [settled, *self._confirmed(shifts, settled), len(used)]
         self.usual_ns = np.empty(len(used))
         for begin, end in itertools.pairwise(sorted({0, *self._bounds})):
             self.usual_ns[begin:end] = math.exp(float(np.median(self._logs[begin:end])))
+
+    def _with_ends(self, shifts: Sequence[Shift], first: int) -> Iterator[Shift]:
+        """Yield the shifts after the place `first`, and the ends of those that soon go back."""
+        places = [*(first + shift.at for shift in shifts), len(self._logs)]
+        for shift, (at, end) in zip(shifts, itertools.pairwise(places), strict=True):
+            yield dataclasses.replace(shift, at=at)
+            back = at + find_settled(self._times.wall_ns[at:end])
+            if back > at:
+                yield Shift(back, back, self._rise(at, back, end))
 
     def _confirmed(self, shifts: Sequence[Shift], first: int) -> list[int]:
         """Return the places of the shifts that the whole parts on both sides confirm.
@@ -127,10 +132,10 @@ class _Levels:
         for shift in sorted(shifts, key=lambda each: abs(each.rise)):
             bounds = [first, *kept, len(self._logs)]
             place = bounds.index(shift.at)
-            before = np.arange(bounds[place - 1], shift.at)
-            after = np.arange(shift.at, bounds[place + 1])
-            rise = float(np.median(self._logs[after]) - np.median(self._logs[before]))
-            if abs(rise) < LEAST_CHANGE or not _is_sure(self._ratio(before, after)[2]):
+            begin, end = bounds[place - 1], bounds[place + 1]
+            ratio = self._ratio(np.arange(begin, shift.at), np.arange(shift.at, end))[2]
+            rise = self._rise(begin, shift.at, end)
+            if abs(rise) < LEAST_CHANGE or not _is_sure(ratio):
                 kept.remove(shift.at)
         return kept
 
@@ -145,7 +150,8 @@ class _Levels:
 
         Successive shifts of one direction may be a drift, and two that cancel are a burst.
         """
-        rises = [self._rise(place) for place in range(1, len(self._bounds) - 1)]
+        bounds = self._bounds
+        rises = list(map(self._rise, bounds, bounds[1:], bounds[2:]))
         place = 0
         while place < len(rises):
             begin, at = self._bounds[place], self._bounds[place + 1]
@@ -178,8 +184,7 @@ class _Levels:
         is_there = bool((np.abs(places - len(before)) <= _NEAR).any())
         return is_there and abs(rise) >= LEAST_CHANGE
 
-    def _rise(self, place: int) -> float:
-        before, at, after = self._bounds[place - 1 : place + 2]
+    def _rise(self, before: int, at: int, after: int) -> float:
         return float(np.median(self._logs[at:after]) - np.median(self._logs[before:at]))
 
     def describe(self, kind: ChangeKind, at: int, end: int, before: Ints) -> RunChange:
@@ -254,23 +259,6 @@ class _Levels:
         if end - slow[-1] > 2 * found.every:
             last = int(self._used[slow[-1]])
         return dataclasses.replace(change, every=found.every, last_step=last)
-
-
-def _find_settled(wall_ns: Floats) -> int:
-    """Return where the first level begins: so few steps before it are not found as a change.
-
-    They would count as noise, which hides later changes.
-    """
-    logs = np.log(np.maximum(wall_ns[: _SEARCHED * FEWEST_BEFORE], 1.0))
-    later = logs[FEWEST_BEFORE:]
-    if not len(later) or abs(np.median(logs[:_NEAR]) - np.median(later)) < LEAST_CHANGE:
-        return 0  # a search takes some milliseconds
-    settled = 0
-    for shift in find_shifts(wall_ns[len(logs) - 1 :: -1]):
-        place = len(logs) - shift.at
-        if place < FEWEST_BEFORE:
-            settled = max(settled, place)
-    return settled
 
 
 def _usual(wall_ns: Floats, places: Ints) -> Ints:

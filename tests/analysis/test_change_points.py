@@ -106,6 +106,19 @@ def test_a_burst_ends(tmp_path: Path) -> None:
     assert abs(change.last_step - (AT + 39)) <= 2
 
 
+@pytest.mark.parametrize("kind", NOISES)
+@pytest.mark.parametrize("steps", [10, 15, 20])
+def test_a_short_burst_ends_too(tmp_path: Path, kind: str, steps: int) -> None:
+    """What seems changed while the job runs is not missing once it has run."""
+    forward = np.exp(_noise(kind, 2))
+    forward[AT : AT + steps] *= 2.0
+    (change,) = _changes(tmp_path, forward)
+    assert change.kind is ChangeKind.BURST
+    assert abs(change.first_step - AT) <= 2
+    assert change.last_step is not None
+    assert abs(change.last_step - (AT + steps - 1)) <= 2
+
+
 def test_a_slow_beginning_is_no_part_of_the_level_before_a_change(tmp_path: Path) -> None:
     forward = np.exp(_noise("autocorrelated", 1))
     forward[: WARM_UP + 25] *= 2.0
