@@ -195,6 +195,12 @@ def test_modules_that_all_grow_do_not_dominate(make: Make) -> None:
     assert "dominant_gather" not in causes(make(fsdp), make(fsdp, sizes=sizes))
 
 
+def test_gathers_whose_bytes_are_not_known_do_not_dominate(make: Make) -> None:
+    unknown = make(fsdp, sizes=dict.fromkeys(MODULES, 0))
+    for pair in ((unknown, unknown), (unknown, make(fsdp)), (make(fsdp), unknown)):
+        assert "dominant_gather" not in causes(*pair)
+
+
 def test_many_tiny_collectives_are_named(make: Make) -> None:
     few, many = make(fsdp), make(fsdp, parts=40)
     found = causes(few, many)
