@@ -111,6 +111,19 @@ def is_sharded(collectives: pa.Table) -> bool:
     return len(dimensions) > 1 or has_modules or not ops.isdisjoint(MESSAGES)
 
 
+def describe_unmatched(found: Matched) -> str:
+    """Return how many collectives lack a rank, and of which communicator most of them are."""
+    rows = found.rows.filter(pa.array(~found.matched))
+    names, codes = names_and_codes(rows["communicator"])
+    firsts = np.unique(found.group[~found.matched], return_index=True)[1]
+    counts = np.bincount(codes[firsts])
+    most = int(np.argmax(counts))
+    return (
+        f"{len(firsts):,} of {found.count:,} collectives were not seen on all of their ranks "
+        f"({int(counts[most]):,} of them by the communicator {names[most]})"
+    )
+
+
 def find_places(collectives: pa.Table, spans: pa.Table, used: Ints) -> Places | None:
     """Return the collectives of the used steps by place; `None` if there are none."""
     found = match_all(rows_of_steps(collectives, used))

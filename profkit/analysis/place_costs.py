@@ -14,7 +14,13 @@ import pyarrow.compute as pc
 
 from profkit.analysis.estimate import NEGLIGIBLE
 from profkit.analysis.exchange import LATE_SHARE
-from profkit.analysis.exchange_places import Place, Places, find_places, is_sharded
+from profkit.analysis.exchange_places import (
+    Place,
+    Places,
+    describe_unmatched,
+    find_places,
+    is_sharded,
+)
 from profkit.analysis.intervals import covered_each, union_length
 from profkit.analysis.phase_basis import PhaseBasis
 from profkit.analysis.phases import step_times
@@ -107,6 +113,10 @@ class ShardedExchange:
     pipeline: Pipeline | None
     is_complete: bool
     """True if all collectives were seen on all of their ranks."""
+    why: str = ""
+    """Why waiting and transfer are not known; empty if they are."""
+    next: str = ""
+    """What to measure next; empty if all ranks were recorded."""
 
 
 def sharded_exchange(trace: Trace, basis: PhaseBasis) -> ShardedExchange | None:
@@ -116,12 +126,20 @@ def sharded_exchange(trace: Trace, basis: PhaseBasis) -> ShardedExchange | None:
     found = find_places(basis.collectives, basis.spans, basis.used)
     if found is None:
         return None
+    why = what_next = ""
+    if not found.is_complete:
+        why = describe_unmatched(found.found)
+    if why and trace.missing_ranks:
+        why = f"{plural(len(trace.missing_ranks), 'rank')} left no files"
+        what_next = "record all ranks"
     step_ns = float(step_times(basis.steps, basis.spans, basis.used).wall_ns.mean())
     return ShardedExchange(
         tuple(cost_places(found)),
         tuple(find_late(found, step_ns)) if found.is_complete else (),
         cost_pipeline(trace, basis, found),
         found.is_complete,
+        why,
+        what_next,
     )
 
 

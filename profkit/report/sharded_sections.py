@@ -26,7 +26,7 @@ MIN_MODULE_SHARE = 0.1
 DIMENSIONS_TITLE = "Exchange by dimension, per step and rank"
 STAGES_TITLE = "Pipeline, per step"
 NO_WAITS = "which of it is waiting for another rank, and which transfer, is not known"
-MEASURE_ALL = "record all ranks"
+MEASURE_STAGES = "record the ranks of all stages"
 
 
 def sharded_sections(found: ShardedExchange | None) -> Iterator[Section]:
@@ -72,7 +72,8 @@ def by_dimension(found: ShardedExchange) -> Section:
 def dimension_notes(found: ShardedExchange) -> Iterator[str]:
     """Yield what the rows of the exchange do not say: late ranks, and modules."""
     if not found.is_complete:
-        yield f"Some collectives were not seen on all of their ranks: {NO_WAITS}; {MEASURE_ALL}."
+        what_next = f"; {found.next}" if found.next else ""
+        yield f"{safe_text(found.why)}: {NO_WAITS}{what_next}."
     for late in found.late:
         name = safe_text(late.dimension) or "a group without a name"
         yield (
@@ -124,7 +125,7 @@ def stage_notes(pipeline: Pipeline) -> Iterator[str]:
     schedule = f"{safe_text(pipeline.schedule)}, " if pipeline.schedule else ""
     yield f"{schedule}microbatches per step: {pipeline.microbatches:,}."
     if pipeline.why:
-        yield f"Why the ranks wait is not known: {pipeline.why}; {MEASURE_ALL}."
+        yield f"Why the ranks wait is not known: {pipeline.why}; {MEASURE_STAGES}."
     elif any(each.bubble_ns is None for each in pipeline.stages):
         yield (
             "How long the schedule alone leaves a rank idle is not known: the run does not name a "
