@@ -32,6 +32,7 @@ def fsdp(
     members: Sequence[Sequence[int]] = ((0, 1),),
     slow: dict[tuple[int, ...], float] | None = None,
     heavy: dict[tuple[str, int], float] | None = None,
+    pace: float = 1.0,
 ) -> Iterator[Action]:
     """A step of FSDP: each module is gathered, computed, and in backward its gradients reduced."""
     (own,) = [tuple(group) for group in members if rank in group]
@@ -58,7 +59,7 @@ def fsdp(
             yield from (Wait(begin.key) for begin in waiting)
             if prefetch:
                 yield from following
-            yield Work(work + (heavy or {}).get((name, rank), 0.0))
+            yield Work(pace * work + (heavy or {}).get((name, rank), 0.0))
             if not prefetch:
                 yield from following
             waiting = following
@@ -117,11 +118,15 @@ Make = Callable[..., Trace]
 def make(tmp_path: Path) -> Make:
     count = iter(range(100))
 
-    def made(job: Any, *, config: Any = None, ranks: int = 2, **options: Any) -> Trace:
+    def made(
+        job: Any, *, config: Any = None, ranks: int = 2, samples: int = 8, **options: Any
+    ) -> Trace:
         number = next(count)
         script: Script = lambda rank: list(job(rank, **options))  # noqa: E731
         folder = tmp_path / f"run{number}"
-        return Trace.open(sharded_run(folder, script, ranks=ranks, seed=number, config=config))
+        return Trace.open(
+            sharded_run(folder, script, ranks=ranks, seed=number, samples=samples, config=config)
+        )
 
     return made
 
@@ -179,6 +184,17 @@ def test_slower_gathers_are_no_missing_prefetch(make: Make) -> None:
     found = causes(make(fsdp, prefetch=True), make(fsdp, gather_ms=12.0))
     assert "no_prefetch" not in found
     assert "exposed_communication" in found
+
+
+@pytest.mark.parametrize("samples", [2, 8])
+def test_gathers_with_less_computing_to_hide_under_are_no_missing_prefetch(
+    make: Make, samples: int
+) -> None:
+    usual = make(fsdp, prefetch=True, gather_ms=3.0)
+    fast = make(fsdp, prefetch=True, gather_ms=3.0, pace=0.15, samples=samples)
+    assert "no_prefetch" not in causes(usual, fast)
+    late = make(fsdp, gather_ms=3.0, pace=0.9)
+    assert "no_prefetch" in causes(usual, late)
 
 
 def test_a_large_unit_that_dominates_is_named(make: Make) -> None:
