@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -170,6 +171,22 @@ def test_gathers_again_in_backward_are_named_in_both_directions(make: Make) -> N
 
 def test_longer_gathers_in_backward_alone_are_not_gathered_again(make: Make) -> None:
     assert "regathered_weights" not in causes(make(fsdp), make(fsdp, gather_ms=6.0))
+
+
+def accumulated(rank: int, *, rounds: int = 1) -> Iterator[Action]:
+    """A step of FSDP in so many microbatches, each of which gathers all weights twice."""
+    for number in range(rounds):
+        for action in fsdp(rank, pace=1 / rounds):
+            if isinstance(action, Begin | Wait):
+                yield dataclasses.replace(action, key=f"{number} {action.key}")
+            else:
+                yield action
+
+
+def test_more_gathers_in_forward_as_well_are_not_gathered_again(make: Make) -> None:
+    once, often = make(accumulated), make(accumulated, rounds=4)
+    assert "regathered_weights" not in causes(once, often)
+    assert "regathered_weights" not in causes(often, once)
 
 
 def test_gathers_without_prefetch_are_named_in_both_directions(make: Make) -> None:
