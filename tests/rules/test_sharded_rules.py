@@ -269,6 +269,24 @@ def test_one_slow_link_is_named_with_its_ranks(make: Make) -> None:
     assert "slow_link" not in causes(usual, all_slow)
 
 
+def test_a_link_that_was_about_as_slow_in_the_base_is_not_named(make: Make) -> None:
+    groups = ((0, 1), (2, 3), (4, 5))
+    usual = make(fsdp, ranks=6, members=groups, slow={(2, 3): 1.9})
+    slow = make(fsdp, ranks=6, members=groups, slow={(2, 3): 2.2}, late={3: 12.0})
+    assert "slow_link" not in causes(usual, slow)
+    slower = make(fsdp, ranks=6, members=groups, slow={(2, 3): 1.9, (4, 5): 5.0})
+    assert "ranks 4 and 5" in causes(usual, slower)["slow_link"].evidence
+
+
+def test_waiting_for_a_late_rank_is_no_cost_of_a_slow_link(make: Make) -> None:
+    groups = ((0, 1), (2, 3), (4, 5))
+    usual, slow = make(fsdp, ranks=6, members=groups), {(2, 3): 4.0}
+    alone = causes(usual, make(fsdp, ranks=6, members=groups, slow=slow))["slow_link"]
+    late = make(fsdp, ranks=6, members=groups, slow=slow, late={2: 12.0})
+    with_late = causes(usual, late)["slow_link"]
+    assert cost_ms(with_late) == pytest.approx(cost_ms(alone), rel=0.05)
+
+
 def test_a_late_rank_is_late_only_in_its_own_group(make: Make) -> None:
     groups = ((0, 1), (2, 3))
     usual = make(fsdp, ranks=4, members=groups)
