@@ -61,11 +61,12 @@ def carries_gradients(rows: pa.Table, spans: pa.Table) -> Bools:
 def of_model_dimensions(rows: pa.Table) -> pa.ChunkedArray:
     """Return which collectives are of a dimension along which a model is split."""
     names = rows["dimension"].cast(pa.string())
-    found = []
-    for name in filter(None, pc.unique(names).to_pylist()):
-        if MODEL_DIMENSIONS.intersection(name.lower().split("_")):
-            found.append(name)
+    found = filter(is_model_dimension, pc.unique(names.drop_null()).to_pylist())
     return pc.is_in(names, pa.array(found, pa.string()))
+
+
+def is_model_dimension(name: str) -> bool:
+    return not MODEL_DIMENSIONS.isdisjoint(name.lower().split("_"))
 
 
 def _begun_in_forward(rows: pa.Table, spans: pa.Table) -> Bools:
