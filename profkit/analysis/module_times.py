@@ -48,7 +48,9 @@ _NOTHING = _Parts(_NONE, _NONE, _NONE, _NONE)
 
 def time_modules(places: Places, spans: pa.Table) -> ModuleTimes | None:
     """Return the computing of each module, or `None` if the collectives name fewer than two."""
-    names, codes = names_and_codes(places.found.rows["module"])
+    known, codes = names_and_codes(places.found.rows["module"])
+    chosen = np.unique(codes[codes >= 0])  # the columns of a run share their names
+    names, codes = [known[code] for code in chosen], np.searchsorted(chosen, codes) - (codes < 0)
     ranks = np.unique(places.found.rank)
     if len(names) < 2:
         return None

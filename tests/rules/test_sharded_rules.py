@@ -357,6 +357,7 @@ def test_one_slow_module_is_named_in_both_directions(make: Make, prefetch: bool)
     assert cost_ms(found["slow_module"]) == pytest.approx(12.0, rel=0.15)
     assert "blocks.1 computes 24" in found["slow_module"].evidence
     assert "on all ranks" in found["slow_module"].evidence
+    assert "the other 3 modules" in found["slow_module"].evidence
     assert causes(slow, usual)["slow_module"].is_gain
 
 
