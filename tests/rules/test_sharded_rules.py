@@ -34,6 +34,7 @@ def fsdp(
     slow: dict[tuple[int, ...], float] | None = None,
     heavy: dict[tuple[str, int], float] | None = None,
     pace: float = 1.0,
+    modules: Sequence[str] = MODULES,
 ) -> Iterator[Action]:
     """A step of FSDP: each module is gathered, computed, and in backward its gradients reduced."""
     (own,) = [tuple(group) for group in members if rank in group]
@@ -49,7 +50,7 @@ def fsdp(
         return [each(key, bytes=size // parts) for key in keys]
 
     yield Work(1.0 + (late or {}).get(rank, 0.0))
-    for around, work, names in (("forward", 4.0, MODULES), ("backward", 8.0, MODULES[::-1])):
+    for around, work, names in (("forward", 4.0, modules), ("backward", 8.0, modules[::-1])):
         yield Phase(around)
         waiting = gathers(names[0], around) if around == "forward" or again else []
         yield from waiting
@@ -345,6 +346,18 @@ def longer(rank: int, more: float = 0.0) -> Iterator[Action]:
             yield Work(more)
 
 
+def headed(rank: int, head: float) -> Iterator[Action]:
+    """A step of FSDP whose root computes after its last block, and backward before it."""
+    phase = ""
+    for action in fsdp(rank):
+        before, phase = phase, action.name if isinstance(action, Phase) else phase
+        if (before, phase) == ("forward", ""):
+            yield Work(head)
+        yield action
+        if (before, phase) == ("", "backward"):
+            yield Work(head)
+
+
 HEAVY = {("blocks.1", 0): 6.0, ("blocks.1", 1): 6.0}
 """A module that takes so many more ms in forward, and in backward, on both ranks."""
 
@@ -359,6 +372,25 @@ def test_one_slow_module_is_named_in_both_directions(make: Make, prefetch: bool)
     assert "on all ranks" in found["slow_module"].evidence
     assert "the other 3 modules" in found["slow_module"].evidence
     assert causes(slow, usual)["slow_module"].is_gain
+
+
+def test_the_last_module_stands_for_what_is_computed_after_it_as_well(make: Make) -> None:
+    usual, words = make(fsdp), "blocks.2 and what is computed after it take 28"
+    slow_head = causes(usual, make(headed, head=8.0))["slow_module"]
+    heavy = {("blocks.2", 0): 8.0, ("blocks.2", 1): 8.0}
+    slow_block = causes(usual, make(fsdp, heavy=heavy))["slow_module"]
+    for cause in (slow_head, slow_block):
+        assert words in cause.evidence
+        assert "after it" in cause.remedy
+        assert cost_ms(cause) == pytest.approx(16.0, rel=0.15)
+
+
+def test_the_last_block_of_a_stack_is_not_told_from_what_follows_it(make: Make) -> None:
+    names = ("(root)", "encoder.0", "encoder.1", "decoder.0", "decoder.1")
+    usual = make(fsdp, modules=names)
+    for name, is_open in zip(names, (False, False, True, False, True), strict=True):
+        slow = make(fsdp, modules=names, heavy={(name, 0): 8.0, (name, 1): 8.0})
+        assert ("after it" in causes(usual, slow)["slow_module"].evidence) == is_open
 
 
 def test_a_module_that_is_slow_on_one_rank_is_named_with_it(make: Make) -> None:
