@@ -112,7 +112,7 @@ def is_sharded(collectives: pa.Table) -> bool:
 
 
 def describe_unmatched(found: Matched) -> str:
-    """Return how many collectives lack a rank, and of which communicator most of them are."""
+    """Return how many collectives lack a rank, and of which communicator most are."""
     rows = found.rows.filter(pa.array(~found.matched))
     names, codes = names_and_codes(rows["communicator"])
     firsts = np.unique(found.group[~found.matched], return_index=True)[1]

@@ -46,7 +46,7 @@ def without_transfers(model: StepModel, kept: float = 0.0) -> StepModel:
 
 
 def overlap(model: StepModel) -> StepModel:
-    """Return the model with transfers of gradients under backward, as far as it is long enough.
+    """Return the model with transfers of gradients under backward, as far as they fit.
 
     Only the last message has nothing left that could hide it.
     """

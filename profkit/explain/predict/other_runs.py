@@ -57,7 +57,7 @@ def other_differences(kind: str, first: RunManifest, later: RunManifest) -> tupl
 
 
 def _is_data_dimension(name: str) -> bool:
-    """Return true for the size of a dimension that grows with the ranks, as in `parallel.fsdp`."""
+    """Return true for the size of a dimension that grows with ranks, as `parallel.fsdp`."""
     group, _, dimension = name.partition(".")
     return group == PARALLEL and not is_model_dimension(dimension)
 
