@@ -6,6 +6,7 @@ all places add up to the exposed exchange, and nothing is counted twice.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,6 +84,23 @@ class Places:
     def is_complete(self) -> bool:
         """True if all collectives were seen on all of their ranks."""
         return self.found.count == self.found.matched_count
+
+    @functools.cached_property
+    def unknown(self) -> frozenset[str]:
+        """The dimensions whose waits cannot be split into waiting and transfer.
+
+        Some of their collectives were not seen on all of their ranks, or one of another dimension
+        that was not was under way during a wait.
+        """
+        found, waits = self.found, self.waits
+        names = np.array([place.dimension for place in self.places])
+        unknown = set(names[self.place[~found.matched]].tolist())
+        for rank in np.unique(found.rank[~found.matched]).tolist():
+            mine, own = ~found.matched & (found.rank == rank), waits.rank == rank
+            opens, closes = waits.start[own], waits.end[own]
+            crossed = covered_each(found.start[mine], found.end[mine], opens, closes) > 0
+            unknown.update(names[waits.place[own][crossed]].tolist())
+        return frozenset(unknown)
 
     def by_step(self, *, split: bool) -> dict[tuple[Place, str], Ints]:
         """Return the exposed time of each place by step, as sums over the ranks, or its parts."""

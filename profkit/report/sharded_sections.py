@@ -25,7 +25,8 @@ MIN_MODULE_SHARE = 0.1
 
 DIMENSIONS_TITLE = "Exchange by dimension, per step and rank"
 STAGES_TITLE = "Pipeline, per step"
-NO_WAITS = "which of it is waiting for another rank, and which transfer, is not known"
+NO_NAME = "a group without a name"
+NO_WAITS = "it is not known what is waiting for another rank, and what is transfer"
 MEASURE_STAGES = "record the ranks of all stages"
 
 
@@ -72,10 +73,11 @@ def by_dimension(found: ShardedExchange) -> Section:
 def dimension_notes(found: ShardedExchange) -> Iterator[str]:
     """Yield what the rows of the exchange do not say: late ranks, and modules."""
     if not found.is_complete:
+        named = ", ".join(safe_text(name) or NO_NAME for name in found.unknown)
         what_next = f"; {found.next}" if found.next else ""
-        yield f"{safe_text(found.why)}: {NO_WAITS}{what_next}."
+        yield f"In {named}, {NO_WAITS}: {safe_text(found.why)}{what_next}."
     for late in found.late:
-        name = safe_text(late.dimension) or "a group without a name"
+        name = safe_text(late.dimension) or NO_NAME
         yield (
             f"In {name}, rank {late.rank} is late: the ranks of its group wait "
             f"{duration(late.waited_ns)} per step for it, {percent(late.share, 0)} of the waiting "
@@ -154,8 +156,9 @@ def exchange_places(found: ExchangeLedger | None, ledger: Ledger) -> Iterator[Se
         notes[0] = "Exposed time of the two runs of middle speed, which the rows add up to."
     if len(rows) > MOST_ROWS:
         notes.append(f"The {MOST_ROWS} longest; {len(rows) - MOST_ROWS:,} more in --json.")
-    if not found.is_split:
-        notes.append(f"Some collectives were not seen on all of their ranks: {NO_WAITS}.")
+    if found.unknown:
+        named = ", ".join(safe_text(name) or NO_NAME for name in sorted(found.unknown))
+        notes.append(f"In {named}, {NO_WAITS}: not all ranks of each collective were seen.")
     header = ("", "base", "target", "difference", level_words(ledger.total.delta.level), "verdict")
     grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}))
     yield Section("Exchange by dimension", tuple(notes), grid=grid)

@@ -32,7 +32,7 @@ Rates: TypeAlias = Mapping[str, Mapping[tuple[int, ...], float]]
 def find(case: Case) -> Cause | None:
     """Compare the groups of each dimension, whose messages are about as large."""
     exchange, ledger = compared(case), case.ledger
-    if exchange is None or not exchange.is_split:
+    if exchange is None:
         return None
     known = case.before.figure(rates_of)
     for dimension, rates in case.after.figure(rates_of).items():
@@ -69,7 +69,7 @@ def _is_of(dimension: str) -> Chosen:
 def rates_of(evidence: Evidence) -> Rates:
     """Return the rates of each dimension that has several groups."""
     places = evidence.figure(places_of)
-    if places is None or not places.is_complete:
+    if places is None:
         return {}
     sums: dict[str, dict[tuple[int, ...], list[float]]] = defaultdict(dict)
     rows, rank, transfer = places.found.rows, places.found.rank, places.found.transfer
@@ -78,7 +78,7 @@ def rates_of(evidence: Evidence) -> Rates:
     for name in np.unique(names).tolist():
         own = names == name
         place: Place = places.places[int(places.place[own][0])]
-        if not place.dimension or not size[own].sum():
+        if place.dimension in {"", *places.unknown} or not size[own].sum():
             continue
         ranks = tuple(np.unique(rank[own]).tolist())
         # Messages in both directions share a link.
