@@ -178,11 +178,14 @@ def classify_without_calls(
     silent = evidence.silent.intersection(running).difference(evidence.native)
     if silent:
         return HangClass.UNCLEAR, tuple(sorted(silent))
-    backward = [rank for rank in running if activities[rank].doing is Doing.BACKWARD]
-    others = tuple(sorted(set(running).difference(backward)))
-    if backward and others and len(running) > 1:  # the gradient exchange is inside a backward
-        return class_of(others, evidence, activities), others
+    doing = {rank: activities[rank].doing for rank in running}
+    # The gradient exchange is inside a backward. The stack shows no rank at the end of a message.
+    others = [rank for rank in running if doing[rank] not in {Doing.BACKWARD, Doing.COLLECTIVE}]
+    if others:
+        return class_of(others, evidence, activities), tuple(sorted(others))
     standing = tuple(running or evidence.ranks)
+    if Doing.COLLECTIVE in doing.values():
+        return HangClass.UNCLEAR, standing
     return class_of(standing, evidence, activities), standing
 
 
