@@ -32,6 +32,9 @@ _TORCH_NAMES = {
 OP_NAMES = {"allreduce": "all_reduce", "allgather": "all_gather", "ALLREDUCE": "all_reduce"}
 """Names of the recorder that differ from the functions that a job calls."""
 
+BATCH_END = re.compile(r":([A-Z_]+_)?coalesced$")
+"""Names of the entry with which torch closes a batch: `nccl:coalesced`, `nccl:ALLGATHER_...`."""
+
 MOST_ENTRIES = 4096
 MOST_NAME_CHARS = 100
 _MOST_TENSORS = 1024
@@ -53,7 +56,9 @@ def calls_of_dump(dump: Mapping[str, Any], rank: int) -> list[Call]:
         return []
     calls = []
     members: dict[str, tuple[int, ...]] = {}
-    for entry in entries[-MOST_ENTRIES:]:
+    for entry, is_end in settle_batches(entries[-MOST_ENTRIES:]):
+        if is_end:
+            continue
         try:
             group = group_of(entry)
             if group not in members:
@@ -63,6 +68,37 @@ def calls_of_dump(dump: Mapping[str, Any], rank: int) -> list[Call]:
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             continue
     return calls
+
+
+def settle_batches(entries: Sequence[Any]) -> list[tuple[Any, bool]]:
+    """Return entries with the state of their batch, and whether they only close one.
+
+    torch starts the parts of a batch together, and updates only the entry that closes it. If torch
+    did not record the parts of a collective, that entry is the collective.
+    """
+    settled: list[tuple[Any, bool]] = []
+    parts: dict[Any, list[int]] = {}
+    for entry in entries:
+        try:
+            is_point = bool(entry.get("is_p2p"))
+            number = entry.get("p2p_seq_id" if is_point else "collective_seq_id")
+            own = parts.setdefault((group_of(entry), is_point, number), [])
+            closes = BATCH_END.search(str(entry.get("profiling_name")))
+        except (AttributeError, TypeError):
+            settled.append((entry, False))
+            continue
+        is_end = bool(closes and (own or is_point))
+        if is_end:
+            state = {"state": entry.get("state"), "retired": entry.get("retired")}
+            for place in own:
+                part, _ = settled[place]
+                if not is_over(part):
+                    settled[place] = {**part, **state}, False
+            own.clear()
+        else:
+            own.append(len(settled))
+        settled.append((entry, is_end))
+    return settled
 
 
 def is_over(entry: Mapping[str, Any]) -> bool:

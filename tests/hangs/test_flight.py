@@ -52,3 +52,61 @@ def test_damaged_entries_are_left_out() -> None:
     entries.append(entry(4, retired=True, input_sizes=[[math.inf]]))
     assert [call.sequence for call in calls_of_dump({"entries": entries}, 0)] == [2]
     assert calls_of_dump({"entries": "no"}, 0) == []
+
+
+def in_batch(number: int, name: str, state: str = "scheduled") -> Any:
+    is_end = name.endswith("coalesced")
+    sizes: list[Any] = [] if is_end else [[4, 8]]
+    return entry(
+        1,
+        retired=is_end and state == "completed",
+        name=f"nccl:{name}",
+        is_p2p=True,
+        p2p_seq_id=number,
+        state=state,
+        input_sizes=sizes,
+        input_dtypes=[] if is_end else ["Float"],
+    )
+
+
+def test_messages_of_a_batch_are_over_when_the_batch_is() -> None:
+    """torch updates only the entry that closes a batch, which has no message of its own."""
+    entries = [
+        entry(1, retired=True, name="nccl:all_reduce", state="completed"),
+        in_batch(7, "send 0->1"),
+        in_batch(7, "recv 0<-1"),
+        in_batch(7, "coalesced", "completed"),
+        in_batch(8, "send 0->1"),
+        in_batch(8, "coalesced", "started"),
+        in_batch(9, "send 0->1"),
+    ]
+    found = calls_of_dump({"entries": entries}, 0)
+    assert [(call.op, call.sequence, call.done, call.started) for call in found] == [
+        ("all_reduce", 1, True, True),
+        ("send", 7, True, True),
+        ("recv", 7, True, True),
+        ("send", 8, False, True),
+        ("send", 9, False, False),
+    ]
+
+
+def test_the_number_of_a_batch_that_an_older_torch_uses_again() -> None:
+    """It counts a batch as a collective, and its messages keep the number of the one before."""
+    again = [in_batch(7, "send 0->1"), in_batch(7, "coalesced", "completed")]
+    last = [in_batch(7, "send 0->1"), in_batch(7, "coalesced")]
+    found = calls_of_dump({"entries": [*again, *again, *last]}, 0)
+    assert [call.done for call in found] == [True, True, False]
+
+
+def test_collectives_that_begin_together_end_together() -> None:
+    scatter = entry(4, retired=False, name="nccl:_reduce_scatter_base")
+    end = entry(4, retired=True, name="nccl:REDUCE_SCATTER_coalesced", state="completed")
+    alone = {**end, "collective_seq_id": 5, "profiling_name": "nccl:coalesced"}
+    found = calls_of_dump({"entries": [scatter, scatter, end, alone]}, 0)
+    assert [(call.op, call.done) for call in found] == [
+        ("reduce_scatter_base", True),
+        ("reduce_scatter_base", True),
+        ("coalesced", True),
+    ]
+    fast = entry(6, retired=False, name="nccl:allreduce_coalesced")
+    assert [call.op for call in calls_of_dump({"entries": [fast]}, 0)] == ["allreduce_coalesced"]

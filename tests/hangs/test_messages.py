@@ -6,6 +6,7 @@ import itertools
 import json
 from collections import defaultdict
 from types import SimpleNamespace
+from typing import Any
 
 from profkit.hangs.evidence import Evidence
 from profkit.hangs.status import Call, Frame, Status
@@ -86,7 +87,7 @@ def test_a_dump_without_messages_gets_those_that_profkit_has_noted() -> None:
     log.begin(PAIR, "send", Message(16, "float32"))  # nobody waits for it: it may be over
     log.begin(PAIR, "send", Message(32, "float32")).is_waited = True
     dump = json.dumps({"entries": [entry(1, retired=True)]})
-    framework = SimpleNamespace(dump_flight=lambda: dump)
+    framework: Any = SimpleNamespace(dump_flight=lambda: dump)
     found, source = read_calls(framework, recorder, 0)
     assert source == "the flight recorder"
     assert [(call.op, call.bytes, call.peer, call.done) for call in found] == [
