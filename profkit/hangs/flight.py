@@ -35,6 +35,9 @@ OP_NAMES = {"allreduce": "all_reduce", "allgather": "all_gather", "ALLREDUCE": "
 BATCH_END = re.compile(r":([A-Z_]+_)?coalesced$")
 """Names of the entry with which torch closes a batch: `nccl:coalesced`, `nccl:ALLGATHER_...`."""
 
+DEFAULT_GROUP = "default_pg"
+"""torch's description of the group of all ranks, in which each has its number in the job."""
+
 MOST_ENTRIES = 4096
 MOST_NAME_CHARS = 100
 _MOST_TENSORS = 1024
@@ -44,7 +47,7 @@ _LARGEST_SIZE = 2**40
 MOST_MEMBERS = 20_000
 
 
-def calls_of_dump(dump: Mapping[str, Any], rank: int) -> list[Call]:
+def calls_of_dump(dump: Mapping[str, Any]) -> list[Call]:
     """Return the last collectives in a dump, in their order.
 
     Damaged entries are left out. A collective is over if the recorder has retired it: some backends
@@ -64,7 +67,7 @@ def calls_of_dump(dump: Mapping[str, Any], rank: int) -> list[Call]:
             if group not in members:
                 known = groups if isinstance(groups, Mapping) else {}
                 members[group] = members_of(entry, known)
-            calls.append(_read(entry, rank, members[group]))
+            calls.append(_read(entry, members[group]))
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             continue
     return calls
@@ -142,16 +145,14 @@ def message_of(entry: Mapping[str, Any]) -> tuple[int, str]:
     return min(elements * DTYPE_BYTES.get(dtype, 0), _LARGEST), _TORCH_NAMES.get(dtype, dtype)
 
 
-def _read(entry: Any, rank: int, members: tuple[int, ...]) -> Call:
+def _read(entry: Any, members: tuple[int, ...]) -> Call:
     is_point = bool(entry.get("is_p2p"))
     name = str(entry["profiling_name"])
     op = name.partition(":")[2] or name
     peer = None
     if is_point:
         op, _, ends = op.partition(" ")
-        ranks = list(map(int, re.findall(r"\d+", ends)))
-        others = [number for number in ranks if number != rank]
-        peer = others[0] if others else None
+        peer = peer_of(ends, entry, members)
     size, dtype = message_of(entry)
     return Call(
         group_of(entry),
@@ -165,6 +166,20 @@ def _read(entry: Any, rank: int, members: tuple[int, ...]) -> Call:
         peer,
         started=is_started(entry, name),
     )
+
+
+def peer_of(ends: str, entry: Mapping[str, Any], members: tuple[int, ...]) -> int | None:
+    """Return the other rank of a message, or nothing if the dump does not say which one it is.
+
+    Behind the arrow of `0->1` and of `0<-1` is the other rank's number in the group.
+    """
+    found = re.search(r"(?:->|<-)(\d{1,7})$", ends)
+    if found is None:
+        return None
+    number = int(found[1])
+    if members:
+        return members[number] if number < len(members) else None
+    return number if DEFAULT_GROUP in (entry.get("process_group") or ()) else None
 
 
 def is_started(entry: Mapping[str, Any], name: str) -> bool | None:

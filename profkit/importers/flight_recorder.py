@@ -80,7 +80,7 @@ def _read_dump(dump: dict[str, Any], rank: int, rows: CollectiveRows) -> None:
     groups = dump.get("pg_config")
     if not isinstance(groups, dict):
         groups = {}
-    calls = calls_of_dump(dump, rank)[-MOST_CALLS:]
+    calls = calls_of_dump(dump)[-MOST_CALLS:]
     if calls:
         rows.calls[rank] = calls
     for entry, is_end in settle_batches(dump["entries"]):

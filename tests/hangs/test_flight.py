@@ -27,7 +27,7 @@ def entry(number: int, *, retired: bool, name: str = "gloo:all_reduce", **more: 
 def test_a_dump_of_gloo() -> None:
     groups = {"": {"name": "", "desc": "", "ranks": "[0, 1]"}}
     dump = {"entries": [entry(1, retired=True), entry(2, retired=False)], "pg_config": groups}
-    first, second = calls_of_dump(dump, 0)
+    first, second = calls_of_dump(dump)
     assert (first.done, second.done) == (True, False)
     assert (second.op, second.sequence, second.bytes, second.dtype) == (
         "all_reduce",
@@ -41,8 +41,27 @@ def test_a_dump_of_gloo() -> None:
 
 def test_a_message_to_one_rank_names_it() -> None:
     point = entry(0, retired=False, name="nccl:recv 0<-3", is_p2p=True, p2p_seq_id=7)
-    (call,) = calls_of_dump({"entries": [point]}, 0)
+    (call,) = calls_of_dump({"entries": [point]})
     assert (call.op, call.peer, call.sequence) == ("recv", 3, 7)
+
+
+def test_the_ranks_of_a_message_are_numbers_of_its_group() -> None:
+    groups = {"5": {"name": "5", "desc": "mesh_pp", "ranks": "[1, 5]"}}
+    point: Any = {"is_p2p": True, "process_group": ["5", "mesh_pp"], "p2p_seq_id": 2}
+    sends = entry(0, retired=False, name="nccl:send 0->1", **point)
+    receives = entry(0, retired=False, name="nccl:recv 1<-0", **point)
+    peers = []
+    for each in (sends, receives):
+        (call,) = calls_of_dump({"entries": [each], "pg_config": groups})
+        peers.append(call.peer)
+    assert peers == [5, 1]
+    (unknown,) = calls_of_dump({"entries": [sends]})
+    beyond = {**sends, "profiling_name": "nccl:send 0->9"}
+    (wrong,) = calls_of_dump({"entries": [beyond], "pg_config": groups})
+    anywhere = {**receives, "profiling_name": "nccl:recv 1<-?"}
+    (any_source,) = calls_of_dump({"entries": [anywhere], "pg_config": groups})
+    for call in (unknown, wrong, any_source):
+        assert (call.peer, call.is_message) == (None, True)
 
 
 def test_damaged_entries_are_left_out() -> None:
@@ -50,8 +69,8 @@ def test_damaged_entries_are_left_out() -> None:
     for field in ("collective_seq_id", "time_created_ns"):
         entries.append({**entry(3, retired=True), field: math.inf})
     entries.append(entry(4, retired=True, input_sizes=[[math.inf]]))
-    assert [call.sequence for call in calls_of_dump({"entries": entries}, 0)] == [2]
-    assert calls_of_dump({"entries": "no"}, 0) == []
+    assert [call.sequence for call in calls_of_dump({"entries": entries})] == [2]
+    assert calls_of_dump({"entries": "no"}) == []
 
 
 def in_batch(number: int, name: str, state: str = "scheduled") -> Any:
@@ -80,7 +99,7 @@ def test_messages_of_a_batch_are_over_when_the_batch_is() -> None:
         in_batch(8, "coalesced", "started"),
         in_batch(9, "send 0->1"),
     ]
-    found = calls_of_dump({"entries": entries}, 0)
+    found = calls_of_dump({"entries": entries})
     assert [(call.op, call.sequence, call.done, call.started) for call in found] == [
         ("all_reduce", 1, True, True),
         ("send", 7, True, True),
@@ -94,7 +113,7 @@ def test_the_number_of_a_batch_that_an_older_torch_uses_again() -> None:
     """It counts a batch as a collective, and its messages keep the number of the one before."""
     again = [in_batch(7, "send 0->1"), in_batch(7, "coalesced", "completed")]
     last = [in_batch(7, "send 0->1"), in_batch(7, "coalesced")]
-    found = calls_of_dump({"entries": [*again, *again, *last]}, 0)
+    found = calls_of_dump({"entries": [*again, *again, *last]})
     assert [call.done for call in found] == [True, True, False]
 
 
@@ -102,11 +121,11 @@ def test_collectives_that_begin_together_end_together() -> None:
     scatter = entry(4, retired=False, name="nccl:_reduce_scatter_base")
     end = entry(4, retired=True, name="nccl:REDUCE_SCATTER_coalesced", state="completed")
     alone = {**end, "collective_seq_id": 5, "profiling_name": "nccl:coalesced"}
-    found = calls_of_dump({"entries": [scatter, scatter, end, alone]}, 0)
+    found = calls_of_dump({"entries": [scatter, scatter, end, alone]})
     assert [(call.op, call.done) for call in found] == [
         ("reduce_scatter_base", True),
         ("reduce_scatter_base", True),
         ("coalesced", True),
     ]
     fast = entry(6, retired=False, name="nccl:allreduce_coalesced")
-    assert [call.op for call in calls_of_dump({"entries": [fast]}, 0)] == ["allreduce_coalesced"]
+    assert [call.op for call in calls_of_dump({"entries": [fast]})] == ["allreduce_coalesced"]

@@ -88,7 +88,7 @@ def test_a_dump_without_messages_gets_those_that_profkit_has_noted() -> None:
     log.begin(PAIR, "send", Message(32, "float32")).is_waited = True
     dump = json.dumps({"entries": [entry(1, retired=True)]})
     framework: Any = SimpleNamespace(dump_flight=lambda: dump)
-    found, source = read_calls(framework, recorder, 0)
+    found, source = read_calls(framework, recorder)
     assert source == "the flight recorder"
     assert [(call.op, call.bytes, call.peer, call.done) for call in found] == [
         ("all_reduce", 128, None, True),

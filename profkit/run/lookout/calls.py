@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from profkit.instrument.recorder import Recorder
 
 
-def read_calls(
-    framework: Framework | None, recorder: Recorder, rank: int
-) -> tuple[list[Call], str]:
+def read_calls(framework: Framework | None, recorder: Recorder) -> tuple[list[Call], str]:
     """Return the calls of this rank and their source: the framework's own list, if it has one.
 
     Gloo's list has no messages, so that those come from profkit's own record.
@@ -27,7 +25,7 @@ def read_calls(
     if framework is not None:
         dump = guarded("flight recorder", framework.dump_flight, "")()
         if dump:
-            calls = calls_of_dump(json.loads(dump), rank)
+            calls = calls_of_dump(json.loads(dump))
     if not calls:
         return noted, "profkit's own record" if noted else ""
     if not any(call.is_message for call in calls):

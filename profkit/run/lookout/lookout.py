@@ -253,7 +253,7 @@ class Lookout:
             self._read_calls(framework)  # of the same moment as the stack
 
     def _read_calls(self, framework: Framework | None) -> None:
-        calls, source = read_calls(framework, self._loop.recorder, self._status.rank)
+        calls, source = read_calls(framework, self._loop.recorder)
         self._status = dataclasses.replace(
             self._status, calls=tuple(calls[-MOST_CALLS:]), calls_from=source
         )
