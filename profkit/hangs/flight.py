@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from profkit.hangs.status import Call
+from profkit.hangs.status import MOST_CALLS, Call
 
 DTYPE_BYTES = {
     **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
@@ -70,7 +71,41 @@ def calls_of_dump(dump: Mapping[str, Any]) -> list[Call]:
             calls.append(_read(entry, members[group]))
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             continue
-    return calls
+    return end_earlier_calls(calls)
+
+
+def end_earlier_calls(calls: list[Call]) -> list[Call]:
+    """Return calls of which those of NCCL are over if a later one of the group is.
+
+    NCCL keeps their order. The recorder never updates those that a graph has captured.
+    """
+    over = set()
+    found = []
+    for call in reversed(calls):
+        key = call.group, call.is_message, call.peer
+        if call.done:
+            over.add(key)
+        elif call.started is not None and key in over:
+            call = dataclasses.replace(call, done=True)  # noqa: PLW2901  # the same call, over
+        found.append(call)
+    return found[::-1]
+
+
+def cut_calls(calls: Sequence[Call]) -> tuple[Call, ...]:
+    """Return the last calls and the first open one of each group, in their order.
+
+    A host may hand over thousands of collectives to a device after the one that hangs.
+    """
+    first: dict[tuple[str, bool], int] = {}
+    for place, call in enumerate(calls):
+        if not call.done:
+            first.setdefault((call.group, call.is_message), place)
+    kept = set(list(first.values())[: MOST_CALLS // 2])
+    for place in reversed(range(len(calls))):
+        if len(kept) == MOST_CALLS:
+            break
+        kept.add(place)
+    return tuple(calls[place] for place in sorted(kept))
 
 
 def settle_batches(entries: Sequence[Any]) -> list[tuple[Any, bool]]:

@@ -146,7 +146,7 @@ class Status:
     other_stacks: tuple[tuple[Frame, ...], ...] = ()
     """Stacks of other threads that are inside the job's own code."""
     calls: tuple[Call, ...] = ()
-    """The last collectives that the rank has entered, in their order."""
+    """The last collectives that the rank has entered, and the first open ones, in their order."""
     calls_from: str = ""
     """The source of `calls`; empty if there is none."""
     workers: tuple[Worker, ...] = ()

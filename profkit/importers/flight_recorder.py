@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from profkit.errors import UnreadableError
-from profkit.hangs.flight import calls_of_dump, is_over, settle_batches
-from profkit.hangs.status import MOST_CALLS
+from profkit.hangs.flight import calls_of_dump, cut_calls, is_over, settle_batches
 from profkit.importers.base import Imported, Target
 from profkit.importers.kineto.collectives import DTYPE_BYTES
 from profkit.importers.reading.collective_rows import (
@@ -80,7 +79,7 @@ def _read_dump(dump: dict[str, Any], rank: int, rows: CollectiveRows) -> None:
     groups = dump.get("pg_config")
     if not isinstance(groups, dict):
         groups = {}
-    calls = calls_of_dump(dump)[-MOST_CALLS:]
+    calls = cut_calls(calls_of_dump(dump))
     if calls:
         rows.calls[rank] = calls
     for entry, is_end in settle_batches(dump["entries"]):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from profkit.hangs.flight import calls_of_dump
+from profkit.hangs.flight import calls_of_dump, cut_calls
+from profkit.hangs.status import MOST_CALLS, Call
 
 
 def entry(number: int, *, retired: bool, name: str = "gloo:all_reduce", **more: Any) -> Any:
@@ -62,6 +63,36 @@ def test_the_ranks_of_a_message_are_numbers_of_its_group() -> None:
     (any_source,) = calls_of_dump({"entries": [anywhere], "pg_config": groups})
     for call in (unknown, wrong, any_source):
         assert (call.peer, call.is_message) == (None, True)
+
+
+def test_the_first_open_call_of_each_group_is_kept() -> None:
+    """Over NCCL, the host hands over many collectives after the one that hangs."""
+    calls = [Call("a", number, "all_reduce", done=number < 3) for number in range(300)]
+    calls += [Call("b", number, "all_gather", done=number < 5) for number in range(6)]
+    calls += [Call("b", number, "send", done=number < 2, peer=1) for number in range(4)]
+    kept = cut_calls([*calls, *(Call("c", number, "barrier", done=True) for number in range(99))])
+    assert len(kept) == MOST_CALLS
+    assert [(call.group, call.sequence, call.op) for call in kept[:4]] == [
+        ("a", 3, "all_reduce"),
+        ("b", 5, "all_gather"),
+        ("b", 2, "send"),
+        ("c", 38, "barrier"),
+    ]
+    assert cut_calls(calls[:2]) == tuple(calls[:2])
+    many = [Call(str(number), 1, "all_reduce") for number in range(100)]
+    assert len(cut_calls(many)) == MOST_CALLS
+    assert cut_calls(many)[0] == many[0]
+
+
+def test_a_collective_before_one_that_is_over_is_over_on_nccl() -> None:
+    """The recorder never updates what a graph has captured, and NCCL keeps the order."""
+    captured = [entry(number, retired=False, name="nccl:all_reduce") for number in (1, 2)]
+    ended = entry(3, retired=True, name="nccl:all_reduce", state="completed")
+    last = entry(4, retired=False, name="nccl:all_reduce")
+    found = calls_of_dump({"entries": [*captured, ended, last]})
+    assert [call.done for call in found] == [True, True, True, False]
+    on_gloo = [entry(1, retired=False), entry(2, retired=True)]
+    assert [call.done for call in calls_of_dump({"entries": on_gloo})] == [False, True]
 
 
 def test_damaged_entries_are_left_out() -> None:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from profkit.clock import now_ns, wall_ns
-from profkit.hangs.flight import calls_of_dump
+from profkit.hangs.flight import calls_of_dump, cut_calls
 from profkit.hangs.status import Call
 from profkit.instrument.guard import guarded
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from profkit.instrument.recorder import Recorder
 
 
-def read_calls(framework: Framework | None, recorder: Recorder) -> tuple[list[Call], str]:
+def read_calls(framework: Framework | None, recorder: Recorder) -> tuple[tuple[Call, ...], str]:
     """Return the calls of this rank and their source: the framework's own list, if it has one.
 
     Gloo's list has no messages, so that those come from profkit's own record.
@@ -27,11 +27,11 @@ def read_calls(framework: Framework | None, recorder: Recorder) -> tuple[list[Ca
         if dump:
             calls = calls_of_dump(json.loads(dump))
     if not calls:
-        return noted, "profkit's own record" if noted else ""
+        return cut_calls(noted), "profkit's own record" if noted else ""
     if not any(call.is_message for call in calls):
         calls += [call for call in noted if call.is_message]
         calls.sort(key=lambda call: call.since_ns)
-    return calls, "the flight recorder"
+    return cut_calls(calls), "the flight recorder"
 
 
 def calls_in_flight(recorder: Recorder) -> list[Call]:

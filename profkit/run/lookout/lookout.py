@@ -24,7 +24,6 @@ from profkit.hangs.status import (
     FAILED,
     FOLDER,
     LONGEST_TICK_S,
-    MOST_CALLS,
     STACK_SUFFIX,
     SUFFIX,
     TICKS_PER_LIMIT,
@@ -254,9 +253,7 @@ class Lookout:
 
     def _read_calls(self, framework: Framework | None) -> None:
         calls, source = read_calls(framework, self._loop.recorder)
-        self._status = dataclasses.replace(
-            self._status, calls=tuple(calls[-MOST_CALLS:]), calls_from=source
-        )
+        self._status = dataclasses.replace(self._status, calls=calls, calls_from=source)
 
     def _write_end(self, error: Exception | None) -> None:
         said = ""
