@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from profkit.hangs.activity import Activity, Doing
@@ -153,16 +153,30 @@ def find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) -> 
         for call in (*status.calls, *([opened[rank]] if rank in opened else [])):
             if call.op and not call.is_message:
                 numbered.setdefault((call.group, call.sequence), {})[rank] = call
-    for key in sorted(numbered):
-        calls = numbered[key]
-        is_open = any(not call.done for call in calls.values())
+    for calls in split_groups(numbered):
+        has_open = any(not call.done for call in calls.values())
         ops = {call.op for call in calls.values()}
         measured = [call for call in calls.values() if call.bytes]  # a stack shows no size
         sizes = {call.bytes for call in measured if call.op in SAME_SIZE}
         types = {call.dtype for call in measured}
-        if is_open and (len(ops) > 1 or len(sizes) > 1 or len(types) > 1):
+        if has_open and (len(ops) > 1 or len(sizes) > 1 or len(types) > 1):
             return calls
     return {}
+
+
+def split_groups(
+    numbered: Mapping[tuple[str, int], dict[int, Call]],
+) -> Iterator[dict[int, Call]]:
+    """Yield the calls of each group and number; several groups may have one name."""
+    for key in sorted(numbered):
+        by_members: dict[tuple[int, ...], dict[int, Call]] = {}
+        for rank, call in numbered[key].items():
+            by_members.setdefault(tuple(sorted(call.members)), {})[rank] = call
+        known = len(by_members.keys() - {()})
+        if known > 1:
+            yield from by_members.values()
+        else:  # a rank that does not know the members of its group is in the only one
+            yield numbered[key]
 
 
 def list_ranks(ranks: Iterable[int]) -> str:

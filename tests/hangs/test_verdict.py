@@ -224,6 +224,18 @@ def test_finished_collectives_of_other_sizes_are_no_mismatch() -> None:
     assert verdict_of(*ended, late).kind is HangClass.NEVER_ENTERED
 
 
+def test_groups_without_a_common_rank_are_not_compared_by_their_name() -> None:
+    """Older versions of torch give all groups of a mesh's dimension one name."""
+    first = calls(56, done=False, group="mesh_tp", members=(0, 1))
+    second = calls(56, done=False, group="mesh_tp", members=(2, 3), bytes=8)
+    late = rank(3, stack=IN_CODE, calls=second[:1])
+    verdict = verdict_of(rank(0, calls=first), rank(1, calls=first), rank(2, calls=second), late)
+    assert (verdict.kind, verdict.ranks) == (HangClass.NEVER_ENTERED, (3,))
+    known = calls(56, done=False, bytes=8)
+    unknown = [rank(number, calls=calls(56, done=False, members=())) for number in (1, 2, 3)]
+    assert verdict_of(rank(0, calls=known), *unknown).kind is HangClass.MISMATCH
+
+
 def test_all_entered_and_none_left() -> None:
     verdict = verdict_of(*waiting(0, 1, 2, 3))
     assert (verdict.kind, verdict.ranks) == (HangClass.NONE_LEFT, (0, 1, 2, 3))
