@@ -12,14 +12,10 @@ from enum import Enum
 from profkit.hangs import incidents
 from profkit.hangs.activity import WAITS_FOR_RANKS, Activity, Doing, find_activity
 from profkit.hangs.evidence import Evidence
+from profkit.hangs.long_parts import may_take_long
 from profkit.hangs.missing import list_missing
-from profkit.hangs.status import RUNNING, Call, Status, plain_host
+from profkit.hangs.status import RUNNING, Call, plain_host
 from profkit.hangs.waits import Waits, died_waiting, find_failed, find_waits, timed_out
-
-LONG_FACTOR = 10
-"""A part that is known to take long may show no life for so many limits before it is a hang."""
-
-LONG = frozenset({Doing.COMPILE, Doing.CHECKPOINT})
 
 
 class HangClass(str, Enum):
@@ -41,6 +37,12 @@ class HangClass(str, Enum):
     CHECKPOINT = "checkpoint"
     OWN_CODE = "in the job's own code"
     UNCLEAR = "inconclusive"
+
+
+NEVER_LONG = frozenset(
+    {HangClass.MISMATCH, HangClass.RANK_DEAD, HangClass.RANK_STOPPED, HangClass.NONE_LEFT}
+)
+"""The classes that no part of a healthy job has for long."""
 
 
 class Level(str, Enum):
@@ -106,7 +108,8 @@ def judge(evidence: Evidence, now_ns: int | None = None, host: str = "") -> Verd
         status = ranks[rank]
         is_own = now_ns is not None and plain_host(status.host) == host
         stood_ns = max(stood_ns, now_ns - status.moved_ns if is_own and now_ns else status.stood_ns)
-    is_long = may_take_long(kind, culprits, evidence, activities, waiting)
+    is_long = kind not in NEVER_LONG and (kind is not HangClass.UNCLEAR or bool(waits.open))
+    is_long &= may_take_long(culprits, evidence, activities, is_waited_for=bool(waiting))
     return Verdict(
         kind,
         Level.NOTICE if is_long else Level.ALARM,
@@ -160,6 +163,11 @@ def classify_calls(
     culprits = tuple(sorted({*waits.waited_for, *evidence.missing}))
     if culprits and waits.open.keys() >= set(culprits):
         return HangClass.NONE_LEFT, culprits  # everybody has entered, and these have not left
+    # Nobody knows in which collective a rank is that fell silent as it trained.
+    unheard = {rank for rank in evidence.unheard if not evidence.ranks[rank].stack}
+    if culprits and unheard.issuperset(culprits):
+        return HangClass.UNCLEAR, culprits
+    culprits = tuple(rank for rank in culprits if rank not in unheard)
     if culprits:
         return class_of(culprits, evidence, activities), culprits
     if any(waits.missing.values()):  # all of them wait for each other
@@ -175,7 +183,7 @@ def classify_without_calls(
 ) -> tuple[HangClass, tuple[int, ...]]:
     """Classify a job in which no rank is known to wait for another."""
     running = [rank for rank, status in evidence.ranks.items() if status.state == RUNNING]
-    silent = evidence.silent.intersection(running).difference(evidence.native)
+    silent = evidence.unheard.intersection(running)
     if silent:
         return HangClass.UNCLEAR, tuple(sorted(silent))
     doing = {rank: activities[rank].doing for rank in running}
@@ -258,42 +266,3 @@ def find_call(waits: Waits, waiting: tuple[int, ...], culprits: tuple[int, ...])
     """Return the first collective in which ranks wait, for the words of the verdict."""
     calls = [waits.open[rank] for rank in (*waiting, *culprits) if rank in waits.open]
     return min(calls, key=lambda call: call.sequence) if calls else None
-
-
-def may_take_long(
-    kind: HangClass,
-    culprits: tuple[int, ...],
-    evidence: Evidence,
-    activities: Mapping[int, Activity],
-    waiting: tuple[int, ...],
-) -> bool:
-    """Return true if the ranks that hold up the job are in a part that may take long."""
-    if kind in {
-        HangClass.MISMATCH,
-        HangClass.RANK_DEAD,
-        HangClass.RANK_STOPPED,
-        HangClass.NONE_LEFT,
-        HangClass.UNCLEAR,
-    }:
-        return False
-    for rank in culprits:
-        status = evidence.ranks.get(rank)
-        if status is None:
-            continue  # it has not imported its framework yet, or runs on another host
-        activity = activities[rank]
-        imports = any(frame.file.startswith("<frozen importlib") for frame in status.stack)
-        is_long = activity.evaluates or activity.doing in LONG or status.steps == 0 or imports
-        is_long |= status.loaders_over or not status.stack  # without one, it may import or compile
-        is_computing = not waiting and _idle_s(status) < status.limit_ns / 1e9
-        if activity.doing in WAITS_FOR_RANKS and status.steps > 0:
-            return False
-        if not is_computing and not is_long:
-            return False
-        if _idle_s(status) > LONG_FACTOR * status.limit_ns / 1e9:
-            return False
-    return True
-
-
-def _idle_s(status: Status) -> float:
-    """Return for how long the training thread has shown no life."""
-    return max(0, status.written_ns - status.alive_ns) / 1e9

@@ -158,12 +158,14 @@ def say_rank(verdict: Verdict, rank: int) -> str:
     else:
         verb = "stands"
     details = [_place(verdict, rank, ""), *say_thread(status, activity)]
+    if rank in verdict.evidence.unheard:
+        details.append("and has written nothing since")
     said = list(filter(None, details))
     return f"{who} {verb}: {', '.join(said)}{say_workers(status)}" if said else f"{who} {verb}"
 
 
 def say_end_of(verdict: Verdict, rank: int) -> str:
-    """Return how a rank died, or that it is stopped; empty if it runs."""
+    """Return how a rank died, or that it is stopped or silent; empty if it runs."""
     evidence, status = verdict.evidence, verdict.evidence.ranks[rank]
     if evidence.is_dead(rank):
         place = ""
@@ -172,6 +174,8 @@ def say_end_of(verdict: Verdict, rank: int) -> str:
         return say_end(status, evidence.exit_codes.get(rank)) + place
     if evidence.is_stopped(rank):
         return f"is stopped (state T, process {status.pid})"
+    if rank in evidence.unheard and verdict.kind is HangClass.UNCLEAR:
+        return "has fallen silent"
     return ""
 
 
