@@ -128,7 +128,8 @@ def account_of_events(verdicts: list[dict[str, Any]], past: tuple[dict[str, Any]
         later.append(f"{each.get('class')}: {each.get('text')}")
     if not alarms:
         headline = f"no step ended for long, which may be as it should: {kind}"
-        return Account(LONG, headline, first, past)
+        is_unclear = first.get("class") == HangClass.UNCLEAR.value
+        return Account(UNKNOWN if is_unclear else LONG, headline, first, past)
     state = HUNG if sure else UNKNOWN
     return Account(state, f"the job stood still: {kind}", first, past, tuple(later))
 
@@ -153,11 +154,12 @@ def account_of_files(
         state, headline = FINE, f"the job did not stand still: {kind}"
     elif all(status.state != RUNNING for status in statuses) and not verdict.entered:
         state, headline, shown = FINE, "the job did not hang: all of its ranks have ended", None
-    elif is_long and verdict.level is Level.NOTICE:
-        state, headline = LONG, f"no step for {stood}, which may be as it should: {kind}"
     elif is_long:
-        state = UNKNOWN if verdict.kind is HangClass.UNCLEAR else HUNG
-        headline = f"the job stood still, no step for {stood}: {kind}"
+        state, headline = HUNG, f"the job stood still, no step for {stood}: {kind}"
+        if verdict.level is Level.NOTICE:
+            state, headline = LONG, f"no step for {stood}, which may be as it should: {kind}"
+        if verdict.kind is HangClass.UNCLEAR:
+            state = UNKNOWN
     elif has_ended and (verdict.stood_s >= SHORTEST_S or verdict.entered):
         state = UNKNOWN
         headline = f"inconclusive: no step for {stood} when the job was ended; {kind}"

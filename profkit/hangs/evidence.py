@@ -70,10 +70,13 @@ class Evidence:
         return self.silent.difference(self.native)
 
     def idle_s(self, rank: int) -> float:
-        """Return for how long a rank's training thread has shown no life."""
+        """Return for how long a rank's training thread has shown no life.
+
+        Before the first step, native code may load data for long while it holds the interpreter.
+        """
         status = self.ranks[rank]
         seen_ns = status.written_ns
-        if rank in self.unheard:
+        if rank in self.unheard and status.steps:
             seen_ns = max(seen_ns, self.newest_ns)
         return max(0, seen_ns - status.alive_ns) / 1e9
 

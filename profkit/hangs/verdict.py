@@ -160,22 +160,46 @@ def classify_calls(
     evidence: Evidence, activities: Mapping[int, Activity], waits: Waits
 ) -> tuple[HangClass, tuple[int, ...]]:
     """Classify a job in which ranks are in a collective."""
-    culprits = tuple(sorted({*waits.waited_for, *evidence.missing}))
+    culprits = find_culprits(evidence, waits)
     if culprits and waits.open.keys() >= set(culprits):
         return HangClass.NONE_LEFT, culprits  # everybody has entered, and these have not left
-    # Nobody knows in which collective a rank is that fell silent as it trained.
-    unheard = {rank for rank in evidence.unheard if not evidence.ranks[rank].stack}
-    if culprits and unheard.issuperset(culprits):
-        return HangClass.UNCLEAR, culprits
-    culprits = tuple(rank for rank in culprits if rank not in unheard)
     if culprits:
-        return class_of(culprits, evidence, activities), culprits
+        return classify_culprits(culprits, evidence, activities)
     if any(waits.missing.values()):  # all of them wait for each other
         return HangClass.MISMATCH, find_minority(waits.open)
     blocked = tuple(rank for rank, call in waits.open.items() if call.started is False)
     if blocked and len(blocked) < len(waits.open):
         return HangClass.DEVICE_BUSY, blocked
     return HangClass.NONE_LEFT, tuple(sorted(waits.open))
+
+
+def classify_culprits(
+    culprits: tuple[int, ...], evidence: Evidence, activities: Mapping[int, Activity]
+) -> tuple[HangClass, tuple[int, ...]]:
+    """Classify ranks for which others wait in a collective.
+
+    Nobody knows in which one a rank is that left no file, or that fell silent as it trained.
+    """
+    known = []
+    for rank in culprits:
+        own = evidence.ranks.get(rank)
+        if own is not None and (own.stack or rank not in evidence.unheard):
+            known.append(rank)
+    if known:
+        return class_of(known, evidence, activities), tuple(known)
+    has_trained = any(status.steps for status in evidence.ranks.values())
+    if has_trained or evidence.unheard.intersection(culprits):
+        return HangClass.UNCLEAR, culprits
+    return class_of(culprits, evidence, activities), culprits
+
+
+def find_culprits(evidence: Evidence, waits: Waits) -> tuple[int, ...]:
+    """Return the ranks that others wait for, or else those without a file that they may be."""
+    found = waits.waited_for.intersection(evidence.ranks) or waits.waited_for
+    is_unknown = any(not call.members and not call.is_message for call in waits.open.values())
+    if not found and is_unknown:
+        found = frozenset(evidence.missing)
+    return tuple(sorted(found))
 
 
 def classify_without_calls(

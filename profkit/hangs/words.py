@@ -89,11 +89,15 @@ def say_culprits(verdict: Verdict) -> Iterator[str]:
         yield f"rank {rank} {end} while it waited"
     if verdict.kind in {HangClass.MISMATCH, HangClass.NONE_LEFT}:
         return
-    for rank in verdict.ranks[:MOST_RANKS]:
+    seen = [rank for rank in verdict.ranks if rank in verdict.evidence.ranks]
+    unseen = set(verdict.ranks).difference(seen)
+    for rank in seen[:MOST_RANKS]:
         yield say_rank(verdict, rank)
-    if len(verdict.ranks) > MOST_RANKS:
-        s = "s" if len(verdict.ranks) == MOST_RANKS + 1 else ""
-        yield f"{say_ranks(verdict.ranks[MOST_RANKS:])} hold{s} up the job, too"
+    if len(seen) > MOST_RANKS:
+        s = "s" if len(seen) == MOST_RANKS + 1 else ""
+        yield f"{say_ranks(seen[MOST_RANKS:])} hold{s} up the job, too"
+    if unseen:
+        yield f"{say_ranks(unseen)} {'has' if len(unseen) == 1 else 'have'} left no status"
     if verdict.evidence.crashed:
         yield from say_failed(verdict)
 
@@ -134,10 +138,8 @@ def say_difference(verdict: Verdict) -> Iterator[str]:
 
 def say_rank(verdict: Verdict, rank: int) -> str:
     """Say what a rank that holds up the job does, and where."""
-    status = verdict.evidence.ranks.get(rank)
+    status = verdict.evidence.ranks[rank]
     who = f"rank {rank}"
-    if status is None:
-        return f"{who} has left no status"
     where = f" at step {status.steps:,}" if status.steps else " before its first step ended"
     if status.state == FAILED:
         return f"{who} ended with {safe_text(status.error)}{_place(verdict, rank, ' at ')}{where}"
