@@ -287,6 +287,13 @@ def find_waiting(
 
 
 def find_call(waits: Waits, waiting: tuple[int, ...], culprits: tuple[int, ...]) -> Call | None:
-    """Return the first collective in which ranks wait, for the words of the verdict."""
-    calls = [waits.open[rank] for rank in (*waiting, *culprits) if rank in waits.open]
-    return min(calls, key=lambda call: call.sequence) if calls else None
+    """Return the call in which most ranks wait for these, or else the first one of them."""
+    calls = []
+    for rank in waiting:
+        if waits.missing.get(rank, frozenset()).intersection(culprits):
+            calls.append(waits.open[rank])
+    if not calls:
+        calls = [waits.open[rank] for rank in (*waiting, *culprits) if rank in waits.open]
+    keys = [(call.group, call.members, call.sequence, call.op, call.peer) for call in calls]
+    order = [(-keys.count(key), key[2], place) for place, key in enumerate(keys)]
+    return calls[min(order)[2]] if calls else None

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from profkit.hangs.activity import Activity, Doing
+from profkit.hangs.call_words import say_absence, say_difference, say_none_left, say_waiting
 from profkit.hangs.evidence import shown_name
 from profkit.hangs.processes import ENDED_STATES, STOPPED
-from profkit.hangs.status import FAILED, RUNNING, Call, Status, own_frame
+from profkit.hangs.status import FAILED, RUNNING, Status, own_frame
 from profkit.hangs.verdict import HangClass, Level, Verdict
 from profkit.hangs.waits import say_ranks
-from profkit.text import byte_size, duration, safe_text
+from profkit.text import duration, safe_text
 from profkit.vocab import OWN_CODE
 
 STATES = {
@@ -35,46 +36,21 @@ LONG_WORDS = {
 }
 
 
-def say_call(call: Call, *, with_size: bool = False) -> str:
-    """Return a collective in words: `all_reduce #56 (bucket 2)`."""
-    words = safe_text(call.op) or "a collective"
-    if call.peer is not None:
-        return f"{words} with rank {call.peer}"
-    words = f"{words} #{call.sequence}"
-    notes = []
-    if call.bucket is not None:
-        notes.append(f"bucket {call.bucket}")
-    if with_size and call.bytes:
-        notes.append(f"{byte_size(call.bytes)} {safe_text(call.dtype)}".strip())
-    if notes:
-        return f"{words} ({', '.join(notes)})"
-    return words
-
-
 def say_verdict(verdict: Verdict) -> str:
     """Return who waits for whom, in one sentence with parts."""
-    parts = []
-    waiting, call = verdict.waiting, verdict.call
+    parts: list[str] = []
+    waiting = verdict.waiting
     s = "s" if len(waiting) == 1 else ""
-    if verdict.kind is HangClass.MISMATCH or (verdict.entered and not verdict.waiting):
-        parts += list(say_difference(verdict))
+    if verdict.kind is HangClass.MISMATCH or (verdict.entered and not waiting):
+        parts += say_difference(verdict)
     elif verdict.kind is HangClass.NONE_LEFT and verdict.ranks:
-        own = say_call(verdict.waits.open[verdict.ranks[0]])
-        ranks = say_ranks(verdict.ranks)
-        if not waiting:
-            verb = "have all" if len(verdict.ranks) > 1 else "has"
-            parts.append(f"{ranks} {verb} entered {own}, and none has left it")
-        else:
-            parts.append(f"all ranks have entered {own}, and {ranks} cannot leave it")
-            parts.append(f"{say_ranks(waiting)} wait{s} in a later one")
+        parts += say_none_left(verdict)
     elif waiting and verdict.kind is HangClass.STORE:
         where = sorted({verdict.activities[rank].function for rank in waiting})
         parts.append(f"{say_ranks(waiting)} wait{s} in {', '.join(where)} for the other ranks")
-    elif waiting and call is not None and call.op:
-        parts.append(f"{say_ranks(waiting)} wait{s} in {say_call(call)}")
-    elif waiting:
-        parts.append(f"{say_ranks(waiting)} wait{s} for other ranks")
-    parts += list(say_culprits(verdict))
+    else:
+        parts += say_waiting(verdict, waiting)
+    parts += say_culprits(verdict)
     return safe_text("; ".join(parts))
 
 
@@ -116,26 +92,6 @@ def say_exchange(activity: Activity) -> str:
     return ""
 
 
-def say_difference(verdict: Verdict) -> Iterator[str]:
-    """Say which ranks entered which collective."""
-    calls = verdict.entered or verdict.waits.open
-    sides: dict[str, list[int]] = {}
-    groups = {call.group for call in calls.values()}
-    for rank, call in sorted(calls.items()):
-        words = say_call(call, with_size=True)
-        if len(groups) > 1 and call.peer is None:
-            words += f" of group {safe_text(call.group)}"
-        sides.setdefault(words, []).append(rank)
-    for words, ranks in sides.items():
-        place = ""
-        for rank in ranks:
-            found = verdict.activities[rank].place
-            if found is not None:
-                place = f" at {shown_name(found)}"
-                break
-        yield f"{say_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {words}{place}"
-
-
 def say_rank(verdict: Verdict, rank: int) -> str:
     """Say what a rank that holds up the job does, and where."""
     status = verdict.evidence.ranks[rank]
@@ -155,10 +111,8 @@ def say_rank(verdict: Verdict, rank: int) -> str:
         verb = "evaluates"
     elif verdict.kind in LONG_WORDS:
         verb = LONG_WORDS[verdict.kind]
-    elif verdict.waiting and verdict.call is not None:
-        verb = "has not entered it"
     else:
-        verb = "stands"
+        verb = say_absence(verdict, rank) or "stands"
     details = [_place(verdict, rank, ""), *say_thread(status, activity)]
     if rank in verdict.evidence.unheard:
         details.append("and has written nothing since")

@@ -11,6 +11,7 @@ from typing import Any
 from profkit.hangs.evidence import Evidence
 from profkit.hangs.status import Call, Frame, Status
 from profkit.hangs.verdict import HangClass, Verdict, judge
+from profkit.hangs.words import as_json, say_verdict
 from profkit.instrument.collectives import CallLog, Message
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.sent import Group
@@ -54,6 +55,63 @@ def test_the_stage_for_which_the_others_wait_in_turn() -> None:
         rank(2, stack=IN_CODE, calls=done),
     )
     assert (found.kind, found.ranks, found.waiting) == (HangClass.NEVER_ENTERED, (2,), (0, 1))
+
+
+def test_each_call_of_waiting_ranks_is_said() -> None:
+    stages = judge_all(
+        rank(0, stack=RECEIVING, calls=(message("recv", 1),)),
+        rank(1, stack=RECEIVING, calls=(message("recv", 2),)),
+        rank(2, stack=IN_CODE, calls=()),
+    )
+    assert say_verdict(stages) == (
+        "rank 0 waits in recv with rank 1; rank 1 waits in recv with rank 2; "
+        "rank 2 has not entered the recv of rank 1: train.py:12 resize, state S (sleeps)"
+    )
+    assert stages.call == message("recv", 2)
+    world, pair = calls(5, done=False), calls(812, done=False, group="tp", members=(2, 3))[1:]
+    groups = judge_all(
+        *[rank(number, calls=world) for number in (0, 1)],
+        rank(2, calls=(*world[:1], *pair)),
+        rank(3, stack=IN_CODE, calls=world[:1]),
+    )
+    assert say_verdict(groups).startswith(
+        "ranks 0-1 wait in all_reduce #5 of group 0; rank 2 waits in all_reduce #812 of group tp; "
+        "rank 3 has not entered all_reduce #5 of group 0 and all_reduce #812 of group tp: "
+    )
+    assert as_json(groups)["collective"]["sequence"] == 5
+    pipeline = [rank(stage, calls=(message("recv", stage + 1),)) for stage in range(8)]
+    words = say_verdict(judge_all(*pipeline, rank(8, stack=IN_CODE, calls=())))
+    assert "rank 3 waits in recv with rank 4; ranks 4-7 wait in other calls; rank 8 has" in words
+
+
+def test_a_rank_is_not_said_to_miss_a_call_in_which_it_is_not_missed() -> None:
+    backward = (Frame(f"{TORCH}autograd/graph.py", "_engine_run_backward", 8, "package"), *IN_CODE)
+    found = judge_all(
+        rank(0, calls=(message("recv", 2),)),
+        rank(1, stack=backward, calls=()),
+        rank(2, stack=IN_CODE, calls=()),
+    )
+    assert say_verdict(found).startswith(
+        "rank 0 waits in recv with rank 2; rank 1 waits for other ranks; "
+        "rank 2 has not entered the recv of rank 0: "
+    )
+
+
+def test_all_ranks_are_those_of_the_job() -> None:
+    pair = calls(7, done=False, group="tp", members=(0, 1))[1:]
+    stuck = [rank(number, calls=pair) for number in (0, 1)]
+    alone = judge_all(*stuck, *[rank(n, calls=calls(5, done=False)) for n in (2, 3)])
+    assert alone.kind is HangClass.NONE_LEFT
+    assert say_verdict(alone) == (
+        "all of ranks 0-1 have entered all_reduce #7, and ranks 0-1 cannot leave it; "
+        "ranks 2-3 wait in all_reduce #5"
+    )
+    other = calls(9, done=False, group="dp", members=(2, 3))[1:]
+    two = judge_all(*stuck, *[rank(number, calls=other) for number in (2, 3)])
+    assert say_verdict(two) == (
+        "ranks 0-1 have all entered all_reduce #7 of group tp, and none has left it; "
+        "ranks 2-3 have all entered all_reduce #9 of group dp, and none has left it"
+    )
 
 
 def test_a_message_has_two_ends() -> None:
