@@ -143,6 +143,8 @@ class Status:
     """Processor time of the training thread per second, at the last look."""
     stack: tuple[Frame, ...] = ()
     """The stack of the training thread, the innermost frame first."""
+    stack_bytes: int | None = None
+    """The size that the fault handler's file had: what follows is newer than this status."""
     other_stacks: tuple[tuple[Frame, ...], ...] = ()
     """Stacks of other threads that are inside the job's own code."""
     calls: tuple[Call, ...] = ()

@@ -213,6 +213,7 @@ class Lookout:
             written_ns=wall,
             moved_ns=wall - (now - self._moved_ns),
             alive_ns=wall - (now - self._alive_ns),
+            stack_bytes=None if self._fault is None else self._fault.size,
         )
 
     def _look_closely(self, *, with_calls: bool) -> None:
