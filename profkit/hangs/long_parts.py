@@ -38,3 +38,12 @@ def may_take_long(
         if idle_s > LONG_FACTOR * status.limit_ns / 1e9:
             return False
     return True
+
+
+def show_life(ranks: Iterable[int], evidence: Evidence) -> bool:
+    """Return true if one of these ranks went on within the limit, from message to message."""
+    for rank in ranks:
+        is_heard = rank in evidence.ranks and rank not in evidence.unheard
+        if is_heard and evidence.idle_s(rank) < evidence.ranks[rank].limit_ns / 1e9:
+            return True
+    return False

@@ -12,10 +12,17 @@ from enum import Enum
 from profkit.hangs import incidents
 from profkit.hangs.activity import WAITS_FOR_RANKS, Activity, Doing, find_activity
 from profkit.hangs.evidence import Evidence
-from profkit.hangs.long_parts import may_take_long
+from profkit.hangs.long_parts import may_take_long, show_life
 from profkit.hangs.missing import list_missing
 from profkit.hangs.status import RUNNING, Call, plain_host
-from profkit.hangs.waits import Waits, died_waiting, find_failed, find_waits, timed_out
+from profkit.hangs.waits import (
+    Waits,
+    died_waiting,
+    find_failed,
+    find_minority,
+    find_waits,
+    timed_out,
+)
 
 
 class HangClass(str, Enum):
@@ -108,8 +115,11 @@ def judge(evidence: Evidence, now_ns: int | None = None, host: str = "") -> Verd
         status = ranks[rank]
         is_own = now_ns is not None and plain_host(status.host) == host
         stood_ns = max(stood_ns, now_ns - status.moved_ns if is_own and now_ns else status.stood_ns)
-    is_long = kind not in NEVER_LONG and (kind is not HangClass.UNCLEAR or bool(waits.open))
-    is_long &= may_take_long(culprits, evidence, activities, is_waited_for=bool(waiting))
+    if kind is HangClass.UNCLEAR and not waits.open:
+        is_long = show_life(culprits, evidence)
+    else:
+        is_long = may_take_long(culprits, evidence, activities, is_waited_for=bool(waiting))
+    is_long &= kind not in NEVER_LONG
     return Verdict(
         kind,
         Level.NOTICE if is_long else Level.ALARM,
@@ -229,18 +239,6 @@ def classify_difference(
     if evaluating and len(evaluating) < len(differing):
         return HangClass.EVALUATION, tuple(sorted(evaluating))
     return HangClass.MISMATCH, find_minority(differing)
-
-
-def find_minority(calls: Mapping[int, Call]) -> tuple[int, ...]:
-    """Return the ranks whose call is not that of the most; all of them if no call is."""
-    sides: dict[tuple[object, ...], list[int]] = {}
-    for rank, call in sorted(calls.items()):
-        key = (call.group, call.sequence, call.op, call.bytes, call.dtype, call.peer)
-        sides.setdefault(key, []).append(rank)
-    most = max(sides.values(), key=len)
-    if list(map(len, sides.values())).count(len(most)) > 1:
-        return tuple(sorted(calls))
-    return tuple(sorted(set(calls).difference(most)))
 
 
 def class_of(

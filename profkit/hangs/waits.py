@@ -164,6 +164,18 @@ def find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) -> 
     return {}
 
 
+def find_minority(calls: Mapping[int, Call]) -> tuple[int, ...]:
+    """Return the ranks whose call is not that of the most; all of them if no call is."""
+    sides: dict[tuple[object, ...], list[int]] = {}
+    for rank, call in sorted(calls.items()):
+        key = (call.group, call.sequence, call.op, call.bytes, call.dtype, call.peer)
+        sides.setdefault(key, []).append(rank)
+    most = max(sides.values(), key=len)
+    if list(map(len, sides.values())).count(len(most)) > 1:
+        return tuple(sorted(calls))
+    return tuple(sorted(set(calls).difference(most)))
+
+
 def split_groups(
     numbered: Mapping[tuple[str, int], dict[int, Call]],
 ) -> Iterator[dict[int, Call]]:

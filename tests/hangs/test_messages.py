@@ -10,7 +10,7 @@ from typing import Any
 
 from profkit.hangs.evidence import Evidence
 from profkit.hangs.status import Call, Frame, Status
-from profkit.hangs.verdict import HangClass, Verdict, judge
+from profkit.hangs.verdict import HangClass, Level, Verdict, judge
 from profkit.hangs.words import as_json, say_verdict
 from profkit.instrument.collectives import CallLog, Message
 from profkit.instrument.recorder import MemorySink, Recorder
@@ -44,7 +44,10 @@ def test_stages_that_only_the_stack_shows_in_a_message_are_no_mismatch() -> None
     )
     assert (found.kind, found.ranks, found.waiting) == (HangClass.NEVER_ENTERED, (2,), (0, 1))
     everybody = [rank(number, stack=RECEIVING, calls=done) for number in range(2)]
-    assert judge_all(*everybody).kind is HangClass.UNCLEAR
+    found = judge_all(*everybody)
+    assert (found.kind, found.level) == (HangClass.UNCLEAR, Level.ALARM)
+    moving = judge_all(everybody[0], rank(1, stack=SENDING, calls=done, idle_s=1.0))
+    assert (moving.kind, moving.level) == (HangClass.UNCLEAR, Level.NOTICE)
 
 
 def test_the_stage_for_which_the_others_wait_in_turn() -> None:
