@@ -20,6 +20,7 @@ from board_rows import (
     open_rows,
     overhead_rows,
     rank_rows,
+    stack_rows,
     startup_rows,
     timeline_rows,
 )
@@ -42,6 +43,8 @@ class Benchmark:
     plots: Callable[[Found], Mapping[str, str]] = lambda found: {}
     needs: str = ""
     """A file, from the repository's top, without which the benchmark is skipped."""
+    script: str = ""
+    """The script, if it has another name than the benchmark."""
 
 
 BOARD: Mapping[str, Benchmark] = {
@@ -88,6 +91,17 @@ BOARD: Mapping[str, Benchmark] = {
         collector_rows,
         ("--processes", "4", "--keep-heap", "--turns", "10"),
         ("--turns", "3", "--block-ms", "100"),
+    ),
+    "stacks": Benchmark(
+        "Cost of `--stacks`",
+        "The method is that of the cost of collectors, but the only collector is the sampler of "
+        "stacks, which runs only if it is asked for. `with stacks` is the whole cost: profkit's "
+        "hooks and the sampler's thread. The limits are those of a training step.",
+        ("step", "mode", "bare step", "added", "interval", "of the step"),
+        stack_rows,
+        ("--stacks", "--processes", "4", "--keep-heap"),
+        ("--stacks", "--turns", "3", "--block-ms", "100"),
+        script="collectors",
     ),
     "collectives": Benchmark(
         "Gradient exchange compared with its links",

@@ -54,6 +54,15 @@ def ddp_rows(found: Found) -> Iterable[Sequence[str]]:
 def collector_rows(found: Found) -> Iterable[Sequence[str]]:
     modes = ("profkit", "collectors", "collectors alone", "their threads", "torch.profiler")
     yield from _added_rows(found, modes)
+    yield from _thread_rows(found)
+
+
+def stack_rows(found: Found) -> Iterable[Sequence[str]]:
+    yield from _added_rows(found, ("with stacks", "their threads", "torch.profiler"))
+    yield from _thread_rows(found)
+
+
+def _thread_rows(found: Found) -> Iterable[Sequence[str]]:
     for name, cost in found["threads_ms_per_s"].items():
         yield f"thread of `{name}`", "collectors", "-", f"{cost:.2f} ms per second", "-", "-"
 

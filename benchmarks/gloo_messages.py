@@ -7,7 +7,6 @@ one work for all. With gloo the other messages are lost, and the ranks wait for 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,7 +22,9 @@ class Together:
         self.works = works
 
     def wait(self) -> bool:
-        return all([work.wait() for work in self.works])
+        for work in self.works:
+            work.wait()
+        return True
 
 
 def wait_for_all_messages() -> None:
@@ -31,9 +32,9 @@ def wait_for_all_messages() -> None:
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version >= FIRST_GOOD:
         return
-    start: Callable[[list[Any]], list[Any]] = dist.batch_isend_irecv
+    start = dist.batch_isend_irecv
 
     def start_together(messages: list[Any]) -> list[Any]:
         return [Together(start(messages))]
 
-    dist.batch_isend_irecv = start_together
+    vars(dist)["batch_isend_irecv"] = start_together

@@ -154,6 +154,9 @@ def delayed_hook(plan: Plan, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     return done.then(lambda future: future.value()[0] / distributed.get_world_size())
 
 
+delayed_hook.__annotations__.clear()  # DDP takes types there, and these are strings
+
+
 def spin() -> None:
     count = 0
     while True:

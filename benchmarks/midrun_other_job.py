@@ -169,6 +169,9 @@ def late_hook(state: State, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     return sent.then(lambda future: future.value()[0])
 
 
+late_hook.__annotations__.clear()  # DDP takes types there, and these are strings
+
+
 class Trainer:
     """The loop, with what happens around a step."""
 

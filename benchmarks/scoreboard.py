@@ -48,7 +48,8 @@ INTRODUCTION = (
 
 def run(name: str, arguments: Sequence[str]) -> dict[str, Any] | None:
     """Return a benchmark's output with machine and date, or `None` if it is not JSON."""
-    command = [sys.executable, str(HERE / f"{name}.py"), *arguments]
+    script = BOARD[name].script or name
+    command = [sys.executable, str(HERE / f"{script}.py"), *arguments]
     began = time.monotonic()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=HERE.parent)
     try:
@@ -61,7 +62,7 @@ def run(name: str, arguments: Sequence[str]) -> dict[str, Any] | None:
     return {
         "found": found,
         "within_limits": done.returncode == 0,
-        "command": " ".join(["python", f"benchmarks/{name}.py", *arguments]),
+        "command": " ".join(["python", f"benchmarks/{script}.py", *arguments]),
         "seconds": round(time.monotonic() - began),
         "date": time.strftime("%Y-%m-%d"),
         "machine": _machine(),
@@ -114,7 +115,9 @@ def _section(
         f"{package} {number}" for package, number in result["versions"].items() if number != "-"
     )
     state = "within its limits" if result["within_limits"] else "**over its limit**"
-    machine = f"{result['machine']}, load {result['load']} at its end"
+    machine = result["machine"]
+    if result.get("load") is not None:
+        machine += f", load {result['load']} at its end"
     yield f"`{result['command']}`, {result['date']}, {state}; {machine}; {versions}."
 
 

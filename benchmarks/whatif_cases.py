@@ -55,8 +55,10 @@ class Scored(NamedTuple):
         if step is None:
             cells += ["-", "-", duration(self.truth_ns), "-"]
         else:
-            low, high = step.low or 0.0, step.high or 0.0
-            cells += [duration(step.value), f"{duration(low)} to {duration(high)}"]
+            interval = "-"
+            if step.low is not None and step.high is not None:
+                interval = f"{duration(step.low)} to {duration(step.high)}"
+            cells += [duration(step.value), interval]
             cells += [duration(self.truth_ns), signed(self.error or 0.0, percent)]
         outcome = "inside" if self.inside else "**outside**"
         if not self.answer.conclusive:

@@ -10,6 +10,7 @@ from profkit.clock import Clock, now_ns
 from profkit.instrument.collectives import Entered
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, CollectiveRow, Event
+from profkit.instrument.sent import name_group
 from profkit.vocab import Phase
 
 EXPOSED = "exposed"
@@ -96,7 +97,7 @@ class BucketLog:
         self, sequence: int, index: int, size: int, dtype: str, since_ns: int, *, done: bool
     ) -> Entered:
         """Return a bucket of this reducer as a collective that was entered."""
-        name = self.communicator
+        name = name_group(self.communicator)
         return Entered(name, sequence, "all_reduce", size, dtype, done, since_ns, index)
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from profkit.clock import Clock, now_ns
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append
-from profkit.instrument.sent import Group, Here, Sent
+from profkit.instrument.sent import Group, Here, Sent, name_group
 from profkit.vocab import Phase
 
 _ALLREDUCE = Phase.ALLREDUCE.value
@@ -78,7 +78,7 @@ class CallLog:
             is_unknown = group.peer is not None and group.blocks and not is_waited
             numbered.add((group.name, sent.sequence))
             yield Entered(
-                group.name,
+                name_group(group.name),
                 sent.sequence,
                 sent.op,
                 *sent.message,
@@ -90,7 +90,7 @@ class CallLog:
         for name, sequence in list(self.sequences.items()):
             latest = following(sequence) - 1
             if latest >= 0 and (name, latest) not in numbered:
-                yield Entered(name, latest, "", 0, "", done=True, since_ns=0)
+                yield Entered(name_group(name), latest, "", 0, "", done=True, since_ns=0)
 
     def begin(self, group: Group, op: str, message: tuple[int, str]) -> Sent:
         if self.recorder.pacer is not None:
@@ -127,14 +127,25 @@ class CallLog:
             if waited:
                 recorder.keep_inner(_ALLREDUCE, sent.op, sent.start_ns, now)
         elif device is not None:
-            device.hold_collective(row, sent.mark, device.mark(), self.append)
+            has_own_end = sent.is_sync or not sent.ends_with_wait
+            end = device.mark()
+            device.hold_collective(row, sent.mark, end, self.append, has_own_end=has_own_end)
 
     def end_wait(self, sent: Sent, start_ns: int) -> None:
         """Record that this thread has waited since `start_ns`, which may be the call's own end."""
         if sent.ends_with_wait:
-            self.end(sent, waited=sent.is_sync)
-        if not sent.is_sync:
+            for each in (sent, *sent.together):
+                self.end(each, waited=sent.is_sync)
+        waits_on_host = sent.group.blocks or self.recorder.device is None
+        if waits_on_host and not sent.is_sync:
             self.recorder.keep_inner(_ALLREDUCE, sent.op, start_ns, self.clock())
+
+    def forget(self, sent: Sent) -> None:
+        """Leave out a call whose handle is gone: nobody can wait for it any more."""
+        for each in (sent, *sent.together):
+            if not each.is_over:
+                each.is_over = True
+                self.recorder.drop_marks(each.mark)
 
 
 def following(numbers: Iterator[int]) -> int:

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from profkit.instrument.rows import Event
+
+_RANKS = re.compile(r"@[0-9a-f]{8}")
+
+
+def name_communicator(name: str, members: Sequence[int], world_size: int) -> str:
+    """Return the name of a group and its ranks, unless all ranks of the job are in it.
+
+    A framework may give one name to all groups of a dimension, or use a name again for a group of
+    other ranks. Their collectives are not those of one communicator.
+    """
+    if len(members) >= world_size:
+        return name
+    return f"{name}@{zlib.crc32(repr(tuple(members)).encode()):08x}"
+
+
+def name_group(communicator: str) -> str:
+    """Return the framework's name of a communicator's group."""
+    return _RANKS.sub("", communicator, count=1)
 
 
 class Group(NamedTuple):
     """The ranks that take part. With `blocks`, a call returns only with its result."""
 
     name: str
+    """The communicator's, as `name_communicator` makes it."""
     size: int
     backend: str
     blocks: bool
@@ -22,6 +44,8 @@ class Group(NamedTuple):
     """The other rank, if the group is the two ranks of a message."""
     dimension: str | None = None
     """The dimension of the job's device mesh that the group connects, if it is known."""
+    has_futures: bool = True
+    """True if a handle's future exists, and asking for it changes nothing for the job."""
 
 
 @dataclass(eq=False, slots=True)
@@ -47,6 +71,10 @@ class Sent:
     """Where its result will be, if the job may wait for that instead of a handle."""
     module: str | None = None
     microbatch: int | None = None
+    has_future: bool = True
+    """True if its handle has a future on each backend that has any."""
+    together: tuple[Sent, ...] = ()
+    """The others that the same handle is for."""
 
 
 class Here(threading.local):

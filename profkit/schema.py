@@ -131,7 +131,11 @@ _KERNELS: Final = [
 
 _COLLECTIVES: Final = [
     _RANK,
-    _name("communicator", "the group of ranks, by the framework's or NCCL's name"),
+    _name(
+        "communicator",
+        "the group of ranks, by the framework's or NCCL's name; of PyTorch's groups of some ranks "
+        "also a hash of these (`name@hash`)",
+    ),
     _int("sequence", "index", "counts the communicator's collectives; equal on all of its ranks"),
     _name("op", "all_reduce, all_gather, reduce_scatter, broadcast, ..."),
     _int("bytes", "bytes", "the message's size on this rank"),

@@ -117,7 +117,7 @@ class ChangeAlarm:
             used,
             rank=rank,
             anchor=anchor,
-            spans_from=_whole_from(latest),
+            spans_from=latest.spans_from,
         ):
             if change.kind is ChangeKind.PERIODIC:
                 if self._said_periodic:
@@ -131,9 +131,3 @@ class ChangeAlarm:
             lines.append(say_change(change))
             guarded("a request for a capture", self._captures.ask, False)()
         return lines
-
-
-def _whole_from(latest: Latest) -> int:
-    """Return the first step whose spans are all kept; of long steps, fewer are than of steps."""
-    firsts = latest.spans.group_by("rank").aggregate([("step", "min")])["step_min"].drop_null()
-    return 1 + max(firsts.to_pylist(), default=-1)

@@ -1,8 +1,11 @@
 """Looks at the steps of a running job, and decides when to search them for a change.
 
-Reading all tables and searching takes tens of milliseconds. So a look reads the steps of one rank,
+Reading all tables of a rank and searching takes tens of milliseconds. So a look reads its steps,
 and compares the new ones with those before. Only if they seem to differ, or from savings, all
 tables are read. Both together stay within a budget per step.
+
+All of it is about one rank: those of a job take steps together, and each further one would cost the
+same again.
 """
 
 from __future__ import annotations
@@ -21,14 +24,17 @@ from profkit.trace.tail import KEPT_ROWS, Latest, RunTail, TableTail
 LOOK_EVERY_S = 1.0
 """The writer of each rank writes twice as often."""
 
-MOST_S_PER_STEP, MOST_LOAD = 5e-6, 5e-5
+MOST_S_PER_STEP, MOST_LOAD = 4e-6, 4e-5
 """Looking takes about this time per step, or of steps above 100 ms this share of a core.
 
 With the credit, that is less than 10 us per step in a run of 20,000 steps.
 """
 
-CREDIT_S = 0.1
+CREDIT_S = 0.06
 """So much more may be spent when something seems to have changed, or at first."""
+
+MOST_DEBT_S = 0.03
+"""What a search of many rows takes beyond the credit; a change must not go unseen for hours."""
 
 MOST_NEW = KEPT_ROWS["steps"] // 2
 """A look comes at the latest after so many steps: a change must not leave those that are kept."""
@@ -46,10 +52,10 @@ T = TypeVar("T")
 
 
 class Look:
-    """Follows the steps of the rank in `folder`, and on suspicion the whole run."""
+    """Follows the steps of the rank in `folder`, and on suspicion all of its tables."""
 
     def __init__(self, run: Path, folder: Path) -> None:
-        self._tail = RunTail(run, marks=True)
+        self._tail = RunTail(run, marks=True, only=folder)
         self._steps = TableTail(folder, "steps")
         self._lengths_ns: Floats = np.empty(0)
         self._seen = -1
@@ -126,4 +132,4 @@ class Budget:
 
     def pay(self, search_s: float) -> None:
         """Take away what a search took."""
-        self._credit_s -= search_s
+        self._credit_s = max(-MOST_DEBT_S, self._credit_s - search_s)

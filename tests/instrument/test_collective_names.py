@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 distributed = torch.distributed
 
-from profkit.instrument.frameworks.pytorch.collectives import (  # noqa: E402  # needs torch
+from profkit.instrument.frameworks.pytorch.operations import (  # noqa: E402  # needs torch
     NOT_RECORDED,
     OPERATIONS,
 )

@@ -11,7 +11,7 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
@@ -19,55 +19,17 @@ from profkit.instrument.collectives import HERE, CallLog
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.libraries import note_libraries
 from profkit.instrument.frameworks.pytorch.observed_group import size_of
-from profkit.instrument.guard import report_failure
-from profkit.instrument.sent import Group, Sent
+from profkit.instrument.frameworks.pytorch.operations import (
+    BLOCKING,
+    SAME_LIBRARY,
+    WITH_FUTURES,
+    Operation,
+)
+from profkit.instrument.guard import guarded, report_failure
+from profkit.instrument.sent import Group, Sent, name_communicator, name_group
 from profkit.vocab import Phase
 
 _ALLREDUCE: Final = Phase.ALLREDUCE.value
-
-BLOCKING = frozenset({"gloo", "mpi"})
-"""Backends whose collectives have ended when the host has waited for them."""
-
-
-class Operation(NamedTuple):
-    """An operation of process groups: its name in rows, and the tensors that are its message.
-
-    With `is_part`, these tensors are one rank's part of the whole message.
-    """
-
-    op: str
-    in_outputs: bool = False
-    is_part: bool = False
-
-
-OPERATIONS: Final[Mapping[str, Operation]] = {
-    "ALLREDUCE": Operation("all_reduce"),
-    "ALLREDUCE_COALESCED": Operation("all_reduce"),
-    "BROADCAST": Operation("broadcast"),
-    "REDUCE": Operation("reduce"),
-    "ALLGATHER": Operation("all_gather", in_outputs=True),
-    "ALLGATHER_BASE": Operation("all_gather", in_outputs=True),
-    "ALLGATHER_COALESCED": Operation("all_gather", in_outputs=True),
-    "ALLGATHER_INTO_TENSOR_COALESCED": Operation("all_gather", in_outputs=True),
-    "REDUCE_SCATTER": Operation("reduce_scatter"),
-    "REDUCE_SCATTER_BASE": Operation("reduce_scatter"),
-    "REDUCE_SCATTER_TENSOR_COALESCED": Operation("reduce_scatter"),
-    "ALLTOALL": Operation("all_to_all"),
-    "ALLTOALL_BASE": Operation("all_to_all"),
-    "GATHER": Operation("gather", is_part=True),
-    "SCATTER": Operation("scatter", in_outputs=True, is_part=True),
-    "BARRIER": Operation("barrier"),
-    "SEND": Operation("send"),
-    "RECV": Operation("recv", in_outputs=True),
-}
-"""The operations that make rows, by their names in `HookOpName`."""
-
-NOT_RECORDED: Final[Mapping[str, str]] = {
-    "SPLIT": "makes a group and sends no message of the job",
-    "NEW_WINDOW": "registers memory for one-sided access and sends nothing",
-    "UNKNOWN": "an operation without a name",
-}
-"""The other operations, with the reason."""
 
 HOOK_ID: Final = 0x70726F66
 """The number of our hooks among those of a group; one that another tool has would replace them."""
@@ -99,8 +61,13 @@ class Watched:
         found = self._groups.get(key)
         if found is None:
             group, backend = self._group, self._backends.get(device, self._group.backend)
-            group = group._replace(backend=backend, blocks=backend in BLOCKING)
-            group = group._replace(dimension=LAYOUT.dimensions.get(group.name) or None)
+            group = group._replace(
+                backend=SAME_LIBRARY.get(backend, backend),
+                blocks=backend in BLOCKING,
+                has_futures=backend in WITH_FUTURES,
+            )
+            dimension = LAYOUT.dimensions.get(name_group(group.name))
+            group = group._replace(dimension=dimension or None)
             if is_message:
                 group = self._pair(group, op, root)
             found = self._groups[key] = group
@@ -169,7 +136,7 @@ class GroupCalls:
         if operation.is_part:
             size *= group.size
         sent = self.log.begin(group, op, (size, name))
-        sent.module = HERE.module
+        sent.module, sent.has_future = HERE.module, operation.has_future
         if self.microbatches and op in ("send", "recv"):
             sent.microbatch = self.microbatches.pop(tensors[0].data_ptr(), None)
         return sent
@@ -206,23 +173,35 @@ class GroupCalls:
         if sent.is_sync:
             handles[id(work)] = work, sent
         else:
-            _remember(handles, work, sent)
+            self._remember(work, sent)
         HERE.work = work
+
+    def end_together(self, sent: Sequence[Sent], work: Any) -> None:
+        """Record operations with one handle when the job has waited for it.
+
+        Nobody may ask for its future, which NCCL does not make here.
+        """
+        first, *others = sent
+        first.together = tuple(others)
+        self._await(first, work)
 
     def follow(self, sent: Sent, work: Any) -> None:
         """Record an operation when its result is there, or else when the job has waited for it."""
         log, kind, future = self.log, (sent.group.backend, sent.op), None
-        if kind not in self._silent:
+        may_ask = sent.group.has_futures and (sent.has_future or sent.group.blocks)
+        if may_ask and kind not in self._silent:
             try:
                 future = work.get_future()
             except RuntimeError:  # gloo has none for messages and some collectives
                 self._silent.add(kind)
         if future is None:
-            if not sent.is_sync:
+            if sent.is_sync:
+                log.forget(sent)
+            else:
                 self._await(sent, work)
             return
         if sent.group.blocks:
-            _remember(log.handles, work, sent)
+            self._remember(work, sent)
 
         def end(_: Any, held: Any = work) -> None:
             # `held` keeps the handle, by which `Work.wait` finds the operation. A thread of the
@@ -236,11 +215,15 @@ class GroupCalls:
 
         future.add_done_callback(end)
 
+    def _remember(self, work: Any, sent: Sent) -> None:
+        """Find an operation by its handle, as long as the job or a callback keeps that."""
+        key, log = id(work), self.log
 
-def _remember(handles: dict[int, tuple[Any, Sent]], work: Any, sent: Sent) -> None:
-    """Find an operation by its handle, as long as the job or a callback keeps that."""
-    key = id(work)
-    handles[key] = weakref.ref(work, lambda _: handles.pop(key, None)), sent
+        def forget(_: Any) -> None:
+            if log.handles.pop(key, None) is not None:
+                log.forget(sent)
+
+        log.handles[key] = weakref.ref(work, guarded("collective forgotten", forget, None)), sent
 
 
 def describe_group(real: Any) -> Watched | None:
@@ -253,13 +236,28 @@ def describe_group(real: Any) -> Watched | None:
     for device in real._device_types:  # noqa: SLF001  # torch has no public name for it
         with contextlib.suppress(RuntimeError):  # a device that this machine lacks
             backends[device.type] = real._get_backend(device).name().lower()  # noqa: SLF001
-    try:
-        members = tuple(torch.distributed.get_process_group_ranks(real))
-    except (KeyError, RuntimeError, ValueError):
+    members = ranks_of(real)
+    if not members:
         return None  # a group that torch did not make itself, which it knows nothing of
-    name = str(getattr(real, "group_name", "") or "default")
+    name = communicator_of(real, members)
     backend = next(iter(backends.values()), "")
     if "cuda" in backends and torch.cuda.is_available():  # what has no tensors, as a barrier
         backend = backends["cuda"]
     group = Group(name, real.size(), backend, blocks=backend in BLOCKING, members=members)
     return Watched(group, rank, backends)
+
+
+def ranks_of(real: Any) -> tuple[int, ...]:
+    """Return the ranks of a process group; none of a group that torch did not make itself."""
+    try:
+        return tuple(torch.distributed.get_process_group_ranks(real))
+    except (KeyError, RuntimeError, ValueError):
+        return ()
+
+
+def communicator_of(real: Any, members: Sequence[int]) -> str:
+    """Return the name that rows have for the communicator of a process group."""
+    name = str(getattr(real, "group_name", "") or "default")
+    if not members:
+        return name
+    return name_communicator(name, members, torch.distributed.get_world_size())

@@ -21,11 +21,13 @@ import torch
 from profkit.instrument.buckets import COMPLETES_WHEN_DONE, Bucket, BucketLog
 from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.base import Books, note_unmeasured
+from profkit.instrument.frameworks.pytorch.collectives import communicator_of, ranks_of
 from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.observed_group import ObservedGroup, size_of
 from profkit.instrument.frameworks.shared import call_first
 from profkit.instrument.guard import Patches, guarded, report_failure
+from profkit.instrument.sent import name_group
 
 Hook = Callable[[Any, Any], Any]
 
@@ -111,14 +113,16 @@ class Exchanges:
         real = kwargs["process_group"] if "process_group" in kwargs else args[_GROUP_ARGUMENT]
         backends = _backends(real)
         if not OBSERVED_BACKENDS.issuperset(backends.values()):
-            names = ", ".join(sorted(set(backends.values())))
-            self.say_unmeasured(f"gradient exchange over {names or 'an unknown backend'}")
+            names = ", ".join(sorted(set(backends.values()))) or "an unknown backend"
+            if "nccl2" in backends.values():
+                names += " (TORCH_DIST_USE_NCCL2=0 selects a backend whose exchange is timed)"
+            self.say_unmeasured(f"gradient exchange over {names}")
             return None
         parameters = kwargs["params"] if "params" in kwargs else args[0]
         backend = backends[parameters[0].device.type]
         recorder, collectives = self._books.recorder, self._books.collectives
         # Modules that share a communicator number its collectives together.
-        name = str(getattr(real, "group_name", "") or "default")
+        name = communicator_of(real, ranks_of(real))
         sequence = self._sequences[name]
         log = BucketLog(
             recorder,
@@ -129,7 +133,7 @@ class Exchanges:
             sequence=sequence,
             clock=recorder.clock,
             unmeasured=self.say_unmeasured,
-            dimension=LAYOUT.dimensions.get(name) or None,
+            dimension=LAYOUT.dimensions.get(name_group(name)) or None,
         )
         follows = backend in COMPLETES_WHEN_DONE or not has_one_queue()
         if not follows:

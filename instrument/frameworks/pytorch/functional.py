@@ -16,12 +16,11 @@ import torch
 
 from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.pytorch.collectives import (
-    OPERATIONS,
     GroupCalls,
-    Operation,
     Watched,
     describe_group,
 )
+from profkit.instrument.frameworks.pytorch.operations import OPERATIONS, Operation
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.sent import Sent
 

@@ -14,14 +14,13 @@ from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.pytorch.collectives import (
     HOOK_ID,
     MOST_OPEN,
-    OPERATIONS,
     GroupCalls,
-    Operation,
     Watched,
     describe_group,
 )
 from profkit.instrument.frameworks.pytorch.compiler import set_eval_frame, skip_code
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
+from profkit.instrument.frameworks.pytorch.operations import OPERATIONS, Operation
 from profkit.instrument.guard import Patches, guarded, report_failure
 
 

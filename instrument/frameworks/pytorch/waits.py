@@ -34,9 +34,13 @@ def hook_coalescing(patches: Patches, calls: GroupCalls) -> None:
 
     def end(work: Any) -> None:
         sent, HERE.coalesced = HERE.coalesced, None
-        for each in sent or ():
-            if work is not None:
-                calls.follow(each, work)
+        if not sent:
+            return
+        if work is not None:
+            calls.end_together(sent, work)
+            return
+        for each in sent:
+            calls.log.forget(each)
 
     begin_guarded = outside_compiler(guarded("collectives coalesced", begin, None))
     end_guarded = outside_compiler(guarded("collectives coalesced", end, None))
