@@ -114,7 +114,7 @@ def say_members(call: Call, world_size: int) -> str:
 
 
 def say_absence(verdict: Verdict, rank: int) -> str:
-    """Say which calls a rank has not entered for which others wait; empty if that is not known."""
+    """Say which calls of waiting ranks a rank has not entered; empty if that is not known."""
     waits = verdict.waits
     waiting = {other: waits.open[other] for other in verdict.waiting if other in waits.open}
     words = []

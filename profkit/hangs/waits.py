@@ -73,7 +73,7 @@ def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) 
 
 
 def is_open(call: Call, rank: int) -> bool:
-    """Return true if a rank is in this call; nobody is known to miss from a message of any rank."""
+    """Return true if a rank is in this call, and it is known who has to be there, too."""
     return not call.done and (not call.is_message or call.peer not in {None, rank})
 
 
