@@ -119,7 +119,10 @@ def judge(evidence: Evidence, now_ns: int | None = None, host: str = "") -> Verd
         is_long = show_life(culprits, evidence)
     else:
         is_long = may_take_long(culprits, evidence, activities, is_waited_for=bool(waiting))
+    # Those that all entered may wait on their device for a rank whose file is not here.
+    is_behind = bool(evidence.missing and waits.open) and not waits.differing
     is_long &= kind not in NEVER_LONG
+    is_long |= kind in {HangClass.NONE_LEFT, HangClass.MISMATCH} and is_behind
     return Verdict(
         kind,
         Level.NOTICE if is_long else Level.ALARM,

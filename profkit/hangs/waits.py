@@ -51,7 +51,7 @@ def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) 
         calls = status.calls
         if calls:
             last[rank] = calls[-1]
-        found = next((call for call in calls if is_open(call, rank)), None)
+        found = find_open(calls, rank)
         activity = activities[rank]
         is_message = activity.function in MESSAGES
         if found is None and activity.doing is Doing.COLLECTIVE and status.state == RUNNING:
@@ -72,9 +72,12 @@ def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) 
     return Waits(opened, missing, find_difference(ranks, opened), last)
 
 
-def is_open(call: Call, rank: int) -> bool:
-    """Return true if a rank is in this call, and it is known who has to be there, too."""
-    return not call.done and (not call.is_message or call.peer not in {None, rank})
+def find_open(calls: Iterable[Call], rank: int) -> Call | None:
+    """Return the first call that is not over, if it is known who has to be there, too."""
+    found = next((call for call in calls if not call.done), None)
+    if found is not None and found.is_message and found.peer in {None, rank}:
+        return None
+    return found
 
 
 def died_waiting(dead: Iterable[int], ranks: Mapping[int, Status], waits: Waits) -> bool:

@@ -138,6 +138,9 @@ def test_a_message_with_an_unknown_end_is_no_collective() -> None:
     )
     assert found.kind is not HangClass.MISMATCH
     assert 0 not in found.waits.open
+    behind = calls(5, done=False, members=(0, 1))[1:]  # a device begins it after the message
+    found = judge_all(*[rank(number, calls=(anywhere, *behind)) for number in (0, 1)])
+    assert not any(call in behind for call in found.waits.open.values())
 
 
 def test_a_dump_without_messages_gets_those_that_profkit_has_noted() -> None:

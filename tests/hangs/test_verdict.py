@@ -380,6 +380,10 @@ def test_a_group_of_one_host_stands_still_without_the_ranks_of_others() -> None:
     found = judge(Evidence({number: rank(number, calls=pair) for number in (0, 1)}, 16))
     assert found is not None
     assert (found.kind, found.ranks) == (HangClass.NONE_LEFT, (0, 1))
+    assert found.level is Level.NOTICE  # a device may wait for a rank of another host
+    found = judge(Evidence({number: rank(number, calls=pair) for number in (0, 1)}, 2))
+    assert found is not None
+    assert found.level is Level.ALARM
 
 
 def test_ranks_that_wait_for_each_other_in_two_groups() -> None:

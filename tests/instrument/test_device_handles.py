@@ -113,7 +113,8 @@ def test_a_message_over_gloo_is_open_only_while_the_job_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rank = open_rank("gloo", monkeypatch)
-    work, seen = rank.new_handle(), []
+    work = rank.new_handle()
+    seen: list[bool] = []
 
     def refuse() -> Any:
         raise RuntimeError("not supported")
