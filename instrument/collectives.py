@@ -73,16 +73,19 @@ class CallLog:
         """Yield the last calls, and the last number of each communicator that has others."""
         numbered = set()
         for sent in list(self.last):
-            numbered.add((sent.group.name, sent.sequence))
+            group, is_waited = sent.group, sent.is_sync or sent.is_waited
+            # A backend that blocks does not say when a message is over for which nobody waits.
+            is_unknown = group.peer is not None and group.blocks and not is_waited
+            numbered.add((group.name, sent.sequence))
             yield Entered(
-                name_group(sent.group.name),
+                name_group(group.name),
                 sent.sequence,
                 sent.op,
                 *sent.message,
-                sent.is_over,
+                sent.is_over or is_unknown,
                 sent.start_ns,
-                members=() if sent.group.peer is not None else sent.group.members,
-                peer=sent.group.peer,
+                members=() if group.peer is not None else group.members,
+                peer=group.peer,
             )
         for name, sequence in list(self.sequences.items()):
             latest = following(sequence) - 1

@@ -65,6 +65,8 @@ class Sent:
     """True if its call returns only when it has ended: all of it is exposed."""
     ends_with_wait: bool = False
     """True if the end is known only by the wait for it."""
+    is_waited: bool = False
+    """True once a thread waits for its handle."""
     address: int = 0
     """Where its result will be, if the job may wait for that instead of a handle."""
     module: str | None = None

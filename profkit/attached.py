@@ -28,6 +28,8 @@ WITHOUT_PROFKIT = "without"
 HOOKED = "hooked"
 MISSED = "missed"
 TRAINED = "trained"
+SOME_UNRECORDED = "processes of the job trained, and"
+"""Words of the flag of a run in which processes trained that are not recorded."""
 
 
 def disabled() -> bool:

@@ -16,6 +16,9 @@ MODEL_DIMENSIONS: Final = frozenset(
 )
 """Words in the name of a device mesh's dimension whose ranks share their samples."""
 
+ROOT_MODULE: Final = "(root)"
+"""The module of FSDP that holds all others; torch gives it no name."""
+
 REPEATS: Final = "repeats"
 """Key of a run's configuration: the group of repeats that it belongs to, and its number."""
 

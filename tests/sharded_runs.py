@@ -96,6 +96,7 @@ def sharded_run(
     ranks: int = 2,
     steps: int = 60,
     seed: int = 0,
+    samples: int = 8,
     config: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> Path:
     """Write a run of so many ranks, each of which plays its script in every step."""
@@ -113,7 +114,7 @@ def sharded_run(
             ]
             assert any(moved), "the scripts wait for each other"
         for state, start in zip(states, starts, strict=True):
-            row = {"step": step, "start_ns": start, "end_ns": state.now, "sample_count": 8}
+            row = {"step": step, "start_ns": start, "end_ns": state.now, "sample_count": samples}
             state.steps.append({**row, "instrumented": True, "epoch": 0})
     folder.mkdir(mode=0o700, parents=True)
     for rank, state in enumerate(states):

@@ -6,6 +6,7 @@ all places add up to the exposed exchange, and nothing is counted twice.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -84,6 +85,23 @@ class Places:
         """True if all collectives were seen on all of their ranks."""
         return self.found.count == self.found.matched_count
 
+    @functools.cached_property
+    def unknown(self) -> frozenset[str]:
+        """The dimensions whose waits cannot be split into waiting and transfer.
+
+        Some of their collectives were not seen on all of their ranks, or one of another dimension
+        that was not was under way during a wait.
+        """
+        found, waits = self.found, self.waits
+        names = np.array([place.dimension for place in self.places])
+        unknown = set(names[self.place[~found.matched]].tolist())
+        for rank in np.unique(found.rank[~found.matched]).tolist():
+            mine, own = ~found.matched & (found.rank == rank), waits.rank == rank
+            opens, closes = waits.start[own], waits.end[own]
+            crossed = covered_each(found.start[mine], found.end[mine], opens, closes) > 0
+            unknown.update(names[waits.place[own][crossed]].tolist())
+        return frozenset(unknown)
+
     def by_step(self, *, split: bool) -> dict[tuple[Place, str], Ints]:
         """Return the exposed time of each place by step, as sums over the ranks, or its parts."""
         waits, steps, count = self.waits, self.steps, len(self.places)
@@ -109,6 +127,19 @@ def is_sharded(collectives: pa.Table) -> bool:
     ops = set(pc.unique(collectives["op"].cast(pa.string())).to_pylist())
     has_modules = collectives["module"].null_count < len(collectives)
     return len(dimensions) > 1 or has_modules or not ops.isdisjoint(MESSAGES)
+
+
+def describe_unmatched(found: Matched) -> str:
+    """Return how many collectives lack a rank, and of which communicator most are."""
+    rows = found.rows.filter(pa.array(~found.matched))
+    names, codes = names_and_codes(rows["communicator"])
+    firsts = np.unique(found.group[~found.matched], return_index=True)[1]
+    counts = np.bincount(codes[firsts])
+    most = int(np.argmax(counts))
+    return (
+        f"{len(firsts):,} of {found.count:,} collectives were not seen on all of their ranks "
+        f"({int(counts[most]):,} of them by the communicator {names[most]})"
+    )
 
 
 def find_places(collectives: pa.Table, spans: pa.Table, used: Ints) -> Places | None:

@@ -2,10 +2,14 @@
 
 In forward, a module computes from the wait for its weights until the wait for the next weights. In
 backward, it computes until the reduction of its gradients begins. Waits in between do not count.
+
+What a parent computes after its last child has no collectives of its own there, such as a head or a
+loss. It counts to that child.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +22,7 @@ from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exchange_places import Places
 from profkit.analysis.intervals import covered_each
-from profkit.vocab import Phase
+from profkit.vocab import ROOT_MODULE, Phase
 
 GATHER, REDUCE = "all_gather", "reduce_scatter"
 
@@ -31,6 +35,8 @@ class ModuleTimes:
     ranks: tuple[int, ...]
     ns: Floats
     """By module, rank and step."""
+    last: frozenset[str] = frozenset()
+    """The modules whose times hold what is computed after them as well."""
 
 
 class _Parts(NamedTuple):
@@ -40,29 +46,48 @@ class _Parts(NamedTuple):
     step: Ints
     opens: Ints
     closes: Ints
+    is_outer: Bools
+    """True if the part ends with its forward, or begins with its backward."""
 
 
 _NONE = np.zeros(0, dtype=np.int64)
-_NOTHING = _Parts(_NONE, _NONE, _NONE, _NONE)
+_NOTHING = _Parts(_NONE, _NONE, _NONE, _NONE, np.zeros(0, dtype=np.bool_))
 
 
 def time_modules(places: Places, spans: pa.Table) -> ModuleTimes | None:
     """Return the computing of each module, or `None` if the collectives name fewer than two."""
-    names, codes = names_and_codes(places.found.rows["module"])
+    known, codes = names_and_codes(places.found.rows["module"])
+    chosen = np.unique(codes[codes >= 0])  # the columns of a run share their names
+    names, codes = [known[code] for code in chosen], np.searchsorted(chosen, codes) - (codes < 0)
     ranks = np.unique(places.found.rank)
     if len(names) < 2:
         return None
-    ns = np.zeros((len(names), len(ranks), len(places.steps)))
+    ns, last = np.zeros((len(names), len(ranks), len(places.steps))), set[str]()
     for place, rank in enumerate(ranks.tolist()):
         own = rows_of_rank(spans.filter(pc.equal(spans["depth"], 0)), rank)
         waited = places.waits.rank == rank
         opens, closes = places.waits.start[waited], places.waits.end[waited]
         order = np.argsort(opens, kind="stable")
-        for parts in (_forward(places, codes, own, rank), _backward(places, codes, own, rank)):
+        forward, backward = _forward(places, codes, own, rank), _backward(places, codes, own, rank)
+        last.update(_last_children(names, forward, backward))
+        for parts in (forward, backward):
             waiting = covered_each(opens[order], closes[order], parts.opens, parts.closes)
             step = np.searchsorted(places.steps, parts.step)
             np.add.at(ns[:, place], (parts.module, step), parts.closes - parts.opens - waiting)
-    return ModuleTimes(tuple(names), tuple(ranks.tolist()), ns)
+    return ModuleTimes(tuple(names), tuple(ranks.tolist()), ns, frozenset(last))
+
+
+def _last_children(names: Sequence[str], forward: _Parts, backward: _Parts) -> Iterator[str]:
+    """Yield the modules after which a parent may compute: no sibling or child comes next."""
+    for parts in (forward, backward):
+        for code in np.unique(parts.module[parts.is_outer]).tolist():
+            yield names[code]
+    pairs = np.stack([forward.module[:-1], forward.module[1:]])[:, ~forward.is_outer[:-1]]
+    for code, following in np.unique(pairs, axis=1).T.tolist():
+        name, after = names[code], names[following]
+        is_sibling = name.rpartition(".")[0] == after.rpartition(".")[0]
+        if not is_sibling and name != ROOT_MODULE and not after.startswith(f"{name}."):
+            yield name
 
 
 def _forward(places: Places, codes: Ints, spans: pa.Table, rank: int) -> _Parts:
@@ -79,7 +104,7 @@ def _forward(places: Places, codes: Ints, spans: pa.Table, rank: int) -> _Parts:
     following = np.append(waits.start[chosen][1:], 0)
     closes = np.where(is_last, ends[start], following)
     opens = np.minimum(waits.end[chosen], closes)
-    return _Parts(codes[waits.row[chosen]], waits.step[chosen], opens, closes)
+    return _Parts(codes[waits.row[chosen]], waits.step[chosen], opens, closes, is_last)
 
 
 def _backward(places: Places, codes: Ints, spans: pa.Table, rank: int) -> _Parts:
@@ -96,7 +121,7 @@ def _backward(places: Places, codes: Ints, spans: pa.Table, rank: int) -> _Parts
     is_first = np.append(True, start[1:] != start[:-1])  # as above
     closes = found.start[chosen]
     opens = np.where(is_first, begins[start], np.append(0, closes[:-1]))
-    return _Parts(codes[chosen], found.step[chosen], opens, closes)
+    return _Parts(codes[chosen], found.step[chosen], opens, closes, is_first)
 
 
 def _phases(spans: pa.Table, phase: str) -> tuple[Ints, Ints]:

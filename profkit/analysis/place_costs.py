@@ -14,7 +14,13 @@ import pyarrow.compute as pc
 
 from profkit.analysis.estimate import NEGLIGIBLE
 from profkit.analysis.exchange import LATE_SHARE
-from profkit.analysis.exchange_places import Place, Places, find_places, is_sharded
+from profkit.analysis.exchange_places import (
+    Place,
+    Places,
+    describe_unmatched,
+    find_places,
+    is_sharded,
+)
 from profkit.analysis.intervals import covered_each, union_length
 from profkit.analysis.phase_basis import PhaseBasis
 from profkit.analysis.phases import step_times
@@ -39,7 +45,7 @@ PIPELINE = "pipeline"
 class PlaceCost:
     """The collectives of one dimension, operation and phase, in ns per step and rank.
 
-    Waiting and transfer are `None` if some collectives were not seen on all of their ranks.
+    Waiting and transfer are `None` if collectives were not seen on all of their ranks.
     """
 
     dimension: str
@@ -107,6 +113,12 @@ class ShardedExchange:
     pipeline: Pipeline | None
     is_complete: bool
     """True if all collectives were seen on all of their ranks."""
+    why: str = ""
+    """Why waiting and transfer are not known in some dimensions; empty if they are."""
+    unknown: tuple[str, ...] = ()
+    """Those dimensions."""
+    next: str = ""
+    """What to measure next; empty if all ranks were recorded."""
 
 
 def sharded_exchange(trace: Trace, basis: PhaseBasis) -> ShardedExchange | None:
@@ -116,12 +128,21 @@ def sharded_exchange(trace: Trace, basis: PhaseBasis) -> ShardedExchange | None:
     found = find_places(basis.collectives, basis.spans, basis.used)
     if found is None:
         return None
+    why = what_next = ""
+    if not found.is_complete:
+        why = describe_unmatched(found.found)
+    if why and trace.missing_ranks:
+        why = f"{plural(len(trace.missing_ranks), 'rank')} left no files"
+        what_next = "record all ranks"
     step_ns = float(step_times(basis.steps, basis.spans, basis.used).wall_ns.mean())
     return ShardedExchange(
         tuple(cost_places(found)),
-        tuple(find_late(found, step_ns)) if found.is_complete else (),
+        tuple(find_late(found, step_ns)),
         cost_pipeline(trace, basis, found),
         found.is_complete,
+        why,
+        tuple(sorted(found.unknown)),
+        what_next,
     )
 
 
@@ -150,8 +171,8 @@ def cost_places(found: Places) -> Iterator[PlaceCost]:
             operations=float(own.sum()) * per,
             bytes=float(size[own].sum()) * per,
             exposed_ns=float(exposed[numbers].sum()),
-            waiting_ns=float(flying - moving) if found.is_complete else None,
-            transfer_ns=float(moving) if found.is_complete else None,
+            waiting_ns=None if place.dimension in found.unknown else float(flying - moving),
+            transfer_ns=None if place.dimension in found.unknown else float(moving),
             hidden_ns=_hidden_ns(found, own) * per,
             modules=dict(sorted(modules.items(), key=lambda each: -each[1])),
         )
@@ -180,7 +201,7 @@ def find_late(found: Places, step_ns: float) -> Iterator[LateInDimension]:
     late = found.found.late_rank[waits.row]
     names = np.array([place.dimension for place in found.places])[waits.place]
     waiting = waits.flying - waits.moving
-    for dimension in np.unique(names).tolist():
+    for dimension in sorted(set(names.tolist()) - found.unknown):
         told = (names == dimension) & (late >= 0) & (late != waits.rank)
         total = float(waiting[told].sum())
         if total <= 0:

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.vocab import MODEL_DIMENSIONS, Phase
+from profkit.analysis.whatif.gradients import of_model_dimensions
+from profkit.vocab import Phase
 
 STATISTICS_OPS = ("all_gather", "all_reduce")
 """The operations by which layers exchange statistics; weights and buffers take others as well."""
@@ -47,12 +48,7 @@ def summarize_exchanges(rows: pa.Table, spans: pa.Table, steps: int, ranks: int)
 
 def _splits_model(rows: pa.Table) -> pa.ChunkedArray:
     """Return which collectives belong to a model that is split among the ranks."""
-    names = rows["dimension"].cast(pa.string())
-    found = []
-    for name in filter(None, pc.unique(names).to_pylist()):
-        if MODEL_DIMENSIONS.intersection(name.lower().split("_")):
-            found.append(name)
-    return pc.or_(rows["module"].is_valid(), pc.is_in(names, pa.array(found, pa.string())))
+    return pc.or_(rows["module"].is_valid(), of_model_dimensions(rows))
 
 
 def _count_statistics(rows: pa.Table, spans: pa.Table) -> int:

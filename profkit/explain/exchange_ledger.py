@@ -54,16 +54,16 @@ class ExchangeLedger:
         return dataclasses.replace(sum_rows(alone, name, [name]), sums=(Phase.ALLREDUCE.value,))
 
     @property
-    def is_split(self) -> bool:
-        """True if waiting is known apart from transfer on both sides."""
-        return self.before.is_complete and self.after.is_complete
+    def unknown(self) -> frozenset[str]:
+        """The dimensions in which waiting is not known apart from transfer on both sides."""
+        return self.before.unknown | self.after.unknown
 
     def rows(self) -> tuple[Row, ...]:
         """Return a row for each dimension, operation and phase, the longest first."""
         found = []
         for kind in dict.fromkeys(map(_without_module, (*self.before.places, *self.after.places))):
             row = self.row(kind.words, _is_kind(kind))
-            if self.is_split:
+            if kind.dimension not in self.unknown:
                 inside = []
                 for name in _KINDS:
                     part = self.row(name, _is_kind(kind), name)

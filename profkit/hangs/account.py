@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from profkit.attached import SOME_UNRECORDED, TRAINED, read_notes
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, read_events
-from profkit.hangs.status import FAILED, IMPORTED, RUNNING
+from profkit.hangs.status import FAILED, FOLDER, IMPORTED, RUNNING, SUFFIX, Status
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
 from profkit.hangs.words import as_json
 from profkit.text import duration, fold, safe_text
@@ -64,6 +66,27 @@ class Account:
 
 def read_account(run: Path) -> Account:
     """Return the account of a run, from its files alone."""
+    account = account_of_watched(run)
+    if account.state == FINE and trained_unwatched(run):
+        words = "inconclusive: other processes of the job trained, and nothing watched them"
+        return dataclasses.replace(account, state=UNKNOWN, headline=words)
+    return account
+
+
+def trained_unwatched(run: Path) -> bool:
+    """Return true if a job that did not end well had more processes than those watched.
+
+    A launcher that restarts its ranks, or a script that trains twice, has several for one rank.
+    """
+    manifest = RunManifest.read(run)
+    trained = {process for event, process, _ in read_notes(str(run)) if event == TRAINED}
+    watched = {path.name.partition("-")[0] for path in (run / FOLDER).glob(f"*{SUFFIX}")}
+    is_flagged = any(SOME_UNRECORDED in flag for flag in manifest.flags)
+    return manifest.state is not RunState.COMPLETE and (is_flagged or len(trained) > len(watched))
+
+
+def account_of_watched(run: Path) -> Account:
+    """Return the account of the processes whose status the run has."""
     seen: dict[str, list[dict[str, Any]]] = {}
     past = []
     for event in read_events(run):
@@ -94,7 +117,7 @@ def read_account(run: Path) -> Account:
 
 def say_standstill(run: Path) -> str:
     """Return in one line why a run stands still; empty if its files do not show that it does."""
-    account = read_account(run)
+    account = account_of_watched(run)
     if account.state == FINE or account.verdict is None:
         return ""
     return safe_text(f"{account.headline}: {account.verdict.get('text')}")
@@ -128,7 +151,8 @@ def account_of_events(verdicts: list[dict[str, Any]], past: tuple[dict[str, Any]
         later.append(f"{each.get('class')}: {each.get('text')}")
     if not alarms:
         headline = f"no step ended for long, which may be as it should: {kind}"
-        return Account(LONG, headline, first, past)
+        is_unclear = first.get("class") == HangClass.UNCLEAR.value
+        return Account(UNKNOWN if is_unclear else LONG, headline, first, past)
     state = HUNG if sure else UNKNOWN
     return Account(state, f"the job stood still: {kind}", first, past, tuple(later))
 
@@ -138,7 +162,6 @@ def account_of_files(
 ) -> Account:
     """Return the account of a run in which `profkit run` saw no standstill."""
     statuses = list(evidence.ranks.values())
-    running = [status for status in statuses if status.state == RUNNING]
     kind, stood = verdict.kind.value, duration(verdict.stood_s * 1e9)
     limit_s = max(status.limit_ns for status in statuses) / 1e9
     has_ended = RunManifest.read(run).state is RunState.ABORTED
@@ -152,16 +175,14 @@ def account_of_files(
             headline, shown = "in the imported dumps, all collectives have ended", None
     elif verdict.kind is HangClass.RANK_DEAD and outlived_s(evidence, verdict.ranks) < limit_s:
         state, headline = FINE, f"the job did not stand still: {kind}"
-    elif not running and not verdict.entered:
-        state, headline, shown = FINE, "the job did not hang: all of its ranks have ended", None
-    elif running and all(status.is_idle for status in running):
-        state, headline = FINE, "the job did not hang: it is idle at a prompt"
-        shown = None
-    elif is_long and verdict.level is Level.NOTICE:
-        state, headline = LONG, f"no step for {stood}, which may be as it should: {kind}"
+    elif over := say_over(statuses, verdict):
+        state, headline, shown = FINE, over, None
     elif is_long:
-        state = UNKNOWN if verdict.kind is HangClass.UNCLEAR else HUNG
-        headline = f"the job stood still, no step for {stood}: {kind}"
+        state, headline = HUNG, f"the job stood still, no step for {stood}: {kind}"
+        if verdict.level is Level.NOTICE:
+            state, headline = LONG, f"no step for {stood}, which may be as it should: {kind}"
+        if verdict.kind is HangClass.UNCLEAR:
+            state = UNKNOWN
     elif has_ended and (verdict.stood_s >= SHORTEST_S or verdict.entered):
         state = UNKNOWN
         headline = f"inconclusive: no step for {stood} when the job was ended; {kind}"
@@ -169,6 +190,16 @@ def account_of_files(
         headline = f"the job did not stand still for {duration(limit_s * 1e9)}"
         state, shown = FINE, None
     return Account(state, headline, shown, past)
+
+
+def say_over(statuses: Sequence[Status], verdict: Verdict) -> str:
+    """Say that no rank has anything to do; empty if one has."""
+    running = [status for status in statuses if status.state == RUNNING]
+    if not running and not verdict.entered:
+        return "the job did not hang: all of its ranks have ended"
+    if running and all(status.is_idle for status in running):
+        return "the job did not hang: it is idle at a prompt"
+    return ""
 
 
 def outlived_s(evidence: Evidence, dead: Sequence[int]) -> float:

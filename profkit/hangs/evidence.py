@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from profkit.errors import UnreadableError
 from profkit.hangs.fault_stacks import read_fault_stacks
+from profkit.hangs.places import Places, find_places, find_rank
 from profkit.hangs.processes import ENDED_STATES, GONE, STOPPED
+from profkit.hangs.silence import find_silent
 from profkit.hangs.status import (
     ENDED,
     FAILED,
@@ -34,9 +36,6 @@ WORKER_SUFFIX = ".worker.json"
 
 SAME_TIME_NS = 60_000_000_000
 """Statuses of one rank that are this close belong to processes that ran at the same time."""
-
-SILENT_AFTER_S = 6.0
-"""A rank is silent if its status is older than the newest one by this, or by half the limit."""
 
 TOGETHER_NS = 50_000_000
 """Processes that end this close to each other were ended together."""
@@ -63,6 +62,24 @@ class Evidence:
     """Those of them whose stack was written as a signal ended them."""
     damaged: tuple[str, ...] = ()
     """Files that could not be read, and why."""
+    newest_ns: int = 0
+    """The time of the last words of any rank, or of the look at a job that runs."""
+
+    @property
+    def unheard(self) -> frozenset[int]:
+        """The silent ranks of which no stack shows what holds them."""
+        return self.silent.difference(self.native)
+
+    def idle_s(self, rank: int) -> float:
+        """Return for how long a rank's training thread has shown no life.
+
+        Before the first step, native code may load data for long while it holds the interpreter.
+        """
+        status = self.ranks[rank]
+        seen_ns = status.written_ns
+        if rank in self.unheard and status.steps:
+            seen_ns = max(seen_ns, self.newest_ns)
+        return max(0, seen_ns - status.alive_ns) / 1e9
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -104,11 +121,7 @@ def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | 
         by_rank.setdefault(status.rank, []).append(status)
     chosen = {rank: choose_status(found) for rank, found in sorted(by_rank.items())}
     newest = max([now_ns, *(status.written_ns for status in chosen.values())])
-    silent = set()
-    for rank, status in chosen.items():
-        late_s = max(SILENT_AFTER_S, status.limit_s / 2)
-        if status.state == RUNNING and newest - status.written_ns > late_s * 1e9:
-            silent.add(rank)
+    silent = find_silent(folder, chosen, newest, is_live=now_ns > 0)
     reports = read_fault_stacks(folder, chosen)
     workers = tuple(read_workers(folder))
     for rank, status in chosen.items():
@@ -122,10 +135,11 @@ def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | 
         min(world_size, 100_000),
         read_states(folder, chosen, exit_codes),
         exit_codes,
-        frozenset(silent),
+        silent,
         frozenset(reports),
         frozenset(rank for rank, report in reports.items() if report.is_crash),
         tuple(damaged),
+        newest,
     )
 
 
@@ -134,28 +148,6 @@ def choose_status(statuses: list[Status]) -> Status:
     newest = max(status.written_ns for status in statuses)
     recent = [status for status in statuses if newest - status.written_ns < SAME_TIME_NS]
     return max(recent, key=lambda status: (status.steps, bool(status.calls), -status.started_ticks))
-
-
-Places: TypeAlias = Mapping[tuple[str, str], Sequence[tuple[str, int]]]
-"""The container and the rank of each process, by host and process id."""
-
-
-def find_places(ranks: Mapping[int, Status]) -> Places:
-    """Return the ranks by their processes: containers of one host's name may share an id."""
-    places: dict[tuple[str, str], list[tuple[str, int]]] = {}
-    for rank, status in ranks.items():
-        key = plain_host(status.host), str(status.pid)
-        places.setdefault(key, []).append((status.pid_space, rank))
-    return places
-
-
-def find_rank(places: Places, host: str, space: str, pid: str) -> int | None:
-    """Return the rank with this process; `None` if no rank has it, or several may have it."""
-    found = []
-    for own, rank in places.get((host, pid), ()):
-        if own == space or not own or not space:
-            found.append(rank)
-    return found[0] if len(found) == 1 else None
 
 
 def read_hosts(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:

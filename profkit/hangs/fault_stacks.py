@@ -40,11 +40,16 @@ def read_fault_stacks(folder: Path, ranks: Mapping[int, Status]) -> dict[int, Fa
 def read_fault_stack(folder: Path, status: Status) -> FaultReport | None:
     """Return the last stack that the fault handler wrote, if it is newer than the status."""
     path = folder / status.file_name.replace(SUFFIX, STACK_SUFFIX)
+    known = status.stack_bytes
     try:
-        if path.stat().st_mtime_ns < status.written_ns or path.stat().st_size > MOST_STACK_BYTES:
+        look = path.stat()
+        is_newer = look.st_mtime_ns >= status.written_ns if known is None else look.st_size > known
+        if not is_newer or look.st_size - (known or 0) > MOST_STACK_BYTES:
             return None
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        with open(path, "rb") as file:
+            file.seek(known or 0)
+            text = file.read(MOST_STACK_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
         return None
     reports = list(_REPORT.finditer(text))
     is_crash = bool(reports and reports[-1][1])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from profkit.hangs.status import Call
+from profkit.hangs.status import MOST_CALLS, Call
 
 DTYPE_BYTES = {
     **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
@@ -32,6 +33,12 @@ _TORCH_NAMES = {
 OP_NAMES = {"allreduce": "all_reduce", "allgather": "all_gather", "ALLREDUCE": "all_reduce"}
 """Names of the recorder that differ from the functions that a job calls."""
 
+BATCH_END = re.compile(r":([A-Z_]+_)?coalesced$")
+"""Names of the entry with which torch closes a batch: `nccl:coalesced`, `nccl:ALLGATHER_...`."""
+
+DEFAULT_GROUP = "default_pg"
+"""torch's description of the group of all ranks, in which each has its number in the job."""
+
 MOST_ENTRIES = 4096
 MOST_NAME_CHARS = 100
 _MOST_TENSORS = 1024
@@ -41,7 +48,7 @@ _LARGEST_SIZE = 2**40
 MOST_MEMBERS = 20_000
 
 
-def calls_of_dump(dump: Mapping[str, Any], rank: int) -> list[Call]:
+def calls_of_dump(dump: Mapping[str, Any]) -> list[Call]:
     """Return the last collectives in a dump, in their order.
 
     Damaged entries are left out. A collective is over if the recorder has retired it: some backends
@@ -53,16 +60,83 @@ def calls_of_dump(dump: Mapping[str, Any], rank: int) -> list[Call]:
         return []
     calls = []
     members: dict[str, tuple[int, ...]] = {}
-    for entry in entries[-MOST_ENTRIES:]:
+    for entry, is_end in settle_batches(entries[-MOST_ENTRIES:]):
+        if is_end:
+            continue
         try:
             group = group_of(entry)
             if group not in members:
                 known = groups if isinstance(groups, Mapping) else {}
                 members[group] = members_of(entry, known)
-            calls.append(_read(entry, rank, members[group]))
+            calls.append(_read(entry, members[group]))
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             continue
-    return calls
+    return end_earlier_calls(calls)
+
+
+def end_earlier_calls(calls: list[Call]) -> list[Call]:
+    """Return calls of which those of NCCL are over if a later one of the group is.
+
+    NCCL keeps their order. The recorder never updates those that a graph has captured.
+    """
+    over = set()
+    found = []
+    for call in reversed(calls):
+        key = call.group, call.is_message, call.peer
+        if call.done:
+            over.add(key)
+        elif call.started is not None and key in over:
+            call = dataclasses.replace(call, done=True)  # noqa: PLW2901  # the same call, over
+        found.append(call)
+    return found[::-1]
+
+
+def cut_calls(calls: Sequence[Call]) -> tuple[Call, ...]:
+    """Return the last calls and the first open one of each group, in their order.
+
+    A host may hand over thousands of collectives to a device after the one that hangs.
+    """
+    first: dict[tuple[str, bool], int] = {}
+    for place, call in enumerate(calls):
+        if not call.done:
+            first.setdefault((call.group, call.is_message), place)
+    kept = set(list(first.values())[: MOST_CALLS // 2])
+    for place in reversed(range(len(calls))):
+        if len(kept) == MOST_CALLS:
+            break
+        kept.add(place)
+    return tuple(calls[place] for place in sorted(kept))
+
+
+def settle_batches(entries: Sequence[Any]) -> list[tuple[Any, bool]]:
+    """Return entries with the state of their batch, and whether they only close one.
+
+    torch starts the parts of a batch together, and updates only the entry that closes it. If torch
+    did not record the parts of a collective, that entry is the collective.
+    """
+    settled: list[tuple[Any, bool]] = []
+    parts: dict[Any, list[int]] = {}
+    for entry in entries:
+        try:
+            is_point = bool(entry.get("is_p2p"))
+            number = entry.get("p2p_seq_id" if is_point else "collective_seq_id")
+            own = parts.setdefault((group_of(entry), is_point, number), [])
+            closes = BATCH_END.search(str(entry.get("profiling_name")))
+        except (AttributeError, TypeError):
+            settled.append((entry, False))
+            continue
+        is_end = bool(closes and (own or is_point))
+        if is_end:
+            state = {"state": entry.get("state"), "retired": entry.get("retired")}
+            for place in own:
+                part, _ = settled[place]
+                if not is_over(part):
+                    settled[place] = {**part, **state}, False
+            own.clear()
+        else:
+            own.append(len(settled))
+        settled.append((entry, is_end))
+    return settled
 
 
 def is_over(entry: Mapping[str, Any]) -> bool:
@@ -106,16 +180,14 @@ def message_of(entry: Mapping[str, Any]) -> tuple[int, str]:
     return min(elements * DTYPE_BYTES.get(dtype, 0), _LARGEST), _TORCH_NAMES.get(dtype, dtype)
 
 
-def _read(entry: Any, rank: int, members: tuple[int, ...]) -> Call:
+def _read(entry: Any, members: tuple[int, ...]) -> Call:
     is_point = bool(entry.get("is_p2p"))
     name = str(entry["profiling_name"])
     op = name.partition(":")[2] or name
     peer = None
     if is_point:
         op, _, ends = op.partition(" ")
-        ranks = list(map(int, re.findall(r"\d+", ends)))
-        others = [number for number in ranks if number != rank]
-        peer = others[0] if others else None
+        peer = peer_of(ends, entry, members)
     size, dtype = message_of(entry)
     return Call(
         group_of(entry),
@@ -129,6 +201,20 @@ def _read(entry: Any, rank: int, members: tuple[int, ...]) -> Call:
         peer,
         started=is_started(entry, name),
     )
+
+
+def peer_of(ends: str, entry: Mapping[str, Any], members: tuple[int, ...]) -> int | None:
+    """Return the other rank of a message, or nothing if the dump does not say which one it is.
+
+    Behind the arrow of `0->1` and of `0<-1` is the other rank's number in the group.
+    """
+    found = re.search(r"(?:->|<-)(\d{1,7})$", ends)
+    if found is None:
+        return None
+    number = int(found[1])
+    if members:
+        return members[number] if number < len(members) else None
+    return number if DEFAULT_GROUP in (entry.get("process_group") or ()) else None
 
 
 def is_started(entry: Mapping[str, Any], name: str) -> bool | None:

@@ -24,7 +24,7 @@ def list_missing(
     if evidence.missing:
         who = say_ranks(evidence.missing)
         yield f"{who}: no status file; collect the folders of all hosts"
-    for rank in sorted(evidence.silent.difference(evidence.native)):
+    for rank in sorted(evidence.unheard):
         state = evidence.states.get(rank, "?")
         if state not in ENDED_STATES and state not in STOPPED:
             yield f"rank {rank}: nothing since it fell silent; its host was not seen from outside"

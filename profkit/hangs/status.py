@@ -45,6 +45,9 @@ MOST_HOST_CHARS = 40
 MOST_CALLS = 64
 """Calls in a status; a dump holds thousands."""
 
+MESSAGES = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
+"""Operations between two ranks, in which the others of a group take no part."""
+
 LARGEST = 2**63
 """Numbers in a status are smaller; Python's JSON also reads NaN, infinity and longer ones."""
 
@@ -82,6 +85,11 @@ class Call:
     bucket: int | None = None
     started: bool | None = None
     """True if its kernel runs on the device; null if the backend does not say."""
+
+    @property
+    def is_message(self) -> bool:
+        """True if it is numbered by its two ranks; a receiver may not know the sender."""
+        return self.peer is not None or self.op in MESSAGES
 
 
 @dataclass(frozen=True)
@@ -140,10 +148,12 @@ class Status:
     """Processor time of the training thread per second, at the last look."""
     stack: tuple[Frame, ...] = ()
     """The stack of the training thread, the innermost frame first."""
+    stack_bytes: int | None = None
+    """The size that the fault handler's file had: what follows is newer than this status."""
     other_stacks: tuple[tuple[Frame, ...], ...] = ()
     """Stacks of other threads that are inside the job's own code."""
     calls: tuple[Call, ...] = ()
-    """The last collectives that the rank has entered, in their order."""
+    """The last collectives that the rank has entered, and the first open ones, in their order."""
     calls_from: str = ""
     """The source of `calls`; empty if there is none."""
     workers: tuple[Worker, ...] = ()

@@ -12,14 +12,17 @@ from enum import Enum
 from profkit.hangs import incidents
 from profkit.hangs.activity import WAITS_FOR_RANKS, Activity, Doing, find_activity
 from profkit.hangs.evidence import Evidence
+from profkit.hangs.long_parts import may_take_long, show_life
 from profkit.hangs.missing import list_missing
-from profkit.hangs.status import RUNNING, Call, Status, plain_host
-from profkit.hangs.waits import Waits, died_waiting, find_failed, find_waits, timed_out
-
-LONG_FACTOR = 10
-"""A part that is known to take long may show no life for so many limits before it is a hang."""
-
-LONG = frozenset({Doing.COMPILE, Doing.CHECKPOINT})
+from profkit.hangs.status import RUNNING, Call, plain_host
+from profkit.hangs.waits import (
+    Waits,
+    died_waiting,
+    find_failed,
+    find_minority,
+    find_waits,
+    timed_out,
+)
 
 
 class HangClass(str, Enum):
@@ -41,6 +44,12 @@ class HangClass(str, Enum):
     CHECKPOINT = "checkpoint"
     OWN_CODE = "in the job's own code"
     UNCLEAR = "inconclusive"
+
+
+NEVER_LONG = frozenset(
+    {HangClass.MISMATCH, HangClass.RANK_DEAD, HangClass.RANK_STOPPED, HangClass.NONE_LEFT}
+)
+"""The classes that no part of a healthy job has for long."""
 
 
 class Level(str, Enum):
@@ -106,7 +115,14 @@ def judge(evidence: Evidence, now_ns: int | None = None, host: str = "") -> Verd
         status = ranks[rank]
         is_own = now_ns is not None and plain_host(status.host) == host
         stood_ns = max(stood_ns, now_ns - status.moved_ns if is_own and now_ns else status.stood_ns)
-    is_long = may_take_long(kind, culprits, evidence, activities, waiting)
+    if kind is HangClass.UNCLEAR and not waits.open:
+        is_long = show_life(culprits, evidence)
+    else:
+        is_long = may_take_long(culprits, evidence, activities, is_waited_for=bool(waiting))
+    # Those that all entered may wait on their device for a rank whose file is not here.
+    is_behind = bool(evidence.missing and waits.open) and not waits.differing
+    is_long &= kind not in NEVER_LONG
+    is_long |= kind in {HangClass.NONE_LEFT, HangClass.MISMATCH} and is_behind
     return Verdict(
         kind,
         Level.NOTICE if is_long else Level.ALARM,
@@ -157,11 +173,11 @@ def classify_calls(
     evidence: Evidence, activities: Mapping[int, Activity], waits: Waits
 ) -> tuple[HangClass, tuple[int, ...]]:
     """Classify a job in which ranks are in a collective."""
-    culprits = tuple(sorted({*waits.waited_for, *evidence.missing}))
+    culprits = find_culprits(evidence, waits)
     if culprits and waits.open.keys() >= set(culprits):
         return HangClass.NONE_LEFT, culprits  # everybody has entered, and these have not left
     if culprits:
-        return class_of(culprits, evidence, activities), culprits
+        return classify_culprits(culprits, evidence, activities)
     if any(waits.missing.values()):  # all of them wait for each other
         return HangClass.MISMATCH, find_minority(waits.open)
     blocked = tuple(rank for rank, call in waits.open.items() if call.started is False)
@@ -170,19 +186,51 @@ def classify_calls(
     return HangClass.NONE_LEFT, tuple(sorted(waits.open))
 
 
+def classify_culprits(
+    culprits: tuple[int, ...], evidence: Evidence, activities: Mapping[int, Activity]
+) -> tuple[HangClass, tuple[int, ...]]:
+    """Classify ranks for which others wait in a collective.
+
+    Nobody knows in which one a rank is that left no file, or that fell silent as it trained.
+    """
+    known = []
+    for rank in culprits:
+        own = evidence.ranks.get(rank)
+        if own is not None and (own.stack or rank not in evidence.unheard):
+            known.append(rank)
+    if known:
+        return class_of(known, evidence, activities), tuple(known)
+    has_trained = any(status.steps for status in evidence.ranks.values())
+    if has_trained or evidence.unheard.intersection(culprits):
+        return HangClass.UNCLEAR, culprits
+    return class_of(culprits, evidence, activities), culprits
+
+
+def find_culprits(evidence: Evidence, waits: Waits) -> tuple[int, ...]:
+    """Return the ranks that others wait for, or else those without a file that they may be."""
+    found = waits.waited_for.intersection(evidence.ranks) or waits.waited_for
+    is_unknown = any(not call.members and not call.is_message for call in waits.open.values())
+    if not found and is_unknown:
+        found = frozenset(evidence.missing)
+    return tuple(sorted(found))
+
+
 def classify_without_calls(
     evidence: Evidence, activities: Mapping[int, Activity]
 ) -> tuple[HangClass, tuple[int, ...]]:
     """Classify a job in which no rank is known to wait for another."""
     running = [rank for rank, status in evidence.ranks.items() if status.state == RUNNING]
-    silent = evidence.silent.intersection(running).difference(evidence.native)
+    silent = evidence.unheard.intersection(running)
     if silent:
         return HangClass.UNCLEAR, tuple(sorted(silent))
-    backward = [rank for rank in running if activities[rank].doing is Doing.BACKWARD]
-    others = tuple(sorted(set(running).difference(backward)))
-    if backward and others and len(running) > 1:  # the gradient exchange is inside a backward
-        return class_of(others, evidence, activities), others
+    doing = {rank: activities[rank].doing for rank in running}
+    # The gradient exchange is inside a backward. The stack shows no rank at the end of a message.
+    others = [rank for rank in running if doing[rank] not in {Doing.BACKWARD, Doing.COLLECTIVE}]
+    if others:
+        return class_of(others, evidence, activities), tuple(sorted(others))
     standing = tuple(running or evidence.ranks)
+    if Doing.COLLECTIVE in doing.values():
+        return HangClass.UNCLEAR, standing
     return class_of(standing, evidence, activities), standing
 
 
@@ -194,18 +242,6 @@ def classify_difference(
     if evaluating and len(evaluating) < len(differing):
         return HangClass.EVALUATION, tuple(sorted(evaluating))
     return HangClass.MISMATCH, find_minority(differing)
-
-
-def find_minority(calls: Mapping[int, Call]) -> tuple[int, ...]:
-    """Return the ranks whose call is not that of the most; all of them if no call is."""
-    sides: dict[tuple[object, ...], list[int]] = {}
-    for rank, call in sorted(calls.items()):
-        key = (call.group, call.sequence, call.op, call.bytes, call.dtype, call.peer)
-        sides.setdefault(key, []).append(rank)
-    most = max(sides.values(), key=len)
-    if list(map(len, sides.values())).count(len(most)) > 1:
-        return tuple(sorted(calls))
-    return tuple(sorted(set(calls).difference(most)))
 
 
 def class_of(
@@ -252,45 +288,13 @@ def find_waiting(
 
 
 def find_call(waits: Waits, waiting: tuple[int, ...], culprits: tuple[int, ...]) -> Call | None:
-    """Return the first collective in which ranks wait, for the words of the verdict."""
-    calls = [waits.open[rank] for rank in (*waiting, *culprits) if rank in waits.open]
-    return min(calls, key=lambda call: call.sequence) if calls else None
-
-
-def may_take_long(
-    kind: HangClass,
-    culprits: tuple[int, ...],
-    evidence: Evidence,
-    activities: Mapping[int, Activity],
-    waiting: tuple[int, ...],
-) -> bool:
-    """Return true if the ranks that hold up the job are in a part that may take long."""
-    if kind in {
-        HangClass.MISMATCH,
-        HangClass.RANK_DEAD,
-        HangClass.RANK_STOPPED,
-        HangClass.NONE_LEFT,
-        HangClass.UNCLEAR,
-    }:
-        return False
-    for rank in culprits:
-        status = evidence.ranks.get(rank)
-        if status is None or (status.is_idle and not waiting):
-            continue  # it has not imported its framework yet, or runs on another host
-        activity = activities[rank]
-        imports = any(frame.file.startswith("<frozen importlib") for frame in status.stack)
-        is_long = activity.evaluates or activity.doing in LONG or status.steps == 0 or imports
-        is_long |= status.loaders_over or not status.stack  # without one, it may import or compile
-        is_computing = not waiting and _idle_s(status) < status.limit_ns / 1e9
-        if activity.doing in WAITS_FOR_RANKS and status.steps > 0:
-            return False
-        if not is_computing and not is_long:
-            return False
-        if _idle_s(status) > LONG_FACTOR * status.limit_ns / 1e9:
-            return False
-    return True
-
-
-def _idle_s(status: Status) -> float:
-    """Return for how long the training thread has shown no life."""
-    return max(0, status.written_ns - status.alive_ns) / 1e9
+    """Return the call in which most ranks wait for these, or else the first one of them."""
+    calls = []
+    for rank in waiting:
+        if waits.missing.get(rank, frozenset()).intersection(culprits):
+            calls.append(waits.open[rank])
+    if not calls:
+        calls = [waits.open[rank] for rank in (*waiting, *culprits) if rank in waits.open]
+    keys = [(call.group, call.members, call.sequence, call.op, call.peer) for call in calls]
+    order = [(-keys.count(key), key[2], place) for place, key in enumerate(keys)]
+    return calls[min(order)[2]] if calls else None

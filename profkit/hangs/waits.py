@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from profkit.hangs.activity import Activity, Doing
-from profkit.hangs.status import FAILED, RUNNING, Call, Status
+from profkit.hangs.status import FAILED, MESSAGES, RUNNING, Call, Status
 
 SAME_SIZE = frozenset({"all_reduce", "reduce", "broadcast", "reduce_scatter"})
 """Operations for which every rank sends a message of the same size."""
@@ -51,11 +51,12 @@ def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) 
         calls = status.calls
         if calls:
             last[rank] = calls[-1]
-        found = next((call for call in calls if not call.done), None)
+        found = find_open(calls, rank)
         activity = activities[rank]
+        is_message = activity.function in MESSAGES
         if found is None and activity.doing is Doing.COLLECTIVE and status.state == RUNNING:
-            found = call_of_stack(activity.function, status)
-        if found is None and timed_out(status, activity):
+            found = None if is_message else call_of_stack(activity.function, status)
+        if found is None and timed_out(status, activity) and not is_message:
             found = last.get(rank)
         if found is not None and (status.state == RUNNING or timed_out(status, activity)):
             opened[rank] = found
@@ -66,9 +67,17 @@ def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) 
             members = (rank, call.peer)
         others = [other for other in members if other != rank]
         missing[rank] = frozenset(
-            other for other in others if not has_entered(other, call, ranks, opened)
+            other for other in others if not has_entered(other, rank, call, ranks, opened)
         )
     return Waits(opened, missing, find_difference(ranks, opened), last)
+
+
+def find_open(calls: Iterable[Call], rank: int) -> Call | None:
+    """Return the first call that is not over, if it is known who has to be there, too."""
+    found = next((call for call in calls if not call.done), None)
+    if found is not None and found.is_message and found.peer in {None, rank}:
+        return None
+    return found
 
 
 def died_waiting(dead: Iterable[int], ranks: Mapping[int, Status], waits: Waits) -> bool:
@@ -109,7 +118,7 @@ def find_failed(
 
 def call_of_stack(function: str, status: Status) -> Call | None:
     """Return the call that a rank is in by its stack, after the last one that is numbered."""
-    collectives = [call for call in status.calls if call.peer is None]
+    collectives = [call for call in status.calls if not call.is_message]
     if not collectives:
         return Call(STACK_GROUP, 0, function)
     before = max(reversed(collectives), key=lambda each: each.since_ns)
@@ -119,18 +128,20 @@ def call_of_stack(function: str, status: Status) -> Call | None:
 
 
 def has_entered(
-    rank: int, call: Call, ranks: Mapping[int, Status], opened: Mapping[int, Call]
+    rank: int, waiter: int, call: Call, ranks: Mapping[int, Status], opened: Mapping[int, Call]
 ) -> bool:
+    """Return true if a rank has entered the call in which another one waits."""
     status = ranks.get(rank)
     if status is None:
         return False
-    own = opened.get(rank)
-    if call.peer is not None:
-        return own is not None and own.peer is not None and own.op != call.op
-    if own is not None and own.group == call.group and own.sequence >= call.sequence:
-        return True
-    for each in status.calls:
-        if each.group == call.group and each.peer is None and each.sequence >= call.sequence:
+    if call.is_message:
+        for each in status.calls:  # of several that it has begun, any may be the other end
+            if each.peer == waiter and each.op != call.op and not each.done:
+                return True
+        return False
+    for each in (*status.calls, *([opened[rank]] if rank in opened else [])):
+        is_numbered = each.group == call.group and not each.is_message
+        if is_numbered and each.sequence >= call.sequence:
             return True
     return False
 
@@ -143,18 +154,44 @@ def find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) -> 
     numbered: dict[tuple[str, int], dict[int, Call]] = {}
     for rank, status in ranks.items():
         for call in (*status.calls, *([opened[rank]] if rank in opened else [])):
-            if call.peer is None and call.op:
+            if call.op and not call.is_message:
                 numbered.setdefault((call.group, call.sequence), {})[rank] = call
-    for key in sorted(numbered):
-        calls = numbered[key]
-        is_open = any(not call.done for call in calls.values())
+    for calls in split_groups(numbered):
+        has_open = any(not call.done for call in calls.values())
         ops = {call.op for call in calls.values()}
         measured = [call for call in calls.values() if call.bytes]  # a stack shows no size
         sizes = {call.bytes for call in measured if call.op in SAME_SIZE}
         types = {call.dtype for call in measured}
-        if is_open and (len(ops) > 1 or len(sizes) > 1 or len(types) > 1):
+        if has_open and (len(ops) > 1 or len(sizes) > 1 or len(types) > 1):
             return calls
     return {}
+
+
+def find_minority(calls: Mapping[int, Call]) -> tuple[int, ...]:
+    """Return the ranks whose call is not that of the most; all of them if no call is."""
+    sides: dict[tuple[object, ...], list[int]] = {}
+    for rank, call in sorted(calls.items()):
+        key = (call.group, call.sequence, call.op, call.bytes, call.dtype, call.peer)
+        sides.setdefault(key, []).append(rank)
+    most = max(sides.values(), key=len)
+    if list(map(len, sides.values())).count(len(most)) > 1:
+        return tuple(sorted(calls))
+    return tuple(sorted(set(calls).difference(most)))
+
+
+def split_groups(
+    numbered: Mapping[tuple[str, int], dict[int, Call]],
+) -> Iterator[dict[int, Call]]:
+    """Yield the calls of each group and number; several groups may have one name."""
+    for key in sorted(numbered):
+        by_members: dict[tuple[int, ...], dict[int, Call]] = {}
+        for rank, call in numbered[key].items():
+            by_members.setdefault(tuple(sorted(call.members)), {})[rank] = call
+        known = len(by_members.keys() - {()})
+        if known > 1:
+            yield from by_members.values()
+        else:  # a rank that does not know the members of its group is in the only one
+            yield numbered[key]
 
 
 def list_ranks(ranks: Iterable[int]) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from profkit.hangs.activity import Activity, Doing
+from profkit.hangs.call_words import say_absence, say_difference, say_none_left, say_waiting
 from profkit.hangs.evidence import shown_name
 from profkit.hangs.processes import ENDED_STATES, STOPPED
-from profkit.hangs.status import FAILED, RUNNING, Call, Status, Worker, own_frame
+from profkit.hangs.status import FAILED, RUNNING, Status, Worker, own_frame
 from profkit.hangs.verdict import HangClass, Level, Verdict
 from profkit.hangs.waits import say_ranks
-from profkit.text import byte_size, duration, safe_text
+from profkit.text import duration, safe_text
 from profkit.vocab import OWN_CODE
 
 STATES = {
@@ -35,46 +36,21 @@ LONG_WORDS = {
 }
 
 
-def say_call(call: Call, *, with_size: bool = False) -> str:
-    """Return a collective in words: `all_reduce #56 (bucket 2)`."""
-    words = safe_text(call.op) or "a collective"
-    if call.peer is not None:
-        return f"{words} with rank {call.peer}"
-    words = f"{words} #{call.sequence}"
-    notes = []
-    if call.bucket is not None:
-        notes.append(f"bucket {call.bucket}")
-    if with_size and call.bytes:
-        notes.append(f"{byte_size(call.bytes)} {safe_text(call.dtype)}".strip())
-    if notes:
-        return f"{words} ({', '.join(notes)})"
-    return words
-
-
 def say_verdict(verdict: Verdict) -> str:
     """Return who waits for whom, in one sentence with parts."""
-    parts = []
-    waiting, call = verdict.waiting, verdict.call
+    parts: list[str] = []
+    waiting = verdict.waiting
     s = "s" if len(waiting) == 1 else ""
-    if verdict.kind is HangClass.MISMATCH or (verdict.entered and not verdict.waiting):
-        parts += list(say_difference(verdict))
+    if verdict.kind is HangClass.MISMATCH or (verdict.entered and not waiting):
+        parts += say_difference(verdict)
     elif verdict.kind is HangClass.NONE_LEFT and verdict.ranks:
-        own = say_call(verdict.waits.open[verdict.ranks[0]])
-        ranks = say_ranks(verdict.ranks)
-        if not waiting:
-            verb = "have all" if len(verdict.ranks) > 1 else "has"
-            parts.append(f"{ranks} {verb} entered {own}, and none has left it")
-        else:
-            parts.append(f"all ranks have entered {own}, and {ranks} cannot leave it")
-            parts.append(f"{say_ranks(waiting)} wait{s} in a later one")
+        parts += say_none_left(verdict)
     elif waiting and verdict.kind is HangClass.STORE:
         where = sorted({verdict.activities[rank].function for rank in waiting})
         parts.append(f"{say_ranks(waiting)} wait{s} in {', '.join(where)} for the other ranks")
-    elif waiting and call is not None and call.op:
-        parts.append(f"{say_ranks(waiting)} wait{s} in {say_call(call)}")
-    elif waiting:
-        parts.append(f"{say_ranks(waiting)} wait{s} for other ranks")
-    parts += list(say_culprits(verdict))
+    else:
+        parts += say_waiting(verdict, waiting)
+    parts += say_culprits(verdict)
     return safe_text("; ".join(parts))
 
 
@@ -89,11 +65,15 @@ def say_culprits(verdict: Verdict) -> Iterator[str]:
         yield f"rank {rank} {end} while it waited"
     if verdict.kind in {HangClass.MISMATCH, HangClass.NONE_LEFT}:
         return
-    for rank in verdict.ranks[:MOST_RANKS]:
+    seen = [rank for rank in verdict.ranks if rank in verdict.evidence.ranks]
+    unseen = set(verdict.ranks).difference(seen)
+    for rank in seen[:MOST_RANKS]:
         yield say_rank(verdict, rank)
-    if len(verdict.ranks) > MOST_RANKS:
-        s = "s" if len(verdict.ranks) == MOST_RANKS + 1 else ""
-        yield f"{say_ranks(verdict.ranks[MOST_RANKS:])} hold{s} up the job, too"
+    if len(seen) > MOST_RANKS:
+        s = "s" if len(seen) == MOST_RANKS + 1 else ""
+        yield f"{say_ranks(seen[MOST_RANKS:])} hold{s} up the job, too"
+    if unseen:
+        yield f"{say_ranks(unseen)} {'has' if len(unseen) == 1 else 'have'} left no status"
     if verdict.evidence.crashed:
         yield from say_failed(verdict)
 
@@ -112,32 +92,10 @@ def say_exchange(activity: Activity) -> str:
     return ""
 
 
-def say_difference(verdict: Verdict) -> Iterator[str]:
-    """Say which ranks entered which collective."""
-    calls = verdict.entered or verdict.waits.open
-    sides: dict[str, list[int]] = {}
-    groups = {call.group for call in calls.values()}
-    for rank, call in sorted(calls.items()):
-        words = say_call(call, with_size=True)
-        if len(groups) > 1 and call.peer is None:
-            words += f" of group {safe_text(call.group)}"
-        sides.setdefault(words, []).append(rank)
-    for words, ranks in sides.items():
-        place = ""
-        for rank in ranks:
-            found = verdict.activities[rank].place
-            if found is not None:
-                place = f" at {shown_name(found)}"
-                break
-        yield f"{say_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {words}{place}"
-
-
 def say_rank(verdict: Verdict, rank: int) -> str:
     """Say what a rank that holds up the job does, and where."""
-    status = verdict.evidence.ranks.get(rank)
+    status = verdict.evidence.ranks[rank]
     who = f"rank {rank}"
-    if status is None:
-        return f"{who} has left no status"
     where = f" at step {status.steps:,}" if status.steps else " before its first step ended"
     if status.state == FAILED:
         return f"{who} ended with {safe_text(status.error)}{_place(verdict, rank, ' at ')}{where}"
@@ -153,11 +111,11 @@ def say_rank(verdict: Verdict, rank: int) -> str:
         verb = "evaluates"
     elif verdict.kind in LONG_WORDS:
         verb = LONG_WORDS[verdict.kind]
-    elif verdict.waiting and verdict.call is not None:
-        verb = "has not entered it"
     else:
-        verb = "stands"
+        verb = say_absence(verdict, rank) or "stands"
     details = [_place(verdict, rank, ""), *say_thread(status, activity)]
+    if rank in verdict.evidence.unheard:
+        details.append("and has written nothing since")
     said = list(filter(None, details))
     if not said:
         return f"{who} {verb}"
@@ -165,7 +123,7 @@ def say_rank(verdict: Verdict, rank: int) -> str:
 
 
 def say_end_of(verdict: Verdict, rank: int) -> str:
-    """Return how a rank died, or that it is stopped; empty if it runs."""
+    """Return how a rank died, or that it is stopped or silent; empty if it runs."""
     evidence, status = verdict.evidence, verdict.evidence.ranks[rank]
     if evidence.is_dead(rank):
         place = ""
@@ -174,6 +132,8 @@ def say_end_of(verdict: Verdict, rank: int) -> str:
         return say_end(status, evidence.exit_codes.get(rank)) + place
     if evidence.is_stopped(rank):
         return f"is stopped (state T, process {status.pid})"
+    if rank in evidence.unheard and verdict.kind is HangClass.UNCLEAR:
+        return "has fallen silent"
     return ""
 
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from profkit.errors import UnreadableError
-from profkit.hangs.flight import calls_of_dump, is_over
-from profkit.hangs.status import MOST_CALLS
+from profkit.hangs.flight import calls_of_dump, cut_calls, is_over, settle_batches
 from profkit.importers.base import Imported, Target
 from profkit.importers.kineto.collectives import DTYPE_BYTES
 from profkit.importers.reading.collective_rows import (
@@ -80,10 +79,10 @@ def _read_dump(dump: dict[str, Any], rank: int, rows: CollectiveRows) -> None:
     groups = dump.get("pg_config")
     if not isinstance(groups, dict):
         groups = {}
-    calls = calls_of_dump(dump, rank)[-MOST_CALLS:]
+    calls = cut_calls(calls_of_dump(dump))
     if calls:
         rows.calls[rank] = calls
-    for entry in dump["entries"]:
+    for entry, is_end in settle_batches(dump["entries"]):
         try:
             row = read_entry(entry, rank, groups)
         except (KeyError, TypeError, ValueError):
@@ -91,7 +90,7 @@ def _read_dump(dump: dict[str, Any], rank: int, rows: CollectiveRows) -> None:
             continue
         if row is not None:
             rows.add(row)
-        else:
+        elif not is_end:
             rows.dropped[NO_END if is_over(entry) else PENDING] += 1
         if str(entry.get("profiling_name")).startswith("gloo:"):
             rows.backend = "gloo"

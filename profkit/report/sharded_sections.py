@@ -25,8 +25,9 @@ MIN_MODULE_SHARE = 0.1
 
 DIMENSIONS_TITLE = "Exchange by dimension, per step and rank"
 STAGES_TITLE = "Pipeline, per step"
-NO_WAITS = "which of it is waiting for another rank, and which transfer, is not known"
-MEASURE_ALL = "record all ranks"
+NO_NAME = "a group without a name"
+NO_WAITS = "it is not known what is waiting for another rank, and what is transfer"
+MEASURE_STAGES = "record the ranks of all stages"
 
 
 def sharded_sections(found: ShardedExchange | None) -> Iterator[Section]:
@@ -72,9 +73,11 @@ def by_dimension(found: ShardedExchange) -> Section:
 def dimension_notes(found: ShardedExchange) -> Iterator[str]:
     """Yield what the rows of the exchange do not say: late ranks, and modules."""
     if not found.is_complete:
-        yield f"Some collectives were not seen on all of their ranks: {NO_WAITS}; {MEASURE_ALL}."
+        named = ", ".join(safe_text(name) or NO_NAME for name in found.unknown)
+        what_next = f"; {found.next}" if found.next else ""
+        yield f"In {named}, {NO_WAITS}: {safe_text(found.why)}{what_next}."
     for late in found.late:
-        name = safe_text(late.dimension) or "a group without a name"
+        name = safe_text(late.dimension) or NO_NAME
         yield (
             f"In {name}, rank {late.rank} is late: the ranks of its group wait "
             f"{duration(late.waited_ns)} per step for it, {percent(late.share, 0)} of the waiting "
@@ -124,7 +127,7 @@ def stage_notes(pipeline: Pipeline) -> Iterator[str]:
     schedule = f"{safe_text(pipeline.schedule)}, " if pipeline.schedule else ""
     yield f"{schedule}microbatches per step: {pipeline.microbatches:,}."
     if pipeline.why:
-        yield f"Why the ranks wait is not known: {pipeline.why}; {MEASURE_ALL}."
+        yield f"Why the ranks wait is not known: {pipeline.why}; {MEASURE_STAGES}."
     elif any(each.bubble_ns is None for each in pipeline.stages):
         yield (
             "How long the schedule alone leaves a rank idle is not known: the run does not name a "
@@ -153,8 +156,9 @@ def exchange_places(found: ExchangeLedger | None, ledger: Ledger) -> Iterator[Se
         notes[0] = "Exposed time of the two runs of middle speed, which the rows add up to."
     if len(rows) > MOST_ROWS:
         notes.append(f"The {MOST_ROWS} longest; {len(rows) - MOST_ROWS:,} more in --json.")
-    if not found.is_split:
-        notes.append(f"Some collectives were not seen on all of their ranks: {NO_WAITS}.")
+    if found.unknown:
+        named = ", ".join(safe_text(name) or NO_NAME for name in sorted(found.unknown))
+        notes.append(f"In {named}, {NO_WAITS}: not all ranks of each collective were seen.")
     header = ("", "base", "target", "difference", level_words(ledger.total.delta.level), "verdict")
     grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}))
     yield Section("Exchange by dimension", tuple(notes), grid=grid)

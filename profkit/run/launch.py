@@ -19,6 +19,7 @@ from profkit.attached import (
     NOTES_FILE,
     RUN_VARIABLE,
     SAMPLES_VARIABLE,
+    SOME_UNRECORDED,
     TRAINED,
     disabled,
     read_notes,
@@ -255,7 +256,7 @@ def _flag_unrecorded(run: Path, recorded: int) -> Iterator[str]:
     trained = {process for event, process, _ in read_notes(str(run)) if event == TRAINED}
     if 0 < recorded < len(trained):
         yield (
-            f"{len(trained):,} processes of the job trained, and {recorded:,} of them "
+            f"{len(trained):,} {SOME_UNRECORDED} {recorded:,} of them "
             f"{'is' if recorded == 1 else 'are'} recorded: steps, samples and throughput are "
             "without the others'"
         )

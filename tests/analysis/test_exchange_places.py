@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from profkit.report import as_json
 from profkit.report.sharded_sections import sharded_sections
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
+from profkit.vocab import rank_folder
 from tests.rules.test_sharded_rules import MODULES, fsdp, parts, pipeline
 from tests.sharded_runs import Action, Begin, Phase, Wait, Work, both, sharded_run
 
@@ -185,14 +187,41 @@ def test_every_figure_of_the_screen_is_in_the_json(tmp_path: Path) -> None:
 def test_collectives_that_a_rank_did_not_record_leave_the_parts_open(tmp_path: Path) -> None:
     def job(rank: int) -> list[Action]:
         begin = Begin("x", "all_gather", (0, 1), 1.0, "fsdp", "m")
-        last = [Begin("y", "all_gather", (0, 1), 1.0, "fsdp", "m")] if rank else []
+        last = [Begin("y", "all_gather", (0, 1), 1.0, "tp", "m")] if rank else []
         return [Phase("forward"), Work(5.0), begin, Wait("x"), *last, Phase()]
 
     found = sharded(run(tmp_path, job))
     assert not found.is_complete
-    assert {each.waiting_ns for each in found.places} == {None}
+    for each in found.places:
+        assert (each.waiting_ns is None) == (each.transfer_ns is None) == (each.dimension == "tp")
+        if each.dimension == "fsdp":
+            assert each.transfer_ns == pytest.approx(1.0 * MS, rel=0.05)
+    assert "50 of 100 collectives were not seen on all of their ranks" in found.why
+    assert "50 of them by the communicator tp:(0, 1)" in found.why
     words = [note for section in sharded_sections(found) for note in section.notes]
-    assert any("record all ranks" in note for note in words)
+    assert any(found.why in note for note in words)
+    assert any("In tp, it is not known" in note for note in words)
+    assert not any("record all ranks" in note for note in words), "they were"
+
+
+def test_an_unmatched_collective_leaves_open_what_it_may_have_delayed(tmp_path: Path) -> None:
+    def job(rank: int) -> list[Action]:
+        begin = Begin("x", "all_gather", (0, 1), 1.0, "fsdp", "m")
+        alone = [Begin("y", "all_gather", (0, 1), 9.0, "tp", "m")] if rank else []
+        return [Phase("forward"), Work(5.0), *alone, begin, Wait("x"), Phase()]
+
+    found = sharded(run(tmp_path, job))
+    assert {each.waiting_ns for each in found.places} == {None}
+    assert found.unknown == ("fsdp", "tp")
+
+
+def test_without_a_rank_all_ranks_are_to_be_recorded(tmp_path: Path) -> None:
+    trace = run(tmp_path, fsdp)
+    shutil.rmtree(trace.path / rank_folder(1))
+    found = sharded(Trace.open(trace.path))
+    assert "1 rank left no files" in found.why
+    words = [note for section in sharded_sections(found) for note in section.notes]
+    assert any("1 rank left no files" in note and "record all ranks" in note for note in words)
 
 
 def test_a_job_of_plain_ddp_has_no_places(tmp_path: Path) -> None:

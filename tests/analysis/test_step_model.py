@@ -68,6 +68,7 @@ def model(lines: list[Line], transfer: list[float], previous: list[int]) -> Step
         sizes=np.zeros(len(transfer)),
         left_out=0,
         detailed=True,
+        gradients=np.ones(len(transfer), dtype=bool),
     )
 
 
@@ -97,6 +98,8 @@ def test_links_overlap_and_transfers() -> None:
     assert np.allclose(replay(scale_links(plain, 2.0, 1.0)), 13.0), "latency stays"
     assert np.allclose(replay(without_transfers(plain)), 11.0)
     assert np.allclose(replay(overlap(plain)), 11.0), "backward has room for the transfer"
+    others = dataclasses.replace(plain, gradients=np.array([False]))
+    assert np.allclose(replay(overlap(others)), 14.0), "only gradients can be under backward"
     assert np.allclose(replay(reduce_evenly(plain, 2.2)), 14.0 - 2.2)
 
 

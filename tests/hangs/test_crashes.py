@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.hangs.fault_stacks import read_fault_stack
+from profkit.hangs.fault_stacks import MOST_STACK_BYTES, read_fault_stack
 from profkit.hangs.status import STACK_SUFFIX, SUFFIX, Status
 
 BEGIN = """
@@ -160,3 +162,26 @@ def test_a_line_number_that_no_file_has_is_no_frame(tmp_path: Path) -> None:
     report = read_fault_stack(tmp_path, status)
     assert report is not None
     assert [frame.line for frame in report.frames] == [12]
+
+
+def report(function: str) -> str:
+    head = "Timeout (0:00:15)!\nThread 0x01 (most recent call first):\n"
+    return f'{head}  File "/home/me/train.py", line 9 in {function}\n'
+
+
+def test_a_copied_stack_of_an_earlier_hold_is_not_read_again(tmp_path: Path) -> None:
+    """A copy sets all times to that of the copy, and a hold that ends leaves its report."""
+    status = Status(0, 1, "host", 7, written_ns=1, stack_bytes=len(report("earlier")))
+    path = tmp_path / status.file_name.replace(SUFFIX, STACK_SUFFIX)
+    path.write_text(report("earlier"))
+    assert read_fault_stack(tmp_path, status) is None
+    path.write_text(report("earlier") + report("now"))
+    os.utime(path, ns=(0, 0))
+    found = read_fault_stack(tmp_path, status)
+    assert found is not None
+    assert [frame.function for frame in found.frames] == ["now"]
+    path.write_text("x" * MOST_STACK_BYTES + report("now"))
+    late = dataclasses.replace(status, stack_bytes=MOST_STACK_BYTES)
+    assert read_fault_stack(tmp_path, late) == found
+    of_older_version = dataclasses.replace(status, stack_bytes=None)
+    assert read_fault_stack(tmp_path, of_older_version) is None

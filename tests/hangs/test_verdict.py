@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from profkit.hangs.account import FINE, HUNG, read_account
+from profkit.hangs.account import FINE, HUNG, UNKNOWN, read_account
 from profkit.hangs.activity import Doing, find_activity
 from profkit.hangs.evidence import Evidence, read_evidence
+from profkit.hangs.incidents import SEEN, append_event
 from profkit.hangs.status import FAILED, FOLDER, Call, Frame, Status, Worker, plain_host
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
 from profkit.hangs.words import as_json, say_verdict
-from profkit.trace import RunManifest
+from profkit.trace.manifest import RunManifest
 from profkit.vocab import RunState
 
 SECOND = 1_000_000_000
@@ -272,6 +273,18 @@ def test_finished_collectives_of_other_sizes_are_no_mismatch() -> None:
     assert verdict_of(*ended, late).kind is HangClass.NEVER_ENTERED
 
 
+def test_groups_without_a_common_rank_are_not_compared_by_their_name() -> None:
+    """Older versions of torch give all groups of a mesh's dimension one name."""
+    first = calls(56, done=False, group="mesh_tp", members=(0, 1))
+    second = calls(56, done=False, group="mesh_tp", members=(2, 3), bytes=8)
+    late = rank(3, stack=IN_CODE, calls=second[:1])
+    verdict = verdict_of(rank(0, calls=first), rank(1, calls=first), rank(2, calls=second), late)
+    assert (verdict.kind, verdict.ranks) == (HangClass.NEVER_ENTERED, (3,))
+    known = calls(56, done=False, bytes=8)
+    unknown = [rank(number, calls=calls(56, done=False, members=())) for number in (1, 2, 3)]
+    assert verdict_of(rank(0, calls=known), *unknown).kind is HangClass.MISMATCH
+
+
 def test_all_entered_and_none_left() -> None:
     verdict = verdict_of(*waiting(0, 1, 2, 3))
     assert (verdict.kind, verdict.ranks) == (HangClass.NONE_LEFT, (0, 1, 2, 3))
@@ -369,9 +382,54 @@ def test_a_rank_that_makes_its_group_is_in_the_rendezvous() -> None:
 
 
 def test_a_rank_without_a_file_is_named_and_said_to_be_missing() -> None:
+    """Its host may have a folder of its own, and the rank a long part: that is no alarm."""
     verdict = verdict_of(*waiting(0, 1, 2))
-    assert (verdict.kind, verdict.ranks) == (HangClass.NEVER_ENTERED, (3,))
+    assert (verdict.kind, verdict.ranks) == (HangClass.UNCLEAR, (3,))
+    assert verdict.level is Level.NOTICE
     assert verdict.missing == ("rank 3: no status file; collect the folders of all hosts",)
+    assert say_verdict(verdict) == ("ranks 0-2 wait in all_reduce #56; rank 3 has left no status")
+    starting = [dataclasses.replace(status, steps=0) for status in waiting(0, 1, 2)]
+    assert verdict_of(*starting).kind is HangClass.NEVER_ENTERED
+
+
+def test_the_folder_of_one_host_does_not_suffice(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    RunManifest("job").write(tmp_path)
+    for status in waiting(0, 1, 2):
+        status.write(tmp_path / FOLDER)
+    assert read_account(tmp_path).state == UNKNOWN
+    verdict = as_json(verdict_of(*waiting(0, 1, 2)))
+    append_event(tmp_path, "host", {"event": SEEN, "time_ns": NOW, "verdict": verdict})
+    assert read_account(tmp_path).state == UNKNOWN
+
+
+def test_a_rank_that_is_seen_to_be_late_is_named_without_those_of_other_hosts() -> None:
+    everybody = tuple(range(16))
+    own = [rank(number, calls=calls(56, done=False, members=everybody)) for number in range(8)]
+    own[3] = rank(3, stack=IN_CODE, calls=calls(55, done=True, members=everybody))
+    found = judge(Evidence({status.rank: status for status in own}, 16))
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangClass.NEVER_ENTERED, (3,))
+    assert found.level is Level.ALARM
+    assert "8" not in say_verdict(found)
+    own[3] = rank(3, calls=calls(56, done=False, members=everybody))
+    found = judge(Evidence({status.rank: status for status in own}, 16))
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangClass.UNCLEAR, tuple(range(8, 16)))
+    assert say_verdict(found) == (
+        "ranks 0-7 wait in all_reduce #56; ranks 8-15 have left no status"
+    )
+
+
+def test_a_group_of_one_host_stands_still_without_the_ranks_of_others() -> None:
+    pair = calls(56, done=False, members=(0, 1))
+    found = judge(Evidence({number: rank(number, calls=pair) for number in (0, 1)}, 16))
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangClass.NONE_LEFT, (0, 1))
+    assert found.level is Level.NOTICE  # a device may wait for a rank of another host
+    found = judge(Evidence({number: rank(number, calls=pair) for number in (0, 1)}, 2))
+    assert found is not None
+    assert found.level is Level.ALARM
 
 
 def test_ranks_that_wait_for_each_other_in_two_groups() -> None:

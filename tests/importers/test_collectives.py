@@ -198,6 +198,22 @@ def test_dumps_whose_collectives_have_all_ended_show_no_hang(
     assert read_account(made_run.run).state == FINE
 
 
+def test_a_batch_of_messages_that_has_ended_shows_no_hang(
+    tmp_path: Path, import_files: Import
+) -> None:
+    """Only the entry that closes a batch says that it has ended."""
+    none = {"time_discovered_started_ns": None, "time_discovered_completed_ns": None}
+    for rank, name in enumerate(("send 0->1", "recv 1<-0")):
+        made = dump(0)
+        batch = {"is_p2p": True, "p2p_seq_id": 1}
+        part = entry(1, profiling_name=f"nccl:{name}", state="scheduled", **batch, **none)
+        made["entries"] = [entry(0), part, entry(2, profiling_name="nccl:coalesced", **batch)]
+        (tmp_path / f"nccl_trace_rank_{rank}").write_text(json.dumps(made))
+    (made_run,) = import_files(flight_recorder.IMPORTER, *sorted(tmp_path.glob("nccl_trace_*")))
+    assert made_run.dropped == {flight_recorder.NO_END: 2}
+    assert read_account(made_run.run).state == FINE
+
+
 class Hostile:
     def __reduce__(self) -> Any:
         return os.system, ("touch /tmp/profkit-was-here",)

@@ -99,6 +99,14 @@ def test_an_exhausted_pool_costs_device_times_and_nothing_else(clock: FakeClock)
     assert [row.device_end_ns is None for row in _spans(sink)] == [False, True, True, True, True]
 
 
+def test_the_pool_lasts_for_two_steps_of_a_thousand_modules_of_fsdp(clock: FakeClock) -> None:
+    _, _, timer, _ = _setup(clock)
+    collectives = 3_000  # each module gathers its weights twice, and reduces its gradients once
+    marks = [timer.mark() for _ in range(2 * 2 * collectives)]
+    assert None not in marks
+    assert not timer.missing
+
+
 def test_the_last_rows_are_written_even_if_the_device_never_gets_there(clock: FakeClock) -> None:
     device, sink, timer, recorder = _setup(clock)
     timer.collect()

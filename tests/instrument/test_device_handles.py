@@ -44,6 +44,10 @@ class Handle:
         future.set_result(None)
         return future
 
+    def look(self) -> bool:
+        """Do what a test wants while the job waits."""
+        return True
+
 
 class Rank:
     """One rank with a group over a backend, and profkit's hooks on stand-ins for torch's types."""
@@ -64,7 +68,7 @@ class Rank:
         self.patches = Patches()
         distributed: Any = torch.distributed
         work, groups = type("Work", (Handle,), {}), type("Group", (), {})
-        work.wait = lambda self: True  # type: ignore[attr-defined]
+        work.wait = lambda self: self.look()  # type: ignore[attr-defined]
         groups._start_coalescing = lambda self: None  # type: ignore[attr-defined]
         groups._end_coalescing = lambda self: work()  # type: ignore[attr-defined]
         monkeypatch.setattr(distributed, "Work", work)
@@ -103,6 +107,28 @@ def test_messages_that_begin_together_end_when_their_handle_was_waited_for(
     assert work.asked == 0
     assert [(row.op, row.backend) for row in rank.rows()] == [("send", "nccl"), ("recv", "nccl")]
     assert all(row.end_ns >= row.start_ns + 5_000 for row in rank.rows())
+
+
+def test_a_message_over_gloo_is_open_only_while_the_job_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rank = open_rank("gloo", monkeypatch)
+    work = rank.new_handle()
+    seen: list[bool] = []
+
+    def refuse() -> Any:
+        raise RuntimeError("not supported")
+
+    def note() -> bool:
+        seen.extend(each.done for each in rank.calls.log.entered())
+        return True
+
+    work.get_future, work.look = refuse, note
+    rank.send("SEND", work)
+    note()
+    work.wait()
+    note()
+    assert seen == [True, False, True]
 
 
 @pytest.mark.parametrize("name", ["ALLGATHER", "REDUCE_SCATTER"])

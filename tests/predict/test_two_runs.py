@@ -99,6 +99,10 @@ def test_what_follows_from_the_change_is_no_other_job(tmp_path: Path) -> None:
     many = changed(many, global_batch_size=128, ddp_bucket_bytes=25_000_000)
     few = changed(few, global_batch_size=32)
     assert "differ" not in ask(many, Question(RANKS, 8.0), few).why
+    few, many = (changed(each, parallel={"dp": n, "tp": 1}) for each, n in ((few, 1), (many, 4)))
+    assert "differ" not in ask(many, Question(RANKS, 8.0), few).why
+    many = changed(many, parallel={"dp": 1, "tp": 4})
+    assert "parallel.tp (1 and 4)" in ask(many, Question(RANKS, 8.0), few).why
 
 
 def test_two_machines_are_no_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ def fsdp(
     members: Sequence[Sequence[int]] = ((0, 1),),
     slow: dict[tuple[int, ...], float] | None = None,
     heavy: dict[tuple[str, int], float] | None = None,
+    pace: float = 1.0,
+    modules: Sequence[str] = MODULES,
 ) -> Iterator[Action]:
     """A step of FSDP: each module is gathered, computed, and in backward its gradients reduced."""
     (own,) = [tuple(group) for group in members if rank in group]
@@ -47,7 +50,7 @@ def fsdp(
         return [each(key, bytes=size // parts) for key in keys]
 
     yield Work(1.0 + (late or {}).get(rank, 0.0))
-    for around, work, names in (("forward", 4.0, MODULES), ("backward", 8.0, MODULES[::-1])):
+    for around, work, names in (("forward", 4.0, modules), ("backward", 8.0, modules[::-1])):
         yield Phase(around)
         waiting = gathers(names[0], around) if around == "forward" or again else []
         yield from waiting
@@ -58,7 +61,7 @@ def fsdp(
             yield from (Wait(begin.key) for begin in waiting)
             if prefetch:
                 yield from following
-            yield Work(work + (heavy or {}).get((name, rank), 0.0))
+            yield Work(pace * work + (heavy or {}).get((name, rank), 0.0))
             if not prefetch:
                 yield from following
             waiting = following
@@ -117,11 +120,15 @@ Make = Callable[..., Trace]
 def make(tmp_path: Path) -> Make:
     count = iter(range(100))
 
-    def made(job: Any, *, config: Any = None, ranks: int = 2, **options: Any) -> Trace:
+    def made(
+        job: Any, *, config: Any = None, ranks: int = 2, samples: int = 8, **options: Any
+    ) -> Trace:
         number = next(count)
         script: Script = lambda rank: list(job(rank, **options))  # noqa: E731
         folder = tmp_path / f"run{number}"
-        return Trace.open(sharded_run(folder, script, ranks=ranks, seed=number, config=config))
+        return Trace.open(
+            sharded_run(folder, script, ranks=ranks, seed=number, samples=samples, config=config)
+        )
 
     return made
 
@@ -167,6 +174,22 @@ def test_longer_gathers_in_backward_alone_are_not_gathered_again(make: Make) -> 
     assert "regathered_weights" not in causes(make(fsdp), make(fsdp, gather_ms=6.0))
 
 
+def accumulated(rank: int, *, rounds: int = 1) -> Iterator[Action]:
+    """A step of FSDP in so many microbatches, each of which gathers all weights twice."""
+    for number in range(rounds):
+        for action in fsdp(rank, pace=1 / rounds):
+            if isinstance(action, Begin | Wait):
+                yield dataclasses.replace(action, key=f"{number} {action.key}")
+            else:
+                yield action
+
+
+def test_more_gathers_in_forward_as_well_are_not_gathered_again(make: Make) -> None:
+    once, often = make(accumulated), make(accumulated, rounds=4)
+    assert "regathered_weights" not in causes(once, often)
+    assert "regathered_weights" not in causes(often, once)
+
+
 def test_gathers_without_prefetch_are_named_in_both_directions(make: Make) -> None:
     ahead, late = make(fsdp, prefetch=True), make(fsdp)
     found = causes(ahead, late)
@@ -181,6 +204,17 @@ def test_slower_gathers_are_no_missing_prefetch(make: Make) -> None:
     assert "exposed_communication" in found
 
 
+@pytest.mark.parametrize("samples", [2, 8])
+def test_gathers_with_less_computing_to_hide_under_are_no_missing_prefetch(
+    make: Make, samples: int
+) -> None:
+    usual = make(fsdp, prefetch=True, gather_ms=3.0)
+    fast = make(fsdp, prefetch=True, gather_ms=3.0, pace=0.15, samples=samples)
+    assert "no_prefetch" not in causes(usual, fast)
+    late = make(fsdp, gather_ms=3.0, pace=0.9)
+    assert "no_prefetch" in causes(usual, late)
+
+
 def test_a_large_unit_that_dominates_is_named(make: Make) -> None:
     large = make(fsdp, sizes={"(root)": 64 * MB})
     found = causes(make(fsdp), large)
@@ -193,6 +227,12 @@ def test_a_large_unit_that_dominates_is_named(make: Make) -> None:
 def test_modules_that_all_grow_do_not_dominate(make: Make) -> None:
     sizes = dict.fromkeys(MODULES, 32 * MB)
     assert "dominant_gather" not in causes(make(fsdp), make(fsdp, sizes=sizes))
+
+
+def test_gathers_whose_bytes_are_not_known_do_not_dominate(make: Make) -> None:
+    unknown = make(fsdp, sizes=dict.fromkeys(MODULES, 0))
+    for pair in ((unknown, unknown), (unknown, make(fsdp)), (make(fsdp), unknown)):
+        assert "dominant_gather" not in causes(*pair)
 
 
 def test_many_tiny_collectives_are_named(make: Make) -> None:
@@ -228,6 +268,24 @@ def test_one_slow_link_is_named_with_its_ranks(make: Make) -> None:
     assert causes(slow, usual)["slow_link"].is_gain
     all_slow = make(fsdp, ranks=6, members=groups, slow=dict.fromkeys(groups, 4.0))
     assert "slow_link" not in causes(usual, all_slow)
+
+
+def test_a_link_that_was_about_as_slow_in_the_base_is_not_named(make: Make) -> None:
+    groups = ((0, 1), (2, 3), (4, 5))
+    usual = make(fsdp, ranks=6, members=groups, slow={(2, 3): 1.9})
+    slow = make(fsdp, ranks=6, members=groups, slow={(2, 3): 2.2}, late={3: 12.0})
+    assert "slow_link" not in causes(usual, slow)
+    slower = make(fsdp, ranks=6, members=groups, slow={(2, 3): 1.9, (4, 5): 5.0})
+    assert "ranks 4 and 5" in causes(usual, slower)["slow_link"].evidence
+
+
+def test_waiting_for_a_late_rank_is_no_cost_of_a_slow_link(make: Make) -> None:
+    groups = ((0, 1), (2, 3), (4, 5))
+    usual, slow = make(fsdp, ranks=6, members=groups), {(2, 3): 4.0}
+    alone = causes(usual, make(fsdp, ranks=6, members=groups, slow=slow))["slow_link"]
+    late = make(fsdp, ranks=6, members=groups, slow=slow, late={2: 12.0})
+    with_late = causes(usual, late)["slow_link"]
+    assert cost_ms(with_late) == pytest.approx(cost_ms(alone), rel=0.05)
 
 
 def test_a_late_rank_is_late_only_in_its_own_group(make: Make) -> None:
@@ -288,6 +346,18 @@ def longer(rank: int, more: float = 0.0) -> Iterator[Action]:
             yield Work(more)
 
 
+def headed(rank: int, head: float) -> Iterator[Action]:
+    """A step of FSDP whose root computes after its last block, and backward before it."""
+    phase = ""
+    for action in fsdp(rank):
+        before, phase = phase, action.name if isinstance(action, Phase) else phase
+        if (before, phase) == ("forward", ""):
+            yield Work(head)
+        yield action
+        if (before, phase) == ("", "backward"):
+            yield Work(head)
+
+
 HEAVY = {("blocks.1", 0): 6.0, ("blocks.1", 1): 6.0}
 """A module that takes so many more ms in forward, and in backward, on both ranks."""
 
@@ -300,7 +370,27 @@ def test_one_slow_module_is_named_in_both_directions(make: Make, prefetch: bool)
     assert cost_ms(found["slow_module"]) == pytest.approx(12.0, rel=0.15)
     assert "blocks.1 computes 24" in found["slow_module"].evidence
     assert "on all ranks" in found["slow_module"].evidence
+    assert "the other 3 modules" in found["slow_module"].evidence
     assert causes(slow, usual)["slow_module"].is_gain
+
+
+def test_the_last_module_stands_for_what_is_computed_after_it_as_well(make: Make) -> None:
+    usual, words = make(fsdp), "blocks.2 and what is computed after it take 28"
+    slow_head = causes(usual, make(headed, head=8.0))["slow_module"]
+    heavy = {("blocks.2", 0): 8.0, ("blocks.2", 1): 8.0}
+    slow_block = causes(usual, make(fsdp, heavy=heavy))["slow_module"]
+    for cause in (slow_head, slow_block):
+        assert words in cause.evidence
+        assert "after it" in cause.remedy
+        assert cost_ms(cause) == pytest.approx(16.0, rel=0.15)
+
+
+def test_the_last_block_of_a_stack_is_not_told_from_what_follows_it(make: Make) -> None:
+    names = ("(root)", "encoder.0", "encoder.1", "decoder.0", "decoder.1")
+    usual = make(fsdp, modules=names)
+    for name, is_open in zip(names, (False, False, True, False, True), strict=True):
+        slow = make(fsdp, modules=names, heavy={(name, 0): 8.0, (name, 1): 8.0})
+        assert ("after it" in causes(usual, slow)["slow_module"].evidence) == is_open
 
 
 def test_a_module_that_is_slow_on_one_rank_is_named_with_it(make: Make) -> None:

@@ -72,7 +72,8 @@ def test_parts_that_were_not_measured_have_no_figures(tmp_path: Path) -> None:
         for column in table.columns:
             if column.title in ("waiting", "transfer"):
                 assert {column.text(row) for row in range(table.count)} == {"-"}
-        assert "record all ranks" in driver.text
+        assert "were not seen on all of their ranks" in driver.text
+        assert "record all ranks" not in driver.text, "they were"
 
     drive(write(tmp_path / "run", job), look, screen="ranks", size=(200, 60))
 

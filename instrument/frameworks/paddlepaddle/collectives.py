@@ -164,7 +164,9 @@ def _begin(
         size //= int(args[method.parts])
     if method.peer is not None:
         group = pair_of(group, own, int(args[method.peer]), sends=method.op == "send")
-    return log.begin(group, method.op, (size, dtype))
+    sent = log.begin(group, method.op, (size, dtype))
+    sent.is_sync = group.blocks
+    return sent
 
 
 def _wrap_wait(log: CallLog, original: Callable[..., Any]) -> Callable[..., Any]:

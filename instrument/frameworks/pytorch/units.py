@@ -14,6 +14,7 @@ import torch
 
 from profkit.instrument.collectives import HERE
 from profkit.instrument.guard import Patches, guarded
+from profkit.vocab import ROOT_MODULE
 
 _PARAMETER_GROUPS: Final = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
@@ -22,9 +23,6 @@ _PARAMETER_GROUPS: Final = (
 
 _SENDS: Final = ("unshard", "post_backward")
 """The methods of FSDP2's groups of parameters that start collectives."""
-
-ROOT: Final = "(root)"
-"""The module that holds all others; torch gives it no name."""
 
 
 def hook_units(patches: Patches) -> Callable[[], None]:
@@ -48,7 +46,7 @@ def _name_module(original: Callable[..., Any]) -> Callable[..., Any]:
         if torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
         before, name = HERE.module, getattr(self, "_module_fqn", None)
-        HERE.module = ROOT if name == "" else name
+        HERE.module = ROOT_MODULE if name == "" else name
         try:
             return original(self, *args, **kwargs)
         finally:

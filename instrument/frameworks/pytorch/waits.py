@@ -89,6 +89,7 @@ def hook_waits(patches: Patches, log: CallLog) -> None:
                 HERE.work = None
         if sent is None:
             return original(self, *args, **kwargs)
+        sent.is_waited = True
         start = clock()
         result = original(self, *args, **kwargs)
         compiler = set_eval_frame(None)  # `outside_compiler` and a guard written out

@@ -46,19 +46,19 @@ def without_transfers(model: StepModel, kept: float = 0.0) -> StepModel:
 
 
 def overlap(model: StepModel) -> StepModel:
-    """Return the model with transfers under backward, as far as it is long enough.
+    """Return the model with transfers of gradients under backward, as far as they fit.
 
     Only the last message has nothing left that could hide it.
     """
     hidden = model.transfer.copy()
     room = model.part(BACKWARD).min(axis=0)
-    last = len(hidden) - 1
-    for place in range(last):
+    places = np.flatnonzero(model.gradients)
+    if len(places) > 1:  # of a single one, all parts but a small one can be hidden
+        places = places[:-1]
+    for place in places:
         taken = np.minimum(hidden[place], room)
         room = room - taken
         hidden[place] -= taken
-    if last == 0:  # in parts, all but a small one can be hidden
-        hidden[0] -= np.minimum(hidden[0], room)
     return dataclasses.replace(model, transfer=hidden)
 
 

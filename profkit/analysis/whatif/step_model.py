@@ -21,6 +21,7 @@ from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.phase_basis import PhaseBasis
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.whatif.cells import time_between
+from profkit.analysis.whatif.gradients import find_gradients
 from profkit.analysis.whatif.loader_model import LoaderLine, find_loader
 from profkit.analysis.whatif.meetings import Events, Meetings, find_meetings
 from profkit.analysis.whatif.operations import ReplayError
@@ -72,6 +73,8 @@ class StepModel:
     """Steps that differ from the others in their collectives."""
     detailed: bool
     """True if single collectives are replayed, false if exposed waits or nothing are."""
+    gradients: Bools
+    """Which collectives carry gradients; exposed waits count as if they did."""
 
     @property
     def ranks(self) -> list[int]:
@@ -162,6 +165,7 @@ def build_model(trace: Trace, basis: PhaseBasis) -> StepModel:
         sizes=met.sizes(),
         left_out=int((~kept).sum()),
         detailed=met.detailed,
+        gradients=find_gradients(met, collectives, spans, used),
     )
 
 

@@ -184,9 +184,9 @@ def without_repeated_exchange(job: Job, model: StepModel) -> Removal:
     times = round(rows.num_rows / distinct.num_rows)
     if times < 2:
         raise NotShownError("each gradient bucket is sent once per step")
-    kept = len(model.transfer) // times
+    places = np.flatnonzero(model.gradients)
     transfer = model.transfer.copy()
-    transfer[: len(transfer) - kept] = 0.0
+    transfer[places[: len(places) - len(places) // times]] = 0.0
     lines = without_transfers(model, 1.0 / times).lines
     return Removal(
         (dataclasses.replace(model, transfer=transfer, lines=lines),),

@@ -89,10 +89,17 @@ def ask_overlap(job: Job, question: Question, base: Job | None) -> Prediction:
     model, why = job.model, _why_no_exchange(job)
     if why or model is None:
         return unanswered(job, question, why)
-    rests = ["transfers run under backward, as far as it is long enough"]
-    if model.members and len(model.transfer) == 1:
+    count = int(model.gradients.sum())
+    if not count:
+        why = "no exchange of gradients was recorded, and backward can hide nothing else"
+        return unanswered(job, question, why, "ask what faster links give: --link 2x")
+    what = "transfers of gradients" if model.detailed else "transfers"
+    rests = [f"{what} run under backward, as far as it is long enough"]
+    if count == 1:
         rests.append("the only message is sent in parts, of which the last is small")
-    leaves = ("what the exchange costs the computing next to it",)
+    leaves = ["what the exchange costs the computing next to it"]
+    if count < len(model.members):
+        leaves.append(f"{len(model.members) - count:,} collectives per step without gradients")
     found = predict(job, question, [overlap(model)], rests_on=rests, leaves_out=leaves)
     if model.detailed:
         return found

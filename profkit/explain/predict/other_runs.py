@@ -7,9 +7,11 @@ from collections.abc import Mapping
 
 from profkit.analysis.config_join import HARMLESS, NOT_SAID, Difference, join_config
 from profkit.analysis.matrix import FULL_PRECISIONS
+from profkit.analysis.whatif.gradients import is_model_dimension
 from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WORKERS
 from profkit.text import plural, shorten
 from profkit.trace import RunManifest, Trace
+from profkit.trace.sharing import PARALLEL
 
 CHANGES: Mapping[str, frozenset[str]] = {
     WORKERS: frozenset({"workers"}),
@@ -45,11 +47,19 @@ def other_differences(kind: str, first: RunManifest, later: RunManifest) -> tupl
     for each in join_config(first, later):
         if each.rows in HARMLESS or each.name.startswith("revision.") or each.name in allowed:
             continue
+        if kind == RANKS and _is_data_dimension(each.name):
+            continue
         follows = _WITHOUT_IT.get(kind)
         if follows and NOT_SAID in {each.base, each.target} and follows.fullmatch(each.name):
             continue
         found.append(each)
     return tuple(found)
+
+
+def _is_data_dimension(name: str) -> bool:
+    """Return true for the size of a dimension that grows with ranks, as `parallel.fsdp`."""
+    group, _, dimension = name.partition(".")
+    return group == PARALLEL and not is_model_dimension(dimension)
 
 
 def is_mixed(manifest: RunManifest) -> bool:

@@ -7,10 +7,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, block_length
 from profkit.analysis.notices import is_log
+from profkit.analysis.pipelines import MESSAGES
 from profkit.analysis.whatif.changes import expected_maximum, extrapolated_maximum
+from profkit.analysis.whatif.gradients import of_model_dimensions
 from profkit.analysis.whatif.step_model import StepModel
 from profkit.explain.predict.batches import SAME_JOB, on_line
 from profkit.explain.predict.job import MORE_STEPS, Job, describe_replay, unanswered, widen_step
@@ -31,6 +35,10 @@ CARDS = 8
 
 NEXT = "record two ranks or more, and measure the links: profkit ceilings --links"
 
+MORE_REPLICAS = (
+    "record the job on more ranks, with the model split alike, and compare: --base OTHER"
+)
+
 
 def ask_ranks(job: Job, question: Question, base: Job | None) -> Prediction:
     """Return the step on another number of ranks, each with as many samples as now."""
@@ -48,6 +56,8 @@ def ask_ranks(job: Job, question: Question, base: Job | None) -> Prediction:
     if job.evidence.trace.missing_ranks:
         missing = plural(len(job.evidence.trace.missing_ranks), "rank")
         return unanswered(job, question, f"{missing} left no files", "record all ranks")
+    if why := why_no_replicas(job):
+        return unanswered(job, question, why, MORE_REPLICAS)
     now = len(model.lines)
     counts = sorted({*USUAL_COUNTS, now, wanted})
     points, words = rank_points(job, model, counts)
@@ -71,6 +81,24 @@ def ask_ranks(job: Job, question: Question, base: Job | None) -> Prediction:
     )
     why, what_next = why_inconclusive(job, model, wanted, points)
     return dataclasses.replace(found, why=why, next=what_next)
+
+
+def why_no_replicas(job: Job) -> str:
+    """Return why further ranks do not simply join the groups of these; empty if they do."""
+    trace, rows = job.evidence.trace, job.evidence.select_used(job.evidence.basis.collectives)
+    if trace.sharing.why:
+        return f"it is not known which ranks share their samples: {trace.sharing.why}"
+    if trace.sharing.groups:
+        return "ranks share their samples, and further ones are replicas of all of them"
+    is_message = pc.is_in(rows["op"].cast(pa.string()), pa.array(MESSAGES))
+    if pc.any(pc.or_(is_message, of_model_dimensions(rows))).as_py():
+        return "the model is split among the ranks, and further ones are replicas of all of them"
+    ranks = trace.manifest.world_size
+    inside = rows.filter(pc.less(rows["group_size"], ranks))
+    if len(pc.unique(inside["step"])) > len(job.evidence.used) / 2:
+        size = pc.min(inside["group_size"]).as_py()
+        return f"collectives are in groups of {size} of the {ranks} ranks, and some will not grow"
+    return ""
 
 
 def why_inconclusive(

@@ -12,6 +12,7 @@ from profkit.analysis.place_costs import PlaceCost, cost_places
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import ExchangeLedger, compare_places, places_of
 from profkit.explain.rules.base import Case
+from profkit.vocab import Phase
 
 GATHER = "all_gather"
 
@@ -49,6 +50,16 @@ def traffic(evidence: Evidence, chosen: Callable[[PlaceCost], bool]) -> Traffic:
             calls, size = calls + each.operations, size + each.bytes
             exposed_ns, hidden_ns = exposed_ns + each.exposed_ns, hidden_ns + each.hidden_ns
     return Traffic(calls, size, exposed_ns, hidden_ns)
+
+
+def computing_ns(evidence: Evidence) -> float:
+    """Return how long forward and backward compute per step and rank, without waits inside."""
+    parts, steps = evidence.costs.parts, evidence.costs.steps * evidence.costs.ranks
+    whole = 0.0
+    for name in (Phase.FORWARD.value, Phase.BACKWARD.value):
+        if name in parts:
+            whole += float(parts[name].sum())
+    return whole / max(1, steps)
 
 
 def gathered_bytes(evidence: Evidence) -> dict[str, float]:

@@ -22,8 +22,10 @@ def find(case: Case) -> Cause | None:
     """Compare the module that gathers most with what it gathers in the base."""
     exchange, ledger = compared(case), case.ledger
     before, after = case.before.figure(gathered_bytes), case.after.figure(gathered_bytes)
-    if exchange is None or len(after) < MIN_MODULES or not before:
+    if exchange is None or len(after) < MIN_MODULES:
         return None
+    if not (sum(before.values()) and sum(after.values())):
+        return None  # imported traces may not know the bytes
     module = max(after, key=lambda name: after[name])
     share, known = after[module] / sum(after.values()), before.get(module, 0.0)
     known_share = known / sum(before.values())

@@ -6,6 +6,7 @@ from profkit.explain.rules._sharded import (
     MAX_BYTES_RATIO,
     Traffic,
     compared,
+    computing_ns,
     is_gather,
     traffic,
 )
@@ -21,6 +22,9 @@ MAX_HIDDEN_RATIO = 0.5
 MAX_FLIGHT_RATIO = 1.5
 """Gathers that are under way for more than this many times as long have become slower."""
 
+MAX_SHRUNK_SHARE = 0.5
+"""If computing shrank by more than this share of the hidden time lost, less could be hidden."""
+
 EXPLAINS = ("exposed_communication",)
 _REMEDY = (
     "gather the next module's weights early (set_modules_to_forward_prefetch and "
@@ -35,6 +39,9 @@ def find(case: Case) -> Cause | None:
         return None
     before, after = traffic(case.before, is_gather), traffic(case.after, is_gather)
     if not (_is_alike(before, after) and _hides_less(before, after)):
+        return None
+    shrunk_ns = case.before.figure(computing_ns) - case.after.figure(computing_ns)
+    if shrunk_ns > MAX_SHRUNK_SHARE * (before.hidden_ns - after.hidden_ns):
         return None
     row = exchange.row("all_gather", is_gather)
     if not grew(row, ledger):

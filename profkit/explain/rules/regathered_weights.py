@@ -12,6 +12,9 @@ from profkit.vocab import Phase
 MIN_CALLS_RATIO = 3.0
 """There must be this many times the gathers in backward: one module is often gathered there."""
 
+MAX_RATIO = 1.2
+"""By at most this factor, the gathers in forward may differ."""
+
 EXPLAINS = ("exposed_communication", "tiny_collectives")
 _REMEDY = (
     "if the memory allows it, keep the weights of the largest modules until backward "
@@ -26,8 +29,10 @@ def find(case: Case) -> Cause | None:
         return None
     before, after = traffic(case.before, _in_backward), traffic(case.after, _in_backward)
     known, now = traffic(case.before, _in_forward), traffic(case.after, _in_forward)
-    if not (known.calls and now.calls) or after.calls < MIN_CALLS_RATIO * max(1.0, before.calls):
+    if after.calls < MIN_CALLS_RATIO * max(1.0, before.calls):
         return None
+    if not known.calls or not 1 / MAX_RATIO <= now.calls / known.calls <= MAX_RATIO:
+        return None  # more units, or more microbatches: everything is gathered more often
     row = exchange.row("all_gather in backward", _in_backward)
     if not grew(row, ledger):
         return None

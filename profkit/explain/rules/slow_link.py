@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.exchange_places import Place
+from profkit.analysis.exchange_places import TRANSFER, Place
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import Chosen, places_of
 from profkit.explain.rules._sharded import compared
@@ -18,39 +19,37 @@ from profkit.text import bytes_per_second, safe_text
 MIN_RATIO = 2.0
 """A link is slow if its group takes this many times as long for a byte as the others do."""
 
+MIN_GROWTH = 1.5
+"""That ratio is at least this many times the base's: groups differ in their messages, too."""
+
 EXPLAINS = ("exposed_communication",)
 
 
-class SlowGroup(NamedTuple):
-    """The slowest group of a dimension, in bytes per second of the transfer."""
-
-    dimension: str
-    ranks: tuple[int, ...]
-    rate: float
-    others: float
-    """The median of the other groups."""
+Rates: TypeAlias = Mapping[str, Mapping[tuple[int, ...], float]]
+"""The bytes per second of each dimension's groups of ranks while data moves."""
 
 
 def find(case: Case) -> Cause | None:
     """Compare the groups of each dimension, whose messages are about as large."""
     exchange, ledger = compared(case), case.ledger
-    if exchange is None or not exchange.is_split:
+    if exchange is None:
         return None
-    known = {each.dimension: each for each in case.before.figure(slow_groups)}
-    for slow in case.after.figure(slow_groups):
-        was = known.get(slow.dimension)
-        if slow.others < MIN_RATIO * slow.rate:
+    known = case.before.figure(rates_of)
+    for dimension, rates in case.after.figure(rates_of).items():
+        slowest = min(rates, key=lambda each: rates[each])
+        others, before = _others(rates, slowest), known.get(dimension, {})
+        if slowest not in before or others < MIN_RATIO * rates[slowest]:
             continue
-        if was is not None and was.ranks == slow.ranks and was.others >= MIN_RATIO * was.rate:
-            continue  # as slow in the base
-        row = exchange.row("its waits", _is_of(slow.dimension))
-        if was is None or not grew(row, ledger):
+        if others / rates[slowest] < MIN_GROWTH * _others(before, slowest) / before[slowest]:
+            continue  # about as slow in the base
+        row = exchange.row("its transfers", _is_of(dimension), TRANSFER)
+        if not grew(row, ledger):
             continue
-        name = safe_text(slow.dimension)
-        ranks = " and ".join(map(str, slow.ranks))
+        name = safe_text(dimension)
+        ranks = " and ".join(map(str, slowest))
         evidence = (
-            f"{here(ledger)}ranks {ranks} of {name} send at {bytes_per_second(slow.rate)}, the "
-            f"other groups of {name} at {bytes_per_second(slow.others)}; the exposed time of "
+            f"{here(ledger)}ranks {ranks} of {name} send at {bytes_per_second(rates[slowest])}, "
+            f"the other groups of {name} at {bytes_per_second(others)}; the exposed transfer of "
             f"{name} went from {from_to(row, ledger)} per step"
         )
         remedy = f"check the link between ranks {ranks} and their hosts (profkit ceilings --links)"
@@ -58,34 +57,37 @@ def find(case: Case) -> Cause | None:
     return None
 
 
+def _others(rates: Mapping[tuple[int, ...], float], ranks: tuple[int, ...]) -> float:
+    """Return the median rate of the other groups."""
+    return float(np.median([rate for each, rate in rates.items() if each != ranks]))
+
+
 def _is_of(dimension: str) -> Chosen:
     return lambda place: place.dimension == dimension
 
 
-def slow_groups(evidence: Evidence) -> tuple[SlowGroup, ...]:
-    """Return the slowest group of each dimension that has several."""
+def rates_of(evidence: Evidence) -> Rates:
+    """Return the rates of each dimension that has several groups."""
     places = evidence.figure(places_of)
-    if places is None or not places.is_complete:
-        return ()
-    rates: dict[str, dict[tuple[int, ...], list[float]]] = defaultdict(dict)
-    found, rows = places.found, places.found.rows
+    if places is None:
+        return {}
+    sums: dict[str, dict[tuple[int, ...], list[float]]] = defaultdict(dict)
+    rows, rank, transfer = places.found.rows, places.found.rank, places.found.transfer
     names = np.array(rows["communicator"].cast(pa.string()).to_pylist())
     size = rows["bytes"].to_numpy()
     for name in np.unique(names).tolist():
         own = names == name
         place: Place = places.places[int(places.place[own][0])]
-        if not place.dimension or not size[own].sum():
+        if place.dimension in {"", *places.unknown} or not size[own].sum():
             continue
-        ranks = tuple(np.unique(found.rank[own]).tolist())
+        ranks = tuple(np.unique(rank[own]).tolist())
         # Messages in both directions share a link.
-        sums = rates[place.dimension].setdefault(ranks, [0.0, 0.0])
-        sums[0] += float(size[own].sum())
-        sums[1] += float(found.transfer[own].sum())
-    slowest = []
-    for dimension, groups in rates.items():
-        speeds = {ranks: 1e9 * sent / max(1.0, ns) for ranks, (sent, ns) in groups.items()}
-        if len(speeds) > 1:
-            ranks = min(speeds, key=lambda each: speeds[each])
-            others = [speed for each, speed in speeds.items() if each != ranks]
-            slowest.append(SlowGroup(dimension, ranks, speeds[ranks], float(np.median(others))))
-    return tuple(slowest)
+        both = sums[place.dimension].setdefault(ranks, [0.0, 0.0])
+        both[0] += float(size[own].sum())
+        both[1] += float(transfer[own].sum())
+    found = {}
+    for dimension, groups in sums.items():
+        if len(groups) > 1:
+            speeds = {ranks: 1e9 * sent / max(1.0, ns) for ranks, (sent, ns) in groups.items()}
+            found[dimension] = speeds
+    return found

@@ -20,7 +20,7 @@ from profkit.explain.rules.base import (
     other_side,
     share_of,
 )
-from profkit.text import duration, plural
+from profkit.text import duration, plural, safe_text
 from profkit.vocab import Phase
 
 MAX_OTHERS_SHARE = 0.3
@@ -33,6 +33,10 @@ EXPLAINS = ("exposed_communication", "late_rank")
 _REMEDY = (
     "look at what changed in this module; a kernel window or sampled stacks "
     "(`profkit run --stacks`) show where its time goes"
+)
+_REMEDY_OF_LAST = (
+    "look at what changed in this module, or after it, as in a head or a loss; a kernel window or "
+    "sampled stacks (`profkit run --stacks`) show where the time goes"
 )
 
 
@@ -47,6 +51,8 @@ class Growth(NamedTuple):
     cost_ns: Estimate
     others_ns: float
     """The growth of the other modules together on the same ranks; negative if they shrank."""
+    is_last: bool
+    """True if the times hold what is computed after the module as well."""
 
 
 def find(case: Case) -> Cause | None:
@@ -74,7 +80,7 @@ def find(case: Case) -> Cause | None:
         found.cost_ns,
         share_of(found.cost_ns.value, ledger),
         _describe(case, found, len(after.modules) - 1, len(after.ranks)),
-        _REMEDY,
+        _REMEDY_OF_LAST if found.is_last else _REMEDY,
         takes=takes,
         rows=tuple(rows),
     )
@@ -112,6 +118,7 @@ def _find_growth(case: Case, before: ModuleTimes, after: ModuleTimes) -> Growth 
         sides[1].value,
         subtract(sides[1], sides[0]),
         float(others.mean()),
+        after.modules[module] in before.last | after.last,
     )
 
 
@@ -125,8 +132,11 @@ def _describe(case: Case, found: Growth, others: int, ranks: int) -> str:
     if len(found.ranks) < ranks:
         listed = ", ".join(map(str, found.ranks))
         where = f"on {plural(len(found.ranks), 'rank')} ({listed}), which the others wait for"
+    what = f"{safe_text(found.module)} computes"
+    if found.is_last:
+        what = f"{safe_text(found.module)} and what is computed after it take"
     return (
-        f"{here(case.ledger)}{found.module} computes {duration(found.after_ns)} per step {where}, "
+        f"{here(case.ledger)}{what} {duration(found.after_ns)} per step {where}, "
         f"against {duration(found.before_ns)} in the {other_side(case.ledger)}, by the collectives "
         f"around it; the other {plural(others, 'module')} together differ by "
         f"{duration(abs(found.others_ns))}"

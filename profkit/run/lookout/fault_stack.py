@@ -65,6 +65,16 @@ class FaultStack:
         if _held is not None and _held.watch(self._file.fileno(), self._after_s):
             threading.Thread(target=self._beat, name="profkit-beat", daemon=True).start()
 
+    @property
+    def size(self) -> int | None:
+        """The bytes written so far; null if there is no file.
+
+        The job may have closed the descriptor, and its number may be that of another file.
+        """
+        with contextlib.suppress(OSError):
+            return self._path.stat().st_size
+        return None
+
     def _beat(self) -> None:
         """Say that Python code runs; this thread does nothing else, so that no disk delays it."""
         pause_s = min(LONGEST_BEAT_S, self._after_s / BEATS)

@@ -8,7 +8,6 @@ thread does nothing for it.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import platform
 import sys
@@ -19,19 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profkit.clock import now_ns, wall_ns
-from profkit.hangs.flight import calls_of_dump
 from profkit.hangs.processes import look_at, pid_space
 from profkit.hangs.status import (
     ENDED,
     FAILED,
     FOLDER,
     LONGEST_TICK_S,
-    MOST_CALLS,
     STACK_SUFFIX,
     SUFFIX,
     TICKS_PER_LIMIT,
     TICKS_PER_WRITE,
-    Call,
     Status,
     read_limit,
 )
@@ -39,8 +35,9 @@ from profkit.instrument.guard import guarded
 from profkit.instrument.tracking.pending import EVALUATION
 from profkit.instrument.tracking.states import CHECKPOINT
 from profkit.rank import Rank
+from profkit.run.lookout.calls import read_calls
 from profkit.run.lookout.fault_stack import FaultStack
-from profkit.run.lookout.ranks import calls_in_flight, look_at_peers
+from profkit.run.lookout.ranks import look_at_peers
 from profkit.run.lookout.stacks import Stacks, look_at_workers, native_id
 from profkit.vocab import Phase
 
@@ -217,6 +214,7 @@ class Lookout:
             written_ns=wall,
             moved_ns=wall - (now - self._moved_ns),
             alive_ns=wall - (now - self._alive_ns),
+            stack_bytes=None if self._fault is None else self._fault.size,
         )
 
     def _look_closely(self, *, with_calls: bool) -> None:
@@ -257,20 +255,8 @@ class Lookout:
             self._read_calls(framework)  # of the same moment as the stack
 
     def _read_calls(self, framework: Framework | None) -> None:
-        """Note the collectives: the framework's own list if there is one, or else profkit's."""
-        calls: list[Call] = []
-        source = ""
-        noted = guarded("collectives in flight", calls_in_flight, [])(self._loop.recorder)
-        if framework is not None:
-            dump = guarded("flight recorder", framework.dump_flight, "")()
-            if dump:
-                calls = calls_of_dump(json.loads(dump), self._status.rank)
-                source = "the flight recorder"
-        if not calls and noted:
-            calls, source = noted, "profkit's own record"
-        self._status = dataclasses.replace(
-            self._status, calls=tuple(calls[-MOST_CALLS:]), calls_from=source
-        )
+        calls, source = read_calls(framework, self._loop.recorder)
+        self._status = dataclasses.replace(self._status, calls=calls, calls_from=source)
 
     def _write_end(self, error: Exception | None) -> None:
         said = ""

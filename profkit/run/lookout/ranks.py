@@ -1,29 +1,11 @@
-"""Read the collectives that this rank has entered, and look at the other ranks."""
+"""Look at the processes of the other ranks on this host."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from profkit.clock import now_ns, wall_ns
 from profkit.hangs.processes import ENDED_STATES, STOPPED, is_visible, look_at
-from profkit.hangs.status import Call, Status, plain_host, read_statuses
-
-if TYPE_CHECKING:
-    from profkit.instrument.recorder import Recorder
-
-
-def calls_in_flight(recorder: Recorder) -> list[Call]:
-    """Return the collectives that profkit's own hooks have seen a rank enter."""
-    offset = wall_ns() - now_ns()
-    found: dict[tuple[str, int], Call] = {}
-    for log in list(recorder.in_flight):
-        for entered in log.entered():
-            key = entered.group, entered.sequence
-            if key not in found or not found[key].op:
-                since_ns = entered.since_ns + offset if entered.since_ns else 0
-                found[key] = Call(**{**entered._asdict(), "since_ns": since_ns})
-    return sorted(found.values(), key=lambda call: (call.group, call.sequence))
+from profkit.hangs.status import Status, plain_host, read_statuses
 
 
 def look_at_peers(folder: Path, own: Status) -> dict[str, str]:
