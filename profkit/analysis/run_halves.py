@@ -33,8 +33,7 @@ def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
         )
     if not trace.steps.num_rows:
         raise UnreadableError(f"{where}: holds no steps to compare")
-    selection = steady_steps(trace)
-    used = selection.steps
+    used = including_batches(steady_steps(trace))
     numbers = np.unique(trace.steps["step"].to_numpy())
     if len(used) < 2 * FEWEST_STEPS:
         raise UsageError(
@@ -50,7 +49,7 @@ def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
     begin, before_end, end = int(numbers[0]), step - 1, int(numbers[-1])
     warm_up = warm_up_of(trace, trace.steps)
     before, after = f"{trace.name} before step {step:,}", f"{trace.name} from step {step:,} on"
-    change = _change_at(find_changes(trace, including_batches(selection)), step)
+    change = _change_at(find_changes(trace, used), step)
     if change is not None:
         first, last = change.before_steps[0], min(change.before_steps[1], step - 1)
         is_whole = first <= used[0] and last + NEAR >= step

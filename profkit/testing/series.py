@@ -39,14 +39,14 @@ def series_trace(
     phase_ns: Mapping[str, Floats],
     *,
     ranks: int = 1,
-    samples: int = 32,
+    samples: int | Sequence[int] = 32,
     compiled: Sequence[Compiled] = (),
     marked: Sequence[Marked] = (),
     config: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a complete run whose steps have these phases, one after the other, on all ranks.
 
-    A compilation is a part of the step's phase `forward`, at its beginning. Marks are on rank 0.
+    `samples` are those of each step. A compilation is a part of the step's phase `forward`, at its beginning. Marks are on rank 0.
     """
     lengths = np.stack([np.rint(each).astype(np.int64) for each in phase_ns.values()])
     ends = BEGIN_NS + np.cumsum(lengths.T.ravel()).reshape(lengths.T.shape)
@@ -75,7 +75,7 @@ def _write_rank(
     phases: Sequence[str],
     ends: Any,
     lengths: Any,
-    samples: int,
+    samples: int | Sequence[int],
     compiled: Sequence[Compiled],
     marked: Sequence[Marked],
 ) -> None:

@@ -41,6 +41,22 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return series_trace(tmp_path_factory.mktemp("runs") / "changed", phases)
 
 
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_run_whose_batch_changes_is_compared_with_itself(
+    call: Call, tmp_path: Path, grows: bool
+) -> None:
+    """The steps of one batch are fewer, or most; both sides have steps of a batch of their own."""
+    random = np.random.default_rng(0)
+    forward = 50 * MS * np.exp(0.02 * random.standard_normal(STEPS))
+    samples = np.where(np.arange(STEPS) < AT, 16, 32)
+    forward *= samples / 16
+    run = series_trace(tmp_path / "grown", {"forward": forward}, samples=samples.tolist())
+    at = AT if grows else AT // 2
+    code, text, error = call("explain", run, "--at", at)
+    assert code == ExitCode.DONE, error
+    assert f"before step {at}" in " ".join(text.split())
+
+
 def test_the_report_says_since_when_and_in_which_phase(call: Call, changed: Path) -> None:
     _, text, _ = call("report", changed)
     words = " ".join(text.split())
