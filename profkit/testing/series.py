@@ -46,7 +46,8 @@ def series_trace(
 ) -> Path:
     """Write a complete run whose steps have these phases, one after the other, on all ranks.
 
-    `samples` are those of each step. A compilation is a part of the step's phase `forward`, at its beginning. Marks are on rank 0.
+    `samples` are those of each step. A compilation is a part of the step's phase `forward`, at its
+    beginning. Marks are on rank 0.
     """
     lengths = np.stack([np.rint(each).astype(np.int64) for each in phase_ns.values()])
     ends = BEGIN_NS + np.cumsum(lengths.T.ravel()).reshape(lengths.T.shape)
