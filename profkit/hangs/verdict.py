@@ -18,6 +18,7 @@ from profkit.hangs.status import RUNNING, Call, plain_host
 from profkit.hangs.waits import (
     Waits,
     died_waiting,
+    find_apart,
     find_failed,
     find_minority,
     find_waits,
@@ -108,7 +109,6 @@ def judge(evidence: Evidence, now_ns: int | None = None, host: str = "") -> Verd
     waits = find_waits(ranks, activities)
     kind, culprits = classify(evidence, activities, waits)
     waiting = find_waiting(evidence, activities, waits, culprits)
-    call = find_call(waits, waiting, culprits)
     alive = [rank for rank, status in ranks.items() if status.state == RUNNING] or list(ranks)
     stood_ns = 0
     for rank in alive:
@@ -128,7 +128,7 @@ def judge(evidence: Evidence, now_ns: int | None = None, host: str = "") -> Verd
         Level.NOTICE if is_long else Level.ALARM,
         culprits,
         waiting,
-        call,
+        find_call(waits, waiting, culprits),
         evidence,
         activities,
         waits,
@@ -179,7 +179,7 @@ def classify_calls(
     if culprits:
         return classify_culprits(culprits, evidence, activities)
     if any(waits.missing.values()):  # all of them wait for each other
-        return HangClass.MISMATCH, find_minority(waits.open)
+        return HangClass.MISMATCH, find_apart(waits.open)
     blocked = tuple(rank for rank, call in waits.open.items() if call.started is False)
     if blocked and len(blocked) < len(waits.open):
         return HangClass.DEVICE_BUSY, blocked

@@ -169,14 +169,33 @@ def find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) -> 
 
 def find_minority(calls: Mapping[int, Call]) -> tuple[int, ...]:
     """Return the ranks whose call is not that of the most; all of them if no call is."""
-    sides: dict[tuple[object, ...], list[int]] = {}
-    for rank, call in sorted(calls.items()):
-        key = (call.group, call.sequence, call.op, call.bytes, call.dtype, call.peer)
+    keys = {}
+    for rank, call in calls.items():
+        keys[rank] = (call.group, call.sequence, call.op, call.bytes, call.dtype, call.peer)
+    return _fewest(keys)
+
+
+def find_apart(calls: Mapping[int, Call]) -> tuple[int, ...]:
+    """Return the ranks that are not with the most, if ranks in several groups wait in a circle.
+
+    A rank that is behind in the group of the most waits for others, as in a broadcast.
+    """
+    keys: dict[int, tuple[object, ...]] = {}
+    for rank, call in calls.items():
+        keys[rank] = (call.group, call.members, call.peer)
+    apart = _fewest(keys)
+    return apart if len(apart) < len(calls) else find_minority(calls)
+
+
+def _fewest(keys: Mapping[int, object]) -> tuple[int, ...]:
+    """Return all but the ranks of the most frequent key; all of them if several are."""
+    sides: dict[object, list[int]] = {}
+    for rank, key in sorted(keys.items()):
         sides.setdefault(key, []).append(rank)
     most = max(sides.values(), key=len)
     if list(map(len, sides.values())).count(len(most)) > 1:
-        return tuple(sorted(calls))
-    return tuple(sorted(set(calls).difference(most)))
+        return tuple(sorted(keys))
+    return tuple(sorted(set(keys).difference(most)))
 
 
 def split_groups(

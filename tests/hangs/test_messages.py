@@ -60,6 +60,18 @@ def test_the_stage_for_which_the_others_wait_in_turn() -> None:
     assert (found.kind, found.ranks, found.waiting) == (HangClass.NEVER_ENTERED, (2,), (0, 1))
 
 
+def test_a_rank_in_a_message_is_named_and_not_one_that_is_behind() -> None:
+    """The root of a broadcast goes on before the others, so ranks of one group may be apart."""
+    found = judge_all(
+        rank(0, stack=ALL_REDUCE, calls=calls(129, done=False)),
+        rank(1, stack=ALL_REDUCE, calls=calls(127, done=False)),
+        rank(2, stack=ALL_REDUCE, calls=calls(129, done=False)),
+        rank(3, stack=RECEIVING, calls=(*calls(126, done=True), message("recv", 0))),
+    )
+    assert (found.kind, found.ranks) == (HangClass.MISMATCH, (3,))
+    assert found.waiting == (0, 1, 2)
+
+
 def test_each_call_of_waiting_ranks_is_said() -> None:
     stages = judge_all(
         rank(0, stack=RECEIVING, calls=(message("recv", 1),)),
