@@ -176,7 +176,7 @@ def find_minority(calls: Mapping[int, Call]) -> tuple[int, ...]:
 
 
 def find_apart(calls: Mapping[int, Call]) -> tuple[int, ...]:
-    """Return the ranks that are not with the most, if ranks in several groups wait in a circle.
+    """Return the ranks apart from the most, if ranks of several groups wait in a circle.
 
     A rank that is behind in the group of the most waits for others, as in a broadcast.
     """
