@@ -125,7 +125,7 @@ class Look:
             self._suspect = SUSPECT_LOOKS
 
     def _steps_since_change(self, knows_periodic: bool) -> int | None:
-        """Return how many steps the step times alone show since a change; `None` without one."""
+        """Return how many steps ago the step times show a change; `None` without one."""
         count = len(self._lengths_ns)
         new = min(self._new, count) if self._suspect else count
         shift = latest_shift(self._lengths_ns, new)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,9 +43,13 @@ class PulseWriter:
         if self._file is None:
             return
         entries = array("q")
-        latest = zip(step[-MOST_STEPS:], start_ns[-MOST_STEPS:], end_ns[-MOST_STEPS:], strict=True)
-        for number, start, end in latest:
-            entries.extend((number, end - start))
+        try:
+            latest = zip(*map(_last_numbers, (step, start_ns, end_ns)), strict=True)
+            for number, start, end in latest:
+                entries.extend((number, end - start))
+        except (TypeError, OverflowError):  # the table refuses such rows, or its reader does
+            self.close()
+            return
         written = entries.tobytes()
         room = (MOST_STEPS - self._next) * _ENTRY_BYTES
         self._put(written[:room], self._next)
@@ -68,6 +72,12 @@ class PulseWriter:
         self._file = None
         with contextlib.suppress(OSError):
             self._path.unlink()
+
+
+def _last_numbers(values: Sequence[int]) -> list[int]:
+    last = values[-MOST_STEPS:]
+    as_list: Callable[[], list[int]] | None = getattr(last, "tolist", None)  # an array's
+    return as_list() if as_list is not None else list(last)
 
 
 def read_pulse(folder: Path, after: int) -> tuple[Ints, Ints] | None:

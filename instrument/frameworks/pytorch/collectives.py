@@ -223,7 +223,7 @@ class GroupCalls:
 
 
 class Held(weakref.ref[Any]):
-    """A handle that the job may drop. One callback serves all: to make one each time costs more."""
+    """A handle that the job may drop. To make a callback for each one would cost more."""
 
     __slots__ = ("key", "log", "sent")
 
