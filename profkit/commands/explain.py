@@ -123,24 +123,26 @@ def run(args: argparse.Namespace) -> int:
         return _explain_itself(args, gates)
     _check_runs(args)
     check_scheduler(args.scheduler)
-    paths = list(args.runs)
+    sides = [_repeats(path) for path in args.runs]
     if args.baseline:
-        paths.insert(0, find_baseline(args.baselines, args.baseline))
+        sides.insert(0, [find_baseline(args.baselines, args.baseline)])
         args.past = past_of(args.baselines, args.baseline)
-    last = safe_text(str(paths[-1]))
-    if args.save_baseline and len(_repeats(paths[-1])) > 1:
-        raise UsageError(f"--save-baseline keeps one run, and '{last}' names several")
+    last = sides[-1][0]
+    if len(sides[-1]) > 1 and (args.save_baseline or len(sides) == 1):
+        option = "--save-baseline keeps" if args.save_baseline else "--published takes"
+        raise UsageError(f"{option} one run, and '{safe_text(str(args.runs[-1]))}' names several")
     code = ExitCode.DONE
-    if args.published is not None and len(paths) == 1:
-        code = compare_run(paths[0], args)
-    elif len(paths) > 1:
-        sides = []
-        for path in paths:
-            sides.append([Trace.open(repeat) for repeat in _repeats(path)])
-        code = _compare(sides, gates, args)
+    if args.published is not None and len(sides) == 1:
+        code = compare_run(last, args)
+    elif len(sides) > 1:
+        opened = []
+        for side in sides:
+            opened.append([Trace.open(repeat) for repeat in side])
+        code = _compare(opened, gates, args)
     if args.save_baseline and code == ExitCode.DONE:
-        kept = save_baseline(args.baselines, args.save_baseline, paths[-1], record_of(paths[-1]))
-        words = f"baseline {args.save_baseline} is now {last}, kept as {safe_text(str(kept))}"
+        kept = save_baseline(args.baselines, args.save_baseline, last, record_of(last))
+        named = safe_text(str(last)), safe_text(str(kept))
+        words = f"baseline {args.save_baseline} is now {named[0]}, kept as {named[1]}"
         print(words, file=sys.stderr)
     return code
 
