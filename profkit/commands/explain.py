@@ -7,7 +7,7 @@ that no row covers. With more than two runs, a scaling table compares each run w
 'profkit run --repeats 3 --against "BASE COMMAND" -- TARGET COMMAND' records repeats of two commands
 in turn, as two groups. Give a group for each side, or 'BASE1,BASE2 TARGET1,TARGET2', or two folders
 of runs. Differences between repeats widen the intervals. With one run per side, a change that the
-machine may have caused is inconclusive.
+machine may have caused is inconclusive. A job's name, as in traces/NAME, is its newest run.
 
 A gate limits the change of the total (--gate 3%) or of a row (--gate allreduce=4ms, per step of the
 base's batch). Exit code 10 means that the change is above the limit, beyond its interval. Exit code
@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="BASE and TARGET, each a run, a group or repeats; with more targets a scaling table",
+        help="BASE and TARGET, each a run, a name or repeats; with more targets a scaling table",
     )
     parser.add_argument(
         "--at", metavar="STEP", help="compare one run's steps before and from it on"
@@ -184,9 +184,9 @@ def _check_runs(args: argparse.Namespace) -> None:
 
 
 def _repeats(path: Path) -> list[Path]:
-    """Return the runs of one argument: a run, a folder or a group, or several with commas."""
+    """Return the runs of one argument: a run, a folder or a name, or several with commas."""
     from profkit.commands._options import DEFAULT_RUNS
-    from profkit.trace.folders import check_one_session, find_group, find_runs
+    from profkit.trace.folders import check_one_session, find_named, find_runs
 
     if path.is_dir():
         runs = [] if (path / RUN_FILE).exists() else find_runs(path)
@@ -197,7 +197,7 @@ def _repeats(path: Path) -> list[Path]:
         return [path]
     if len(names) == 1:
         is_bare = path.name == str(path)
-        return find_group(path) or (find_group(DEFAULT_RUNS / path) if is_bare else []) or [path]
+        return find_named(path) or (find_named(DEFAULT_RUNS / path) if is_bare else []) or [path]
     found: list[Path] = []
     for name in names:
         found.extend(_repeats(Path(name)))

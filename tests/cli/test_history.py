@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from profkit.cli import main
 from profkit.errors import ExitCode
+from profkit.run import session
 from profkit.testing import synthetic_trace
 from profkit.trace import RunManifest
 from tests.house.test_packaging import TOP
@@ -260,6 +262,34 @@ def test_the_action_saves_passes_and_fails(gate_script: str, tmp_path: Path) -> 
     assert "regression" in (tmp_path / "summary.md").read_text()
     assert run_action(gate_script, tmp_path, RUN=str(base))[:2] in {(0, "0"), (0, "11")}
     assert run_action(gate_script, tmp_path, RUN=str(tmp_path / "none"))[1] == "3"
+
+
+def record_as(folder: Path, name: str, number: int, factor: float) -> Path:
+    """A run in the folder that `profkit run --name NAME` makes."""
+    made = make_run(folder / "made", number, factor)
+    run = session.make_run(folder / "traces", name, RunManifest.read(made))
+    shutil.copytree(made, run, dirs_exist_ok=True)
+    return run
+
+
+def test_the_documented_workflow_saves_and_judges_the_newest_run_of_its_name(
+    gate_script: str, tmp_path: Path
+) -> None:
+    """Nobody can write the name of a folder into a workflow that ends in the time of the run."""
+    page = (TOP / "docs" / "history.md").read_text()
+    block = page.partition("```yaml\n")[2].partition("```")[0]
+    (name,) = re.findall(r"profkit run --name (\S+) -- ", block)
+    inputs = dict(re.findall(r"^    (\w+): (.*)$", block, flags=re.MULTILINE))
+    assert list(inputs) == ["run", "gate", "save"]
+    words = {"RUN": inputs["run"], "GATES": inputs["gate"]}
+    first = record_as(tmp_path, name, 0, 1.0)
+    record_as(tmp_path, f"{name}-other", 2, 1.0)
+    done = run_action(gate_script, tmp_path, **words, SAVE="true")
+    assert done[:2] == (0, "0"), done
+    kept = json.loads((tmp_path / "kept" / "main.json").read_text())
+    assert kept["saved_from"] == str(first)
+    record_as(tmp_path, name, 1, 1.5)
+    assert run_action(gate_script, tmp_path, **words)[:2] == (10, "10")
 
 
 def test_the_action_restores_baselines_of_its_own_name_only() -> None:
