@@ -200,15 +200,18 @@ def _are_other_sizes(left: Mapping[str, str], right: Mapping[str, str]) -> bool:
 
 def _has_same_script(base: RunManifest, target: RunManifest) -> bool:
     """Return true if two runs are of one script or module, whatever they were named."""
-    scripts = []
-    for manifest in (base, target):
-        words = manifest.config.get("command")
-        words = list(map(str, words)) if isinstance(words, list) else []
-        found = [word.rpartition("/")[2] for word in words if word.endswith((".py", ".sh"))]
-        modules = [after for word, after in itertools.pairwise(words) if word == "-m"]
-        # A launcher is a module as well, and names the job's module behind itself.
-        scripts.append(next(iter([*found, *reversed(modules)]), ""))
-    return bool(scripts[0]) and scripts[0] == scripts[1]
+    script = find_script(base)
+    return bool(script) and script == find_script(target)
+
+
+def find_script(manifest: RunManifest) -> str:
+    """Return the name of the script or module of a run's command; empty for other programs."""
+    words = manifest.config.get("command")
+    words = list(map(str, words)) if isinstance(words, list) else []
+    found = [word.rpartition("/")[2] for word in words if word.endswith((".py", ".sh"))]
+    modules = [after for word, after in itertools.pairwise(words) if word == "-m"]
+    # A launcher is a module as well, and names the job's module behind itself.
+    return next(iter([*found, *reversed(modules)]), "")
 
 
 class Recorded(NamedTuple):

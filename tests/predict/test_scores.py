@@ -13,9 +13,9 @@ from profkit.cli import main
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WITHOUT, WORKERS, Question
 from profkit.explain.predict.record import keep, read_record
-from profkit.explain.predict.scoring import score_record
+from profkit.explain.predict.scoring import is_change_made, score_record
 from profkit.testing.synthetic import synthetic_trace
-from profkit.trace import Trace
+from profkit.trace import RunManifest, Trace
 from profkit.vocab import RECORD
 from tests.predict.test_answers import LATE, job_of
 from tests.predict.test_record import predicted, touch
@@ -140,6 +140,35 @@ def test_a_run_scores_a_question_about_one_setting_if_it_made_that_change(
     touch(later, LATER_S, **changed)
     (entry,) = score_record(tmp_path / RECORD, tmp_path)
     assert (entry.measured_ns is not None) is is_scored
+
+
+PYTHON = ["python", "train.py"]
+TORCHRUN = ["torchrun", "--nproc-per-node"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "commands", "changed", "is_scored"),
+    [
+        (WORKERS, ([*PYTHON, "--workers", "2"], [*PYTHON, "--workers", "8"]), {"workers": 8}, True),
+        (WORKERS, (PYTHON, ["python", "/other/train.py", "-j8"]), {"workers": 8}, True),
+        (WORKERS, (PYTHON, ["python", "tune.py", "--workers", "8"]), {"workers": 8}, False),
+        (WORKERS, (PYTHON, [*PYTHON, "-j8", "--size=9"]), {"workers": 8, "size": 9}, False),
+        (WORKERS, (PYTHON, [*PYTHON, "--size=9"]), {}, False),
+        (WORKERS, (["./train", "-j2"], ["./train", "-j8"]), {"workers": 8}, True),
+        (AMP, (PYTHON, [*PYTHON, "--amp"]), {"precision": "amp"}, True),
+        (RANKS, ([*TORCHRUN, "4", "a.py"], [*TORCHRUN, "8", "a.py"]), {"world_size": 8}, True),
+        (RANKS, (PYTHON, [*TORCHRUN, "8", "train.py"]), {"world_size": 8}, True),
+    ],
+)
+def test_the_change_is_among_the_words_of_the_command(
+    kind: str, commands: tuple[list[str], list[str]], changed: dict[str, object], is_scored: bool
+) -> None:
+    """A flag is the usual way to make a change; what it changes is recorded as well."""
+    first, later = (RunManifest("job", config={"command": words}) for words in commands)
+    world_size = changed.pop("world_size", 1)
+    assert isinstance(world_size, int)
+    later = dataclasses.replace(later, world_size=world_size, config={**later.config, **changed})
+    assert is_change_made({"kind": kind, "value": 8.0}, first, later) is is_scored
 
 
 def test_more_ranks_that_share_the_same_batch_score_nothing(tmp_path: Path) -> None:

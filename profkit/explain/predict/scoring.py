@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from profkit.analysis.config_join import join_config
+from profkit.analysis.config_join import find_script, join_config
 from profkit.errors import ProfkitError
 from profkit.explain.predict.job import Job, read_job
 from profkit.explain.predict.other_runs import (
@@ -98,7 +98,7 @@ def is_change_made(question: Mapping[str, Any], first: RunManifest, later: RunMa
     others = other_differences(kind, first, later)
     if kind == WITHOUT:  # a fix may change settings of all kinds, but not the work itself
         return not any(each.name.startswith(WORK) for each in others)
-    if others:
+    if others or find_script(first) != find_script(later):
         return False
     batch = {each.name for each in join_config(first, later)} & CHANGES[BATCH]
     made = {
