@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.analysis.config_join import find_script, join_config
+from profkit.analysis.overview import silent_ranks
 from profkit.errors import ProfkitError
 from profkit.explain.predict.job import Job, read_job
 from profkit.explain.predict.other_runs import (
@@ -22,7 +23,7 @@ from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WITHOUT,
 from profkit.explain.predict.record import Entry, append, read_record
 from profkit.trace import RunManifest, Trace
 from profkit.trace.folders import find_runs
-from profkit.vocab import RunState
+from profkit.vocab import BAD_TIMES, RunState
 
 MOST_RUNS, MOST_WAITING = 50, 50
 """The newest runs of a folder that are compared with the newest predictions without a score."""
@@ -74,10 +75,15 @@ def _manifest_of(run: Path) -> RunManifest | None:
 
 
 def open_run(run: Path) -> Job | None:
+    """Return a run, or `None` for one that scores nothing: of such a run no figure is reliable."""
     try:
-        return read_job(Trace.open(run))
+        trace = Trace.open(run)
+        job = read_job(trace)
+        is_whole = not (trace.changed or trace.problems or silent_ranks(trace))
     except (ProfkitError, OSError, ValueError):
-        return None  # a damaged run scores nothing
+        return None
+    is_doubtful = any(flag.startswith(BAD_TIMES) for flag in trace.manifest.flags)
+    return job if is_whole and not is_doubtful else None
 
 
 def may_score(entry: Entry, first: RunManifest, later: RunManifest) -> bool:
@@ -113,14 +119,13 @@ def is_change_made(question: Mapping[str, Any], first: RunManifest, later: RunMa
 
 def has_effect(question: Mapping[str, Any], job: Job, samples: float) -> bool:
     """Return true if what the settings do not show is true of a run as well."""
-    from profkit.explain.predict.alone import ALONE, shown_alone
+    from profkit.explain.predict.alone import is_absent
 
     kind, cause = question.get("kind"), str(question.get("cause"))
-    if kind == RANKS and samples and job.samples:
+    if kind == RANKS and samples:
         return math.isclose(samples, job.samples, rel_tol=MOST_OTHER_SAMPLES)
     if kind == BATCH:
         return job.evidence.step_samples == question.get("value")
     if kind == WITHOUT:
-        # A run in which other causes take its place would be no fair comparison.
-        return cause in ALONE and job.model is not None and not shown_alone(job, [cause])
+        return is_absent(job, cause)
     return True

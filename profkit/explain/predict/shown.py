@@ -11,7 +11,14 @@ MIN_SHOWN_SHARE = 0.02
 
 
 class NotShownError(Exception):
-    """The run does not show a cause by itself. The message says why."""
+    """The run does not show a cause by itself, so it cannot be removed. The message says why."""
+
+
+class AbsentError(NotShownError):
+    """The run measured that a cause is absent. Else nobody knows: it was not recorded, or unsure.
+
+    Only such a run scores a prediction of the step without the cause.
+    """
 
 
 @dataclass(frozen=True, eq=False)
