@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from profkit.analysis.config_join import HARMLESS, NOT_SAID, Difference, join_config
+from profkit.analysis.device_times import device_kinds
 from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.analysis.whatif.gradients import is_model_dimension
 from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WORKERS
@@ -85,7 +86,7 @@ def uses_dali(manifest: RunManifest) -> bool:
 def why_other_job(kind: str, first: Trace, later: Trace) -> str:
     """Return why a line through two runs is about no job; empty if they are of one job."""
     named = list[str]()
-    devices = _device_kinds(first), _device_kinds(later)
+    devices = device_kinds(first), device_kinds(later)
     if devices[0] != devices[1]:
         named.append(f"device ({devices[0]} and {devices[1]})")
     for each in other_differences(kind, first.manifest, later.manifest):
@@ -96,10 +97,3 @@ def why_other_job(kind: str, first: Trace, later: Trace) -> str:
     more = ", ..." if len(named) > MOST_NAMED else ""
     shown = ", ".join(named[:MOST_NAMED])
     return f"the two runs differ in {plural(len(named), 'other setting')}: {shown}{more}"
-
-
-def _device_kinds(trace: Trace) -> str:
-    kinds = set()
-    for rank in trace.ranks:
-        kinds.add(rank.manifest.device.partition(":")[0])
-    return ", ".join(sorted(kinds))
