@@ -183,3 +183,35 @@ def test_more_ranks_that_share_the_same_batch_score_nothing(tmp_path: Path) -> N
     own = synthetic_trace(tmp_path / "own", ranks=4, config={**config, "global_batch_size": 128})
     touch(own, 2 * LATER_S)
     assert score_record(tmp_path / RECORD, tmp_path)[0].scored_run == "own"
+
+
+def predicted_workers(folder: Path, record: Path) -> None:
+    run = synthetic_trace(folder / "run", config={"workers": 2})
+    step = Estimate(1.0, 0.5, 2.0)
+    answer = dataclasses.replace(job_of(run).answer(Question(WORKERS, 8.0)), step_ns=step)
+    keep(answer, Trace.open(run), record)
+    for name, later_s in (("b", LATER_S), ("c", 2 * LATER_S)):
+        touch(synthetic_trace(folder / name, config={"workers": 8}), later_s)
+
+
+@pytest.mark.parametrize("configured", [None, "kept.jsonl"])
+def test_the_first_later_run_scores_whichever_is_reported_first(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    configured: str | None,
+) -> None:
+    """Nobody can choose the run that a prediction is compared with."""
+    folder = tmp_path / "runs"
+    record = tmp_path / configured if configured else folder / RECORD
+    if configured:
+        monkeypatch.setenv("PROFKIT_PREDICTIONS", str(record))
+    folder.mkdir()
+    predicted_workers(folder, record)
+    assert main(["report", str(folder / "run")]) == 0
+    assert read_record(record)[0].measured_ns is None, "it is not about the change"
+    assert main(["report", str(folder / "c")]) == 0
+    assert read_record(record)[0].scored_run == "b"
+    assert "was predicted" not in capsys.readouterr().err
+    assert main(["report", str(folder / "b")]) == 0
+    assert "8 loader workers per rank was predicted from run: " in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,36 +35,60 @@ MOST_OTHER_SAMPLES = 0.01
 def score_record(path: Path, folder: Path, only: Path | None = None) -> tuple[Entry, ...]:
     """Score the predictions that a run of the folder matches by now; return the whole record.
 
-    `only` is the one run that is compared with them; otherwise these are the newest.
+    The first of the newest runs that matches is the score. With `only`, predictions that this run
+    does not match are not looked at: it is the only one to be read then, as a rule.
     """
     entries = read_record(path)
     waiting = [entry for entry in entries if entry.measured_ns is None][-MOST_WAITING:]
     if not waiting:
         return entries
-    manifests: dict[Path, RunManifest] = {}
-    runs = [only] if only is not None else find_runs(folder)[: -MOST_RUNS - 1 : -1]
-    for run in runs:
-        manifest = _manifest_of(run)
-        if manifest is not None:
-            manifests[run] = manifest
-    jobs: dict[Path, Job | None] = {}
+    newest = find_runs(folder)[: -MOST_RUNS - 1 : -1]
+    later = LaterRuns([*newest, only] if only is not None else newest)
     for entry in waiting:
         first = _manifest_of(folder / Path(entry.run).name)
         if first is None or first.created_ns != entry.created_ns:
             continue
-        for run in sorted(manifests, key=lambda each: manifests[each].created_ns):
-            is_base = (run.name, manifests[run].created_ns) == entry.base
-            if is_base or not may_score(entry, first, manifests[run]):
-                continue
-            if run not in jobs:
-                jobs[run] = open_run(run)
-            job = jobs[run]
-            if job is not None and has_effect(entry.question, job, entry.samples):
+        if only is not None and not later.matches(entry, first, only):
+            continue
+        for run in later.runs:
+            if later.matches(entry, first, run):
                 line = {"scored": entry.key, "run": run.name, "at_ns": time.time_ns()}
-                line["run_created_ns"] = manifests[run].created_ns
-                append(path, {**line, "measured_ns": float(job.now_ns.value)})
+                line["run_created_ns"] = later.manifests[run].created_ns
+                append(path, {**line, "measured_ns": later.measured_ns(run)})
                 break
     return read_record(path)
+
+
+class LaterRuns:
+    """The runs that predictions are compared with, oldest first; each is read once."""
+
+    def __init__(self, runs: Sequence[Path]) -> None:
+        self.manifests = dict[Path, RunManifest]()
+        for run in runs:
+            manifest = _manifest_of(run)
+            if manifest is not None:
+                self.manifests[run] = manifest
+        self.runs = sorted(self.manifests, key=lambda run: self.manifests[run].created_ns)
+        self._jobs = dict[Path, Job | None]()
+
+    def matches(self, entry: Entry, first: RunManifest, run: Path) -> bool:
+        """Return true if a run shows what was predicted from the run that `first` is of."""
+        later = self.manifests.get(run)
+        if later is None or (run.name, later.created_ns) == entry.base:
+            return False
+        if not may_score(entry, first, later):
+            return False
+        job = self._job(run)
+        return job is not None and has_effect(entry.question, job, entry.samples)
+
+    def measured_ns(self, run: Path) -> float | None:
+        job = self._job(run)
+        return None if job is None else float(job.now_ns.value)
+
+    def _job(self, run: Path) -> Job | None:
+        if run not in self._jobs:
+            self._jobs[run] = open_run(run)
+        return self._jobs[run]
 
 
 def _manifest_of(run: Path) -> RunManifest | None:
