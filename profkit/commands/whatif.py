@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--record",
         nargs="?",
         type=Path,
-        const=Path(),
+        const=True,
         metavar="FOLDER",
         help="show how the predictions of a folder of runs came out (default: that of --output)",
     )
@@ -189,7 +189,7 @@ def show_record(args: argparse.Namespace) -> int:
     from profkit.explain.predict.scoring import score_record
     from profkit.report import whatif_document
 
-    folder: Path = args.output if args.record == Path() else args.record
+    folder: Path = args.output if args.record is True else args.record
     file = args.predictions or folder / RECORD
     if not file.is_file():
         raise UnreadableError(
