@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.analysis.estimate import Estimate
-from profkit.explain.predict.prediction import Prediction, Question, RankPoint
+from profkit.explain.predict.prediction import WITH_VALUE, Prediction, Question, RankPoint
 from profkit.explain.predict.record import Calibration, Entry, calibrate
 from profkit.report.document import Document, Grid, Section, Tone, labelled
 from profkit.report.ledger_json import estimate
@@ -182,7 +182,7 @@ def prediction_json(answer: Prediction) -> dict[str, Any]:
     return {
         "question": {
             "kind": question.kind,
-            "value": question.value or None,
+            "value": question.value if question.kind in WITH_VALUE else None,
             "cause": question.cause or None,
             "words": question.words,
         },

@@ -23,7 +23,6 @@ from profkit.explain.predict.record import (
     record_file,
 )
 from profkit.explain.predict.scoring import score_record
-from profkit.report.whatif_document import record, record_json, record_words
 from profkit.testing.synthetic import synthetic_trace
 from profkit.trace import Trace
 from profkit.vocab import RECORD
@@ -173,39 +172,6 @@ def test_the_calibration_counts_what_was_scored_and_conclusive() -> None:
     assert (both.scored, both.conclusive) == (4, 3)
     assert both.half_width == pytest.approx(0.1)
     assert calibrate([])[-1].median_error is None
-
-
-def test_the_words_are_those_of_what_was_compared() -> None:
-    unsure, sure, waits = entry("a", 1.0, conclusive=False), entry("a", 100.0), entry("a", None)
-    question, nothing = Question("a"), "no such prediction was compared with a later run yet"
-    known = "of 1 such prediction the median error was 0.0 %, 100 % fell inside"
-    unsure_only = "of such predictions, only inconclusive ones were compared with a later run (1)"
-    assert record_words(question, []) == nothing
-    assert record_words(question, [waits]) == nothing
-    assert record_words(question, [unsure, waits]) == unsure_only
-    assert record_words(question, [sure]) == known
-    assert record_words(question, [sure, unsure]) == (
-        f"{known}; inconclusive ones are not counted (1)"
-    )
-    assert record_words(question, None) == ""
-
-
-def test_the_table_agrees_with_its_summary() -> None:
-    page = record([entry("a", None), entry("a", 10.0, conclusive=False)], Path("record"))
-    assert page.verdict == "2 predictions, 1 of them scored"
-    grid = page.sections[0].grid
-    assert grid is not None
-    assert dict(zip(grid.header, grid.rows[0], strict=True)) == {
-        "kind": "a",
-        "made": "2",
-        "scored": "1",
-        "conclusive": "0",
-        "median error": "-",
-        "inside": "-",
-        "half of the interval": "-",
-    }
-    figures = record_json([entry("a", 10.0, conclusive=False)], Path("record"))["calibration"][0]
-    assert (figures["scored"], figures["conclusive"]) == (1, 0)
 
 
 BAD_NUMBERS = ("Infinity", "-Infinity", "NaN", "1e999", "1" + "0" * 400, '"x"', "null", "[1]", "{}")
