@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_a_run_that_measured_no_cause_scores(healthy: Path, cause: str) -> None:
     assert is_gone(job_of(healthy), cause)
 
 
-@pytest.mark.parametrize("ns", [None, 0.2 * MS, 20.0 * MS])
+@pytest.mark.parametrize("ns", [None, 0.2 * MS, 20.0 * MS, math.nan])
 def test_garbage_is_gone_if_it_was_watched(healthy: Path, ns: float | None) -> None:
     """A run with --collect none did not look."""
     job = job_of(healthy)

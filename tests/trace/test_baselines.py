@@ -215,6 +215,27 @@ def test_each_name_of_one_run_makes_a_baseline(
         assert Trace.open(tmp_path / "kept" / kept["run"]).steps.num_rows == 120
 
 
+@pytest.mark.parametrize("words", [[], ["--baseline", "main"]])
+@pytest.mark.parametrize("steps", [0, 12])
+def test_a_run_without_a_figure_makes_no_baseline(
+    explain: Call, runs: dict[str, Path], tmp_path: Path, words: list[str], steps: int
+) -> None:
+    """Nothing could be compared with it: each later gate would be inconclusive."""
+    if words:
+        explain("--save-baseline", "main", runs["good"])
+    run = synthetic_trace(tmp_path / "run", steps=12, config={"device": "cpu", "warmup": 12})
+    if not steps:
+        shutil.rmtree(run / "r00000")
+    code, _, narration = explain(*words, "--save-baseline", "main", run)
+    assert (code, narration.count("\n")) == (ExitCode.UNREADABLE, 1)
+    assert narration.startswith(f"profkit: {run}: ")
+    if words:
+        kept = json.loads((tmp_path / "kept" / "main.json").read_text())
+        assert Path(kept["saved_from"]).name == "good"
+    else:
+        assert not (tmp_path / "kept").exists()
+
+
 def test_a_folder_of_one_run_is_compared_with_published_figures(
     explain: Call, runs: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -13,7 +12,7 @@ from typing import Any, TypeAlias
 from profkit.analysis.costs import run_costs
 from profkit.analysis.device_times import device_kinds
 from profkit.analysis.run_series import Course, find_course
-from profkit.errors import ProfkitError
+from profkit.errors import ProfkitError, UnreadableError
 from profkit.text import plural, safe_text
 from profkit.trace import Trace
 from profkit.trace.manifest import RunManifest, fits_a_column
@@ -168,11 +167,17 @@ def as_record(run: PastRun) -> dict[str, Any]:
     }
 
 
-def record_of(path: Path) -> dict[str, Any] | None:
-    """Return the record of a run; `None` if it has no figure, for it adds nothing then."""
-    with contextlib.suppress(ProfkitError):
-        return as_record(read_past_run(Trace.open(path)))
-    return None
+def record_of(path: Path) -> dict[str, Any]:
+    """Return the record of a run; raise an `UnreadableError` if it has no figure."""
+    trace = Trace.open(path)
+    try:
+        return as_record(read_past_run(trace))
+    except UnreadableError:
+        raise
+    except ProfkitError as error:
+        raise UnreadableError(
+            f"{safe_text(str(path))}: {error}, so it makes no baseline; record more steps"
+        ) from None
 
 
 def from_records(records: Sequence[Any]) -> list[PastRun]:

@@ -7,6 +7,7 @@ Each function returns the removal of one kind of cause, or raises `NotShownError
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -45,6 +46,8 @@ SHORT_WAITS = 0.1
 
 def require(share: float, words: str) -> None:
     """Raise `AbsentError` if a share of the step is no more than noise."""
+    if math.isnan(share):
+        raise NotShownError("no step has a length")
     if not share >= MIN_SHOWN_SHARE:
         raise AbsentError(f"{words} {percent(max(0.0, share))} of the step")
 
