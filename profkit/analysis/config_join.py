@@ -200,8 +200,7 @@ def _are_other_sizes(left: Mapping[str, str], right: Mapping[str, str]) -> bool:
 
 def _has_same_script(base: RunManifest, target: RunManifest) -> bool:
     """Return true if two runs are of one script or module, whatever they were named."""
-    script = find_script(base)
-    return bool(script) and script == find_script(target)
+    return bool(script := find_script(base)) and script == find_script(target)
 
 
 def find_script(manifest: RunManifest) -> str:
@@ -229,8 +228,7 @@ def find_recorded(base: RunManifest, target: RunManifest) -> Recorded:
     versions = {name for name in names if _VERSIONS.fullmatch(name)}
     # That no variable was set is recorded as an empty table.
     variables = all("variables" in each.environment for each in (base, target))
-    knobs = {name for name in names - versions if name not in _ALWAYS}
-    return Recorded(bool(knobs), bool(versions), variables)
+    return Recorded(bool(names - versions - _ALWAYS), bool(versions), variables)
 
 
 def affected_rows(name: str) -> str:

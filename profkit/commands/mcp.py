@@ -3,8 +3,8 @@
 It speaks the Model Context Protocol over stdin and stdout, and listens nowhere. An agent starts it;
 the agent's configuration names 'profkit mcp --root traces'. The tools are runs, report, explain,
 whatif and why. They return what 'profkit report --json' and the other verbs print, also when a
-question is inconclusive. They only read, and only below --root, and the file of --predictions. Needs
-the package mcp: pip install 'profkit[mcp]'.
+question is inconclusive. They only read, and only below --root, and the file of --predictions.
+Needs the package mcp: pip install 'profkit[mcp]'.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def _manifest_of(run: Path) -> RunManifest | None:
 
 
 def open_run(run: Path) -> Job | None:
-    """Return a run, or `None` for one that scores nothing: of such a run no figure is reliable."""
+    """Return a run, or `None` if its figures are not reliable: then it scores nothing."""
     try:
         trace = Trace.open(run)
         job = read_job(trace)

@@ -15,9 +15,10 @@ class NotShownError(Exception):
 
 
 class AbsentError(NotShownError):
-    """The run measured that a cause is absent. Else nobody knows: it was not recorded, or unsure.
+    """The run measured that a cause is absent.
 
-    Only such a run scores a prediction of the step without the cause.
+    Only such a run scores a prediction of the step without the cause. Of others nobody knows: the
+    cause was not recorded, or it is not sure.
     """
 
 
