@@ -41,6 +41,8 @@ class Answers:
     """Questions about the runs below a folder."""
 
     root: Path
+    predictions: Path | None = None
+    """The file of the record of predictions, if it is not the one next to the run."""
 
     def runs(self, folder: str = "") -> dict[str, Any]:
         """List the runs in a folder (default: the root), newest first: path, workload, state.
@@ -99,12 +101,14 @@ class Answers:
         `change` is link (`value` times the bandwidth), overlap, workers, dali, amp, batch_size,
         ranks, no_bubble, faster, or without. without takes a `cause` that `explain` names, and
         faster takes a phase as `cause` and its factor as `value`. An answer without an interval is
-        inconclusive, and says what to measure next. No prediction is kept.
+        inconclusive, and says what to measure next. `record` says how earlier predictions came out.
+        No prediction is kept.
         """
         from profkit.analysis.costs import run_costs
         from profkit.explain.evidence import Evidence
         from profkit.explain.predict.ask import ask
         from profkit.explain.predict.job import open_job
+        from profkit.explain.predict.record import read_record, record_file
         from profkit.report.whatif_document import whatif_json
 
         question = check_question(change, value, cause)
@@ -113,7 +117,10 @@ class Answers:
         if not evidence.costs.steps:
             raise UsageError(f"{safe_text(run)}: no step can be used; record more steps")
         answer = ask(open_job(evidence), question)
-        return _plain(whatif_json([answer], trace.path, ()))
+        file, entries = record_file(trace.path, self.predictions), None
+        if self.predictions or self._is_within(file):
+            entries = read_record(file)
+        return _plain(whatif_json([answer], trace.path, entries))
 
     def why(self, run: str) -> dict[str, Any]:
         """Explain why a job hangs or hung: which rank the others wait for, and at which line."""
@@ -181,13 +188,13 @@ def _plain(content: Any) -> dict[str, Any]:
     return found
 
 
-def open_root(folder: Path) -> Answers:
+def open_root(folder: Path, predictions: Path | None = None) -> Answers:
     """Return the answers about the runs below a folder."""
     if not folder.is_dir():
         raise UsageError(
             f"--root {safe_text(str(folder))}: no such folder; name the one that holds your runs"
         )
-    return Answers(folder.resolve())
+    return Answers(folder.resolve(), predictions)
 
 
 def named(function: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:

@@ -200,15 +200,17 @@ def _are_other_sizes(left: Mapping[str, str], right: Mapping[str, str]) -> bool:
 
 def _has_same_script(base: RunManifest, target: RunManifest) -> bool:
     """Return true if two runs are of one script or module, whatever they were named."""
-    scripts = []
-    for manifest in (base, target):
-        words = manifest.config.get("command")
-        words = list(map(str, words)) if isinstance(words, list) else []
-        found = [word.rpartition("/")[2] for word in words if word.endswith((".py", ".sh"))]
-        modules = [after for word, after in itertools.pairwise(words) if word == "-m"]
-        # A launcher is a module as well, and names the job's module behind itself.
-        scripts.append(next(iter([*found, *reversed(modules)]), ""))
-    return bool(scripts[0]) and scripts[0] == scripts[1]
+    return bool(script := find_script(base)) and script == find_script(target)
+
+
+def find_script(manifest: RunManifest) -> str:
+    """Return the name of the script or module of a run's command; empty for other programs."""
+    words = manifest.config.get("command")
+    words = list(map(str, words)) if isinstance(words, list) else []
+    found = [word.rpartition("/")[2] for word in words if word.endswith((".py", ".sh"))]
+    modules = [after for word, after in itertools.pairwise(words) if word == "-m"]
+    # A launcher is a module as well, and names the job's module behind itself.
+    return next(iter([*found, *reversed(modules)]), "")
 
 
 class Recorded(NamedTuple):
@@ -226,8 +228,7 @@ def find_recorded(base: RunManifest, target: RunManifest) -> Recorded:
     versions = {name for name in names if _VERSIONS.fullmatch(name)}
     # That no variable was set is recorded as an empty table.
     variables = all("variables" in each.environment for each in (base, target))
-    knobs = {name for name in names - versions if name not in _ALWAYS}
-    return Recorded(bool(knobs), bool(versions), variables)
+    return Recorded(bool(names - versions - _ALWAYS), bool(versions), variables)
 
 
 def affected_rows(name: str) -> str:

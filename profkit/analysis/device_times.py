@@ -147,6 +147,15 @@ def trains_on_device(rank: RankTrace) -> bool:
     return rank.manifest.device not in ("", HOST)
 
 
+def device_kinds(trace: Trace) -> str:
+    """Return the kinds of devices that the ranks trained on, such as `cuda`."""
+    kinds = set()
+    for rank in trace.ranks:
+        with contextlib.suppress(UnreadableError):
+            kinds.add(rank.manifest.device.partition(":")[0])
+    return ", ".join(sorted(kinds))
+
+
 def ranks_on_device(spans: pa.Table, used: Ints) -> Ints:
     """Return the ranks with device times in the used steps."""
     timed = has_device_times(spans)

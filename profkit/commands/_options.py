@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.errors import UsageError
+from profkit.text import safe_text
 
 DEFAULT_RUNS = Path("traces")
 """The folder of runs if neither a flag nor a setting names one."""
@@ -50,6 +51,12 @@ def add_run(parser: argparse.ArgumentParser, **output_options: Any) -> None:
     add_output(parser, **output_options)
 
 
+def add_predictions(parser: Any) -> None:
+    """Declare the file of predictions, which a run may be the outcome of."""
+    words = "file of the record (default: predictions.jsonl next to the run)"
+    parser.add_argument("--predictions", type=Path, metavar="FILE", help=words)
+
+
 def add_write(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("-w", "--write", type=Path, metavar="FILE", help=text)
 
@@ -72,9 +79,8 @@ class FolderOrOldFile(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         del parser
-        if option_string in self.old_flags and not os.path.isdir(
-            values
-        ):  # unlike Path.is_dir, never raises
+        is_folder = os.path.isdir(values)  # unlike Path.is_dir, never raises
+        if option_string in self.old_flags and not is_folder:
             namespace.old_file = values
         else:
             setattr(namespace, self.dest, values)
@@ -289,8 +295,6 @@ def gpu_ids(word: str) -> str:
 
 def print_broken(kind: str, broken: dict[str, Exception]) -> None:
     """Report each plug-in that cannot be loaded."""
-    from profkit.text import safe_text
-
     for name, error in broken.items():
         words = f"{kind} '{safe_text(name)}' cannot be loaded: {safe_text(str(error))}"
         print(f"profkit: {words}", file=sys.stderr)

@@ -7,7 +7,7 @@ that no row covers. With more than two runs, a scaling table compares each run w
 'profkit run --repeats 3 --against "BASE COMMAND" -- TARGET COMMAND' records repeats of two commands
 in turn, as two groups. Give a group for each side, or 'BASE1,BASE2 TARGET1,TARGET2', or two folders
 of runs. Differences between repeats widen the intervals. With one run per side, a change that the
-machine may have caused is inconclusive.
+machine may have caused is inconclusive. A job's name, as in traces/NAME, is its newest run.
 
 A gate limits the change of the total (--gate 3%) or of a row (--gate allreduce=4ms, per step of the
 base's batch). Exit code 10 means that the change is above the limit, beyond its interval. Exit code
@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="BASE and TARGET, each a run, a group or repeats; with more targets a scaling table",
+        help="BASE and TARGET, each a run, a name or repeats; with more targets a scaling table",
     )
     parser.add_argument(
         "--at", metavar="STEP", help="compare one run's steps before and from it on"
@@ -123,24 +123,26 @@ def run(args: argparse.Namespace) -> int:
         return _explain_itself(args, gates)
     _check_runs(args)
     check_scheduler(args.scheduler)
-    paths = list(args.runs)
+    sides = [_repeats(path) for path in args.runs]
     if args.baseline:
-        paths.insert(0, find_baseline(args.baselines, args.baseline))
+        sides.insert(0, [find_baseline(args.baselines, args.baseline)])
         args.past = past_of(args.baselines, args.baseline)
-    last = safe_text(str(paths[-1]))
-    if args.save_baseline and len(_repeats(paths[-1])) > 1:
-        raise UsageError(f"--save-baseline keeps one run, and '{last}' names several")
+    last = sides[-1][0]
+    if len(sides[-1]) > 1 and (args.save_baseline or len(sides) == 1):
+        option = "--save-baseline keeps" if args.save_baseline else "--published takes"
+        raise UsageError(f"{option} one run, and '{safe_text(str(args.runs[-1]))}' names several")
     code = ExitCode.DONE
-    if args.published is not None and len(paths) == 1:
-        code = compare_run(paths[0], args)
-    elif len(paths) > 1:
-        sides = []
-        for path in paths:
-            sides.append([Trace.open(repeat) for repeat in _repeats(path)])
-        code = _compare(sides, gates, args)
+    if args.published is not None and len(sides) == 1:
+        code = compare_run(last, args)
+    elif len(sides) > 1:
+        opened = []
+        for side in sides:
+            opened.append([Trace.open(repeat) for repeat in side])
+        code = _compare(opened, gates, args)
     if args.save_baseline and code == ExitCode.DONE:
-        kept = save_baseline(args.baselines, args.save_baseline, paths[-1], record_of(paths[-1]))
-        words = f"baseline {args.save_baseline} is now {last}, kept as {safe_text(str(kept))}"
+        kept = save_baseline(args.baselines, args.save_baseline, last, record_of(last))
+        named = safe_text(str(last)), safe_text(str(kept))
+        words = f"baseline {args.save_baseline} is now {named[0]}, kept as {named[1]}"
         print(words, file=sys.stderr)
     return code
 
@@ -182,9 +184,9 @@ def _check_runs(args: argparse.Namespace) -> None:
 
 
 def _repeats(path: Path) -> list[Path]:
-    """Return the runs of one argument: a run, a folder or a group, or several with commas."""
+    """Return the runs of one argument: a run, a folder or a name, or several with commas."""
     from profkit.commands._options import DEFAULT_RUNS
-    from profkit.trace.folders import check_one_session, find_group, find_runs
+    from profkit.trace.folders import check_one_session, find_named, find_runs
 
     if path.is_dir():
         runs = [] if (path / RUN_FILE).exists() else find_runs(path)
@@ -195,7 +197,7 @@ def _repeats(path: Path) -> list[Path]:
         return [path]
     if len(names) == 1:
         is_bare = path.name == str(path)
-        return find_group(path) or (find_group(DEFAULT_RUNS / path) if is_bare else []) or [path]
+        return find_named(path) or (find_named(DEFAULT_RUNS / path) if is_bare else []) or [path]
     found: list[Path] = []
     for name in names:
         found.extend(_repeats(Path(name)))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from profkit.commands._options import (
     FolderOrOldFile,
+    add_predictions,
     add_run,
     add_scheduler,
     run_or_newest,
@@ -27,11 +28,14 @@ from profkit.text import safe_text
 from profkit.vocab import RECORD
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from profkit.trace import Trace
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser, action=FolderOrOldFile)
+    add_predictions(parser)
     add_scheduler(parser)
     add_shapes(parser)
 
@@ -57,18 +61,18 @@ def run(args: argparse.Namespace) -> int:
         figures=lambda: as_json.overview(view),
     )
     deliver(args, makers)
-    report_predictions(trace)
+    report_predictions(trace, args.predictions)
     return ExitCode.DONE
 
 
-def report_predictions(trace: Trace) -> None:
-    """Score the predictions that this run is the outcome of, if its folder has a record."""
-    file = trace.path.resolve().parent / RECORD
+def report_predictions(trace: Trace, configured: Path | None) -> None:
+    """Score the predictions that this run is an outcome of, and print those that it scored."""
+    run = trace.path.resolve()
+    file = configured or run.parent / RECORD
     if not file.is_file():
         return
     from profkit.explain.predict.scoring import score_record
     from profkit.report.whatif_document import score_lines
 
-    run = trace.path.resolve()
-    for line in score_lines(score_record(file, file.parent, run), run.name):
+    for line in score_lines(score_record(file, run.parent, run), run.name):
         print(f"profkit: {safe_text(line)}", file=sys.stderr)

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profkit.commands._options import add_run, run_or_newest, whole
+from profkit.commands._options import add_predictions, add_run, run_or_newest, whole
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode, UsageError
 from profkit.text import did_you_mean, safe_text
@@ -44,16 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--record",
         nargs="?",
         type=Path,
-        const=Path(),
+        const=True,
         metavar="FOLDER",
         help="show how the predictions of a folder of runs came out (default: that of --output)",
     )
-    parser.add_argument(
-        "--predictions",
-        type=Path,
-        metavar="FILE",
-        help="file of the record (default: predictions.jsonl next to the run)",
-    )
+    add_predictions(parser)
     add_shapes(parser)
 
 
@@ -194,7 +189,7 @@ def show_record(args: argparse.Namespace) -> int:
     from profkit.explain.predict.scoring import score_record
     from profkit.report import whatif_document
 
-    folder: Path = args.output if args.record == Path() else args.record
+    folder: Path = args.output if args.record is True else args.record
     file = args.predictions or folder / RECORD
     if not file.is_file():
         raise UnreadableError(

@@ -14,6 +14,7 @@ from typing import Any
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.run_series import compare_newest, find_course
 from profkit.analysis.views.history import History, build_history, from_records, read_past_run
+from profkit.errors import ProfkitError
 from profkit.explain.gate import Judgement, judge_change
 from profkit.explain.ledger import TOTAL, Ledger, why_not_at_all
 from profkit.text import plural
@@ -41,11 +42,15 @@ class Past:
 def compare_with_past(records: Sequence[Any], targets: Sequence[Trace], last: int) -> Past | None:
     """Return the comparison with the `last` baselines, or `None` if none is comparable.
 
-    Repeats of the target have intervals of their own, and are not compared.
+    Repeats of the target have intervals of their own, and are not compared. Neither is a target
+    without a figure: why it has none is said where it is compared with the last baseline.
     """
     if not records or len(targets) > 1:
         return None
-    newest = read_past_run(targets[0])
+    try:
+        newest = read_past_run(targets[0])
+    except ProfkitError:
+        return None
     kind = newest.setting, newest.per_sample
     earlier = []
     for run in from_records(records):

@@ -68,7 +68,7 @@ def show_ledger(ledger: Ledger) -> str:
 @show.register
 def show_prediction(answer: Prediction) -> str:
     """Return the answer to a question about a changed job."""
-    return framed(f"What if: {answer.run}", lambda: whatif([answer], Path(answer.run), ()))
+    return framed(f"What if: {answer.run}", lambda: whatif([answer], Path(answer.run), None))
 
 
 def ledger_rows(ledger: Ledger) -> Document:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.analysis.estimate import Estimate
-from profkit.explain.predict.prediction import Prediction, Question, RankPoint
+from profkit.explain.predict.prediction import WITH_VALUE, Prediction, Question, RankPoint
 from profkit.explain.predict.record import Calibration, Entry, calibrate
 from profkit.report.document import Document, Grid, Section, Tone, labelled
 from profkit.report.ledger_json import estimate
@@ -21,8 +21,8 @@ MOST_MISSES = 10
 """Misses that a screen names; all of them are in the JSON."""
 
 
-def whatif(answers: Sequence[Prediction], path: Path, entries: Sequence[Entry]) -> Document:
-    """Return the document of all answers about one run."""
+def whatif(answers: Sequence[Prediction], path: Path, entries: Sequence[Entry] | None) -> Document:
+    """Return the document of all answers about one run; without entries no record was read."""
     first = answers[0]
     now = f"{duration(first.now_ns.value)} per step{interval_in_brackets(first.now_ns, duration)}"
     pace = first.throughput(now=True)
@@ -79,7 +79,7 @@ def step_words(answer: Prediction) -> str:
     return f"{words}, {plain(pace.value)} samples/s" if pace is not None else words
 
 
-def answer_section(answer: Prediction, entries: Sequence[Entry]) -> Section:
+def answer_section(answer: Prediction, entries: Sequence[Entry] | None) -> Section:
     shown = "" if answer.conclusive else "inconclusive"
     rows = [("answer", "; ".join(filter(None, (shown, gain_words(answer)))))]
     if answer.step_ns is not None:
@@ -90,25 +90,36 @@ def answer_section(answer: Prediction, entries: Sequence[Entry]) -> Section:
         rows.append(("measure next", answer.next))
     for label, texts in (("rests on", answer.rests_on), ("leaves out", answer.leaves_out)):
         rows += zip([label, *[""] * len(texts)], texts, strict=False)
-    if answer.step_ns is not None:
-        rows.append(("record", record_words(answer.question, entries)))
+    known = record_words(answer.question, entries)
+    if known and answer.step_ns is not None:
+        rows.append(("record", known))
     words = answer.question.words
     return Section(words[:1].upper() + words[1:], grid=labelled(rows))
 
 
-def record_words(question: Question, entries: Sequence[Entry]) -> str:
-    """Return how earlier answers to a kind of question came out, for the same cause."""
+def record_words(question: Question, entries: Sequence[Entry] | None) -> str:
+    """Return how earlier answers to a kind of question came out, for the same cause.
+
+    It is empty if no record was read.
+    """
+    if entries is None:
+        return ""
     such = []
     for entry in entries:
         if entry.kind == question.kind and entry.question.get("cause", "") == question.cause:
             such.append(entry)
     found = calibrate(such)[-1]
-    if not found.scored or found.median_error is None or found.inside is None:
+    unsure = found.scored - found.conclusive
+    if found.median_error is None or found.inside is None:
+        if unsure:
+            words = "of such predictions, only inconclusive ones were compared with a later run"
+            return f"{words} ({unsure:,})"
         return "no such prediction was compared with a later run yet"
-    return (
-        f"of {plural(found.scored, 'such prediction')} the median error was "
+    words = (
+        f"of {plural(found.conclusive, 'such prediction')} the median error was "
         f"{percent(found.median_error)}, {percent(found.inside, 0)} fell inside"
     )
+    return f"{words}; inconclusive ones are not counted ({unsure:,})" if unsure else words
 
 
 def rank_section(answer: Prediction) -> Section:
@@ -140,11 +151,12 @@ def bar(point: RankPoint) -> str:
 
 
 def whatif_json(
-    answers: Sequence[Prediction], path: Path, entries: Sequence[Entry]
+    answers: Sequence[Prediction], path: Path, entries: Sequence[Entry] | None
 ) -> dict[str, Any]:
     first, found = answers[0], []
     for answer in answers:
-        found.append({**prediction_json(answer), "record": record_words(answer.question, entries)})
+        known = record_words(answer.question, entries) or None
+        found.append({**prediction_json(answer), "record": known})
     return {
         "run": str(path),
         "step_ns": estimate(first.now_ns),
@@ -170,7 +182,7 @@ def prediction_json(answer: Prediction) -> dict[str, Any]:
     return {
         "question": {
             "kind": question.kind,
-            "value": question.value or None,
+            "value": question.value if question.kind in WITH_VALUE else None,
             "cause": question.cause or None,
             "words": question.words,
         },
@@ -199,8 +211,9 @@ def _known(found: Estimate | None) -> dict[str, float | None] | None:
 def record(entries: Sequence[Entry], path: Path) -> Document:
     """Return how all predictions of a file came out."""
     rows = list(map(calibration_row, calibrate(entries)))
-    header = ("kind", "made", "scored", "median error", "inside", "half of the interval")
-    grid = Grid(header, tuple(rows), frozenset({1, 2, 3, 4, 5}))
+    figures = ("median error", "inside", "half of the interval")
+    header = ("kind", "made", "scored", "conclusive", *figures)
+    grid = Grid(header, tuple(rows), frozenset(range(1, len(header))))
     misses, scored = list[Entry](), 0
     for entry in entries:
         scored += entry.measured_ns is not None
@@ -224,7 +237,7 @@ def record(entries: Sequence[Entry], path: Path) -> Document:
 
 
 def calibration_row(each: Calibration) -> tuple[str, ...]:
-    row = [each.kind, f"{each.made:,}", f"{each.scored:,}"]
+    row = [each.kind, f"{each.made:,}", f"{each.scored:,}", f"{each.conclusive:,}"]
     if each.median_error is None or each.inside is None or each.half_width is None:
         return (*row, "-", "-", "-")
     width = percent(each.half_width)
@@ -259,6 +272,7 @@ def record_json(entries: Sequence[Entry], path: Path) -> dict[str, Any]:
                 "kind": each.kind,
                 "made": each.made,
                 "scored": each.scored,
+                "conclusive": each.conclusive,
                 "median_error_share": each.median_error,
                 "inside_share": each.inside,
                 "half_interval_share": each.half_width,

@@ -14,6 +14,7 @@ from profkit.trace.rank import RankTrace
 from profkit.vocab import REPEATS, RUN_FILE, RunState
 
 _RANK_FOLDER = re.compile(r"r(\d{5})")
+_OF_A_LAUNCH = r"-\d{8}-[\w.]+(-\d+)?"
 
 
 def find_ranks(run: Path) -> Iterator[RankTrace]:
@@ -70,6 +71,22 @@ def find_group(path: Path) -> list[Path]:
     return found.popitem()[1] if found else []
 
 
+def find_named(path: Path) -> list[Path]:
+    """Return the newest run of a name, or the runs of its group if that is the newest.
+
+    A run's folder is called by its name, and by when or by which launch it was recorded.
+    """
+    repeats = find_group(path)
+    pattern = re.compile(re.escape(path.name) + _OF_A_LAUNCH)
+    for run in reversed(find_runs(path.parent)):
+        if pattern.fullmatch(run.name):
+            with contextlib.suppress(ProfkitError):  # who opens a damaged run hears of it
+                if repeats and group_of(RunManifest.read(run)) == path.name:
+                    break
+            return [run]
+    return repeats
+
+
 def check_one_session(folder: Path) -> None:
     """Raise a `UsageError` if a folder has repeats of several sessions, or others as well."""
     sessions = {session_of(manifest) for _, manifest in read_manifests(folder)}
@@ -88,10 +105,12 @@ def check_folder(path: Path) -> None:
         entries = [entry.name for entry in path.iterdir()]
     except FileNotFoundError:
         problem = f"no such folder{_newest_run_near(path)}"
-        repeats = find_group(path)
-        if repeats:
-            newest = safe_text(str(repeats[-1]))
-            problem = f"a group of {len(repeats)} runs and no run; name one, such as {newest}"
+        named = find_named(path)
+        if named:
+            newest = safe_text(str(named[-1]))
+            problem = f"no such folder; the newest run of this name is {newest}"
+        if len(named) > 1:
+            problem = f"a group of {len(named)} runs and no run; name one, such as {newest}"
     except NotADirectoryError:
         problem = "a file, and a run is a folder; other tools' traces and logs are not runs"
     except PermissionError:

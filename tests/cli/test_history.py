@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from profkit.analysis.views.history import read_past_run, record_of
 from profkit.cli import main
 from profkit.errors import ExitCode
+from profkit.run import facts, session
+from profkit.run.wiring import complete_manifest
 from profkit.testing import synthetic_trace
-from profkit.trace import RunManifest
+from profkit.trace import RunManifest, Trace
 from tests.house.test_packaging import TOP
 
 Call = Callable[..., "tuple[int, str, str]"]
@@ -32,6 +36,10 @@ def profkit(capsys: pytest.CaptureFixture[str]) -> Call:
     return call
 
 
+def commit_number(number: int) -> str:
+    return f"{number:02x}" * 20
+
+
 def make_run(folder: Path, number: int, factor: float = 1.0, **options: Any) -> Path:
     """A run of a day; its backward pass takes `factor` times the usual time."""
     phase_ns = {"backward": int(USUAL_NS * factor)}
@@ -43,7 +51,7 @@ def make_run(folder: Path, number: int, factor: float = 1.0, **options: Any) -> 
     dataclasses.replace(
         manifest,
         created_ns=manifest.created_ns + number * DAY_NS,
-        environment={**manifest.environment, "commit": f"{number:040x}"},
+        environment={**manifest.environment, "revision": {"commit": commit_number(number)}},
     ).write(run)
     return run
 
@@ -69,7 +77,7 @@ def test_the_run_at_which_it_changed_is_named(profkit: Call, folder: Path) -> No
     assert names == [f"run-{number:02d}" for number in range(14)]
     (change,) = history["changes"]
     assert change["first_run"] == "run-09"
-    assert change["commit"] == f"{9:040x}"[:9]
+    assert change["commit"] == commit_number(9)[:9]
     share = change["change_share"]
     assert share["value"] == pytest.approx(0.112, abs=0.01)
     assert 0.05 < share["low"] < share["value"] < share["high"]
@@ -77,6 +85,40 @@ def test_the_run_at_which_it_changed_is_named(profkit: Call, folder: Path) -> No
     assert found["runs_left_out"][0]["run"] == "run-21"
     another = min(found["histories"], key=lambda each: len(each["runs"]))
     assert "needs 7 more runs" in another["why_not_judged"]
+
+
+def test_the_commit_is_the_one_that_the_recorder_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = commit_number(1)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").write_text(commit)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(facts, "LIMIT_S", 60)
+    manifest = RunManifest.read(make_run(tmp_path, 1))
+    manifest = dataclasses.replace(manifest, environment={}, config={"command": ["train.py"]})
+    recorded = complete_manifest(manifest, created_ns=1, in_job=True)
+    for revision, shown in (({}, commit[:9]), ({"dirty": True}, f"{commit[:9]}+")):
+        known = {**recorded.environment["revision"], **revision}
+        environment = {**recorded.environment, "revision": known}
+        dataclasses.replace(recorded, environment=environment).write(tmp_path / "run-01")
+        assert read_past_run(Trace.open(tmp_path / "run-01")).commit == shown
+    record = record_of(tmp_path / "run-01")
+    assert record["commit"] == f"{commit[:9]}+"
+
+
+def test_a_recorded_run_has_its_commit() -> None:
+    found = read_past_run(Trace.open(TOP / "traces" / "recorded-resnet50-workers-0"))
+    assert re.fullmatch(r"[0-9a-f]{9}\+?", found.commit)
+
+
+def test_another_device_is_another_history(profkit: Call, tmp_path: Path) -> None:
+    """`profkit run` knows the device of each rank, and writes none into the run's settings."""
+    make_run(tmp_path, 0)
+    make_run(tmp_path, 1, device="cuda")
+    histories = json.loads(profkit("history", tmp_path, "--json")[1])["histories"]
+    assert [len(each["runs"]) for each in histories] == [1, 1]
+    assert "synthetic, pytorch, 1 rank, cuda, batch 32" in profkit("history", tmp_path)[1]
 
 
 def test_its_times_are_those_of_explain(profkit: Call, folder: Path) -> None:
@@ -91,7 +133,9 @@ def test_its_times_are_those_of_explain(profkit: Call, folder: Path) -> None:
 
 def test_the_screen_and_the_page_draw_it(profkit: Call, folder: Path, tmp_path: Path) -> None:
     _, printed, _ = profkit("history", folder)
-    assert "Since run-09" in printed
+    assert "Since run-09 (2023-11-23 22:13, commit 090909090 after 080808080) a sample" in (
+        " ".join(printed.split())
+    )
     assert printed.count("●") == 15
     assert max(map(len, printed.splitlines())) <= 100
     page = tmp_path / "history.html"
@@ -260,6 +304,34 @@ def test_the_action_saves_passes_and_fails(gate_script: str, tmp_path: Path) -> 
     assert "regression" in (tmp_path / "summary.md").read_text()
     assert run_action(gate_script, tmp_path, RUN=str(base))[:2] in {(0, "0"), (0, "11")}
     assert run_action(gate_script, tmp_path, RUN=str(tmp_path / "none"))[1] == "3"
+
+
+def record_as(folder: Path, name: str, number: int, factor: float) -> Path:
+    """A run in the folder that `profkit run --name NAME` makes."""
+    made = make_run(folder / "made", number, factor)
+    run = session.make_run(folder / "traces", name, RunManifest.read(made))
+    shutil.copytree(made, run, dirs_exist_ok=True)
+    return run
+
+
+def test_the_documented_workflow_saves_and_judges_the_newest_run_of_its_name(
+    gate_script: str, tmp_path: Path
+) -> None:
+    """Nobody can write the name of a folder into a workflow that ends in the time of the run."""
+    page = (TOP / "docs" / "history.md").read_text()
+    block = page.partition("```yaml\n")[2].partition("```")[0]
+    (name,) = re.findall(r"profkit run --name (\S+) -- ", block)
+    inputs = dict(re.findall(r"^    (\w+): (.*)$", block, flags=re.MULTILINE))
+    assert list(inputs) == ["run", "gate", "save"]
+    words = {"RUN": inputs["run"], "GATES": inputs["gate"]}
+    first = record_as(tmp_path, name, 0, 1.0)
+    record_as(tmp_path, f"{name}-other", 2, 1.0)
+    done = run_action(gate_script, tmp_path, **words, SAVE="true")
+    assert done[:2] == (0, "0"), done
+    kept = json.loads((tmp_path / "kept" / "main.json").read_text())
+    assert kept["saved_from"] == str(first)
+    record_as(tmp_path, name, 1, 1.5)
+    assert run_action(gate_script, tmp_path, **words)[:2] == (10, "10")
 
 
 def test_the_action_restores_baselines_of_its_own_name_only() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -183,6 +184,36 @@ def test_sessions_of_one_name_are_never_one_side(tmp_path: Path, capsys: Capture
     said = capsys.readouterr().err
     assert "holds runs of several sessions, between which the job may have changed" in said
     assert f"name one group ({tmp_path / 'job'})" in said
+
+
+def _named(folder: Path, name: str, forward_ms: int, session: str = "", group: str = "job") -> str:
+    run = _repeat(folder, name, forward_ms, session, group if session else "")
+    made_s = len(find_runs(folder))
+    os.utime(run / "run.json", (made_s, made_s))
+    return str(folder / "job")
+
+
+def _target(base: Path, target: str, capsys: Capture) -> str:
+    assert main(["explain", str(base), target, "--json"]) == ExitCode.DONE
+    return str(json.loads(capsys.readouterr().out)["target"])
+
+
+def test_the_name_of_a_job_is_its_newest_run_or_group(tmp_path: Path, capsys: Capture) -> None:
+    base = _repeat(tmp_path / "base", "base", 12, "", group="")
+    job = _named(tmp_path, "job-20260101-000000", 12)
+    _named(tmp_path, "job-2-20260101-000009", 12)
+    _named(tmp_path, "job-base-20260101-000009", 12)
+    _named(tmp_path, "jobs-20260101-000009", 12)
+    assert _target(base, job, capsys) == "job-20260101-000000"
+    _named(tmp_path, "job-20260101-000000-2", 12)
+    assert _target(base, job, capsys) == "job-20260101-000000-2"
+    _named(tmp_path, "job-20260101-000001", 12, "first")
+    _named(tmp_path, "job-20260101-000002", 12, "first")
+    assert _target(base, job, capsys).endswith("job-20260101-000001 and 1 repeat")
+    _named(tmp_path, "job-20260101-000003", 12)
+    assert _target(base, job, capsys) == "job-20260101-000003", "the group is of an older job"
+    assert main(["report", job]) == ExitCode.UNREADABLE
+    assert "the newest run of this name is" in capsys.readouterr().err
 
 
 def test_a_single_run_of_the_same_job_is_no_repeat_of_a_session(tmp_path: Path) -> None:

@@ -113,6 +113,20 @@ def test_the_record_is_kept_and_shown(profkit: Command, late: Path) -> None:
     assert "without late_rank was predicted from late" in report.stderr
 
 
+def test_the_record_of_the_folder_that_is_open(profkit: Command, late: Path) -> None:
+    """The folder `.` is not the default, which is the folder of runs below it."""
+    profkit("whatif", late, "--overlap")
+    here = profkit("whatif", "--record", ".", cwd=late.parent)
+    assert (here.returncode, here.stderr) == (0, "")
+    assert "1 prediction" in here.stdout
+    default = profkit("whatif", "--record", "--output", late.parent.name, cwd=late.parent.parent)
+    assert default.returncode == 0
+    assert "1 prediction" in default.stdout
+    nothing = profkit("whatif", "--record", cwd=late.parent)
+    assert nothing.returncode == 3
+    assert "traces/predictions.jsonl: no predictions" in nothing.stderr
+
+
 def test_the_record_of_another_file(profkit: Command, late: Path, tmp_path: Path) -> None:
     file = tmp_path / "kept.jsonl"
     profkit("whatif", late, "--overlap", "--predictions", file)

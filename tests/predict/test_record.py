@@ -165,10 +165,11 @@ def test_the_calibration_counts_what_was_scored_and_conclusive() -> None:
     entries = [entry("a", 100.0), entry("a", 80.0), entry("a", None), entry("b", 105.0)]
     entries.append(entry("b", 10.0, conclusive=False))
     first, second, both = calibrate(entries)
-    assert (first.kind, first.made, first.scored) == ("a", 3, 2)
+    assert (first.kind, first.made, first.scored, first.conclusive) == ("a", 3, 2, 2)
     assert first.median_error == pytest.approx(0.125)
     assert first.inside == 0.5
-    assert (second.scored, second.inside, both.scored) == (1, 1.0, 3)
+    assert (second.scored, second.conclusive, second.inside) == (2, 1, 1.0)
+    assert (both.scored, both.conclusive) == (4, 3)
     assert both.half_width == pytest.approx(0.1)
     assert calibrate([])[-1].median_error is None
 

@@ -13,9 +13,9 @@ from profkit.cli import main
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WITHOUT, WORKERS, Question
 from profkit.explain.predict.record import keep, read_record
-from profkit.explain.predict.scoring import score_record
+from profkit.explain.predict.scoring import is_change_made, score_record
 from profkit.testing.synthetic import synthetic_trace
-from profkit.trace import Trace
+from profkit.trace import RunManifest, Trace
 from profkit.vocab import RECORD
 from tests.predict.test_answers import LATE, job_of
 from tests.predict.test_record import predicted, touch
@@ -142,6 +142,35 @@ def test_a_run_scores_a_question_about_one_setting_if_it_made_that_change(
     assert (entry.measured_ns is not None) is is_scored
 
 
+PYTHON = ["python", "train.py"]
+TORCHRUN = ["torchrun", "--nproc-per-node"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "commands", "changed", "is_scored"),
+    [
+        (WORKERS, ([*PYTHON, "--workers", "2"], [*PYTHON, "--workers", "8"]), {"workers": 8}, True),
+        (WORKERS, (PYTHON, ["python", "/other/train.py", "-j8"]), {"workers": 8}, True),
+        (WORKERS, (PYTHON, ["python", "tune.py", "--workers", "8"]), {"workers": 8}, False),
+        (WORKERS, (PYTHON, [*PYTHON, "-j8", "--size=9"]), {"workers": 8, "size": 9}, False),
+        (WORKERS, (PYTHON, [*PYTHON, "--size=9"]), {}, False),
+        (WORKERS, (["./train", "-j2"], ["./train", "-j8"]), {"workers": 8}, True),
+        (AMP, (PYTHON, [*PYTHON, "--amp"]), {"precision": "amp"}, True),
+        (RANKS, ([*TORCHRUN, "4", "a.py"], [*TORCHRUN, "8", "a.py"]), {"world_size": 8}, True),
+        (RANKS, (PYTHON, [*TORCHRUN, "8", "train.py"]), {"world_size": 8}, True),
+    ],
+)
+def test_the_change_is_among_the_words_of_the_command(
+    kind: str, commands: tuple[list[str], list[str]], changed: dict[str, object], is_scored: bool
+) -> None:
+    """A flag is the usual way to make a change; what it changes is recorded as well."""
+    first, later = (RunManifest("job", config={"command": words}) for words in commands)
+    world_size = changed.pop("world_size", 1)
+    assert isinstance(world_size, int)
+    later = dataclasses.replace(later, world_size=world_size, config={**later.config, **changed})
+    assert is_change_made({"kind": kind, "value": 8.0}, first, later) is is_scored
+
+
 def test_more_ranks_that_share_the_same_batch_score_nothing(tmp_path: Path) -> None:
     """The answer is about ranks that have as many samples each as before."""
     config = {"batch_size": None}
@@ -154,3 +183,35 @@ def test_more_ranks_that_share_the_same_batch_score_nothing(tmp_path: Path) -> N
     own = synthetic_trace(tmp_path / "own", ranks=4, config={**config, "global_batch_size": 128})
     touch(own, 2 * LATER_S)
     assert score_record(tmp_path / RECORD, tmp_path)[0].scored_run == "own"
+
+
+def predicted_workers(folder: Path, record: Path) -> None:
+    run = synthetic_trace(folder / "run", config={"workers": 2})
+    step = Estimate(1.0, 0.5, 2.0)
+    answer = dataclasses.replace(job_of(run).answer(Question(WORKERS, 8.0)), step_ns=step)
+    keep(answer, Trace.open(run), record)
+    for name, later_s in (("b", LATER_S), ("c", 2 * LATER_S)):
+        touch(synthetic_trace(folder / name, config={"workers": 8}), later_s)
+
+
+@pytest.mark.parametrize("configured", [None, "kept.jsonl"])
+def test_the_first_later_run_scores_whichever_is_reported_first(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    configured: str | None,
+) -> None:
+    """Nobody can choose the run that a prediction is compared with."""
+    folder = tmp_path / "runs"
+    record = tmp_path / configured if configured else folder / RECORD
+    if configured:
+        monkeypatch.setenv("PROFKIT_PREDICTIONS", str(record))
+    folder.mkdir()
+    predicted_workers(folder, record)
+    assert main(["report", str(folder / "run")]) == 0
+    assert read_record(record)[0].measured_ns is None, "it is not about the change"
+    assert main(["report", str(folder / "c")]) == 0
+    assert read_record(record)[0].scored_run == "b"
+    assert "was predicted" not in capsys.readouterr().err
+    assert main(["report", str(folder / "b")]) == 0
+    assert "8 loader workers per rank was predicted from run: " in capsys.readouterr().err

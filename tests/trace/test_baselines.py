@@ -185,6 +185,71 @@ def test_one_run_is_not_compared(
     assert narration.count("\n") == 1
 
 
+def _in_folder(run: Path, folder: Path) -> Path:
+    shutil.copytree(run, folder / "only")
+    return folder
+
+
+def _as_group(run: Path, folder: Path) -> Path:
+    copy = Path(shutil.copytree(run, folder / "smoke-20260101-000000"))
+    content = json.loads((copy / "run.json").read_text())
+    content["config"]["repeats"] = {"group": "smoke", "number": 1, "of": 1, "session": "s"}
+    (copy / "run.json").write_text(json.dumps(content))
+    return folder / "smoke"
+
+
+@pytest.mark.parametrize("name", [lambda run, folder: run, _in_folder, _as_group])
+def test_each_name_of_one_run_makes_a_baseline(
+    explain: Call, runs: dict[str, Path], tmp_path: Path, name: Callable[[Path, Path], Path]
+) -> None:
+    """What is compared is saved, whatever the words that name it."""
+    run = name(runs["again"], tmp_path / "traces")
+    explain("--save-baseline", "main", runs["good"])
+    for words in (("--baseline", "main", "--gate", "3%"), ()):
+        code, _, narration = explain(*words, "--save-baseline", "main", run)
+        assert code == ExitCode.DONE, narration
+        kept = json.loads((tmp_path / "kept" / "main.json").read_text())
+        assert len(kept["past"]) == 2
+        assert Path(kept["saved_from"]).name in {"again", "only", "smoke-20260101-000000"}
+        assert f"is now {kept['saved_from']}, " in narration, "it names the run, not the folder"
+        assert Trace.open(tmp_path / "kept" / kept["run"]).steps.num_rows == 120
+
+
+@pytest.mark.parametrize("words", [[], ["--baseline", "main"]])
+@pytest.mark.parametrize("steps", [0, 12])
+def test_a_run_without_a_figure_makes_no_baseline(
+    explain: Call, runs: dict[str, Path], tmp_path: Path, words: list[str], steps: int
+) -> None:
+    """Nothing could be compared with it: each later gate would be inconclusive."""
+    if words:
+        explain("--save-baseline", "main", runs["good"])
+    run = synthetic_trace(tmp_path / "run", steps=12, config={"device": "cpu", "warmup": 12})
+    if not steps:
+        shutil.rmtree(run / "r00000")
+    code, _, narration = explain(*words, "--save-baseline", "main", run)
+    assert (code, narration.count("\n")) == (ExitCode.UNREADABLE, 1)
+    assert narration.startswith(f"profkit: {run}: ")
+    if words:
+        kept = json.loads((tmp_path / "kept" / "main.json").read_text())
+        assert Path(kept["saved_from"]).name == "good"
+    else:
+        assert not (tmp_path / "kept").exists()
+
+
+def test_a_folder_of_one_run_is_compared_with_published_figures(
+    explain: Call, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = _in_folder(runs["good"], tmp_path / "traces")
+    figures = tmp_path / "figures.csv"
+    figures.write_text("no figures\n")
+    errors = [explain(run, "--published", figures)[2] for run in (runs["good"], folder)]
+    assert errors[0] == errors[1]
+    several = f"{runs['good']},{runs['again']}"
+    code, _, narration = explain(several, "--published", figures)
+    assert code == ExitCode.USAGE
+    assert "--published takes one run" in narration
+
+
 def test_repeats_make_no_baseline(explain: Call, runs: dict[str, Path]) -> None:
     code, _, narration = explain("--save-baseline", "main", f"{runs['good']},{runs['again']}")
     assert code == ExitCode.USAGE

@@ -144,6 +144,21 @@ def test_of_two_runs(
     ), said
 
 
+@pytest.mark.parametrize("make", BESIDE.values(), ids=BESIDE)
+def test_of_a_run_and_a_baseline(
+    ask: Ask, whole: Path, tmp_path: Path, make: Callable[[Path, Path], Path]
+) -> None:
+    """A baseline has a history, in which a run without a figure has no place."""
+    _give_cpu(whole)
+    kept = "--baselines", tmp_path / "kept"
+    assert ask("explain", *kept, "--save-baseline", "main", whole)[0] == ExitCode.DONE
+    run = make(whole, tmp_path)
+    code, said = ask("explain", *kept, "--baseline", "main", run, "--gate", "3%")
+    assert code == ExitCode.UNREADABLE or (
+        code == ExitCode.NOT_JUDGED and said["verdict"] == CANNOT and said["why_not_judged"]
+    ), said
+
+
 def _give_cpu(run: Path) -> None:
     content = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**content, "environment": {"cpu": "this one"}}))

@@ -49,7 +49,7 @@ class WhatIfScreen(RunScreen[Board]):
     build = staticmethod(lambda source: open_board(read_job(source.trace)))
 
     to_json = staticmethod(
-        lambda board: whatif_json(board.answers, board.job.evidence.trace.path, ())
+        lambda board: whatif_json(board.answers, board.job.evidence.trace.path, None)
     )
 
     def content(self) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from profkit.analysis.costs import run_costs
+from profkit.analysis.device_times import device_kinds
 from profkit.analysis.run_series import Course, find_course
-from profkit.errors import ProfkitError
+from profkit.errors import ProfkitError, UnreadableError
 from profkit.text import plural, safe_text
 from profkit.trace import Trace
 from profkit.trace.manifest import RunManifest, fits_a_column
@@ -59,11 +59,13 @@ class Histories:
     """The name of each run that has no figure, and why."""
 
 
-def setting_of(manifest: RunManifest) -> Setting:
+def setting_of(trace: Trace) -> Setting:
     """Return what must be equal: another setting has another speed, and that is no change."""
+    manifest = trace.manifest
     config, environment = manifest.config, manifest.environment
-    names = ("precision", "device", "batch_size", "samples_per_step")
-    values = [config.get(name) for name in names]
+    # The settings of a job that 'profkit run' started name no device, but its ranks do.
+    values = [config.get("precision"), config.get("device") or device_kinds(trace)]
+    values += [config.get(name) for name in ("batch_size", "samples_per_step")]
     values += [environment.get(name) for name in ("cpu", "gpu_models")]
     words = [manifest.workload, manifest.framework, plural(manifest.world_size, "rank")]
     return (*words, *("" if value is None else str(value) for value in values))
@@ -88,12 +90,17 @@ def read_past_run(trace: Trace) -> PastRun:
     ns = float(costs.wall_ns.sum()) / samples if samples else math.nan
     if not ns > 0:
         raise ProfkitError("its used steps took no time, or there are none")
-    commit = str(manifest.environment.get("commit") or "")[:COMMIT_LETTERS]
-    if commit and manifest.environment.get("dirty"):
-        commit += "+"
-    return PastRun(
-        trace.name, manifest.created_ns, ns, setting_of(manifest), safe_text(commit), per_sample
-    )
+    setting, commit = setting_of(trace), commit_of(manifest)
+    return PastRun(trace.name, manifest.created_ns, ns, setting, commit, per_sample)
+
+
+def commit_of(manifest: RunManifest) -> str:
+    """Return the beginning of a run's commit, with a `+` if tracked files were changed."""
+    revision = manifest.environment.get("revision")
+    if not isinstance(revision, dict) or not revision.get("commit"):
+        return ""
+    changed = "+" if revision.get("dirty") else ""
+    return safe_text(str(revision["commit"])[:COMMIT_LETTERS]) + changed
 
 
 def build_history(runs: Iterable[PastRun]) -> History:
@@ -124,7 +131,7 @@ def read_complete(path: Path, full: Collection[Setting]) -> PastRun | None:
     trace = Trace.open(path)
     if trace.manifest.state is not RunState.COMPLETE:
         raise ProfkitError(f"it is {trace.manifest.state.value}")
-    if setting_of(trace.manifest) in full:
+    if setting_of(trace) in full:
         return None
     run = read_past_run(trace)
     if trace.changed:
@@ -160,11 +167,17 @@ def as_record(run: PastRun) -> dict[str, Any]:
     }
 
 
-def record_of(path: Path) -> dict[str, Any] | None:
-    """Return the record of a run; `None` if it has no figure, for it adds nothing then."""
-    with contextlib.suppress(ProfkitError):
-        return as_record(read_past_run(Trace.open(path)))
-    return None
+def record_of(path: Path) -> dict[str, Any]:
+    """Return the record of a run; raise an `UnreadableError` if it has no figure."""
+    trace = Trace.open(path)
+    try:
+        return as_record(read_past_run(trace))
+    except UnreadableError:
+        raise
+    except ProfkitError as error:
+        raise UnreadableError(
+            f"{safe_text(str(path))}: {error}, so it makes no baseline; record more steps"
+        ) from None
 
 
 def from_records(records: Sequence[Any]) -> list[PastRun]:

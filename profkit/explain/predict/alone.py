@@ -1,11 +1,13 @@
 """Causes that one run shows by itself, and its model without them.
 
-Each function returns the removal of one kind of cause, or raises `NotShownError` with the reason.
+Each function returns the removal of one kind of cause, or raises `NotShownError` with the reason:
+`AbsentError` if the run measured that the cause is absent.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -28,7 +30,7 @@ from profkit.analysis.whatif.changes import (
 from profkit.analysis.whatif.step_model import StepModel
 from profkit.explain.predict.job import Job
 from profkit.explain.predict.late import without_late_ranks
-from profkit.explain.predict.shown import MIN_SHOWN_SHARE, NotShownError, Removal
+from profkit.explain.predict.shown import MIN_SHOWN_SHARE, AbsentError, NotShownError, Removal
 from profkit.explain.rules._late_in_forward import times_broadcasts
 from profkit.explain.rules.checkpoint_in_training import CHECKPOINT
 from profkit.explain.rules.garbage_pauses import garbage_ns
@@ -38,15 +40,28 @@ from profkit.vocab import Phase
 
 DATA, OTHER = Phase.DATA.value, Phase.OTHER.value
 
+SHORT_WAITS = 0.1
+"""The quantile of the waits that no stall reaches, unless nearly all steps stall."""
+
 
 def require(share: float, words: str) -> None:
-    """Raise `NotShownError` if a share of the step is no more than noise."""
+    """Raise `AbsentError` if a share of the step is no more than noise."""
+    if math.isnan(share):
+        raise NotShownError("no step has a length")
     if not share >= MIN_SHOWN_SHARE:
-        raise NotShownError(f"{words} {percent(max(0.0, share))} of the step")
+        raise AbsentError(f"{words} {percent(max(0.0, share))} of the step")
+
+
+def _timed_waits(model: StepModel) -> Floats:
+    """Return the waits for batches; a loader that is not the framework's own is in `unknown`."""
+    waits = model.part(DATA)
+    if not waits.any():
+        raise NotShownError("no wait for a batch was recorded")
+    return waits
 
 
 def without_waits(job: Job, model: StepModel) -> Removal:
-    waits = model.part(DATA)
+    waits = _timed_waits(model)
     require(waits.mean() / model.wall.mean(), "the waits for batches are")
     ready = np.zeros_like(waits)
     for place, line in enumerate(model.lines):
@@ -66,12 +81,17 @@ def without_waits(job: Job, model: StepModel) -> Removal:
 
 
 def without_stalls(job: Job, model: StepModel) -> Removal:
-    waits = model.part(DATA)
+    waits = _timed_waits(model)
     usual = np.median(waits, axis=1, keepdims=True)
     stalled = waits > STALL_RATIO * usual
-    if not stalled.any() or stalled.mean() > MAX_STALLED_SHARE:
+    share = (waits - usual)[stalled].sum() / model.wall.sum()
+    # If most steps stall, so does the median one.
+    least = np.quantile(waits, SHORT_WAITS, axis=1, keepdims=True)
+    many = (waits - least)[waits > STALL_RATIO * least].sum() / model.wall.sum()
+    is_few = share >= MIN_SHOWN_SHARE and stalled.mean() <= MAX_STALLED_SHARE
+    if many >= MIN_SHOWN_SHARE and not is_few:
         raise NotShownError("no few steps wait far longer for their batch than the others")
-    require((waits - usual)[stalled].sum() / model.wall.sum(), "waits beyond the usual one are")
+    require(share, "waits beyond the usual one are")
     return Removal(
         (model.with_part(DATA, np.where(stalled, usual, waits)),),
         (f"{plural(int(stalled.any(axis=0).sum()), 'step')} wait as long as the median step",),
@@ -92,13 +112,14 @@ def without_activity(job: Job, model: StepModel, name: str | None) -> Removal:
         mine = (rank == line.rank) & (place >= 0)
         less[at] = np.bincount(place[mine], weights=length[mine], minlength=now.shape[1])
     words = "checkpoints take" if name else "evaluation, checkpoints and logging take"
+    share = less.mean() / model.wall.mean()
     for each in job.evidence.costs.apart:
-        if each.reason == EVALUATION and each.excess_ns > 0 and not less.any():
+        if each.reason == EVALUATION and each.excess_ns > 0 and not share >= MIN_SHOWN_SHARE:
             raise NotShownError(
                 f"{plural(each.steps, 'step')} with evaluations or checkpoints are excluded from "
                 f"the figures; over all steps they add {duration(each.excess_ns)} per step"
             )
-    require(less.mean() / model.wall.mean(), words)
+    require(share, words)
     changed = model.with_part(OTHER, np.maximum(now - less, 0.0))
     by_rank, why = less.mean(axis=1), ""
     uneven = (by_rank.max() - by_rank.min()) / model.wall.mean()
@@ -132,10 +153,12 @@ def without_garbage(job: Job, model: StepModel) -> Removal:
 
 def without_drift(job: Job, model: StepModel) -> Removal:
     trend = find_trend(job.evidence.costs)
-    if trend is None or not trend.rises:
-        raise NotShownError("the steps do not become longer throughout the run")
+    if trend is None:
+        raise NotShownError(f"{plural(job.evidence.costs.steps, 'step')} are too few for a trend")
     added = trend.added_ns
     require(added.value / model.wall.mean(), "the trend adds")
+    if not trend.rises:
+        raise NotShownError("the steps do not surely become longer throughout the run")
     return Removal(
         _at_ends(remove_trend, model, added),
         (f"all steps are as long as the first ones, {duration(trend.first_ns)}",),
@@ -183,7 +206,7 @@ def without_repeated_exchange(job: Job, model: StepModel) -> Removal:
     distinct = rows.group_by(["rank", "step", "bucket"]).aggregate([])
     times = round(rows.num_rows / distinct.num_rows)
     if times < 2:
-        raise NotShownError("each gradient bucket is sent once per step")
+        raise AbsentError("each gradient bucket is sent once per step")
     places = np.flatnonzero(model.gradients)
     transfer = model.transfer.copy()
     transfer[places[: len(places) - len(places) // times]] = 0.0
@@ -239,3 +262,16 @@ def shown_alone(job: Job, kinds: Sequence[str] = tuple(ALONE)) -> dict[str, Remo
             except NotShownError:
                 continue
     return found
+
+
+def is_absent(job: Job, kind: str) -> bool:
+    """Return true if a run measured that it does not have a cause."""
+    if kind not in ALONE or job.model is None:
+        return False
+    try:
+        ALONE[kind](job, job.model)
+    except AbsentError:
+        return True
+    except NotShownError:
+        pass
+    return False

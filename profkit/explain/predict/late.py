@@ -11,7 +11,7 @@ from profkit.analysis.whatif.changes import shift_parts
 from profkit.analysis.whatif.step_model import StepModel
 from profkit.explain.evidence import Evidence
 from profkit.explain.predict.job import Job
-from profkit.explain.predict.shown import NotShownError, Removal
+from profkit.explain.predict.shown import AbsentError, NotShownError, Removal
 from profkit.explain.rules._late_in_forward import confirm_lateness, find_trade
 from profkit.explain.rules._late_phases import MIN_PHASE_SHARE
 from profkit.explain.rules.late_rank import MIN_LATE_SHARE
@@ -27,15 +27,15 @@ LEAVES_OUT = (
 def without_late_ranks(job: Job, model: StepModel) -> Removal:
     """Take from each late rank what it surely works longer than the median of the others."""
     evidence, least_ns = job.evidence, MIN_LATE_SHARE * float(model.wall.mean())
-    if len(evidence.work.ranks) < 2:
-        raise NotShownError("one rank was recorded")
+    late = evidence.work.latest()
+    if late is None:
+        raise NotShownError("one rank was recorded, or the ranks have no steps in common")
     if set(MESSAGES) & set(pc.unique(evidence.trace.collectives["op"]).to_pylist()):
         raise NotShownError("stages of a pipeline have work of their own: ask for uneven_stages")
     if not evidence.costs.exchange_timed:
         raise NotShownError("the device's wait for the exchange was not timed")
-    late = evidence.work.latest()
-    if late is None or max(late.whole_ns, late.excess.value) < least_ns:
-        raise NotShownError(f"no rank works longer than the others by {percent(MIN_LATE_SHARE, 0)}")
+    if max(late.whole_ns, late.excess.value) < least_ns:
+        raise AbsentError(f"no rank works longer than the others by {percent(MIN_LATE_SHARE, 0)}")
     trade = find_trade(evidence, late)
     if trade is not None:
         return without_traded(job, model, late, trade)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from profkit.analysis.config_join import HARMLESS, NOT_SAID, Difference, join_config
+from profkit.analysis.device_times import device_kinds
 from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.analysis.whatif.gradients import is_model_dimension
 from profkit.explain.predict.prediction import AMP, BATCH, DALI, RANKS, WORKERS
@@ -25,6 +26,8 @@ CHANGES: Mapping[str, frozenset[str]] = {
 WORK = ("workload", "world_size", "model", "parameters_", "batch_", "global_batch", "precision")
 """Beginnings of the settings that say what a job computes."""
 
+COMMAND = "command"
+
 MOST_NAMED, LONGEST_VALUE = 3, 40
 """A reason names so many settings, each with values of at most so many characters."""
 
@@ -42,8 +45,11 @@ _WITHOUT_IT: Mapping[str, re.Pattern[str]] = {
 
 
 def other_differences(kind: str, first: RunManifest, later: RunManifest) -> tuple[Difference, ...]:
-    """Return what may affect the speed and is not what a kind of question is about."""
-    allowed, found = CHANGES.get(kind, frozenset()), []
+    """Return what may affect the speed and is not what a kind of question is about.
+
+    A command has the setting that was changed among its words, so it may differ.
+    """
+    allowed, found = CHANGES.get(kind, frozenset()) | {COMMAND}, []
     for each in join_config(first, later):
         if each.rows in HARMLESS or each.name.startswith("revision.") or each.name in allowed:
             continue
@@ -78,27 +84,16 @@ def uses_dali(manifest: RunManifest) -> bool:
 
 
 def why_other_job(kind: str, first: Trace, later: Trace) -> str:
-    """Return why a line through two runs is about no job; empty if they are of one job.
-
-    A command has the setting that was changed among its words, so it may differ.
-    """
+    """Return why a line through two runs is about no job; empty if they are of one job."""
     named = list[str]()
-    devices = _device_kinds(first), _device_kinds(later)
+    devices = device_kinds(first), device_kinds(later)
     if devices[0] != devices[1]:
         named.append(f"device ({devices[0]} and {devices[1]})")
     for each in other_differences(kind, first.manifest, later.manifest):
-        if each.name != "command":
-            values = shorten(each.base, LONGEST_VALUE), shorten(each.target, LONGEST_VALUE)
-            named.append(f"{shorten(each.name, LONGEST_VALUE)} ({values[0]} and {values[1]})")
+        values = shorten(each.base, LONGEST_VALUE), shorten(each.target, LONGEST_VALUE)
+        named.append(f"{shorten(each.name, LONGEST_VALUE)} ({values[0]} and {values[1]})")
     if not named:
         return ""
     more = ", ..." if len(named) > MOST_NAMED else ""
     shown = ", ".join(named[:MOST_NAMED])
     return f"the two runs differ in {plural(len(named), 'other setting')}: {shown}{more}"
-
-
-def _device_kinds(trace: Trace) -> str:
-    kinds = set()
-    for rank in trace.ranks:
-        kinds.add(rank.manifest.device.partition(":")[0])
-    return ", ".join(sorted(kinds))

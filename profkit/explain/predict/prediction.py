@@ -14,6 +14,9 @@ BATCH, RANKS, NO_BUBBLE, OVERLAP = "batch_size", "ranks", "no_bubble", "overlap"
 FASTER = "faster"
 KINDS = (WITHOUT, FASTER, LINK, WORKERS, DALI, AMP, BATCH, RANKS, NO_BUBBLE, OVERLAP)
 
+WITH_VALUE = frozenset({FASTER, LINK, WORKERS, BATCH, RANKS})
+"""The questions about a number."""
+
 WITH_BASE = frozenset({WITHOUT, BATCH, RANKS})
 """The questions that a second run helps to answer."""
 

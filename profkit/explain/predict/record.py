@@ -71,6 +71,8 @@ class Calibration:
     kind: str
     made: int
     scored: int
+    conclusive: int
+    """Those that were scored and had called themselves conclusive. The figures are about these."""
     median_error: float | None
     """Of the sizes of the errors, as shares of the measured steps."""
     inside: float | None
@@ -198,17 +200,19 @@ def calibrate(entries: Sequence[Entry]) -> tuple[Calibration, ...]:
 
 
 def _calibrate(kind: str, entries: Sequence[Entry]) -> Calibration:
-    errors, inside, widths = [], [], []
+    errors, inside, widths, scored = [], [], [], 0
     for entry in entries:
+        scored += entry.measured_ns is not None
         if entry.error is not None and entry.conclusive:
             errors.append(abs(entry.error))
             inside.append(bool(entry.inside))
             widths.append((entry.high_ns - entry.low_ns) / 2 / entry.step_ns)
     if not errors:
-        return Calibration(kind, len(entries), 0, None, None, None)
+        return Calibration(kind, len(entries), scored, 0, None, None, None)
     return Calibration(
         kind,
         len(entries),
+        scored,
         len(errors),
         float(np.median(errors)),
         float(np.mean(inside)),

@@ -11,7 +11,15 @@ MIN_SHOWN_SHARE = 0.02
 
 
 class NotShownError(Exception):
-    """The run does not show a cause by itself. The message says why."""
+    """The run does not show a cause by itself, so it cannot be removed. The message says why."""
+
+
+class AbsentError(NotShownError):
+    """The run measured that a cause is absent.
+
+    Only such a run scores a prediction of the step without the cause. Of others nobody knows: the
+    cause was not recorded, or it is not sure.
+    """
 
 
 @dataclass(frozen=True, eq=False)
