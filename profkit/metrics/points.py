@@ -106,15 +106,24 @@ def of_live(view: LiveView, world_size: int, now_s: float) -> Snapshot:
 
 
 def of_overview(view: Overview, last_step_s: float | None) -> Snapshot:
-    """Return the metrics of a whole run, with the figures that `report` shows."""
+    """Return the metrics of a whole run, with the figures that `report` shows.
+
+    Figures that `report` shows without a verdict are missing: a metric cannot carry the reason.
+    """
+    nothing = Estimate(math.nan)
+    step_ns, throughput = view.step_ns, view.throughput
+    if not view.times_hold:
+        step_ns = nothing
+    if not view.is_whole:
+        throughput = nothing
     found = _Points(view.name, view.workload)
     found.add("profkit_run_info", 1, framework=view.framework, state=view.state.value)
     found.add("profkit_ranks", view.world_size)
     found.add("profkit_ranks_seen", view.ranks_seen)
     found.add("profkit_steps", view.steps_seen)
     found.add("profkit_steps_used", view.steps_used)
-    found.add_speed(view.step_ns, view.throughput)
-    for part in view.phases:
+    found.add_speed(step_ns, throughput)
+    for part in view.phases if view.times_hold else ():
         found.add("profkit_phase_seconds", part.step_ns.value * NS_IN_S, phase=part.name)
         found.add("profkit_phase_ratio", part.share.value, phase=part.name)
     found.add("profkit_loss", view.last_loss)
@@ -122,7 +131,8 @@ def of_overview(view: Overview, last_step_s: float | None) -> Snapshot:
     for reason, count in view.left_out.items():
         found.add("profkit_excluded_steps", count, reason=reason)
     total_ns = view.own_cost.total_ns
-    found.add("profkit_own_cost_seconds", None if total_ns is None else total_ns * NS_IN_S)
+    if total_ns is not None and view.times_hold:
+        found.add("profkit_own_cost_seconds", total_ns * NS_IN_S)
     steps = view.selection.steps
     return Snapshot(tuple(found.points), int(steps[-1]) if len(steps) else None)
 
