@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from profkit import cli
+from profkit.commands import sql
 from profkit.query.tables import NAMES, RunTables
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -179,6 +181,44 @@ def test_what_does_not_fit_into_the_memory_is_an_error_and_no_file(
     query = "SELECT list(range) FROM range(50000000)"
     assert "emory" in refused(profkit, run, query)
     assert os.listdir(tmp_path) == []
+
+
+def test_no_more_rows_are_read_than_are_shown(run: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra 'sql' is not installed")
+    from profkit.query.engine import answer
+
+    tables = {"main": RunTables(Trace.open(run))}
+    tracemalloc.start()
+    found = answer(tables, "SELECT * FROM range(50000000)", 10_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (len(found.rows), found.has_more) == (10_000, True)
+    assert peak < 100 << 20
+    assert not answer(tables, "SELECT * FROM range(10000)", 10_000).has_more
+
+
+def test_a_screen_says_that_there_are_more_rows(profkit: Call, run: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra 'sql' is not installed")
+    _, printed, said = profkit("sql", run, "SELECT * FROM range(10001)")
+    assert len(printed.splitlines()) == 1 + 10_000
+    assert said == (
+        "profkit: the first 10,000 rows are shown; --json prints up to 1,000,000, and OFFSET "
+        "10000 in the query shows the next ones\n"
+    )
+
+
+def test_json_has_all_rows_or_none(
+    profkit: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "MOST_JSON_ROWS", 20)
+    pytest.importorskip("duckdb", reason="the extra 'sql' is not installed")
+    code, printed, said = profkit("sql", run, "SELECT * FROM range(21)", "--json")
+    assert (code, printed) == (2, "")
+    assert said == (
+        "profkit: the query: more than 20 rows; give it a LIMIT, or write whole tables: "
+        "profkit export RUN --format parquet\n"
+    )
+    assert profkit("sql", run, "SELECT * FROM range(20)", "--json")[0] == 0
 
 
 def test_hostile_names_are_safe_to_print_and_whole_in_json(profkit: Call, tmp_path: Path) -> None:
