@@ -67,7 +67,7 @@ def answer(sides: Mapping[str, RunTables], query: str, most: int) -> Answer:
         connection.execute("SET lock_configuration = true")
         found = connection.execute(query)
         columns = found.description or []
-        rows = found.fetchmany(most + 1)
+        rows = fetch_rows(found, most + 1)
     except duckdb.Error as error:
         raise UsageError(f"the query: {explain_error(error, sides)}") from None
     finally:
@@ -77,6 +77,23 @@ def answer(sides: Mapping[str, RunTables], query: str, most: int) -> Answer:
         names.append(name)
         types.append(str(kind))
     return Answer(tuple(names), tuple(types), tuple(rows[:most]), len(rows) > most)
+
+
+def fetch_rows(found: duckdb.DuckDBPyConnection, most: int) -> list[Any]:
+    """Return the first rows as Python objects; some values of DuckDB have none."""
+    import duckdb
+
+    try:
+        return list(found.fetchmany(most))
+    except (OverflowError, ValueError):
+        raise UsageError("the query: a value is too large to show; CAST it to text") from None
+    except duckdb.InvalidInputException as error:
+        if "'pytz'" not in str(error):
+            raise
+        raise ProfkitError(
+            "the query: a time with a time zone needs pytz, which is not installed: pip install "
+            "'profkit[sql]', or CAST it to text"
+        ) from None
 
 
 def import_duckdb() -> Any:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +167,35 @@ def test_the_environment_is_not_told(profkit: Call, run: Path, query: str) -> No
 )
 def test_a_mistake_is_one_clear_line(profkit: Call, run: Path, query: str, said: str) -> None:
     assert said in refused(profkit, run, query)
+
+
+def test_times_with_a_zone_are_shown(ask: Callable[[str], Any]) -> None:
+    pytest.importorskip("pytz", reason="the extra 'sql' is older")
+    (row,) = ask("SELECT to_timestamp(created_ns / 1e9), [to_timestamp(0)] FROM run")["rows"]
+    created, (zero,) = row
+    now = datetime.now(timezone.utc)
+    assert datetime.fromisoformat(created) <= now
+    assert datetime.fromisoformat(zero).timestamp() == 0
+
+
+def test_times_with_a_zone_need_a_package_of_the_extra(run: Path) -> None:
+    """A process of its own: DuckDB keeps a package that it has found."""
+    pytest.importorskip("duckdb", reason="the extra 'sql' is not installed")
+    code = "import sys; sys.modules['pytz'] = None; from profkit import cli; sys.exit(cli.main())"
+    command = [sys.executable, "-c", code, "sql", str(run), "SELECT now()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "profkit: the query: a time with a time zone needs pytz, which is not installed: pip "
+        "install 'profkit[sql]', or CAST it to text\n"
+    )
+
+
+@pytest.mark.parametrize("query", ["SELECT '1 year'::INTERVAL * 100000000"])
+def test_a_value_that_python_has_not_is_one_clear_line(
+    profkit: Call, run: Path, query: str
+) -> None:
+    assert "a value is too large to show; CAST it to text" in refused(profkit, run, query)
 
 
 def test_the_place_of_a_mistake_is_named(profkit: Call, run: Path) -> None:
