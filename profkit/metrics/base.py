@@ -9,6 +9,7 @@ from typing import Protocol
 from profkit.errors import UsageError
 from profkit.metrics.points import Snapshot
 from profkit.text import safe_text
+from profkit.vocab import RunState
 
 TEXTFILE_SUFFIX = ".prom"
 TRACKERS = ("mlflow", "wandb", "tensorboard")
@@ -20,8 +21,8 @@ class Sink(Protocol):
     def send(self, snapshot: Snapshot) -> None:
         """Hand over the present metrics."""
 
-    def close(self) -> None:
-        """Hand over what is still buffered."""
+    def close(self, state: RunState) -> None:
+        """Hand over what is still buffered, and how the job ended."""
 
 
 def open_export(place: str) -> Sink:

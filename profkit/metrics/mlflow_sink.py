@@ -8,6 +8,7 @@ from typing import Any
 from profkit.metrics.base import Sink
 from profkit.metrics.packages import import_package, need_package
 from profkit.metrics.points import Snapshot, flat_names
+from profkit.vocab import RunState
 
 EXPERIMENT = "profkit"
 _INSTALL = "mlflow-skinny"
@@ -42,9 +43,10 @@ class MLflow:
         self._run_id = client.create_run(experiment, run_name=self._name).info.run_id
         self._client = client
 
-    def close(self) -> None:
+    def close(self, state: RunState) -> None:
         if self._client is not None:
-            self._client.set_terminated(self._run_id)
+            status = "FINISHED" if state is RunState.COMPLETE else "FAILED"
+            self._client.set_terminated(self._run_id, status)
 
 
 def open_sink(place: str, name: str) -> Sink:

@@ -8,6 +8,7 @@ from typing import Any
 from profkit.metrics.base import Sink
 from profkit.metrics.packages import import_package, need_package
 from profkit.metrics.points import Snapshot, flat_names
+from profkit.vocab import RunState
 
 FOLDER = "runs"
 """The folder of event files that TensorBoard's users know."""
@@ -36,7 +37,8 @@ class TensorBoard:
         self._writer.add_event(event)
         self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, state: RunState) -> None:
+        del state  # event files have no place for it
         if self._writer is not None:
             self._writer.close()
 

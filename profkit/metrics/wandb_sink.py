@@ -7,6 +7,7 @@ from typing import Any
 from profkit.metrics.base import Sink
 from profkit.metrics.packages import import_package, need_package
 from profkit.metrics.points import Snapshot, flat_names
+from profkit.vocab import RunState
 
 PROJECT = "profkit"
 
@@ -32,9 +33,9 @@ class WeightsAndBiases:
             )
         self._run.log(dict(flat_names(snapshot)), step=snapshot.step)
 
-    def close(self) -> None:
+    def close(self, state: RunState) -> None:
         if self._run is not None:
-            self._run.finish()
+            self._run.finish(exit_code=int(state is not RunState.COMPLETE))
 
 
 def open_sink(place: str, name: str) -> Sink:

@@ -21,6 +21,7 @@ from profkit.metrics.follow import Follower
 from profkit.metrics.points import METRICS, RUN_LABELS, Snapshot, of_live
 from profkit.testing import synthetic_trace
 from profkit.trace.tail import RunTail
+from profkit.vocab import RunState
 from tests.hostile import hostile_run
 from tests.house.test_packaging import TOP
 
@@ -183,7 +184,7 @@ def test_otlp_is_read_back_by_its_own_messages(run: Path, receiver: Any) -> None
     sink = open_export(f"http://127.0.0.1:{receiver.server_port}")
     sink.send(snapshot)
     count = len(receiver.bodies)
-    sink.close()
+    sink.close(RunState.COMPLETE)
     path, encoding, body = receiver.bodies[count - 1]
     assert (path, encoding) == ("/v1/metrics", None)
     request = metrics_service_pb2.ExportMetricsServiceRequest.FromString(body)
@@ -220,14 +221,14 @@ def test_one_sink_that_fails_does_not_keep_others_from_figures(run: Path) -> Non
         def send(self, snapshot: Snapshot) -> None:
             raise ValueError("no")
 
-        def close(self) -> None:
+        def close(self, state: RunState) -> None:
             raise OSError("neither")
 
     class Sound:
         def send(self, snapshot: Snapshot) -> None:
             got.append(snapshot)
 
-        def close(self) -> None:
+        def close(self, state: RunState) -> None:
             got.append(Snapshot((), -1))
 
     follower = Follower(run, [Broken(), Sound()], said.append, every_s=60)

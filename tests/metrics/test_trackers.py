@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from profkit.errors import ProfkitError, UsageError
 from profkit.metrics.base import open_tracker
+from profkit.metrics.follow import Follower
 from profkit.metrics.packages import need_package
 from profkit.metrics.points import Snapshot, flat_names
 from profkit.testing import synthetic_trace
+from profkit.vocab import RunState
 from tests.metrics.test_exports import live
 
 
@@ -22,13 +26,13 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return live(run)
 
 
-def _log(word: str, snapshot: Snapshot) -> Mapping[str, float]:
+def _log(word: str, snapshot: Snapshot, state: RunState = RunState.COMPLETE) -> Mapping[str, float]:
     before = dict(os.environ)
     sink = open_tracker(word, "job")
     assert dict(os.environ) == before, "the job inherits the environment"
     sink.send(Snapshot((), None))  # before the first step there is nothing to log
     sink.send(snapshot)
-    sink.close()
+    sink.close(state)
     return dict(flat_names(snapshot))
 
 
@@ -49,17 +53,32 @@ def test_tensorboard(snapshot: Snapshot, tmp_path: Path) -> None:
     assert found == pytest.approx(logged, rel=1e-6)  # it stores single precision
 
 
-def test_mlflow(snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+ENDS = [
+    (RunState.COMPLETE, "FINISHED", 0),
+    (RunState.ABORTED, "FAILED", 1),
+    (RunState.RUNNING, "FAILED", 1),
+]
+"""The state of a run when its job has ended, and what MLflow and W&B show; the last is unknown."""
+
+
+@pytest.mark.parametrize(("state", "status"), [end[:2] for end in ENDS])
+def test_mlflow(
+    snapshot: Snapshot,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: RunState,
+    status: str,
+) -> None:
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
     address = (tmp_path / "mlruns").as_uri()
-    logged = _log(f"mlflow={address}", snapshot)
+    logged = _log(f"mlflow={address}", snapshot, state)
     client = mlflow.MlflowClient(tracking_uri=address)
     experiment = client.get_experiment_by_name("profkit")
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.run_name == "job"
-    assert run.info.status == "FINISHED"
+    assert run.info.status == status
     assert run.data.metrics == pytest.approx(logged)
     history = client.get_metric_history(run.info.run_id, "profkit/step_seconds")
     assert [each.step for each in history] == [snapshot.step]
@@ -72,6 +91,43 @@ def test_wandb(snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     _log(f"wandb={tmp_path}", snapshot)
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert b"profkit/step_seconds" in file.read_bytes()
+
+
+@pytest.mark.parametrize(("state", "exit_code"), [end[::2] for end in ENDS])
+def test_wandb_shows_how_the_job_ended(
+    snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, state: RunState, exit_code: int
+) -> None:
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+    ends: list[int] = []
+
+    def finish(*, exit_code: int) -> None:
+        ends.append(exit_code)
+
+    run = SimpleNamespace(log=lambda values, step: None, finish=finish)
+    monkeypatch.setattr(wandb, "init", lambda **options: run)
+    _log("wandb", snapshot, state)
+    assert ends == [exit_code]
+
+
+@pytest.mark.parametrize("state", list(RunState))
+def test_a_follower_closes_its_sinks_with_the_state_of_the_run(
+    tmp_path: Path, state: RunState
+) -> None:
+    run, closed = synthetic_trace(tmp_path / "run", steps=30), list[RunState]()
+    content = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**content, "state": state.value}))
+
+    class Sink:
+        def send(self, snapshot: Snapshot) -> None:
+            raise ValueError("even if the last figures cannot be sent")
+
+        def close(self, state: RunState) -> None:
+            closed.append(state)
+
+    follower = Follower(run, [Sink()], lambda words: None, every_s=60)
+    follower.start()
+    follower.stop()
+    assert closed == [state]
 
 
 def test_an_unknown_tracker_names_those_there_are() -> None:
