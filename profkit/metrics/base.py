@@ -41,12 +41,12 @@ def open_export(place: str) -> Sink:
     return Textfile(Path(place))
 
 
-def open_tracker(word: str, name: str) -> Sink:
+def open_tracker(word: str) -> Sink:
     """Return the sink of `--log-to`: a tracker's name, with `=PLACE` if it needs one."""
     tracker, _, place = word.partition("=")
     if tracker not in TRACKERS:
         known = ", ".join(TRACKERS)
         raise UsageError(f"--log-to {safe_text(word)}: not one of {known}")
     module = importlib.import_module(f"profkit.metrics.{tracker}_sink")
-    sink: Sink = module.open_sink(place, name)
+    sink: Sink = module.open_sink(place)
     return sink

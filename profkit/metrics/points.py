@@ -70,10 +70,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The metrics of a run at one moment, and the newest step."""
+    """The metrics of a run at one moment, the newest step, and the run's name."""
 
     points: tuple[Point, ...]
     step: int | None
+    run: str = ""
 
 
 def of_live(view: LiveView, world_size: int, now_s: float) -> Snapshot:
@@ -102,7 +103,7 @@ def of_live(view: LiveView, world_size: int, now_s: float) -> Snapshot:
     found.add("profkit_stalled", float(view.stalled))
     for place in view.places:
         found.add("profkit_rank_step", place.step, rank=str(place.rank))
-    return Snapshot(tuple(found.points), view.newest_step)
+    return Snapshot(tuple(found.points), view.newest_step, view.name)
 
 
 def of_overview(view: Overview, last_step_s: float | None) -> Snapshot:
@@ -134,7 +135,8 @@ def of_overview(view: Overview, last_step_s: float | None) -> Snapshot:
     if total_ns is not None and view.times_hold:
         found.add("profkit_own_cost_seconds", total_ns * NS_IN_S)
     steps = view.selection.steps
-    return Snapshot(tuple(found.points), int(steps[-1]) if len(steps) else None)
+    newest = int(steps[-1]) if len(steps) else None
+    return Snapshot(tuple(found.points), newest, view.name)
 
 
 class _Points:

@@ -11,11 +11,11 @@ from profkit.metrics.points import Snapshot, flat_names
 from profkit.vocab import RunState
 
 FOLDER = "runs"
-"""The folder of event files that TensorBoard's users know."""
+"""The folder of runs that TensorBoard's users know."""
 
 
 class TensorBoard:
-    """One scalar for each figure, at the job's step."""
+    """One scalar for each figure, at the job's step; each run has a folder, which is one curve."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -26,7 +26,7 @@ class TensorBoard:
             return
         if self._writer is None:
             writers = _import("tensorboard.summary.writer.event_file_writer")
-            self._writer = writers.EventFileWriter(self._folder)
+            self._writer = writers.EventFileWriter(f"{self._folder}/{snapshot.run}")
         events = _import("tensorboard.compat.proto.event_pb2")
         summaries = _import("tensorboard.compat.proto.summary_pb2")
         values = []
@@ -47,6 +47,6 @@ def _import(module: str) -> Any:
     return import_package(module, "--log-to tensorboard", "tensorboard")
 
 
-def open_sink(place: str, name: str) -> Sink:
+def open_sink(place: str) -> Sink:
     need_package("tensorboard", "--log-to tensorboard", "tensorboard")
-    return TensorBoard(place or f"{FOLDER}/{name}")
+    return TensorBoard(place or FOLDER)

@@ -28,7 +28,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
 
 def _log(word: str, snapshot: Snapshot, state: RunState = RunState.COMPLETE) -> Mapping[str, float]:
     before = dict(os.environ)
-    sink = open_tracker(word, "job")
+    sink = open_tracker(word)
     assert dict(os.environ) == before, "the job inherits the environment"
     sink.send(Snapshot((), None))  # before the first step there is nothing to log
     sink.send(snapshot)
@@ -43,7 +43,7 @@ def test_tensorboard(snapshot: Snapshot, tmp_path: Path) -> None:
     )
     logged = _log(f"tensorboard={tmp_path}", snapshot)
     found = {}
-    for event in loader.RawEventFileLoader(str(next(tmp_path.glob("events*")))).Load():
+    for event in loader.RawEventFileLoader(str(next(tmp_path.glob("two/events*")))).Load():
         from tensorboard.compat.proto.event_pb2 import Event
 
         each = Event.FromString(event)
@@ -51,6 +51,20 @@ def test_tensorboard(snapshot: Snapshot, tmp_path: Path) -> None:
             assert each.step == snapshot.step
             found[value.tag] = value.simple_value
     assert found == pytest.approx(logged, rel=1e-6)  # it stores single precision
+
+
+def test_each_run_has_a_folder_of_tensorboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorBoard reads a folder as one run, and two runs of a job in it as one curve."""
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    monkeypatch.chdir(tmp_path)
+    for name in ("train-20260101-000000", "train-20260101-000100"):
+        shown = live(synthetic_trace(tmp_path / "traces" / name, steps=30))
+        for word in ("tensorboard", "tensorboard=logs"):
+            _log(word, shown)
+        for folder in ("runs", "logs"):
+            assert len(list((tmp_path / folder / name).glob("events*"))) == 1
 
 
 ENDS = [
@@ -77,7 +91,7 @@ def test_mlflow(
     client = mlflow.MlflowClient(tracking_uri=address)
     experiment = client.get_experiment_by_name("profkit")
     (run,) = client.search_runs([experiment.experiment_id])
-    assert run.info.run_name == "job"
+    assert run.info.run_name == "two"
     assert run.info.status == status
     assert run.data.metrics == pytest.approx(logged)
     history = client.get_metric_history(run.info.run_id, "profkit/step_seconds")
@@ -132,7 +146,7 @@ def test_a_follower_closes_its_sinks_with_the_state_of_the_run(
 
 def test_an_unknown_tracker_names_those_there_are() -> None:
     with pytest.raises(UsageError, match="--log-to aim: not one of mlflow, wandb, tensorboard"):
-        open_tracker("aim", "job")
+        open_tracker("aim")
 
 
 def test_a_missing_package_is_named() -> None:
