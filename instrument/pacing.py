@@ -57,23 +57,28 @@ def open_pacer(
     `job` is its framework, its device and its number of ranks.
     """
     framework, device, ranks = job
-    why = ""
+    why, absent = "", set[str]()
     if device != "cpu":
         why = "the host cannot slow the work of a device"
     elif framework == "paddle" and ranks > 1:  # its waits are known only after the backward
         why = "the exchange of several ranks of Paddle cannot be slowed"
-    if why:
-        name = f"{UNMEASURED}experiments: {why}"
-        samples(SampleRow(None, "profkit", name, now_ns(), 1.0))
-        return None
-    absent = set[str]()
-    if len(plan.phases) > 1:  # asked for by name, even a copy from host to host is measured
-        absent.add(Phase.H2D.value)
-    if ranks == 1:
+    elif ranks == 1:
         absent.add(_EXCHANGE)
+        if _EXCHANGE in plan.named:
+            _note_unmeasured(samples, f"one rank has no exchange: {_EXCHANGE}")
+    if why:
+        _note_unmeasured(samples, why)
+        return None
+    if Phase.H2D.value not in plan.named:  # by name, even a copy from host to host is measured
+        absent.add(Phase.H2D.value)
     pacer = Pacer(recorder, samples, plan.without(frozenset(absent)), thread)
     recorder.at_border = guarded("experiment", pacer.begin_step, None)
     return pacer
+
+
+def _note_unmeasured(samples: Append, why: str) -> None:
+    name = f"{UNMEASURED}experiments: {why}"
+    samples(SampleRow(None, "profkit", name, now_ns(), 1.0))
 
 
 def _median(numbers: Iterable[int]) -> int:

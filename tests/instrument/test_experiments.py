@@ -235,6 +235,30 @@ def test_a_pause_is_busy_as_long_as_the_part_was(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
+    ("words", "ranks", "phases", "unmeasured"),
+    [
+        ("data,h2d", 1, ("data", "h2d"), []),
+        ("h2d", 1, ("h2d",), []),
+        ("h2d,all", 1, ("data", "h2d", "forward", "backward", "optimizer"), []),
+        ("all", 1, ("data", "forward", "backward", "optimizer"), []),
+        ("allreduce", 2, ("allreduce",), []),
+        ("data,allreduce", 1, ("data",), ["one rank has no exchange: allreduce"]),
+        ("allreduce", 1, (), ["one rank has no exchange: allreduce"]),
+    ],
+)
+def test_phases_that_are_named_have_blocks_or_a_reason(
+    words: str, ranks: int, phases: tuple[str, ...], unmeasured: list[str]
+) -> None:
+    sink = MemorySink()
+    job = ("torch", "cpu", ranks)
+    pacer = open_pacer(Recorder(sink), sink.appender("samples"), plan_of(words), 0, job)
+    assert pacer is not None
+    assert pacer.plan.phases == phases
+    said = [row[2] for row in sink.rows["samples"]]
+    assert said == [f"unmeasured:experiments: {why}" for why in unmeasured]
+
+
+@pytest.mark.parametrize(
     ("job", "phases"),
     [
         (("torch", "cpu", 2), ("data", "forward", "backward", "allreduce", "optimizer")),
