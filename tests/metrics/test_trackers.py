@@ -17,6 +17,7 @@ from profkit.metrics.packages import need_package
 from profkit.metrics.points import Snapshot, flat_names
 from profkit.testing import synthetic_trace
 from profkit.vocab import RunState
+from tests.hangs.test_alarm import wait_until
 from tests.metrics.test_exports import live
 
 
@@ -104,6 +105,7 @@ def test_wandb(snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}[name])
     _log(f"wandb={tmp_path}", snapshot)
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    wait_until(lambda: b"profkit/step_seconds" in file.read_bytes())  # its service writes it
     assert b"profkit/step_seconds" in file.read_bytes()
 
 
