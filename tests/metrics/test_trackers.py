@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ import pytest
 from profkit.errors import ProfkitError, UsageError
 from profkit.metrics.base import open_tracker
 from profkit.metrics.follow import Follower
-from profkit.metrics.packages import need_package
+from profkit.metrics.packages import import_package, need_package
 from profkit.metrics.points import Snapshot, flat_names
 from profkit.testing import synthetic_trace
 from profkit.vocab import RunState
@@ -149,6 +149,18 @@ def test_a_follower_closes_its_sinks_with_the_state_of_the_run(
 def test_an_unknown_tracker_names_those_there_are() -> None:
     with pytest.raises(UsageError, match="--log-to aim: not one of mlflow, wandb, tensorboard"):
         open_tracker("aim")
+
+
+@pytest.mark.parametrize("look_up", [need_package, import_package])
+def test_a_folder_of_its_name_is_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_up: Callable[[str, str, str], object]
+) -> None:
+    """W&B makes a folder `wandb` where a job runs, and `python -m` looks there first."""
+    (tmp_path / "profkit_nowhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    with pytest.raises(ProfkitError, match="pip install nowhere"):
+        look_up("profkit_nowhere", "--log-to nowhere", "nowhere")
 
 
 def test_a_missing_package_is_named() -> None:
