@@ -13,6 +13,7 @@ from types import MappingProxyType
 from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.overview import Overview
 from profkit.analysis.views.live import LiveView
+from profkit.vocab import RunState
 
 NS_IN_S = 1e-9
 
@@ -100,9 +101,10 @@ def of_live(view: LiveView, world_size: int, now_s: float) -> Snapshot:
     found.add("profkit_loss", view.loss)
     if view.age_ns is not None:
         found.add("profkit_last_step_timestamp_seconds", now_s - view.age_ns * NS_IN_S)
-    found.add("profkit_stalled", float(view.stalled))
-    for place in view.places:
-        found.add("profkit_rank_step", place.step, rank=str(place.rank))
+    if view.state is RunState.RUNNING:
+        found.add("profkit_stalled", float(view.stalled))
+        for place in view.places:
+            found.add("profkit_rank_step", place.step, rank=str(place.rank))
     return Snapshot(tuple(found.points), view.newest_step, view.name)
 
 
