@@ -94,6 +94,17 @@ def test_stages_are_levelled_and_their_scatter_stays(tmp_path: Path) -> None:
     assert answer.step_ns.value == pytest.approx(even.now_ns.value, rel=0.01)
 
 
+def test_with_one_data_parallel_rank_a_late_rank_looks_like_a_long_stage(tmp_path: Path) -> None:
+    job = job_of(made(tmp_path, {(0, 2): 2.0}, data_ranks=1))
+    late = ask(job, Question(WITHOUT, cause="late_rank"))
+    assert late.saved_ns is None
+    assert "no longer than others on its stage" in late.why
+    stages = ask(job, Question(WITHOUT, cause="uneven_stages"))
+    assert stages.saved_ns is not None
+    assert stages.saved_ns.value > 0
+    assert any("looks like a long stage" in each for each in stages.leaves_out)
+
+
 @pytest.mark.parametrize("value", ["x", None, float("inf"), float("nan"), 1e300, -1, [1], 1.5])
 @pytest.mark.parametrize("dimension", ["dp", "pp"])
 def test_a_place_that_is_no_number_is_a_reason(

@@ -45,7 +45,11 @@ def ask_hybrid(job: Job, question: Question) -> Prediction | None:
     shown = percent(found.replay_error)
     replayed = f"a replay of the operations of {plural(len(found.steps), 'step')}"
     basis = (words, f"{replayed}; it differs from the measured steps by {shown}")
-    leaves = ("delays of launches, which stay as they are",)
+    leaves = ["delays of launches, which stay as they are"]
+    if question.cause in (LAST, UNEVEN):
+        leaves.append("if the model can be divided so")
+        if len(replay.grid.data_ranks) == 1:
+            leaves.append("a late rank, which looks like a long stage without another data rank")
     return from_steps(
         job, question, found.measured_ns, less,
         error=found.replay_error, basis=basis, leaves=leaves,
