@@ -36,9 +36,9 @@ MOST_WAITS = 64
 """Waits of one place in the step that are remembered."""
 
 MOST_PAUSED = 3
-"""All pauses of a step are at most so many usual steps long, and workers pause for as many batches.
+"""All pauses of a step are at most so many usual steps long.
 
-A step that compiles or evaluates may take minutes, and a collective has a time limit.
+Workers pause for the batches of as many usual steps. A step that compiles or evaluates may take minutes, and a collective has a time limit.
 """
 
 _DATA, _OTHER = Phase.DATA.value, Phase.OTHER.value

@@ -15,7 +15,7 @@ FOLDER = "runs"
 
 
 class TensorBoard:
-    """One scalar for each figure, at the job's step; each run has a folder, which is one curve."""
+    """One scalar for each figure, at the job's step; the folder of a run is one curve."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
