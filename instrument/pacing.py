@@ -38,7 +38,8 @@ MOST_WAITS = 64
 MOST_PAUSED = 3
 """All pauses of a step are at most so many usual steps long.
 
-Workers pause for the batches of as many usual steps. A step that compiles or evaluates may take minutes, and a collective has a time limit.
+Workers pause for the batches of as many usual steps. A step that compiles or evaluates may take
+minutes, and a collective has a time limit.
 """
 
 _DATA, _OTHER = Phase.DATA.value, Phase.OTHER.value
