@@ -223,7 +223,10 @@ class GroupCalls:
 
 
 class Held(weakref.ref[Any]):
-    """A handle that the job may drop. One callback serves all: to make one each time costs more."""
+    """A handle that the job may drop.
+
+    One callback serves all: to make one each time costs more.
+    """
 
     __slots__ = ("key", "log", "sent")
 
