@@ -6,6 +6,7 @@ phase is twice as fast, at half the pace. This module is the plan; `pacing.py` d
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 import zlib
@@ -46,6 +47,8 @@ class ExperimentPlan:
 
     phases: tuple[str, ...]
     seed: int = 0
+    named: frozenset[str] = frozenset()
+    """The phases that were asked for by name, and not by `all`."""
 
     @classmethod
     def parse(cls, word: str, run: str = "") -> ExperimentPlan | None:
@@ -60,13 +63,15 @@ class ExperimentPlan:
                     f"--experiment: unknown phase '{safe_text(name)}'{did_you_mean(name, known)} "
                     f"(there are: {', '.join(known)})"
                 )
+        phases = names
         if ALL in names:
-            names = tuple(EXPERIMENT_PHASES)
-        return cls(names, zlib.crc32(run.encode()))
+            phases = tuple(EXPERIMENT_PHASES)
+        return cls(phases, zlib.crc32(run.encode()), frozenset(names))
 
     def without(self, phases: frozenset[str]) -> ExperimentPlan:
         """Return the plan without phases that this job does not have."""
-        return ExperimentPlan(tuple(each for each in self.phases if each not in phases), self.seed)
+        kept = tuple(each for each in self.phases if each not in phases)
+        return dataclasses.replace(self, phases=kept)
 
     @functools.cached_property
     def _find_block(self) -> Callable[[int], int]:

@@ -8,16 +8,16 @@ the one phase would give, with everything that parts take from each other.
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
-import zlib
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from profkit.clock import now_ns
 from profkit.instrument.experiments import OBSERVED, ExperimentPlan, Place
 from profkit.instrument.guard import guarded
+from profkit.instrument.pauses import MORE, pause, pause_worker
 from profkit.instrument.rows import Append, BatchTimes, SampleRow
 from profkit.vocab import (
     EXPERIMENT,
@@ -32,53 +32,18 @@ if TYPE_CHECKING:
     from profkit.instrument.loading.ring import Ring
     from profkit.instrument.recorder import Recorder
 
-SLEEP_ERROR_NS = 200_000
-"""A sleep may end so much later; the rest of a pause is spent awake."""
-
 MOST_WAITS = 64
 """Waits of one place in the step that are remembered."""
 
 MOST_PAUSED = 3
 """All pauses of a step are at most so many usual steps long.
 
-A step that compiles or evaluates may take minutes, and a collective has a time limit.
+Workers pause for the batches of as many usual steps. A step that compiles or evaluates may take
+minutes, and a collective has a time limit.
 """
-
-MOST_WORKER_PAUSE_NS = 60_000_000_000
-"""A worker that waited for its storage for an hour does not pause for another one."""
-
-MORE: Final = EXPERIMENT_FACTOR - 1
-"""The pause after a part, as a multiple of it."""
 
 _DATA, _OTHER = Phase.DATA.value, Phase.OTHER.value
 _EXCHANGE = Phase.ALLREDUCE.value
-
-
-_be_busy = functools.partial(zlib.crc32, bytes(32_768))
-"""Works for some microseconds without the interpreter, as a framework does."""
-
-
-def pause(ns: float, busy_ns: float) -> float:
-    """Keep the thread for a time: busy at first, as the part was, and asleep for the rest.
-
-    Returns how much longer that took.
-    """
-    start = now_ns()
-    awake_until, end = start + min(ns, busy_ns), start + ns
-    while now_ns() < awake_until:
-        _be_busy()
-    asleep_ns = end - now_ns() - SLEEP_ERROR_NS
-    if asleep_ns > 0:
-        time.sleep(asleep_ns / 1e9)
-    while now_ns() < end:
-        _be_busy()
-    return now_ns() - end
-
-
-def pause_worker(times: BatchTimes) -> None:
-    """Keep a thread or process that has made a batch as long as that took."""
-    took_ns = times.end_ns - times.start_ns
-    pause(min(MORE * took_ns, MOST_WORKER_PAUSE_NS), MORE * (took_ns - times.blocked_ns))
 
 
 def open_pacer(
@@ -93,23 +58,33 @@ def open_pacer(
     `job` is its framework, its device and its number of ranks.
     """
     framework, device, ranks = job
-    why = ""
+    why, absent = "", set[str]()
     if device != "cpu":
         why = "the host cannot slow the work of a device"
     elif framework == "paddle" and ranks > 1:  # its waits are known only after the backward
         why = "the exchange of several ranks of Paddle cannot be slowed"
-    if why:
-        name = f"{UNMEASURED}experiments: {why}"
-        samples(SampleRow(None, "profkit", name, now_ns(), 1.0))
-        return None
-    absent = set[str]()
-    if len(plan.phases) > 1:  # asked for by name, even a copy from host to host is measured
-        absent.add(Phase.H2D.value)
-    if ranks == 1:
+    elif ranks == 1:
         absent.add(_EXCHANGE)
+        if _EXCHANGE in plan.named:
+            _note_unmeasured(samples, f"one rank has no exchange: {_EXCHANGE}")
+    if why:
+        _note_unmeasured(samples, why)
+        return None
+    if Phase.H2D.value not in plan.named:  # by name, even a copy from host to host is measured
+        absent.add(Phase.H2D.value)
     pacer = Pacer(recorder, samples, plan.without(frozenset(absent)), thread)
     recorder.at_border = guarded("experiment", pacer.begin_step, None)
     return pacer
+
+
+def _note_unmeasured(samples: Append, why: str) -> None:
+    name = f"{UNMEASURED}experiments: {why}"
+    samples(SampleRow(None, "profkit", name, now_ns(), 1.0))
+
+
+def _median(numbers: Iterable[int]) -> int:
+    known = sorted(numbers) or [0]
+    return known[len(known) // 2]
 
 
 class Pacer:
@@ -145,6 +120,11 @@ class Pacer:
         """The longest pause that this step may still have."""
         self._is_cut = False
         """True if this step was too long for its pauses."""
+        self._asks: deque[int] = deque(maxlen=OBSERVED)
+        """How many batches the steps before the block took."""
+        self._asked = self._most_asked = 0
+        """Batches that this step has asked its loaders for, and the most it may while slowed."""
+        self._slows_workers = False
 
     def begin_step(self, step: int) -> None:
         """Take the number of the step that begins; a block may begin or end with it."""
@@ -156,7 +136,9 @@ class Pacer:
             slowed_before = self._place.slowed
             if not slowed_before:
                 self._steps.append(now - self._begun)
-        self._place, self._step, self._begun, self._count = place, step, now, 0
+                self._asks.append(self._asked)
+        self._place, self._step, self._begun = place, step, now
+        self._count = self._asked = 0
         recorder = self._recorder
         if place is None:
             if recorder.pacer is not None:
@@ -168,12 +150,12 @@ class Pacer:
             recorder.pacer = self
         self._is_made_elsewhere |= bool(recorder.rings)
         if place.slowed:
-            known = sorted(self._steps) or [0]
-            self._left = MOST_PAUSED * known[len(known) // 2]
+            self._left = MOST_PAUSED * _median(self._steps)
             self._is_cut = False
             row = SampleRow(None, EXPERIMENTS, f"{EXPERIMENT}{place.phase}", now, float(step))
             self._samples(row)
             if not slowed_before and place.phase != _DATA:
+                self._most_asked = MOST_PAUSED * max(1, _median(self._asks))
                 self._pace_workers(slowed=True)
         self._start()
 
@@ -184,13 +166,23 @@ class Pacer:
         self._pace_workers(slowed=False)
 
     def _pace_workers(self, *, slowed: bool) -> None:
+        self._slows_workers = slowed
         for ring in list(self._recorder.rings):
             ring.slowed = slowed
 
     def opened(self, ring: Ring) -> None:
         """Note that a loader has opened a ring, whose workers are as fast as the others."""
-        place = self._place
-        ring.slowed = place is not None and place.slowed and place.phase != _DATA
+        ring.slowed = self._slows_workers
+
+    def asked(self) -> None:
+        """Note that a loader is asked for a batch. Workers of an evaluation are not slowed.
+
+        Until it ends no step does, but it asks for more batches than steps do.
+        """
+        self._asked += 1
+        if self._slows_workers and self._asked > self._most_asked:
+            self._pace_workers(slowed=False)
+            self._cut_block()
 
     # -- boundaries of the training thread ---------------------------------------------------------
 
@@ -226,8 +218,7 @@ class Pacer:
     def made(self, times: BatchTimes) -> None:
         """Note that another thread of this process has made a batch; slow that thread."""
         self._is_made_elsewhere = True
-        place = self._place
-        if place is not None and place.slowed and place.phase != _DATA:
+        if self._slows_workers:
             pause_worker(times)
 
     def _start(self) -> None:
@@ -250,16 +241,21 @@ class Pacer:
             self._pause(MORE * took, MORE * busy)
 
     def _pause(self, ns: float, busy_ns: float) -> None:
-        if ns > self._left and not self._is_cut:
-            self._is_cut = True
-            row = SampleRow(None, EXPERIMENTS, EXPERIMENT_CUT, now_ns(), float(self._step))
-            self._samples(row)
+        if ns > self._left:
+            self._cut_block()
         ns = min(ns, self._left)
         if ns > 0:
             self._left -= ns
             self._ahead -= ns
             if self._ahead < 0:
                 self._ahead = pause(-self._ahead, busy_ns)
+
+    def _cut_block(self) -> None:
+        """Note that this step got no pause for all that it did."""
+        if not self._is_cut:
+            self._is_cut = True
+            row = SampleRow(None, EXPERIMENTS, EXPERIMENT_CUT, now_ns(), float(self._step))
+            self._samples(row)
 
     def _is_slowed(self, phase: str) -> bool:
         place = self._place

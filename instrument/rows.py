@@ -139,6 +139,8 @@ class Boundaries(Protocol):
 
     def opened(self, ring: Any) -> None: ...
 
+    def asked(self) -> None: ...
+
 
 class Meter(NamedTuple):
     """Times the batches that this process makes."""

@@ -105,6 +105,8 @@ class Loaders:
 
     def look(self, iterator: Any, tasks: Callable[[Channel], Iterable[int]]) -> Waiting | None:
         """Count the loader's `tasks` that are finished; `None` if nothing is recorded now."""
+        if self.recorder.pacer is not None:
+            self.recorder.pacer.asked()
         channel = self.channels.get(iterator)
         if channel is None or not self.recorder.recording:
             return None

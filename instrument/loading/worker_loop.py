@@ -14,7 +14,7 @@ from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loading.fetching import Fetch, WaitClock, hook_fetch
 from profkit.instrument.loading.loaders import Loaders
 from profkit.instrument.loading.ring import Ring, find_ring
-from profkit.instrument.pacing import pause_worker
+from profkit.instrument.pauses import pause_worker
 from profkit.instrument.rows import Meter
 
 

@@ -137,11 +137,10 @@ class Answers:
         """Return a path below the root; a link out of it, or in the run, is refused like `..`."""
         try:
             path = (self.root / name).resolve()
-            inside = path.is_relative_to(self.root)
-            entries = list(path.iterdir()) if inside and is_run and path.is_dir() else []
+            inside = self._is_within(path) and (not is_run or self._stays_within(path))
         except (OSError, ValueError, RuntimeError):  # too long, a null in it, a loop of links
-            inside, entries = False, []
-        if not inside or not all(map(self._is_within, entries)):
+            inside = False
+        if not inside:
             raise UsageError(
                 f"{safe_text(name)}: not below {safe_text(str(self.root))}; "
                 "the tool `runs` lists the runs that can be asked about"
@@ -150,6 +149,21 @@ class Answers:
 
     def _is_within(self, path: Path) -> bool:
         return path.resolve().is_relative_to(self.root)
+
+    def _stays_within(self, run: Path) -> bool:
+        """Return true if no link leads out of the root, at any depth of a run."""
+        folders, seen = [run], set[Path]()
+        while folders:
+            folder = folders.pop().resolve()
+            if folder in seen or not folder.is_dir():
+                continue
+            seen.add(folder)
+            for path in folder.iterdir():
+                if path.is_symlink() and not self._is_within(path):
+                    return False
+                if path.is_dir():
+                    folders.append(path)
+        return True
 
     def tools(self) -> dict[str, Callable[..., dict[str, Any]]]:
         """Return the questions by the name of their tool."""

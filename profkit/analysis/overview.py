@@ -127,8 +127,17 @@ class Overview:
 
     @property
     def judged(self) -> bool:
-        doubtful = self.bad_times or self.changed or self.silent_ranks
-        return self.throughput.judged and not doubtful
+        return self.throughput.judged and self.is_whole
+
+    @property
+    def times_hold(self) -> bool:
+        """False if the run's times are not what was measured."""
+        return not (self.bad_times or self.changed)
+
+    @property
+    def is_whole(self) -> bool:
+        """False if the throughput is not that of all ranks, as they were recorded."""
+        return self.times_hold and not self.silent_ranks
 
     @property
     def bad_times(self) -> tuple[str, ...]:

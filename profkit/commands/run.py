@@ -99,14 +99,14 @@ def add_sinks(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def open_sinks(args: argparse.Namespace, name: str) -> list[Sink]:
+def open_sinks(args: argparse.Namespace) -> list[Sink]:
     """Return the receivers of the figures; a missing package is an error before the job."""
     if not (args.export_to or args.log_to):
         return []
     from profkit.metrics.base import open_export, open_tracker
 
     sinks = [open_export(place) for place in args.export_to]
-    sinks.extend(open_tracker(word, name) for word in args.log_to)
+    sinks.extend(map(open_tracker, args.log_to))
     return sinks
 
 
@@ -123,7 +123,6 @@ def split_command(words: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.run.launch import end_like, run_job
-    from profkit.run.naming import name_job
 
     pass_on_collect(args)
     command = list(args.command)
@@ -136,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     pass_on_hang_after(args)
     samples = args.samples_per_step
     if args.run_repeats is None and args.against is None:
-        sinks = open_sinks(args, args.name or name_job(command))
+        sinks = open_sinks(args)
         ended = run_job(command, args.output, name=args.name, samples_per_step=samples, sinks=sinks)
         return end_like(ended.code)
     if args.export_to or args.log_to:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from profkit.query.tables import RunTables
 
 MOST_ROWS = 10_000
-"""Rows that are shown on a screen; --json prints all."""
+"""Rows that are shown on a screen."""
+
+MOST_JSON_ROWS = 1_000_000
+"""Rows that --json prints: rows of ten columns then take about a gigabyte."""
 
 LONGEST_CELL = 120
 """Characters of a cell on a screen."""
@@ -60,7 +63,13 @@ def run(args: argparse.Namespace) -> int:
         return ExitCode.DONE
     from profkit.query.engine import answer
 
-    found = answer(tables, query)
+    most = MOST_JSON_ROWS if args.json else MOST_ROWS
+    found = answer(tables, query, most)
+    if args.json and found.has_more:
+        raise UsageError(
+            f"the query: more than {most:,} rows; give it a LIMIT, or write whole tables: "
+            "profkit export RUN --format parquet"
+        )
     for side in tables.values():
         for problem in (*side.trace.problems, *find_thinned_notice(side.trace)):
             print(f"profkit: {problem}", file=sys.stderr)
@@ -106,7 +115,7 @@ def list_tables(tables: RunTables, args: argparse.Namespace) -> None:
 
 def show(found: Answer, args: argparse.Namespace) -> None:
     from profkit.report.as_json import dumps
-    from profkit.text import plural, shorten, table
+    from profkit.text import shorten, table
 
     if args.json:
         columns = []
@@ -117,13 +126,16 @@ def show(found: Answer, args: argparse.Namespace) -> None:
         )
         return
     cells = []
-    for row in (found.columns, *found.rows[:MOST_ROWS]):
+    for row in (found.columns, *found.rows):
         cells.append([shorten(cell_text(value), LONGEST_CELL) for value in row])
     numbers = {place for place, kind in enumerate(found.types) if kind in _NUMBERS}
     print(table(cells, right=frozenset(numbers), indent=""))
-    if len(found.rows) > MOST_ROWS:
-        rows = plural(len(found.rows), "row")
-        print(f"profkit: {MOST_ROWS:,} of {rows} are shown; --json prints all", file=sys.stderr)
+    if found.has_more:
+        shown = f"profkit: the first {MOST_ROWS:,} rows are shown; --json prints up to"
+        print(
+            f"{shown} {MOST_JSON_ROWS:,}, and OFFSET {MOST_ROWS} in the query shows the next ones",
+            file=sys.stderr,
+        )
 
 
 _NUMBERS = {"BIGINT", "INTEGER", "SMALLINT", "HUGEINT", "UBIGINT", "DOUBLE", "FLOAT", "NUMBER"}

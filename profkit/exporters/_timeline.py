@@ -5,6 +5,7 @@ Ranks are processes; host threads and device streams are their threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -83,10 +84,12 @@ def tracks(window: Window) -> Iterator[Track]:
 
 
 def counters(window: Window) -> Iterator[Counter]:
-    """Yield every sampled metric of every rank."""
+    """Yield every sampled metric of every rank; a reading that is not finite has no place."""
     for rank in sorted(window.shifts):
         readings: dict[str, list[Reading]] = {}
         for row in _rows(window, "samples", rank):
+            if not math.isfinite(row["value"]):
+                continue
             label = f"{row['metric']} ({row['device'] or 'host'})"
             readings.setdefault(label, []).append(
                 Reading(row["time_ns"] + window.shifts[rank], row["value"])

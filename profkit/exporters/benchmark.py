@@ -62,7 +62,7 @@ def benchmark_row(view: Overview) -> dict[str, Any]:
     unit = str(config.get("sample_unit") or "samples")
     precision, batch = config.get("precision"), config.get("batch_size")
     sources = config.get("sources") or [view.name]
-    result = view.throughput.value
+    result = find_result(view)
     values = (
         sources[0],
         "_".join(filter(None, (view.workload, f"bs{batch}" if batch else "", precision))),
@@ -71,14 +71,20 @@ def benchmark_row(view: Overview) -> dict[str, Any]:
         "sp" if view.world_size == 1 else "mp",
         SPEED,
         view.world_size,
-        result if math.isfinite(result) else None,
-        int(view.state is RunState.ABORTED or not math.isfinite(result)),
+        result,
+        int(view.state is RunState.ABORTED or result is None),
         f"{unit}/sec",
     )
     row = dict(zip(FIELDS, values, strict=True))
     if view.world_size == 1:
         row |= {"log_with_profiler": None, "profiler_path": None}
     return row
+
+
+def find_result(view: Overview) -> float | None:
+    """Return the throughput of all ranks, or `None` if it is not known."""
+    value = view.throughput.value
+    return value if view.is_whole and math.isfinite(value) else None
 
 
 def ai_rank_lines(trace: Trace, view: Overview) -> Iterator[str]:
@@ -89,9 +95,10 @@ def ai_rank_lines(trace: Trace, view: Overview) -> Iterator[str]:
     manifest = trace.manifest
     moment = (manifest.ended_ns or manifest.created_ns or time.time_ns()) / 1e9
     prefix = f"AI-Rank-log {moment:.6f}"
-    if math.isfinite(view.throughput.value):
+    result = find_result(view)
+    if result is not None:
         unit = str(view.config.get("sample_unit") or "samples")
-        yield f"{prefix} avg_ips:{view.throughput.value:.5g}{safe_text(unit)}/sec"
+        yield f"{prefix} avg_ips:{result:.5g}{safe_text(unit)}/sec"
     for stated in view.config.get("stated") or []:
         what = stated.get("what") if isinstance(stated, dict) else None
         if what in _AI_RANK_UNITS and isinstance(stated.get("value"), int | float):

@@ -9,6 +9,7 @@ from typing import Protocol
 from profkit.errors import UsageError
 from profkit.metrics.points import Snapshot
 from profkit.text import safe_text
+from profkit.vocab import RunState
 
 TEXTFILE_SUFFIX = ".prom"
 TRACKERS = ("mlflow", "wandb", "tensorboard")
@@ -20,8 +21,8 @@ class Sink(Protocol):
     def send(self, snapshot: Snapshot) -> None:
         """Hand over the present metrics."""
 
-    def close(self) -> None:
-        """Hand over what is still buffered."""
+    def close(self, state: RunState) -> None:
+        """Hand over what is still buffered, and how the job ended."""
 
 
 def open_export(place: str) -> Sink:
@@ -40,12 +41,12 @@ def open_export(place: str) -> Sink:
     return Textfile(Path(place))
 
 
-def open_tracker(word: str, name: str) -> Sink:
+def open_tracker(word: str) -> Sink:
     """Return the sink of `--log-to`: a tracker's name, with `=PLACE` if it needs one."""
     tracker, _, place = word.partition("=")
     if tracker not in TRACKERS:
         known = ", ".join(TRACKERS)
         raise UsageError(f"--log-to {safe_text(word)}: not one of {known}")
     module = importlib.import_module(f"profkit.metrics.{tracker}_sink")
-    sink: Sink = module.open_sink(place, name)
+    sink: Sink = module.open_sink(place)
     return sink

@@ -17,7 +17,9 @@ from profkit.analysis.views.live import build_live_view
 from profkit.errors import ProfkitError
 from profkit.metrics.base import Sink
 from profkit.metrics.points import of_live
+from profkit.trace.manifest import RunManifest
 from profkit.trace.tail import RunTail
+from profkit.vocab import RunState
 
 EVERY_S = 15.0
 """Prometheus scrapes about as often; more frequent figures would never be seen."""
@@ -56,8 +58,17 @@ class Follower:
         while not self._ended.wait(self._every_s):
             self._export()
         self._export()
+        state = self._read_state()
         for sink in self._sinks:
-            self._try(sink.close)
+            self._try(functools.partial(sink.close, state))
+
+    def _read_state(self) -> RunState:
+        """Return how the job ended; it runs still if nobody could write that it has ended."""
+        try:
+            return RunManifest.read(self._tail.path).state
+        except ProfkitError as error:
+            self._report(error)
+            return RunState.RUNNING
 
     def _export(self) -> None:
         """Hand the present figures to each sink; one that fails does not keep others from them."""

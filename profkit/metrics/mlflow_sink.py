@@ -8,6 +8,7 @@ from typing import Any
 from profkit.metrics.base import Sink
 from profkit.metrics.packages import import_package, need_package
 from profkit.metrics.points import Snapshot, flat_names
+from profkit.vocab import RunState
 
 EXPERIMENT = "profkit"
 _INSTALL = "mlflow-skinny"
@@ -16,9 +17,8 @@ _INSTALL = "mlflow-skinny"
 class MLflow:
     """One metric for each figure, at the job's step."""
 
-    def __init__(self, address: str, name: str) -> None:
+    def __init__(self, address: str) -> None:
         self._address = address
-        self._name = name
         self._client: Any = None
         self._run_id = ""
 
@@ -26,7 +26,7 @@ class MLflow:
         if snapshot.step is None:
             return
         if self._client is None:
-            self._open()
+            self._open(snapshot.run)
         entities = import_package("mlflow.entities", "--log-to mlflow", _INSTALL)
         now_ms = int(1e3 * time.time())
         metrics = []
@@ -34,19 +34,20 @@ class MLflow:
             metrics.append(entities.Metric(name, value, now_ms, snapshot.step))
         self._client.log_batch(self._run_id, metrics=metrics)
 
-    def _open(self) -> None:
+    def _open(self, name: str) -> None:
         mlflow = import_package("mlflow", "--log-to mlflow", _INSTALL)
         client = mlflow.MlflowClient(tracking_uri=self._address or None)
         found = client.get_experiment_by_name(EXPERIMENT)
         experiment = found.experiment_id if found else client.create_experiment(EXPERIMENT)
-        self._run_id = client.create_run(experiment, run_name=self._name).info.run_id
+        self._run_id = client.create_run(experiment, run_name=name).info.run_id
         self._client = client
 
-    def close(self) -> None:
+    def close(self, state: RunState) -> None:
         if self._client is not None:
-            self._client.set_terminated(self._run_id)
+            status = "FINISHED" if state is RunState.COMPLETE else "FAILED"
+            self._client.set_terminated(self._run_id, status)
 
 
-def open_sink(place: str, name: str) -> Sink:
+def open_sink(place: str) -> Sink:
     need_package("mlflow", "--log-to mlflow", _INSTALL)
-    return MLflow(place, name)
+    return MLflow(place)

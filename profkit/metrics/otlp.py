@@ -14,6 +14,7 @@ from profkit.metrics.packages import import_package
 from profkit.metrics.points import METRICS, Metric, Snapshot
 from profkit.text import safe_text
 from profkit.version import __version__
+from profkit.vocab import RunState
 
 PATH = "/v1/metrics"
 """The path of a receiver if the address names none."""
@@ -82,7 +83,8 @@ class Otlp:
                 "check the address, or use --export-to FILE.prom"
             )
 
-    def close(self) -> None:
+    def close(self, state: RunState) -> None:
+        del state  # the last figures had it
         self._snapshot = Snapshot((), None)
         try:
             self._provider.shutdown(1e3 * TIMEOUT_S)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.overview import Overview
 from profkit.analysis.views.live import LiveView
+from profkit.vocab import RunState
 
 NS_IN_S = 1e-9
 
@@ -70,10 +71,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The metrics of a run at one moment, and the newest step."""
+    """The metrics of a run at one moment, the newest step, and the run's name."""
 
     points: tuple[Point, ...]
     step: int | None
+    run: str = ""
 
 
 def of_live(view: LiveView, world_size: int, now_s: float) -> Snapshot:
@@ -99,22 +101,32 @@ def of_live(view: LiveView, world_size: int, now_s: float) -> Snapshot:
     found.add("profkit_loss", view.loss)
     if view.age_ns is not None:
         found.add("profkit_last_step_timestamp_seconds", now_s - view.age_ns * NS_IN_S)
-    found.add("profkit_stalled", float(view.stalled))
-    for place in view.places:
-        found.add("profkit_rank_step", place.step, rank=str(place.rank))
-    return Snapshot(tuple(found.points), view.newest_step)
+    if view.state is RunState.RUNNING:
+        found.add("profkit_stalled", float(view.stalled))
+        for place in view.places:
+            found.add("profkit_rank_step", place.step, rank=str(place.rank))
+    return Snapshot(tuple(found.points), view.newest_step, view.name)
 
 
 def of_overview(view: Overview, last_step_s: float | None) -> Snapshot:
-    """Return the metrics of a whole run, with the figures that `report` shows."""
+    """Return the metrics of a whole run, with the figures that `report` shows.
+
+    Figures that `report` shows without a verdict are missing: a metric cannot carry the reason.
+    """
+    nothing = Estimate(math.nan)
+    step_ns, throughput = view.step_ns, view.throughput
+    if not view.times_hold:
+        step_ns = nothing
+    if not view.is_whole:
+        throughput = nothing
     found = _Points(view.name, view.workload)
     found.add("profkit_run_info", 1, framework=view.framework, state=view.state.value)
     found.add("profkit_ranks", view.world_size)
     found.add("profkit_ranks_seen", view.ranks_seen)
     found.add("profkit_steps", view.steps_seen)
     found.add("profkit_steps_used", view.steps_used)
-    found.add_speed(view.step_ns, view.throughput)
-    for part in view.phases:
+    found.add_speed(step_ns, throughput)
+    for part in view.phases if view.times_hold else ():
         found.add("profkit_phase_seconds", part.step_ns.value * NS_IN_S, phase=part.name)
         found.add("profkit_phase_ratio", part.share.value, phase=part.name)
     found.add("profkit_loss", view.last_loss)
@@ -122,9 +134,11 @@ def of_overview(view: Overview, last_step_s: float | None) -> Snapshot:
     for reason, count in view.left_out.items():
         found.add("profkit_excluded_steps", count, reason=reason)
     total_ns = view.own_cost.total_ns
-    found.add("profkit_own_cost_seconds", None if total_ns is None else total_ns * NS_IN_S)
+    if total_ns is not None and view.times_hold:
+        found.add("profkit_own_cost_seconds", total_ns * NS_IN_S)
     steps = view.selection.steps
-    return Snapshot(tuple(found.points), int(steps[-1]) if len(steps) else None)
+    newest = int(steps[-1]) if len(steps) else None
+    return Snapshot(tuple(found.points), newest, view.name)
 
 
 class _Points:

@@ -10,6 +10,7 @@ from profkit.errors import ProfkitError
 from profkit.metrics.packages import import_package
 from profkit.metrics.points import METRICS, RUN_LABELS, Point, Snapshot
 from profkit.text import safe_text
+from profkit.vocab import RunState
 
 
 class Textfile:
@@ -22,7 +23,7 @@ class Textfile:
     def send(self, snapshot: Snapshot) -> None:
         write_textfile(snapshot.points, self._path)
 
-    def close(self) -> None:
+    def close(self, state: RunState) -> None:
         """Do nothing: the file stays, with the last figures."""
 
 

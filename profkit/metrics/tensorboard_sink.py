@@ -8,13 +8,14 @@ from typing import Any
 from profkit.metrics.base import Sink
 from profkit.metrics.packages import import_package, need_package
 from profkit.metrics.points import Snapshot, flat_names
+from profkit.vocab import RunState
 
 FOLDER = "runs"
-"""The folder of event files that TensorBoard's users know."""
+"""The folder of runs that TensorBoard's users know."""
 
 
 class TensorBoard:
-    """One scalar for each figure, at the job's step."""
+    """One scalar for each figure, at the job's step; the folder of a run is one curve."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -25,7 +26,7 @@ class TensorBoard:
             return
         if self._writer is None:
             writers = _import("tensorboard.summary.writer.event_file_writer")
-            self._writer = writers.EventFileWriter(self._folder)
+            self._writer = writers.EventFileWriter(f"{self._folder}/{snapshot.run}")
         events = _import("tensorboard.compat.proto.event_pb2")
         summaries = _import("tensorboard.compat.proto.summary_pb2")
         values = []
@@ -36,7 +37,8 @@ class TensorBoard:
         self._writer.add_event(event)
         self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, state: RunState) -> None:
+        del state  # event files have no place for it
         if self._writer is not None:
             self._writer.close()
 
@@ -45,6 +47,6 @@ def _import(module: str) -> Any:
     return import_package(module, "--log-to tensorboard", "tensorboard")
 
 
-def open_sink(place: str, name: str) -> Sink:
+def open_sink(place: str) -> Sink:
     need_package("tensorboard", "--log-to tensorboard", "tensorboard")
-    return TensorBoard(place or f"{FOLDER}/{name}")
+    return TensorBoard(place or FOLDER)

@@ -7,6 +7,7 @@ from typing import Any
 from profkit.metrics.base import Sink
 from profkit.metrics.packages import import_package, need_package
 from profkit.metrics.points import Snapshot, flat_names
+from profkit.vocab import RunState
 
 PROJECT = "profkit"
 
@@ -14,9 +15,8 @@ PROJECT = "profkit"
 class WeightsAndBiases:
     """One value for each figure, at the job's step."""
 
-    def __init__(self, folder: str, name: str) -> None:
+    def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._name = name
         self._run: Any = None
 
     def send(self, snapshot: Snapshot) -> None:
@@ -26,17 +26,17 @@ class WeightsAndBiases:
             wandb = import_package("wandb", "--log-to wandb", "wandb")
             self._run = wandb.init(
                 project=PROJECT,
-                name=self._name,
+                name=snapshot.run,
                 dir=self._folder or None,
                 settings=wandb.Settings(console="off"),  # the job's output is its own
             )
         self._run.log(dict(flat_names(snapshot)), step=snapshot.step)
 
-    def close(self) -> None:
+    def close(self, state: RunState) -> None:
         if self._run is not None:
-            self._run.finish()
+            self._run.finish(exit_code=int(state is not RunState.COMPLETE))
 
 
-def open_sink(place: str, name: str) -> Sink:
+def open_sink(place: str) -> Sink:
     need_package("wandb", "--log-to wandb", "wandb")
-    return WeightsAndBiases(place, name)
+    return WeightsAndBiases(place)

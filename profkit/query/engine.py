@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import duckdb
 
 MEMORY = "4GB"
-"""The most memory of a query: a machine that looks at runs may also be training."""
+"""The most memory of a query in DuckDB: a machine that looks at runs may also be training."""
 
 MOST_THREADS = 4
 
@@ -44,17 +44,19 @@ _LISTS_TABLES = re.compile(
 
 @dataclass(frozen=True)
 class Answer:
-    """The rows that a query returns."""
+    """The rows that a query returns, or the first of them."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    has_more: bool
 
 
-def answer(sides: Mapping[str, RunTables], query: str) -> Answer:
+def answer(sides: Mapping[str, RunTables], query: str, most: int) -> Answer:
     """Return what a query says about runs; each is a schema, and `main` is the default one.
 
-    Only the tables that the query names are read.
+    Only the tables that the query names are read, and `most` of the rows that it returns: as
+    objects of this process, they count to nobody's limit.
     """
     duckdb = import_duckdb()
     connection = duckdb.connect(":memory:", config=dict(SETTINGS))
@@ -65,7 +67,7 @@ def answer(sides: Mapping[str, RunTables], query: str) -> Answer:
         connection.execute("SET lock_configuration = true")
         found = connection.execute(query)
         columns = found.description or []
-        rows = found.fetchall()
+        rows = fetch_rows(found, most + 1)
     except duckdb.Error as error:
         raise UsageError(f"the query: {explain_error(error, sides)}") from None
     finally:
@@ -74,7 +76,24 @@ def answer(sides: Mapping[str, RunTables], query: str) -> Answer:
     for name, kind, *_ in columns:
         names.append(name)
         types.append(str(kind))
-    return Answer(tuple(names), tuple(types), tuple(rows))
+    return Answer(tuple(names), tuple(types), tuple(rows[:most]), len(rows) > most)
+
+
+def fetch_rows(found: duckdb.DuckDBPyConnection, most: int) -> list[Any]:
+    """Return the first rows as Python objects; some values of DuckDB have none."""
+    import duckdb
+
+    try:
+        return list(found.fetchmany(most))
+    except (OverflowError, ValueError):
+        raise UsageError("the query: a value is too large to show; CAST it to text") from None
+    except duckdb.InvalidInputException as error:
+        if "'pytz'" not in str(error):
+            raise
+        raise ProfkitError(
+            "the query: a time with a time zone needs pytz, which is not installed: pip install "
+            "'profkit[sql]', or CAST it to text"
+        ) from None
 
 
 def import_duckdb() -> Any:

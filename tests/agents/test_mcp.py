@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -133,6 +134,32 @@ def test_a_rank_that_is_a_link_out_is_refused(root: Path, tmp_path: Path) -> Non
     (run / "r00001").symlink_to(root / "base" / "r00001")
     with pytest.raises(UsageError, match="not below"):
         open_root(tmp_path / "in").report("run")
+
+
+@pytest.mark.parametrize("place", ["r00000/steps.arrows", "r00000/rank.json", "r00000/recent"])
+def test_a_link_out_in_the_folder_of_a_rank_is_refused(
+    root: Path, tmp_path: Path, place: str
+) -> None:
+    run, outside = synthetic_trace(tmp_path / "in" / "run", steps=20), root / "base" / "r00000"
+    (run / place).unlink(missing_ok=True)
+    (run / place).symlink_to(outside if place.endswith("recent") else root / "base" / place)
+    for question in (open_root(tmp_path / "in").report, open_root(tmp_path / "in").why):
+        with pytest.raises(UsageError, match="not below"):
+            question("run")
+
+
+def test_a_link_out_behind_a_link_is_refused(root: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "in"
+    run, other = synthetic_trace(runs / "run", steps=20), synthetic_trace(runs / "other", steps=20)
+    shutil.rmtree(run / "r00000")
+    (run / "r00000").symlink_to(other / "r00000")
+    assert open_root(runs).report("run")["steps_seen"] == 20, "a link within the root"
+    (other / "r00000" / "loop").symlink_to(other)
+    assert open_root(runs).report("run")["steps_seen"] == 20, "a loop of links"
+    (other / "r00000" / "steps.arrows").unlink()
+    (other / "r00000" / "steps.arrows").symlink_to(root / "base" / "r00000" / "steps.arrows")
+    with pytest.raises(UsageError, match="not below"):
+        open_root(runs).report("run")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import gzip
 import json
+import math
 import sys
 import types
 from collections import Counter
@@ -12,6 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -154,6 +157,25 @@ def test_chrome_keeps_every_nanosecond(window: Window, tmp_path: Path) -> None:
         == Counter(event["ph"] for event in events)["f"]
         > 0
     )
+
+
+def test_readings_that_are_no_numbers_leave_the_chrome_trace_json(tmp_path: Path) -> None:
+    """A metric of an evaluation without a detection is one."""
+    window = open_window(Trace.open(synthetic_trace(tmp_path / "run", steps=20)), "all")
+    samples = window.tables["samples"]
+    values = samples["value"].to_pylist()
+    values[:3] = math.nan, math.inf, -math.inf
+    place = samples.schema.get_field_index("value")
+    samples = samples.set_column(place, "value", pa.array(values, pa.float64()))
+    window = dataclasses.replace(window, tables={**window.tables, "samples": samples})
+    path = tmp_path / "run.json"
+    EXPORTERS.load("chrome").write(window, path)
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no JSON")
+
+    events = json.loads(path.read_text(), parse_constant=refuse)["traceEvents"]
+    assert sum(event["ph"] == "C" for event in events) == len(values) - 3
 
 
 def test_what_goes_out_as_chrome_comes_in_again(

@@ -16,12 +16,13 @@ import pytest
 from profkit.analysis.experiments import find_experiments
 from profkit.analysis.slowed import slowed_steps, unlike_steps
 from profkit.errors import UsageError
-from profkit.instrument import pacing
+from profkit.instrument import pacing, pauses
 from profkit.instrument.blocks import WARM_UP
 from profkit.instrument.experiments import LENGTH, OBSERVED, SHARE, WINDOW, ExperimentPlan
 from profkit.instrument.loading import worker_loop
 from profkit.instrument.loading.ring import Ring
-from profkit.instrument.pacing import Pacer, open_pacer, pause_worker
+from profkit.instrument.pacing import Pacer, open_pacer
+from profkit.instrument.pauses import pause_worker
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import BatchTimes
 from profkit.schema import open_schema
@@ -202,7 +203,7 @@ def test_hooks_report_at_once_while_a_block_comes_near(monkeypatch: pytest.Monke
 
 def test_a_worker_pauses_as_long_as_it_worked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[float, float]] = []
-    monkeypatch.setattr(pacing, "pause", lambda *times: asked.append(times))
+    monkeypatch.setattr(pauses, "pause", lambda *times: asked.append(times))
     monkeypatch.setattr(worker_loop, "pause_worker", pause_worker)
     ring = Ring.create(1, 2)
     meter = worker_loop.WorkerMeter(0, ring)
@@ -222,15 +223,39 @@ def test_a_pause_is_busy_as_long_as_the_part_was(monkeypatch: pytest.MonkeyPatch
         slept.append(seconds)
         clock.advance(max(1_000, int(seconds * 1e9)))
 
-    monkeypatch.setattr(pacing, "now_ns", clock)
-    monkeypatch.setattr(pacing, "_be_busy", lambda: clock.advance(7_000))
+    monkeypatch.setattr(pauses, "now_ns", clock)
+    monkeypatch.setattr(pauses, "_be_busy", lambda: clock.advance(7_000))
     monkeypatch.setattr(time, "sleep", sleep)
     begin = clock()
-    late = pacing.pause(10 * MS, 4 * MS)
+    late = pauses.pause(10 * MS, 4 * MS)
     assert 0 <= late <= 7_000
     assert clock() - begin == 10 * MS + late
     asleep = sum(slept) * 1e9
-    assert asleep == pytest.approx(6 * MS - pacing.SLEEP_ERROR_NS, rel=0.01)
+    assert asleep == pytest.approx(6 * MS - pauses.SLEEP_ERROR_NS, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "phases", "unmeasured"),
+    [
+        ("data,h2d", 1, ("data", "h2d"), []),
+        ("h2d", 1, ("h2d",), []),
+        ("h2d,all", 1, ("data", "h2d", "forward", "backward", "optimizer"), []),
+        ("all", 1, ("data", "forward", "backward", "optimizer"), []),
+        ("allreduce", 2, ("allreduce",), []),
+        ("data,allreduce", 1, ("data",), ["one rank has no exchange: allreduce"]),
+        ("allreduce", 1, (), ["one rank has no exchange: allreduce"]),
+    ],
+)
+def test_phases_that_are_named_have_blocks_or_a_reason(
+    words: str, ranks: int, phases: tuple[str, ...], unmeasured: list[str]
+) -> None:
+    sink = MemorySink()
+    job = ("torch", "cpu", ranks)
+    pacer = open_pacer(Recorder(sink), sink.appender("samples"), plan_of(words), 0, job)
+    assert pacer is not None
+    assert pacer.plan.phases == phases
+    said = [row[2] for row in sink.rows["samples"]]
+    assert said == [f"unmeasured:experiments: {why}" for why in unmeasured]
 
 
 @pytest.mark.parametrize(

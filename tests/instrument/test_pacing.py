@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from profkit.instrument import pacing
+from profkit.instrument import pacing, pauses
 from profkit.instrument.experiments import LENGTH, OBSERVED
 from profkit.instrument.loading.loaders import Loaders
 from profkit.instrument.loading.ring import Ring
-from profkit.instrument.pacing import MOST_PAUSED, MOST_WORKER_PAUSE_NS, pause_worker
+from profkit.instrument.pacing import MOST_PAUSED
+from profkit.instrument.pauses import MOST_WORKER_PAUSE_NS, pause_worker
 from profkit.instrument.rows import BatchTimes
 from profkit.vocab import EXPERIMENT_CUT
 from tests.instrument.test_experiments import MS, World
@@ -86,6 +87,55 @@ def test_the_workers_of_an_epoch_that_begins_in_a_block_are_slowed(
     assert len({ring.slowed for ring in rings}) == 1, "the last block has ended"
 
 
+def test_no_worker_is_slowed_until_an_evaluation_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins in a block, and no step ends before it does, with a loader of any kind."""
+    world = World("forward", monkeypatch)
+    loaders = Loaders(world.recorder, world.sink.appender("samples"))
+    training, kept, evaluations = Iterator(), Iterator(), 0
+    loaders.open(training, 4, 8)
+    loaders.open(kept, 4, 8)
+    for _ in world.steps():
+        for _ in range(2):  # two batches are accumulated
+            loaders.look(training, lambda channel: ())
+        world.phase("forward", 2)
+        place = world.plan.place_of(world.recorder.step_index + 1)
+        if place is None or not place.slowed or world.is_slowed():
+            continue
+        world.recorder.end_step(world.clock(), 1)
+        evaluation = (training, kept, Iterator())[evaluations % 3]
+        if evaluation not in loaders.channels:
+            loaders.open(evaluation, 4, 8)
+        evaluations += 1
+        slowed = 0
+        for _ in range(1_000):
+            loaders.look(evaluation, lambda channel: ())
+            slowed += loaders.channels[evaluation].ring.slowed
+        assert 0 < slowed <= MOST_PAUSED * 2
+        opened = Iterator()
+        loaders.open(opened, 1, 2)
+        assert not loaders.channels[opened].ring.slowed, "the block is cut"
+    assert evaluations == 8
+    assert len(cut_steps(world)) == 8
+    assert not len(world.experiments()["forward"].slowed)
+
+
+def test_a_loader_thread_is_not_slowed_during_an_evaluation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, times = World("forward", monkeypatch), BatchTimes(0, 0, 0, MS, 0, 0)
+    paused: list[BatchTimes] = []
+    monkeypatch.setattr(pacing, "pause_worker", paused.append)
+    for _ in world.steps():
+        world.phase("forward", 2)
+        pacer = world.recorder.pacer
+        if pacer is not None and world.is_slowed():
+            paused.clear()
+            for _ in range(1_000):
+                pacer.asked()
+                pacer.made(times)
+            assert len(paused) <= MOST_PAUSED
+
+
 def test_the_workers_are_not_slowed_in_a_block_about_data(monkeypatch: pytest.MonkeyPatch) -> None:
     world, near = World("data", monkeypatch), 0
     loaders = Loaders(world.recorder, world.sink.appender("samples"))
@@ -102,7 +152,7 @@ def test_a_batch_that_hung_is_not_made_to_hang_as_long_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[float] = []
-    monkeypatch.setattr(pacing, "pause", lambda ns, busy_ns: asked.append(ns))
+    monkeypatch.setattr(pauses, "pause", lambda ns, busy_ns: asked.append(ns))
     pause_worker(BatchTimes(0, 0, 0, 3_600_000 * MS, 0, 0))
     pause_worker(BatchTimes(0, 0, 0, 100 * MS, 0, 0))
     assert asked == [MOST_WORKER_PAUSE_NS, 100 * MS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -21,6 +22,7 @@ from profkit.metrics.follow import Follower
 from profkit.metrics.points import METRICS, RUN_LABELS, Snapshot, of_live
 from profkit.testing import synthetic_trace
 from profkit.trace.tail import RunTail
+from profkit.vocab import RunState
 from tests.hostile import hostile_run
 from tests.house.test_packaging import TOP
 
@@ -34,10 +36,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return synthetic_trace(tmp_path_factory.mktemp("runs") / "two", ranks=2, steps=60)
 
 
-def live(run: Path) -> Snapshot:
+def live(run: Path, state: RunState = RunState.RUNNING) -> Snapshot:
     latest = RunTail(run).look()
     view = build_live_view(run.name, latest, NOW_NS)
-    return of_live(view, 2, NOW_NS / 1e9)
+    return of_live(dataclasses.replace(view, state=state), 2, NOW_NS / 1e9)
 
 
 def read_back(path: Path) -> Samples:
@@ -89,6 +91,15 @@ def test_a_textfile_holds_the_live_figures(run: Path, tmp_path: Path) -> None:
     names = {name for name, _ in found}
     assert names == {metric.name for metric in METRICS.values() if metric.live}
     assert list(tmp_path.iterdir()) == [path], "no temporary file is left"
+
+
+@pytest.mark.parametrize("state", [RunState.COMPLETE, RunState.ABORTED])
+def test_a_job_that_has_ended_neither_stalls_nor_has_ranks_at_a_step(
+    run: Path, state: RunState
+) -> None:
+    running, ended = ({name for name, _ in as_samples(live(run, each))} for each in
+                      (RunState.RUNNING, state))  # fmt: skip
+    assert running - ended == {"profkit_stalled", "profkit_rank_step"}
 
 
 def test_an_export_has_the_figures_of_the_report(
@@ -183,7 +194,7 @@ def test_otlp_is_read_back_by_its_own_messages(run: Path, receiver: Any) -> None
     sink = open_export(f"http://127.0.0.1:{receiver.server_port}")
     sink.send(snapshot)
     count = len(receiver.bodies)
-    sink.close()
+    sink.close(RunState.COMPLETE)
     path, encoding, body = receiver.bodies[count - 1]
     assert (path, encoding) == ("/v1/metrics", None)
     request = metrics_service_pb2.ExportMetricsServiceRequest.FromString(body)
@@ -220,14 +231,14 @@ def test_one_sink_that_fails_does_not_keep_others_from_figures(run: Path) -> Non
         def send(self, snapshot: Snapshot) -> None:
             raise ValueError("no")
 
-        def close(self) -> None:
+        def close(self, state: RunState) -> None:
             raise OSError("neither")
 
     class Sound:
         def send(self, snapshot: Snapshot) -> None:
             got.append(snapshot)
 
-        def close(self) -> None:
+        def close(self, state: RunState) -> None:
             got.append(Snapshot((), -1))
 
     follower = Follower(run, [Broken(), Sound()], said.append, every_s=60)

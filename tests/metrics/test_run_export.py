@@ -39,7 +39,7 @@ def test_the_file_holds_the_end_of_the_job_and_the_job_is_the_same(
     report = json.loads(capsys.readouterr().out)
     assert values["profkit_steps"] == report["steps_seen"] == 30
     assert states == {"complete"}
-    assert values["profkit_stalled"] == 0
+    assert not values.keys() & {"profkit_stalled", "profkit_rank_step"}, "it runs no more"
 
 
 def test_a_failing_place_leaves_the_job_alone(tmp_path: Path) -> None:

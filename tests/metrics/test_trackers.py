@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from profkit.errors import ProfkitError, UsageError
 from profkit.metrics.base import open_tracker
-from profkit.metrics.packages import need_package
+from profkit.metrics.follow import Follower
+from profkit.metrics.packages import import_package, need_package
 from profkit.metrics.points import Snapshot, flat_names
 from profkit.testing import synthetic_trace
+from profkit.vocab import RunState
+from tests.hangs.test_alarm import wait_until
 from tests.metrics.test_exports import live
 
 
@@ -22,13 +27,13 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return live(run)
 
 
-def _log(word: str, snapshot: Snapshot) -> Mapping[str, float]:
+def _log(word: str, snapshot: Snapshot, state: RunState = RunState.COMPLETE) -> Mapping[str, float]:
     before = dict(os.environ)
-    sink = open_tracker(word, "job")
+    sink = open_tracker(word)
     assert dict(os.environ) == before, "the job inherits the environment"
     sink.send(Snapshot((), None))  # before the first step there is nothing to log
     sink.send(snapshot)
-    sink.close()
+    sink.close(state)
     return dict(flat_names(snapshot))
 
 
@@ -39,7 +44,7 @@ def test_tensorboard(snapshot: Snapshot, tmp_path: Path) -> None:
     )
     logged = _log(f"tensorboard={tmp_path}", snapshot)
     found = {}
-    for event in loader.RawEventFileLoader(str(next(tmp_path.glob("events*")))).Load():
+    for event in loader.RawEventFileLoader(str(next(tmp_path.glob("two/events*")))).Load():
         from tensorboard.compat.proto.event_pb2 import Event
 
         each = Event.FromString(event)
@@ -49,17 +54,46 @@ def test_tensorboard(snapshot: Snapshot, tmp_path: Path) -> None:
     assert found == pytest.approx(logged, rel=1e-6)  # it stores single precision
 
 
-def test_mlflow(snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_run_has_a_folder_of_tensorboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorBoard reads a folder as one run, and two runs of a job in it as one curve."""
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    monkeypatch.chdir(tmp_path)
+    for name in ("train-20260101-000000", "train-20260101-000100"):
+        shown = live(synthetic_trace(tmp_path / "traces" / name, steps=30))
+        for word in ("tensorboard", "tensorboard=logs"):
+            _log(word, shown)
+        for folder in ("runs", "logs"):
+            assert len(list((tmp_path / folder / name).glob("events*"))) == 1
+
+
+ENDS = [
+    (RunState.COMPLETE, "FINISHED", 0),
+    (RunState.ABORTED, "FAILED", 1),
+    (RunState.RUNNING, "FAILED", 1),
+]
+"""The state of a run when its job has ended, and what MLflow and W&B show; the last is unknown."""
+
+
+@pytest.mark.parametrize(("state", "status"), [end[:2] for end in ENDS])
+def test_mlflow(
+    snapshot: Snapshot,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: RunState,
+    status: str,
+) -> None:
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
     address = (tmp_path / "mlruns").as_uri()
-    logged = _log(f"mlflow={address}", snapshot)
+    logged = _log(f"mlflow={address}", snapshot, state)
     client = mlflow.MlflowClient(tracking_uri=address)
     experiment = client.get_experiment_by_name("profkit")
     (run,) = client.search_runs([experiment.experiment_id])
-    assert run.info.run_name == "job"
-    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "two"
+    assert run.info.status == status
     assert run.data.metrics == pytest.approx(logged)
     history = client.get_metric_history(run.info.run_id, "profkit/step_seconds")
     assert [each.step for each in history] == [snapshot.step]
@@ -71,12 +105,62 @@ def test_wandb(snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}[name])
     _log(f"wandb={tmp_path}", snapshot)
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    wait_until(lambda: b"profkit/step_seconds" in file.read_bytes())  # its service writes it
     assert b"profkit/step_seconds" in file.read_bytes()
+
+
+@pytest.mark.parametrize(("state", "exit_code"), [end[::2] for end in ENDS])
+def test_wandb_shows_how_the_job_ended(
+    snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, state: RunState, exit_code: int
+) -> None:
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+    ends: list[int] = []
+
+    def finish(*, exit_code: int) -> None:
+        ends.append(exit_code)
+
+    run = SimpleNamespace(log=lambda values, step: None, finish=finish)
+    monkeypatch.setattr(wandb, "init", lambda **options: run)
+    _log("wandb", snapshot, state)
+    assert ends == [exit_code]
+
+
+@pytest.mark.parametrize("state", list(RunState))
+def test_a_follower_closes_its_sinks_with_the_state_of_the_run(
+    tmp_path: Path, state: RunState
+) -> None:
+    run, closed = synthetic_trace(tmp_path / "run", steps=30), list[RunState]()
+    content = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**content, "state": state.value}))
+
+    class Sink:
+        def send(self, snapshot: Snapshot) -> None:
+            raise ValueError("even if the last figures cannot be sent")
+
+        def close(self, state: RunState) -> None:
+            closed.append(state)
+
+    follower = Follower(run, [Sink()], lambda words: None, every_s=60)
+    follower.start()
+    follower.stop()
+    assert closed == [state]
 
 
 def test_an_unknown_tracker_names_those_there_are() -> None:
     with pytest.raises(UsageError, match="--log-to aim: not one of mlflow, wandb, tensorboard"):
-        open_tracker("aim", "job")
+        open_tracker("aim")
+
+
+@pytest.mark.parametrize("look_up", [need_package, import_package])
+def test_a_folder_of_its_name_is_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_up: Callable[[str, str, str], object]
+) -> None:
+    """W&B makes a folder `wandb` where a job runs, and `python -m` looks there first."""
+    (tmp_path / "profkit_nowhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    with pytest.raises(ProfkitError, match="pip install nowhere"):
+        look_up("profkit_nowhere", "--log-to nowhere", "nowhere")
 
 
 def test_a_missing_package_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from profkit.analysis.costs import run_costs
+from profkit.analysis.whatif.changes import with_loaders
+from profkit.analysis.whatif.loader_model import MAKING, LoaderLine
 from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain
 from profkit.explain.predict.alone import ALONE, shown_alone
@@ -218,6 +221,49 @@ def test_workers_need_a_loader_that_was_recorded(tmp_path: Path) -> None:
     answer = ask(make(tmp_path, "run"), Question(WORKERS, 4.0))
     assert answer.step_ns is None
     assert "not recorded" in answer.why
+
+
+@pytest.mark.parametrize(("hosts", "cores", "competes"), [(2, 12, 0), (2, 9, 10), (1, 12, 20)])
+def test_workers_share_the_cores_of_their_host(
+    tmp_path: Path, hosts: int, cores: int, competes: int
+) -> None:
+    """4 ranks with 4 workers each, on hosts of so many cores."""
+    run = synthetic_trace(tmp_path / "run", ranks=4)
+    for path in run.glob("r*/rank.json"):
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps({**content, "host": f"host{content['rank'] % hosts}"}))
+    content = json.loads((run / "run.json").read_text())
+    content["environment"]["cpu_count"] = cores
+    (run / "run.json").write_text(json.dumps(content))
+    job = job_of(run)
+    assert job.model is not None
+    pieces = np.full((len(MAKING), len(job.model.steps)), 300e6)
+    line = LoaderLine(pieces, workers=1, prefetch=2, handover=0.0, taking=1e5)
+    job = dataclasses.replace(job, model=with_loaders(job.model, [line] * 4))
+    answer = ask(job, Question(WORKERS, 4.0))
+    shared = [each for each in answer.rests_on if "share" in each]
+    if competes:
+        processes = f"{competes} processes" + " of a host" * (hosts > 1)
+        assert shared == [f"{processes} share {cores} cores at the upper end"]
+        assert answer.why == f"{processes} would compete for {cores} cores"
+    else:
+        assert shared == []
+        assert "compete" not in answer.why
+
+
+@pytest.mark.parametrize(("hosts", "wanted", "competes"), [(2, 30, 0), (2, 40, 32), (1, 30, 16)])
+def test_ranks_on_processors_share_the_cores_of_their_hosts(
+    tmp_path: Path, hosts: int, wanted: int, competes: int
+) -> None:
+    """Each rank uses a core; a host has 16."""
+    run = synthetic_trace(tmp_path / "run", ranks=4)
+    for path in run.glob("r*/rank.json"):
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps({**content, "host": f"host{content['rank'] % hosts}"}))
+    why = ask(job_of(run), Question(RANKS, float(wanted))).why
+    assert ("compete" in why) == bool(competes)
+    if competes:
+        assert f"would compete for {competes} cores" in why
 
 
 def test_the_interval_is_at_least_the_noise_between_runs(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from profkit.explain.predict.prediction import (
     Question,
 )
 from profkit.vocab import EXPERIMENT_PHASES
-from tests.predict.test_answers import LATE, holds, make
+from tests.predict.test_answers import LATE, holds, job_of, make
 
 FORWARD = Question(FASTER, 2.0, cause="forward")
 
@@ -119,6 +120,36 @@ def test_time_that_no_block_slows_is_not_faster(
     assert answer.step_ns is not None
     now = answer.now_ns.value
     assert answer.step_ns.value == pytest.approx((now - 10e6) / 2 + 10e6)
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ("exposed waits only", "not known what exchange backward hides"),
+        ("no replay", "not known what exchange backward hides"),
+        ("a rank without files", "not known what exchange backward hides"),
+        ("one rank", ""),
+        ("one rank without a replay", ""),
+    ],
+)
+def test_a_faster_backward_is_inconclusive_unless_it_is_known_what_it_hides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, why: str
+) -> None:
+    slowed = 1e6 * np.array([34, 34.5, 33.5, 34.2])
+    found = Experiment("backward", slowed, np.full(4, 40e6), 24, np.zeros(4))
+    monkeypatch.setattr(Evidence, "experiments", {"backward": found})
+    job = make(tmp_path, "run", ranks=1 if case.startswith("one") else 2)
+    if case == "a rank without files":
+        shutil.rmtree(tmp_path / "run" / "r00001")
+        job = job_of(tmp_path / "run")
+    if case == "exposed waits only":
+        assert job.model is not None
+        job = dataclasses.replace(job, model=dataclasses.replace(job.model, detailed=False))
+    if "replay" in case:
+        job = dataclasses.replace(job, model=None, why_no_model="collectives vary")
+    answer = ask(job, Question(FASTER, 2.0, cause="backward"))
+    assert answer.conclusive == (not why)
+    assert why in answer.why
 
 
 def test_another_pace_than_the_measured_one_is_inconclusive(

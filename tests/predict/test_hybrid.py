@@ -22,30 +22,57 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    folder = tmp_path_factory.mktemp("runs")
-    assert main(["import", str(DATA / "trace-ST.parquet"), "-o", str(folder)]) == 0
-    (run,) = find_runs(folder)
-    return job_of(run)
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
+    found = {}
+    for name in ("AR", "ST"):
+        folder = tmp_path_factory.mktemp(name)
+        assert main(["import", str(DATA / f"trace-{name}.parquet"), "-o", str(folder)]) == 0
+        (run,) = find_runs(folder)
+        found[name] = job_of(run)
+    return found
 
 
-def published(name: str) -> float:
-    return float(json.loads((DATA / f"{name}-ST.json").read_text())[name.capitalize()])
+@pytest.fixture
+def job(jobs: dict[str, Job]) -> Job:
+    return jobs["ST"]
 
 
-@pytest.mark.parametrize(("cause", "share"), [("long_last_stage", "ms"), ("late_rank", "mw")])
-def test_what_a_cause_costs_is_its_published_share(job: Job, cause: str, share: str) -> None:
-    results = json.loads((DATA / "result-ST.json").read_text())
+def published(share: str, name: str) -> float:
+    return float(json.loads((DATA / f"{share}-{name}.json").read_text())[share.capitalize()])
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "share", "error"),
+    [("ST", "long_last_stage", "ms", 0.0189), ("AR", "late_rank", "mw", 0.0067)],
+)
+def test_what_a_cause_costs_is_its_published_share(
+    jobs: dict[str, Job], name: str, cause: str, share: str, error: float
+) -> None:
+    job = jobs[name]
+    results = json.loads((DATA / f"result-{name}.json").read_text())
     means = []
-    for name in ("step_t_nodelay", "step_t_noblk"):
-        times = list(results[name].values())
+    for kind in ("step_t_nodelay", "step_t_noblk"):
+        times = list(results[kind].values())
         means.append(sum(times) / len(times))
     answer = ask(job, Question(WITHOUT, cause=cause))
     assert answer.conclusive
     assert answer.saved_ns is not None
     slowdown_ns = 1e9 * (means[0] - means[1])
-    assert answer.saved_ns.value == pytest.approx(published(share) * slowdown_ns, rel=1e-3)
-    assert answer.replay_error == pytest.approx(0.0189, abs=1e-3)
+    assert answer.saved_ns.value == pytest.approx(published(share, name) * slowdown_ns, rel=1e-3)
+    assert answer.replay_error == pytest.approx(error, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [("AR", "uneven_stages"), ("AR", "long_last_stage"), ("ST", "late_rank")],
+)
+def test_the_slowdown_of_another_cause_is_not_claimed(
+    jobs: dict[str, Job], name: str, cause: str
+) -> None:
+    """One worker of AR is slow, and the last stage of ST is long."""
+    answer = ask(jobs[name], Question(WITHOUT, cause=cause))
+    assert answer.saved_ns is None
+    assert "the run does not show this cause alone" in answer.why
 
 
 def test_a_full_pipeline_is_as_long_as_its_longest_stage(job: Job) -> None:

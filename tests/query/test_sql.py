@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from profkit import cli
+from profkit.commands import sql
 from profkit.query.tables import NAMES, RunTables
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -165,6 +169,35 @@ def test_a_mistake_is_one_clear_line(profkit: Call, run: Path, query: str, said:
     assert said in refused(profkit, run, query)
 
 
+def test_times_with_a_zone_are_shown(ask: Callable[[str], Any]) -> None:
+    pytest.importorskip("pytz", reason="the extra 'sql' is older")
+    (row,) = ask("SELECT to_timestamp(created_ns / 1e9), [to_timestamp(0)] FROM run")["rows"]
+    created, (zero,) = row
+    now = datetime.now(timezone.utc)
+    assert datetime.fromisoformat(created) <= now
+    assert datetime.fromisoformat(zero).timestamp() == 0
+
+
+def test_times_with_a_zone_need_a_package_of_the_extra(run: Path) -> None:
+    """A process of its own: DuckDB keeps a package that it has found."""
+    pytest.importorskip("duckdb", reason="the extra 'sql' is not installed")
+    code = "import sys; sys.modules['pytz'] = None; from profkit import cli; sys.exit(cli.main())"
+    command = [sys.executable, "-c", code, "sql", str(run), "SELECT now()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "profkit: the query: a time with a time zone needs pytz, which is not installed: pip "
+        "install 'profkit[sql]', or CAST it to text\n"
+    )
+
+
+@pytest.mark.parametrize("query", ["SELECT '1 year'::INTERVAL * 100000000"])
+def test_a_value_that_python_has_not_is_one_clear_line(
+    profkit: Call, run: Path, query: str
+) -> None:
+    assert "a value is too large to show; CAST it to text" in refused(profkit, run, query)
+
+
 def test_the_place_of_a_mistake_is_named(profkit: Call, run: Path) -> None:
     assert "(line 2, column 8)" in refused(profkit, run, "SELECT step,\n       stepp FROM steps")
 
@@ -179,6 +212,44 @@ def test_what_does_not_fit_into_the_memory_is_an_error_and_no_file(
     query = "SELECT list(range) FROM range(50000000)"
     assert "emory" in refused(profkit, run, query)
     assert os.listdir(tmp_path) == []
+
+
+def test_no_more_rows_are_read_than_are_shown(run: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra 'sql' is not installed")
+    from profkit.query.engine import answer
+
+    tables = {"main": RunTables(Trace.open(run))}
+    tracemalloc.start()
+    found = answer(tables, "SELECT * FROM range(50000000)", 10_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (len(found.rows), found.has_more) == (10_000, True)
+    assert peak < 100 << 20
+    assert not answer(tables, "SELECT * FROM range(10000)", 10_000).has_more
+
+
+def test_a_screen_says_that_there_are_more_rows(profkit: Call, run: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra 'sql' is not installed")
+    _, printed, said = profkit("sql", run, "SELECT * FROM range(10001)")
+    assert len(printed.splitlines()) == 1 + 10_000
+    assert said == (
+        "profkit: the first 10,000 rows are shown; --json prints up to 1,000,000, and OFFSET "
+        "10000 in the query shows the next ones\n"
+    )
+
+
+def test_json_has_all_rows_or_none(
+    profkit: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "MOST_JSON_ROWS", 20)
+    pytest.importorskip("duckdb", reason="the extra 'sql' is not installed")
+    code, printed, said = profkit("sql", run, "SELECT * FROM range(21)", "--json")
+    assert (code, printed) == (2, "")
+    assert said == (
+        "profkit: the query: more than 20 rows; give it a LIMIT, or write whole tables: "
+        "profkit export RUN --format parquet\n"
+    )
+    assert profkit("sql", run, "SELECT * FROM range(20)", "--json")[0] == 0
 
 
 def test_hostile_names_are_safe_to_print_and_whole_in_json(profkit: Call, tmp_path: Path) -> None:

@@ -130,6 +130,35 @@ def test_of_one_run(
     assert code == ExitCode.UNREADABLE or (code == ExitCode.DONE and said["verdict"] == CANNOT)
 
 
+DOUBTFUL = ("times that cannot be", "a file that was changed", "no samples known",
+            "a rank without steps", "a rank without files")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DOUBTFUL)
+def test_no_export_states_its_throughput(whole: Path, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("prometheus_client", reason="the extra 'prometheus' is not installed")
+    run = ALONE[kind](whole, tmp_path)
+    textfile, row = tmp_path / "run.prom", tmp_path / "row.txt"
+    assert main(["export", str(run), "--format", "prometheus", "-w", str(textfile)]) == 0
+    metrics = textfile.read_text()
+    assert "profkit_throughput" not in metrics
+    times_known = kind in {"no samples known", "a rank without steps", "a rank without files"}
+    assert ("profkit_step_seconds{" in metrics) == times_known
+    assert ("profkit_phase_ratio{" in metrics) == times_known
+    assert main(["export", str(run), "--format", "benchmark", "-w", str(row)]) == 0
+    first, *lines = row.read_text().splitlines()
+    fields = json.loads(first)
+    assert (fields["FINAL_RESULT"], fields["JOB_FAIL_FLAG"], lines) == (None, 1, [])
+
+
+def test_an_export_of_the_whole_run_states_its_throughput(whole: Path, tmp_path: Path) -> None:
+    row = tmp_path / "row.txt"
+    assert main(["export", str(whole), "--format", "benchmark", "-w", str(row)]) == 0
+    first, *lines = row.read_text().splitlines()
+    assert json.loads(first)["FINAL_RESULT"] > 0
+    assert len(lines) == 1
+
+
 @pytest.mark.parametrize("swapped", [False, True], ids=["as target", "as base"])
 @pytest.mark.parametrize("make", BESIDE.values(), ids=BESIDE)
 def test_of_two_runs(

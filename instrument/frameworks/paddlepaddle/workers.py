@@ -132,6 +132,12 @@ def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -
 
     meter = LoopMeter(keep)
 
+    def look(iterator: Any) -> Waiting:
+        pacer = loaders.recorder.pacer
+        if pacer is not None:
+            pacer.asked()
+        return Waiting(now_ns(), len(finished.get(iterator._dataset_fetcher, ())))
+
     def take(iterator: Any, waiting: Waiting | None) -> None:
         made = finished.get(iterator._dataset_fetcher, deque())
         for _ in iterator._places[: len(made)]:
@@ -139,12 +145,7 @@ def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -
             if waiting is not None:
                 loaders.keep_queued(times, LOADER_THREAD, waiting)
 
-    _hook_next(
-        patches,
-        _DataLoaderIterSingleProcess,
-        lambda self: Waiting(now_ns(), len(finished.get(self._dataset_fetcher, ()))),
-        take,
-    )
+    _hook_next(patches, _DataLoaderIterSingleProcess, look, take)
     hook_loop_fetch(patches, fetchers, meter)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,7 +132,7 @@ def build_model(trace: Trace, basis: PhaseBasis) -> StepModel:
     steps, spans = rows_of_steps(basis.steps, used), rows_of_steps(basis.spans, used)
     ranks = np.unique(steps["rank"].to_numpy()).tolist()
     collectives = rows_of_steps(basis.collectives, used)
-    met = find_meetings(spans, collectives, ranks, used, hosts=count_hosts(trace))
+    met = find_meetings(spans, collectives, ranks, used, hosts=len(ranks_by_host(trace)))
     kept = met.kept
     if kept.sum() < 2:
         raise ReplayError("the steps of the ranks have too little in common to be replayed")
@@ -169,15 +170,15 @@ def build_model(trace: Trace, basis: PhaseBasis) -> StepModel:
     )
 
 
-def count_hosts(trace: Trace) -> int:
-    """Return the number of hosts; each rank that does not say its host counts as one."""
-    found = set()
+def ranks_by_host(trace: Trace) -> Counter[str]:
+    """Return the number of ranks of each host; one that does not say its host counts as one."""
+    found = Counter[str]()
     for rank in trace.ranks:
         try:
-            found.add(rank.manifest.host)
+            found[rank.manifest.host] += 1
         except UnreadableError:
-            found.add(f"of rank {rank.rank}")
-    return len(found)
+            found[f"of rank {rank.rank}"] += 1
+    return found
 
 
 def choose_steps(used: Ints) -> Ints:

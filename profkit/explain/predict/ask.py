@@ -9,6 +9,7 @@ import numpy as np
 
 from profkit.analysis.whatif.changes import with_loaders
 from profkit.analysis.whatif.loader_model import MAKING
+from profkit.analysis.whatif.step_model import ranks_by_host
 from profkit.explain.explained import explain_sides
 from profkit.explain.predict.alone import ALONE
 from profkit.explain.predict.batches import ask_batch_size
@@ -121,17 +122,20 @@ def ask_workers(job: Job, question: Question, base: Job | None) -> Prediction:
     rests = [f"a batch takes {making} to make, and {plural(wanted, 'worker')} per rank take turns"]
     leaves = ["the start of the workers"]
     models, next_, why = [with_loaders(model, loaders)], "", ""
-    ranks = len(model.lines)
+    hosts = ranks_by_host(job.evidence.trace)
     if wanted and not known[0].workers:
         leaves.append("handing batches over from the workers, which this run does not do")
-    needed = ranks * (wanted + 1)
+    needed = max(hosts.values()) * (wanted + 1)
     if wanted and needed > cores:
         # Everyone gets a share of the cores at worst, and what is idle meanwhile at best.
         factor = needed / max(1.0, cores)
         slowed = [dataclasses.replace(each, pieces=each.pieces * factor) for each in loaders]
         models.append(with_loaders(model, slowed))
-        rests.append(f"{needed} processes share {int(cores)} cores at the upper end")
-        why = f"{needed} processes would compete for {int(cores)} cores"
+        processes = f"{needed} processes"
+        if len(hosts) > 1:
+            processes += " of a host"
+        rests.append(f"{processes} share {int(cores)} cores at the upper end")
+        why = f"{processes} would compete for {int(cores)} cores"
         next_ = f"record some steps with {plural(wanted, 'worker')}"
     found = predict(job, question, models, rests_on=rests, leaves_out=leaves)
     if not why:

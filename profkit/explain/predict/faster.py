@@ -81,9 +81,9 @@ def from_blocks(
     if LOADER_THREAD in names_and_codes(job.evidence.trace.spans["thread"])[0]:
         why = "a thread of the training process makes the batches; both wait for its interpreter"
         return dataclasses.replace(answer, why=why, next="record with loader workers")
-    if found.phase == BACKWARD and hidden_share(job) >= MIN_SHOWN_SHARE:
-        why = "backward hides an exchange, which was not slowed: a faster one would uncover it"
-        return dataclasses.replace(answer, why=why, next="profkit whatif RUN --link 2x")
+    if found.phase == BACKWARD and (open_ends := why_backward_is_open(job)) is not None:
+        why, what_next = open_ends
+        return dataclasses.replace(answer, why=why, next=what_next)
     drift = float(np.median(found.drift))
     if abs(drift) > MOST_DRIFT_SHARE:
         why = f"the steps of a block still change by {percent(drift)} within it, as a queue does"
@@ -94,13 +94,23 @@ def from_blocks(
     return narrow(answer, f"{plural(blocks, 'block')} scatter too much", f"record more: {record}")
 
 
-def hidden_share(job: Job) -> float:
-    """Return the share of the step in which transfers go on under backward."""
-    model = job.model
-    if model is None or not model.members:
-        return 0.0
+def why_backward_is_open(job: Job) -> tuple[str, str] | None:
+    """Return why a faster backward may uncover an exchange, and what to do next."""
+    model, trace = job.model, job.evidence.trace
+    if len(trace.ranks) + len(trace.missing_ranks) == 1:
+        return None
+    unknown = "it is not known what exchange backward hides"
+    if trace.missing_ranks:
+        return f"{unknown}: some ranks left no files", "record all ranks"
+    if model is None or not model.detailed:
+        why = job.why_no_model or "single collectives cannot be replayed"
+        return f"{unknown}: {why}", "make backward faster, and compare: profkit explain RUN NEW"
     exposed = model.wall.mean() - model.own_work().mean()
-    return float((model.transfer.sum(axis=0).mean() - exposed) / model.wall.mean())
+    hidden = model.transfer.sum(axis=0).mean() - exposed
+    if not hidden >= MIN_SHOWN_SHARE * model.wall.mean():
+        return None
+    why = "backward hides an exchange, which was not slowed: a faster one would uncover it"
+    return why, "profkit whatif RUN --link 2x"
 
 
 def _step_of(found: Experiment, now: float) -> Estimate:

@@ -15,7 +15,7 @@ from profkit.analysis.notices import is_log
 from profkit.analysis.pipelines import MESSAGES
 from profkit.analysis.whatif.changes import expected_maximum, extrapolated_maximum
 from profkit.analysis.whatif.gradients import of_model_dimensions
-from profkit.analysis.whatif.step_model import StepModel
+from profkit.analysis.whatif.step_model import StepModel, ranks_by_host
 from profkit.explain.predict.batches import SAME_JOB, on_line
 from profkit.explain.predict.job import MORE_STEPS, Job, describe_replay, unanswered, widen_step
 from profkit.explain.predict.other_runs import why_other_job
@@ -114,14 +114,17 @@ def why_inconclusive(
         return "the device's wait for the exchange was not timed", ""
     load, environment = job.evidence.load, job.evidence.trace.manifest.environment
     if is_on_host(job.evidence) and wanted > now:
-        cores = environment.get("cpu_count")
+        cores, hosts = environment.get("cpu_count"), len(ranks_by_host(job.evidence.trace))
         used = 1.0
         if load is not None and load.own:
             used = load.own / now
+        if isinstance(cores, int):
+            cores *= hosts
         if not isinstance(cores, int) or wanted * used > cores:
+            like = "one host" if hosts == 1 else plural(hosts, "host")
             why = f"{wanted} ranks that train on processors would compete for {cores} cores"
             where = f"record {wanted} ranks where they would run"
-            return f"{why}, if they run on one host like this", where
+            return f"{why}, if they run on {like} like this", where
     return "", ""
 
 
