@@ -204,7 +204,7 @@ def write_rank(
     main = find_main_lane(events)
     work = find_work(events, gate)
     steps = find_steps(events, main, work)
-    spans, excluded_spans = nest(find_phases(events, main, steps))
+    spans, excluded_spans = nest(find_phases(events, main, steps, work))
     anchor = find_anchor(events)
     host = ""
     if options.keep_private:
