@@ -113,3 +113,67 @@ def test_a_conversion_on_the_device_is_no_copy(tmp_path: Path, import_files: Imp
     cast = host("cpu_op", "aten::to", us("110.125"), "5")
     (made,) = import_files(IMPORTER, write_trace(tmp_path / "a.json", [*two_steps(), cast]))
     assert forwards_of(made.run) == [(110_125, 300_125)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "FSDP::pre_forward (layers.0)",
+        "FSDP::root_pre_forward",
+        "FSDP::post_forward (layers.0)",
+        "FullyShardedDataParallel._pre_forward_prefetch",
+        "_post_forward_module_hook",
+    ],
+)
+def test_hooks_of_a_forward_are_not_the_forward(
+    name: str, tmp_path: Path, import_files: Import
+) -> None:
+    hook = host("user_annotation", name, us("121.125"), "2")
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "a.json", [*two_steps(), hook]))
+    assert phases_of(made.run)[1:3] == [
+        ("forward", "forward", 0, 120_125, 300_125),
+        ("forward", name, 1, 121_125, 123_125),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "FSDP::pre_backward (layers.0)",
+        "FSDP::post_backward_reduce",
+        "FSDP::root_post_backward_callback",
+        "FullyShardedDataParallel._post_backward_hook",
+    ],
+)
+def test_hooks_of_a_backward_are_not_the_backward(
+    name: str, tmp_path: Path, import_files: Import
+) -> None:
+    hook = host("user_annotation", name, us("410.125"), "2")
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "a.json", [*two_steps(), hook]))
+    assert phases_of(made.run)[1:4] == [
+        ("forward", "forward", 0, 120_125, 300_125),
+        ("backward", "backward", 0, 300_125, 500_125),
+        ("backward", name, 1, 410_125, 412_125),
+    ]
+
+
+@pytest.mark.parametrize("name", ["forward_backward", "forward-backward", "fwd/bwd of a batch"])
+def test_an_annotation_of_both_is_neither(name: str, tmp_path: Path, import_files: Import) -> None:
+    both = host("user_annotation", name, us("115.125"), "400")
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "a.json", [*two_steps(), both]))
+    assert phases_of(made.run)[1:3] == [
+        ("forward", "forward", 0, 120_125, 300_125),
+        ("backward", "backward", 0, 300_125, 500_125),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["DistributedDataParallel.forward", "FullyShardedDataParallel.forward"]
+)
+def test_an_annotation_of_the_whole_forward_is_the_forward(
+    name: str, tmp_path: Path, import_files: Import
+) -> None:
+    whole = host("user_annotation", name, us("115.125"), "180")
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "a.json", [*two_steps(), whole]))
+    assert ("forward", name, 0, 115_125, 295_125) in phases_of(made.run)
+    assert forwards_of(made.run) == [(115_125, 295_125)]

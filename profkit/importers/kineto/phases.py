@@ -33,6 +33,11 @@ _NAMES = {
 }
 """Patterns of names in small or capital letters; the first one that matches counts."""
 _PHASE_OF_NAME = [(phase, re.compile(words, re.IGNORECASE)) for phase, words in _NAMES.items()]
+_COMPUTED = {Phase.FORWARD, Phase.BACKWARD}
+_HOOK = re.compile(
+    r"^FSDP::|(?<![a-z])(?:pre|post)_?(?:forward|backward)|hook|prefetch|callback", re.IGNORECASE
+)
+"""Names of what happens around a forward or a backward, such as gathering the parameters."""
 _PHASE_OF_CATEGORY = {
     "dataloader": Phase.DATA,
     "forward": Phase.FORWARD,
@@ -144,10 +149,10 @@ def _phase_of(category: str, name: str) -> str:
     known = _PHASE_OF_CATEGORY.get(category.casefold())
     if known:
         return known.value
-    for phase, pattern in _PHASE_OF_NAME:
-        if pattern.search(name):
-            return phase.value
-    return ""
+    found = [phase for phase, pattern in _PHASE_OF_NAME if pattern.search(name)]
+    if not found or (found[0] in _COMPUTED and (_HOOK.search(name) or set(found) >= _COMPUTED)):
+        return ""
+    return found[0].value
 
 
 def _is_autograd(events: Events, places: Ints) -> Bools:
