@@ -8,7 +8,16 @@ import pytest
 
 from profkit.importers.kineto import IMPORTER
 from profkit.trace import Trace
-from tests.importers.conftest import BASE_US, Import, host, kernel, two_steps, us, write_trace
+from tests.importers.conftest import (
+    BASE_US,
+    Event,
+    Import,
+    host,
+    kernel,
+    two_steps,
+    us,
+    write_trace,
+)
 
 BASE_NS = BASE_US * 1000
 
@@ -177,3 +186,62 @@ def test_an_annotation_of_the_whole_forward_is_the_forward(
     (made,) = import_files(IMPORTER, write_trace(tmp_path / "a.json", [*two_steps(), whole]))
     assert ("forward", name, 0, 115_125, 295_125) in phases_of(made.run)
     assert forwards_of(made.run) == [(115_125, 295_125)]
+
+
+def without_marks() -> list[Event]:
+    return [event for event in two_steps() if not event["name"].startswith("ProfilerStep")]
+
+
+LOAD = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def bounds_of(run: Path) -> list[tuple[int, int]]:
+    return [
+        (step["start_ns"] - BASE_NS, step["end_ns"] - BASE_NS)
+        for step in Trace.open(run).steps.to_pylist()
+    ]
+
+
+def test_the_call_that_ends_an_epoch_is_no_step(tmp_path: Path, import_files: Import) -> None:
+    """The last call of a loop finds that there are no more batches."""
+    last = host("user_annotation", LOAD, us("1900.125"), "5")
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "a.json", [*without_marks(), last]))
+    assert bounds_of(made.run) == [(10_125, 1_010_125), (1_010_125, 1_900_125)]
+    assert made.dropped["calls of the loader, or marks, that no training followed"] == 1
+
+
+def test_batches_of_an_evaluation_are_no_steps(tmp_path: Path, import_files: Import) -> None:
+    events = without_marks()
+    for batch in range(3):
+        at = 2000 + batch * 100
+        events.append(host("user_annotation", LOAD, us(f"{at}.125"), "5"))
+        launch = {"correlation": 50 + batch}
+        events.append(host("cuda_runtime", "cudaLaunchKernel", us(f"{at + 10}.0"), "5", **launch))
+        events.append(kernel("volta_sgemm_64x64_nt", us(f"{at + 20}.0"), "10", 50 + batch))
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "a.json", events))
+    assert bounds_of(made.run) == [(10_125, 1_010_125), (1_010_125, 2_000_125)]
+
+
+def test_batches_that_train_nothing_are_steps_if_no_other_does(
+    tmp_path: Path, import_files: Import
+) -> None:
+    events = []
+    for batch in range(3):
+        events.append(host("user_annotation", LOAD, us(f"{batch * 100}.0"), "5"))
+        events.append(host("cpu_op", "aten::mm", us(f"{batch * 100 + 20}.0"), "10"))
+    events.append(host("user_annotation", LOAD, us("300.0"), "5"))
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "a.json", events))
+    assert bounds_of(made.run) == [(0, 100_000), (100_000, 200_000), (200_000, 300_000)]
+
+
+def test_two_loaders_make_one_step(tmp_path: Path, import_files: Import) -> None:
+    others = [host("user_annotation", LOAD, us(f"{at}.125"), "4") for at in (5, 1005)]
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "a.json", [*without_marks(), *others]))
+    assert [start for start, _ in bounds_of(made.run)] == [5_125, 1_005_125]
+
+
+def test_the_mark_after_the_last_step_is_no_step(tmp_path: Path, import_files: Import) -> None:
+    """Without a schedule, the profiler marks a step from its last `step()` to its end."""
+    last = host("user_annotation", "ProfilerStep#6", us("2000"), "50")
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "a.json", [*two_steps(), last]))
+    assert bounds_of(made.run) == [(0, 1_000_000), (1_000_000, 2_000_000)]

@@ -16,10 +16,10 @@ import numpy as np
 from profkit.analysis.intervals import union
 from profkit.analysis.kernels.categories import COPY_CATEGORIES, copy_category
 from profkit.analysis.phases import UNKNOWN
-from profkit.importers.kineto.events import Events, Role, plain_name
+from profkit.importers.kineto.events import Events, Role, is_autograd, plain_name
 from profkit.importers.kineto.steps import COLLECTIVE_CALL, LOADER_CALL, OPTIMIZER_CALL, Steps
 from profkit.importers.kineto.work import DeviceWork
-from profkit.importers.reading.numbers import Bools, Ints
+from profkit.importers.reading.numbers import Ints
 from profkit.vocab import Phase
 
 _NAMES = {
@@ -51,7 +51,6 @@ _BEFORE_FORWARD = frozenset(
 _CONVERSION = "aten::to"
 _ZEROING = re.compile(r"(?:zero|clear)_?grad", re.IGNORECASE)
 _NEVER = np.iinfo(np.int64).min
-_AUTOGRAD = re.compile(r"autograd::engine|torch::autograd::|\w+Backward\d*$")
 
 
 class PhaseSpan(NamedTuple):
@@ -155,15 +154,10 @@ def _phase_of(category: str, name: str) -> str:
     return found[0].value
 
 
-def _is_autograd(events: Events, places: Ints) -> Bools:
-    known = np.array([_AUTOGRAD.match(name) is not None for name in events.names], dtype=bool)
-    return np.asarray(known[events.name[places]])
-
-
 def find_backward(events: Events, main: int) -> list[tuple[int, int]]:
     """Return runs of the engine's operators, between operators of the training thread itself."""
     ops = events.of(Role.OP)
-    autograd = _is_autograd(events, ops)
+    autograd = is_autograd(events, ops)
     if not autograd.any():
         return []
     # Overlapping operators of the engine are one run.
@@ -240,7 +234,7 @@ def _outer_backwards(known: Sequence[PhaseSpan]) -> Iterator[tuple[PhaseSpan, in
 def _own_operators(events: Events, main: int, known: Sequence[PhaseSpan]) -> Ints:
     """Return when the training thread's operators began that belong to no other phase."""
     ops = events.of(Role.OP)
-    own = np.sort(events.start[ops[(events.lane[ops] == main) & ~_is_autograd(events, ops)]])
+    own = np.sort(events.start[ops[(events.lane[ops] == main) & ~is_autograd(events, ops)]])
     start, end = _bounds(known)
     backward = np.sort(_bounds(span for span in known if span.phase == Phase.BACKWARD)[0])
     # A phase around a backward has the forward in it.

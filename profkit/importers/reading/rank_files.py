@@ -264,6 +264,7 @@ def _count_dropped(draft: RunDraft, events: Events, excluded_spans: int, steps: 
         "begin and end marks": int(is_half.sum()),
         "annotations around phases": excluded_spans,
         "steps that are marked twice or overlap": steps.overlapping,
+        "calls of the loader, or marks, that no training followed": steps.idle,
         "broken events": trace.broken,
         "arguments of collectives, over the limit": trace.lost_extras,
     }
