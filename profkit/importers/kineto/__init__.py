@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from profkit.importers.base import Imported, Target, read_head
+from profkit.importers.kineto.aligning import Aligner
 from profkit.importers.reading.chrome import read_chrome
 from profkit.importers.reading.rank_files import (
     RankFile,
@@ -45,10 +46,13 @@ class Kineto:
     def _import(self, ranks: Mapping[Path, int | None], target: Target) -> Imported:
         with target.new_run(self.name, list(ranks), name_of_run(list(ranks))) as draft:
             world_size, summary = len(ranks), RunSummary()
+            aligner = Aligner() if len(ranks) > 1 else None
             for path, rank in ranks.items():
                 file = RankFile(path, read_chrome(path), rank)
                 world_size = max(world_size, file.world_size, (file.rank or 0) + 1)
-                write_rank(draft, file, world_size, target, summary)
+                write_rank(draft, file, world_size, target, summary, aligner=aligner)
+            for flag in aligner.flags() if aligner else ():
+                summary.flag(flag)
             draft.flags.extend(summary.flags)
             return draft.finish(summary.manifest(world_size))
 

@@ -13,6 +13,7 @@ import numpy as np
 from profkit.analysis.kernels.device_time import work_kinds
 from profkit.clock import Anchor
 from profkit.importers.base import RankDraft, RunDraft, Target, clean_name
+from profkit.importers.kineto.aligning import Aligner
 from profkit.importers.kineto.collectives import SIZES_UNKNOWN, collective_columns
 from profkit.importers.kineto.device_phases import PlacedSpan, place_spans
 from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
@@ -197,8 +198,12 @@ def write_rank(
     target: Target,
     summary: RunSummary,
     held: Held | None = None,
+    aligner: Aligner | None = None,
 ) -> None:
-    """Write one file's tables, except for the collectives if they are to be `held`."""
+    """Write one file's tables, except for the collectives if they are to be `held`.
+
+    The `aligner` knows the collectives of other ranks' files.
+    """
     options, gate, rank = target.options, TimeGate(), file.rank or 0
     events = sort_out(file.trace, gate)
     main = find_main_lane(events)
@@ -230,6 +235,8 @@ def write_rank(
     tables.write("spans", span_columns(events, placed, steps))
     tables.write("kernels", kernels)
     collectives, unsized = collective_columns(events, work, steps, world_size)
+    if aligner is not None:
+        aligner.align(rank, collectives, anchor, steps_marked=not steps.flag)
     if held is None:
         tables.write("collectives", collectives)
     else:
