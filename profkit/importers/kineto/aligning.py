@@ -195,10 +195,10 @@ def _nearest(one: Side, other: Side, shifts: list[int]) -> int | None:
     for shift in shifts:
         mine, theirs = _shared(one, other, shift)
         apart.append(float(np.median(np.abs(one.end[mine] - other.end[theirs]))))
-    nearest, next_one = np.argsort(apart, kind="stable")[:2].tolist()
-    if apart[nearest] * CLEARLY > apart[next_one]:
+    nearest, next_one = sorted(apart)[:2]
+    if nearest * CLEARLY > next_one:
         return None
-    return shifts[nearest]
+    return shifts[apart.index(nearest)]
 
 
 def _rename(columns: Mapping[str, Any], rows: Ints, rank: int) -> None:
