@@ -8,9 +8,20 @@ from typing import Any
 import pytest
 
 from profkit.analysis.overview import build_overview
+from profkit.explain.explained import explain
 from profkit.importers.kineto import IMPORTER
+from profkit.report import as_json, as_text
 from profkit.trace import Trace
-from tests.importers.conftest import BASE_US, Event, Import, host, kernel, us, write_trace
+from tests.importers.conftest import (
+    BASE_US,
+    Event,
+    Import,
+    host,
+    kernel,
+    two_steps,
+    us,
+    write_trace,
+)
 
 PER_STEP = 4
 UNMATCHED = "could not be matched over the ranks"
@@ -140,3 +151,33 @@ def test_messages_among_several_ranks_are_not_matched_by_counting(
     (made,) = import_files(IMPORTER, *paths)
     assert pairs_of(made.run) == set()
     assert any("which send belongs to which receive" in flag for flag in made.flags)
+
+
+def test_a_throughput_of_some_ranks_is_not_that_of_the_job(
+    tmp_path: Path, import_files: Import
+) -> None:
+    info = {"rank": 3, "world_size": 8}
+    path = write_trace(tmp_path / "rank3.json", two_steps(), distributedInfo=info)
+    (made,) = import_files(IMPORTER, path, samples_per_step=32)
+    trace = Trace.open(made.run)
+    view = build_overview(trace)
+    assert (view.silent_ranks, view.judged) == (7, False)
+    found = as_json.overview(view)
+    assert found["throughput_covers"] == "of 1 of 8 ranks"
+    assert found["throughput_samples_per_s"]["value"] == pytest.approx(32_000)
+    text = " ".join(as_text.overview(view).split())
+    assert "of 1 of 8 ranks" in text
+    assert (
+        "there are no steps of 7 of 8 ranks in the imported files, so the throughput of the whole "
+        "job is not known" in text
+    )
+    caveats = " ".join(explain(trace, trace).caveats)
+    assert "there are no steps of 7 of 8 ranks in the imported files" in caveats
+
+
+def test_a_throughput_of_all_ranks_is_that_of_the_job(tmp_path: Path, import_files: Import) -> None:
+    paths = [file_of(tmp_path / f"{rank}.json", rank=rank) for rank in range(2)]
+    (made,) = import_files(IMPORTER, *paths, samples_per_step=32)
+    view = build_overview(Trace.open(made.run))
+    assert view.silent_ranks == 0
+    assert as_json.overview(view)["throughput_covers"] is None
