@@ -223,7 +223,7 @@ def read_head(path: Path) -> bytes:
         with open(path, "rb") as file:
             head = file.read(HEAD_BYTES)
     except OSError as error:
-        raise UnreadableError(f"{safe_text(str(path))}: {error.strerror}") from error
+        raise _cannot_read(path, error) from error
     if not head.startswith(_GZIP):
         return head
     try:
@@ -234,18 +234,28 @@ def read_head(path: Path) -> bytes:
         ) from None
 
 
+def _cannot_read(path: Path, error: OSError) -> UnreadableError:
+    remedy = ""
+    if isinstance(error, PermissionError):
+        remedy = "; copy the file or have its owner share it"
+    return UnreadableError(f"{safe_text(str(path))}: {error.strerror or error}{remedy}")
+
+
 def expand(paths: Sequence[Path]) -> tuple[list[Path], set[Path]]:
     """Replace folders by their files; return all files, and those that only a folder named."""
     files: list[Path] = []
     found: set[Path] = set()
     for path in paths:
-        if not path.is_dir():
-            files.append(path)
-            continue
-        for each in sorted(path.iterdir()):
-            if each.is_file() and not each.name.startswith("."):
-                files.append(each)
-                found.add(each)
+        try:
+            if not path.is_dir():
+                files.append(path)
+                continue
+            inside = [each for each in sorted(path.iterdir()) if each.is_file()]
+        except OSError as error:  # a folder above may not be searched
+            raise _cannot_read(path, error) from error
+        own = [each for each in inside if not each.name.startswith(".")]
+        files += own
+        found.update(own)
     return list(dict.fromkeys(files)), found
 
 
