@@ -21,9 +21,9 @@ from profkit.importers.base import (
     Target,
     clean_name,
     file_name,
-    plan_import,
     read_head,
 )
+from profkit.importers.reading.plan import plan_import
 from profkit.plugins import IMPORTERS
 from profkit.report import as_text
 from profkit.testing import synthetic_trace

@@ -34,14 +34,27 @@ class Kineto:
             return 0.6
         return 0.0
 
+    def divide(self, sources: Sequence[Path]) -> list[Sequence[Path]]:
+        """Return the files of each run."""
+        if self._find_ranks(sources):
+            return [sources]
+        return [[path] for path in sources]
+
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
-        ranks = {path: stated_rank(path, read_head(path)) for path in sources}
-        different = set(ranks.values())
-        if len(sources) > 1 and None not in different and len(different) == len(sources):
+        ranks = self._find_ranks(sources)
+        if ranks:
             yield self._import(ranks, target)
         else:
             for path in sources:
                 yield self._import({path: None}, target)
+
+    def _find_ranks(self, sources: Sequence[Path]) -> dict[Path, int | None]:
+        """Return the rank of each file, nothing if they are not ranks of one job."""
+        ranks = {path: stated_rank(path, read_head(path)) for path in sources}
+        different = set(ranks.values())
+        if len(sources) > 1 and None not in different and len(different) == len(sources):
+            return ranks
+        return {}
 
     def _import(self, ranks: Mapping[Path, int | None], target: Target) -> Imported:
         with target.new_run(self.name, list(ranks), name_of_run(list(ranks))) as draft:
