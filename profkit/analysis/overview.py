@@ -48,6 +48,10 @@ _NO_STEPS = (
     "{run}: holds no steps; it ended before the first one did,"
     " or they are damaged (see 'profkit verify {run}')"
 )
+_NO_STEPS_IMPORTED = (
+    "{run}: holds no steps; the imported source has none, or they are damaged"
+    " (see 'profkit verify {run}'); 'profkit report {run}' shows what there is"
+)
 
 
 @dataclass(frozen=True)
@@ -224,7 +228,8 @@ def _kernel_views(
 
 def _steps_of(trace: Trace) -> pa.Table:
     if not trace.steps.num_rows:
-        raise UnreadableError(_NO_STEPS.format(run=safe_text(str(trace.path))))
+        why = _NO_STEPS if is_own(trace) else _NO_STEPS_IMPORTED
+        raise UnreadableError(why.format(run=safe_text(str(trace.path))))
     return trace.steps
 
 
