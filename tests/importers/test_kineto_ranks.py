@@ -181,3 +181,22 @@ def test_a_throughput_of_all_ranks_is_that_of_the_job(tmp_path: Path, import_fil
     view = build_overview(Trace.open(made.run))
     assert view.silent_ranks == 0
     assert as_json.overview(view)["throughput_covers"] is None
+
+
+@pytest.mark.parametrize("stated", [{}, {"distributedInfo": {"rank": 7, "world_size": 8}}])
+def test_all_ranks_know_the_same_number_of_ranks(
+    stated: dict[str, Any], tmp_path: Path, import_files: Import
+) -> None:
+    """The last file may be the one that states it, or that has the largest rank."""
+    events = two_steps()
+    for event in events:
+        event["args"].pop("Group size", None)
+    paths = [
+        write_trace(tmp_path / "rank0.json", events),
+        write_trace(tmp_path / "rank7.json", events, **stated),
+    ]
+    (made,) = import_files(IMPORTER, *paths)
+    trace = Trace.open(made.run)
+    assert [rank.manifest.world_size for rank in trace.ranks] == [8, 8]
+    assert trace.manifest.world_size == 8
+    assert set(trace.collectives["group_size"].to_pylist()) == {8}
