@@ -145,11 +145,12 @@ def test_messages_among_several_ranks_are_not_matched_by_counting(
     for rank in range(3):
         args = {"Collective name": "send" if rank == 0 else "recv", "Group size": 3}
         step = host("user_annotation", "ProfilerStep#0", us("0"), "1000")
-        path = tmp_path / f"{rank}.json"
+        messages = [exchange(number, 10 + number * 50, **args) for number in range(rank + 1)]
+        events = [step, *messages, exchange(8, 500, **{"Group size": 3})]
         info = {"rank": rank, "world_size": 3}
-        paths.append(write_trace(path, [step, exchange(0, 10, **args)], distributedInfo=info))
+        paths.append(write_trace(tmp_path / f"{rank}.json", events, distributedInfo=info))
     (made,) = import_files(IMPORTER, *paths)
-    assert pairs_of(made.run) == set()
+    assert pairs_of(made.run) == {(4_000_000,) * 3}
     assert any("which send belongs to which receive" in flag for flag in made.flags)
 
 

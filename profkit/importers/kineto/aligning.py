@@ -9,7 +9,7 @@ several equally well, nobody knows which collectives are the same ones.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ MIN_SHARED: Final = 0.5
 """A smaller part of the shorter capture may fit by chance."""
 MIN_SAME_STEP: Final = 0.9
 """A launch at the boundary of a step may fall into the next one on another rank."""
+MOST_ENDS: Final = 1_000
+"""So many pairs show how far apart the ends are."""
 CLEARLY: Final = 4
 """The shift with the nearest ends counts if those of all others are so many times further apart."""
 
@@ -69,10 +71,8 @@ class Aligner:
         self, rank: int, columns: Mapping[str, Any], anchor: Anchor, *, steps_marked: bool
     ) -> None:
         """Change the columns of one rank's collectives."""
-        names = np.array(columns["communicator"], dtype=object)
-        for name in dict.fromkeys(columns["communicator"]):
-            rows = np.flatnonzero(names == name)
-            rows = rows[np.argsort(columns["start_ns"][rows], kind="stable")]
+        for name, mine in _rows_by_name(columns["communicator"]).items():
+            rows = mine[np.argsort(columns["start_ns"][mine], kind="stable")]
             rows = self._without_one_sided(rank, columns, rows)
             if not len(rows):
                 continue
@@ -92,9 +92,13 @@ class Aligner:
         ops, sizes = columns["op"], columns["group_size"]
         mine = np.array([ops[row] in ONE_SIDED for row in rows.tolist()], dtype=bool)
         mine &= sizes[rows] > 2
+        if not mine.any():
+            return rows
         _rename(columns, rows[mine], rank)
         self._one_sided += int(mine.sum())
-        return np.asarray(rows[~mine])
+        others = np.asarray(rows[~mine])
+        columns["sequence"][others] = np.arange(len(others))
+        return others
 
     def _side(
         self,
@@ -140,13 +144,18 @@ def use_stated_numbers(columns: Mapping[str, Any], stated: Ints) -> None:
 
     It counts messages on their own, and gives one number to collectives that it joins.
     """
-    names = np.array(columns["communicator"], dtype=object)
-    for name in dict.fromkeys(columns["communicator"]):
-        rows = np.flatnonzero(names == name)
+    for rows in _rows_by_name(columns["communicator"]).values():
         numbers = np.unique(stated[rows])
         one_sided = any(columns["op"][row] in ONE_SIDED for row in rows.tolist())
         if numbers[0] > 0 and len(numbers) == len(rows) and not one_sided:
             columns["sequence"][rows] = stated[rows]
+
+
+def _rows_by_name(names: Sequence[str]) -> dict[str, Ints]:
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        rows.setdefault(name, []).append(row)
+    return {name: np.array(mine, dtype=np.int64) for name, mine in rows.items()}
 
 
 def find_shift(one: Side, other: Side) -> int | None:
@@ -194,7 +203,9 @@ def _nearest(one: Side, other: Side, shifts: list[int]) -> int | None:
     apart = []
     for shift in shifts:
         mine, theirs = _shared(one, other, shift)
-        apart.append(float(np.median(np.abs(one.end[mine] - other.end[theirs]))))
+        between = one.end[mine] - other.end[theirs]
+        some = between[:: 1 + len(between) // MOST_ENDS]
+        apart.append(float(np.median(np.abs(some))))
     nearest, next_one = sorted(apart)[:2]
     if nearest * CLEARLY > next_one:
         return None
