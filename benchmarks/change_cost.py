@@ -116,7 +116,7 @@ def watch(folder: Path, step_s: float, steps: int, ranks: int) -> tuple[float, i
         now_s += pause_s
         run.write_until(now_s)
         begun_s = time.thread_time()
-        latest, pause_s = look.look(pause_s)
+        latest, pause_s = look.look(pause_s, since=alarm.since, knows_periodic=alarm.knows_periodic)
         found = [] if latest is None else look.pay_for(functools.partial(alarm.find, latest))
         spent_s += time.thread_time() - begun_s
         at = int(np.searchsorted(run.ends_s, now_s))

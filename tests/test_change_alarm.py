@@ -133,10 +133,12 @@ def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.M
     run = series_trace(tmp_path / "run", phases)
     look, failures = Look.look, [OSError("stale file handle")]
 
-    def fail_once(self: Look, waited_s: float) -> tuple[Latest | None, float]:
+    def fail_once(
+        self: Look, waited_s: float, *, since: int, knows_periodic: bool
+    ) -> tuple[Latest | None, float]:
         if failures:
             raise failures.pop()
-        return look(self, waited_s)
+        return look(self, waited_s, since=since, knows_periodic=knows_periodic)
 
     monkeypatch.setattr(Look, "look", fail_once)
     monkeypatch.setattr("profkit.run.change_alarm.FIRST_LOOKS_S", 0.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profkit.analysis.change_points import find_shifts, seems_changed
+from profkit.analysis.change_points import find_shifts, seems_changed, shows_shift
 from profkit.run.change_look import (
     CREDIT_S,
     MOST_CORE,
@@ -66,20 +66,67 @@ def test_steps_that_are_alike_do_not_seem_changed() -> None:
     assert not seems_changed(np.full(20, 1e8), 10), "too few steps"
 
 
-def test_a_look_returns_rows_only_if_they_are_worth_a_search(tmp_path: Path) -> None:
-    forward = np.exp(0.02 * np.random.default_rng(0).standard_normal(400))
-    run = series_trace(tmp_path / "run", {"forward": 50e6 * forward})
-    look = Look(run, run / "r00000")
-    latest, pause_s = look.look(1.0)
-    assert latest is not None, "the credit is full"
-    assert latest.steps.num_rows == 400
+def alike(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return 50e6 * np.exp(0.02 * np.random.default_rng(0).standard_normal(count))
+
+
+def changed(count: int, at: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return step times that become 20 % longer."""
+    forward = alike(count)
+    forward[at:] *= 1.2
+    return forward
+
+
+def test_a_look_returns_rows_only_if_the_steps_show_a_change(tmp_path: Path) -> None:
+    run = series_trace(tmp_path / "alike", {"forward": alike(400)})
+    latest, pause_s = Look(run, run / "r00000").look(1.0)
+    assert latest is None
     assert pause_s >= 1.0
+    run = series_trace(tmp_path / "changed", {"forward": changed(400, 300)})
+    look = Look(run, run / "r00000")
+    latest = look.look(1.0)[0]
+    assert latest is not None
+    assert latest.steps.num_rows == 400
     assert look.look(1.0)[0] is None, "nothing is new"
 
 
+def test_a_look_returns_rows_of_periodic_slow_steps_until_they_are_known(tmp_path: Path) -> None:
+    forward = alike(400)
+    forward[::20] *= 2
+    run = series_trace(tmp_path / "run", {"forward": forward})
+    assert Look(run, run / "r00000").look(1.0)[0] is not None
+    assert Look(run, run / "r00000").look(1.0, knows_periodic=True)[0] is None
+
+
+def test_a_change_that_is_known_is_not_searched_again(tmp_path: Path) -> None:
+    run = series_trace(tmp_path / "run", {"forward": changed(400, 300)})
+    assert Look(run, run / "r00000").look(1.0, since=300)[0] is None
+
+
+def test_steps_that_are_too_few_to_show_a_change_are_looked_at_again_soon(tmp_path: Path) -> None:
+    short = series_trace(tmp_path / "short", {"forward": 20 * changed(104, 100)})
+    latest, pause_s = Look(short, short / "r00000").look(1.0)
+    assert latest is None
+    assert pause_s <= 25 * 1.2
+    for since_s in (30.0, 400.0):
+        longer = series_trace(tmp_path / str(since_s), {"forward": 20 * changed(140, 100)})
+        latest, _ = Look(longer, longer / "r00000").look(since_s)
+        assert latest is not None
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("new", [30, 100, 300, 490])
+def test_the_last_steps_show_the_change_that_all_of_them_show(seed: int, new: int) -> None:
+    noise = 0.03 * np.random.default_rng(seed).standard_normal(600)
+    assert not shows_shift(np.exp(noise) * 1e8, new)
+    noise[-new + 2 :] += 0.2
+    lengths_ns = np.exp(noise) * 1e8
+    assert find_shifts(lengths_ns)
+    assert shows_shift(lengths_ns, new)
+
+
 def test_a_search_reads_one_rank_however_many_there_are(tmp_path: Path) -> None:
-    forward = np.exp(0.02 * np.random.default_rng(0).standard_normal(400))
-    run = series_trace(tmp_path / "run", {"forward": 50e6 * forward}, ranks=3)
+    run = series_trace(tmp_path / "run", {"forward": changed(400, 300)}, ranks=3)
     latest, _ = Look(run, run / "r00001").look(1.0)
     assert latest is not None
     assert [*latest.ranks] == [1]
@@ -92,8 +139,7 @@ def test_a_search_comes_once_all_tables_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
 ) -> None:
     """Marks that are not read yet would leave steps that profkit made longer to be found."""
-    forward = np.exp(0.02 * np.random.default_rng(0).standard_normal(400))
-    run = series_trace(tmp_path / "run", {"forward": 50e6 * forward})
+    run = series_trace(tmp_path / "run", {"forward": changed(400, 300)})
     whole, readings = RunTail(run, marks=True).look(), 0
 
     def read_a_part(tail: RunTail) -> Latest:

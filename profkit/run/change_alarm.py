@@ -44,10 +44,10 @@ class ChangeAlarm:
         self._experiment = Choice.read(environ).experiment
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._since = 0
+        self.since = 0
         """The first step of the level that the run has now."""
         self._said = 0
-        self._said_periodic = False
+        self.knows_periodic = False
         self._captures = CaptureRequests(run)
         self._look: Look | None = None
 
@@ -80,7 +80,9 @@ class ChangeAlarm:
             from profkit.run.change_look import Look
 
             self._look = Look(self._run, first.parent)
-        latest, pause_s = self._look.look(waited_s)
+        latest, pause_s = self._look.look(
+            waited_s, since=self.since, knows_periodic=self.knows_periodic
+        )
         if latest is not None:
             for line in self._look.pay_for(functools.partial(self.find, latest)):
                 self._say(line)
@@ -107,7 +109,7 @@ class ChangeAlarm:
         found = select_steps(latest.steps, warm_up=warm_up, windows=windows)
         used = including_batches(without_marked(found, latest.steps, latest.samples))
         rank = min(latest.ranks)
-        used = used[used >= self._since]
+        used = used[used >= self.since]
         if self._experiment is not None:
             used = used[list(map(self._experiment.is_usual, used.tolist()))]
         anchor, lines = latest.ranks[rank].anchor, []
@@ -120,13 +122,13 @@ class ChangeAlarm:
             spans_from=latest.spans_from,
         ):
             if change.kind is ChangeKind.PERIODIC:
-                if self._said_periodic:
+                if self.knows_periodic:
                     continue
-                self._said_periodic = True
-            elif change.first_step <= self._since:
+                self.knows_periodic = True
+            elif change.first_step <= self.since:
                 continue
             else:
-                self._since = change.last_step or change.first_step
+                self.since = change.last_step or change.first_step
             self._said += 1
             lines.append(say_change(change))
             guarded("a request for a capture", self._captures.ask, False)()

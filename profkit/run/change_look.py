@@ -1,8 +1,9 @@
 """Looks at the steps of a running job, and decides when to search them for a change.
 
 Reading all tables of a rank and searching takes tens of milliseconds. So a look reads its steps,
-and compares the new ones with those before. Only if they seem to differ, or from savings, all
-tables are read. Both together stay within a budget per step.
+and compares the new ones with those before. If they seem to differ, and now and then from savings,
+the step times alone are searched. Only if these show a change, all tables are read. All of it stays
+within a budget per step.
 
 All of it is about one rank: those of a job take steps together, and each further one would cost the
 same again.
@@ -10,6 +11,7 @@ same again.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +19,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from profkit.analysis.change_points import seems_changed
-from profkit.analysis.estimate import Floats
+from profkit.analysis.change_points import seems_changed, shows_shift
+from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.periodic import find_periodic
 from profkit.trace.tail import KEPT_ROWS, Latest, RunTail, TableTail
 
 LOOK_EVERY_S = 1.0
@@ -39,11 +42,20 @@ MOST_DEBT_S = 0.03
 MOST_NEW = KEPT_ROWS["steps"] // 2
 """A look comes at the latest after so many steps: a change must not leave those that are kept."""
 
+KEPT_LENGTHS = 2 * KEPT_ROWS["steps"]
+"""Of a step's length more are kept, so that new ones have some before them."""
+
 MOST_CORE = 0.02
 """Of very short steps, looking takes at most this share of a core."""
 
 SUSPECT_LOOKS = 2
 """After steps that seem to have changed, so many looks search for a change."""
+
+SOON = 24
+"""If the new steps are too few to show a change, the next look comes after so many."""
+
+LONGEST_PAUSE_S = 50.0
+"""Rows of a part that was thinned are gone: a look must come before its next part has ended."""
 
 MOST_READINGS = 32
 """A table that has grown by more than can be read at once is read in so many parts."""
@@ -57,31 +69,38 @@ class Look:
     def __init__(self, run: Path, folder: Path) -> None:
         self._tail = RunTail(run, marks=True, only=folder)
         self._steps = TableTail(folder, "steps")
+        self._numbers: Ints = np.empty(0, np.int64)
         self._lengths_ns: Floats = np.empty(0)
         self._seen = -1
         """The last step that was looked at."""
         self._suspect = 0
+        self._new = 0
+        """Steps that were not searched yet."""
         self.budget = Budget()
         self._look_s: float | None = None
 
-    def look(self, waited_s: float) -> tuple[Latest | None, float]:
-        """Return the latest rows if it is time to search them, and how long to wait then."""
+    def look(
+        self, waited_s: float, *, since: int = 0, knows_periodic: bool = False
+    ) -> tuple[Latest | None, float]:
+        """Return the latest rows if they show a change, and how long to wait then.
+
+        What is known does not count: changes before the step `since`, and periodic slow steps.
+        """
         begun_s = time.thread_time()
-        new = self._read_new()
-        if new:
+        count = self._read_new()
+        if count:
             self.budget.earn(waited_s, float(np.median(self._lengths_ns)) / 1e9)
-            if seems_changed(self._lengths_ns, new):
-                self._suspect = SUSPECT_LOOKS
+            self._judge(count)
         look_s = time.thread_time() - begun_s
         self._look_s = look_s if self._look_s is None else min(look_s, 2 * self._look_s)
         pause_s = self.budget.pause_s(self._look_s)
-        if not new or not self.budget.allows(suspect=self._suspect > 0):
+        if not count or not self.budget.allows(suspect=self._suspect > 0):
             return None, pause_s
-        for _ in range(MOST_READINGS):  # a mark that is not read yet leaves a step the job's own
-            latest = self.pay_for(self._tail.look)
-            if not latest.behind:
-                self._suspect = max(0, self._suspect - 1)
-                return latest, pause_s
+        if self.pay_for(functools.partial(self._shows_change, since, knows_periodic)):
+            return self._read_all(), pause_s
+        self._suspect = max(0, self._suspect - 1)
+        if self._suspect:
+            pause_s = min(pause_s, max(LOOK_EVERY_S, SOON * self.budget.step_s))
         return None, pause_s
 
     def pay_for(self, search: Callable[[], T]) -> T:
@@ -91,6 +110,37 @@ class Look:
             return search()
         finally:
             self.budget.pay(time.thread_time() - begun_s)
+
+    def _judge(self, count: int) -> None:
+        """Suspect a change if the new steps seem to differ."""
+        if not self._suspect:
+            self._new = 0
+        self._new += count
+        if seems_changed(self._lengths_ns, count):
+            self._suspect = SUSPECT_LOOKS
+
+    def _shows_change(self, since: int, knows_periodic: bool) -> bool:
+        """Return true if the step times alone show a change that is not known yet."""
+        later = self._numbers >= since
+        lengths_ns = self._lengths_ns[later]
+        if not len(lengths_ns):
+            return False
+        new = min(self._new, len(lengths_ns)) if self._suspect else len(lengths_ns)
+        if shows_shift(lengths_ns, new):
+            return True
+        if knows_periodic:
+            return False
+        usual_ns = np.full(len(lengths_ns), np.median(lengths_ns))
+        return find_periodic(self._numbers[later], lengths_ns, usual_ns) is not None
+
+    def _read_all(self) -> Latest | None:
+        """Return the latest rows of all tables; `None` if more is there than is read at once."""
+        for _ in range(MOST_READINGS):  # a mark that is not read yet leaves a step the job's own
+            latest = self.pay_for(self._tail.look)
+            if not latest.behind:
+                self._suspect = max(0, self._suspect - 1)
+                return latest
+        return None
 
     def _read_new(self) -> int:
         """Add the new step times, and return their number."""
@@ -102,9 +152,11 @@ class Look:
                 continue
             lengths_ns = (batch["end_ns"].to_numpy() - batch["start_ns"].to_numpy())[fresh]
             self._lengths_ns = np.concatenate([self._lengths_ns, lengths_ns])
+            self._numbers = np.concatenate([self._numbers, numbers[fresh]])
             self._seen = int(numbers.max())
             count += int(fresh.sum())
-        self._lengths_ns = self._lengths_ns[-KEPT_ROWS["steps"] :]
+        self._lengths_ns = self._lengths_ns[-KEPT_LENGTHS:]
+        self._numbers = self._numbers[-KEPT_LENGTHS:]
         return min(count, len(self._lengths_ns))
 
 
@@ -112,18 +164,18 @@ class Budget:
     """The processor time that looking may take: half for looks, half for searches."""
 
     def __init__(self) -> None:
-        self._share, self._step_s = MOST_LOAD, 0.0
+        self._share, self.step_s = MOST_LOAD, 0.0
         self._credit_s = CREDIT_S
 
     def earn(self, waited_s: float, step_s: float) -> None:
         """Add what the steps of this time allow; `step_s` is the length of one."""
-        self._step_s = step_s
+        self.step_s = step_s
         self._share = max(MOST_LOAD, min(MOST_CORE, MOST_S_PER_STEP / max(step_s, 1e-9)))
         self._credit_s = min(CREDIT_S, self._credit_s + waited_s * self._share / 2)
 
     def pause_s(self, look_s: float) -> float:
         """Return how long to wait after a look that took this time."""
-        longest_s = MOST_NEW * self._step_s
+        longest_s = min(LONGEST_PAUSE_S, MOST_NEW * self.step_s)
         return max(LOOK_EVERY_S, min(longest_s, 2 * look_s / self._share))
 
     def allows(self, *, suspect: bool) -> bool:

@@ -25,7 +25,7 @@ from profkit.instrument.frameworks.pytorch.operations import (
     WITH_FUTURES,
     Operation,
 )
-from profkit.instrument.guard import guarded, report_failure
+from profkit.instrument.guard import report_failure
 from profkit.instrument.sent import Group, Sent, name_communicator, name_group
 from profkit.vocab import Phase
 
@@ -217,13 +217,28 @@ class GroupCalls:
 
     def _remember(self, work: Any, sent: Sent) -> None:
         """Find an operation by its handle, as long as the job or a callback keeps that."""
-        key, log = id(work), self.log
+        held = Held(work, forget)
+        held.log, held.key, held.sent = self.log, id(work), sent
+        self.log.handles[held.key] = held, sent
 
-        def forget(_: Any) -> None:
-            if log.handles.pop(key, None) is not None:
-                log.forget(sent)
 
-        log.handles[key] = weakref.ref(work, guarded("collective forgotten", forget, None)), sent
+class Held(weakref.ref[Any]):
+    """A handle that the job may drop. One callback serves all: to make one each time costs more."""
+
+    __slots__ = ("key", "log", "sent")
+
+    key: int
+    log: CallLog
+    sent: Sent
+
+
+def forget(held: Held) -> None:
+    """Forget the operation of a handle that is gone, unless the job has waited for it."""
+    try:
+        if held.log.handles.pop(held.key, None) is not None:
+            held.log.forget(held.sent)
+    except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
+        report_failure("collective forgotten", failure)
 
 
 def describe_group(real: Any) -> Watched | None:
