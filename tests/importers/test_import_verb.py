@@ -21,7 +21,7 @@ def logs(tmp_path: Path) -> Path:
     folder = tmp_path / "logs"
     folder.mkdir()
     lines = LOG.splitlines(keepends=True)
-    first = next(place for place, line in enumerate(lines) if b"Epoch [" in line)
+    first = next(place for place, line in enumerate(lines) if b"Iter [" in line)
     for name, data in (("a", LOG), ("b", b"".join(lines[: first + 1])), ("c", LOG)):
         (folder / f"{name}.log").write_bytes(data)
     return folder
