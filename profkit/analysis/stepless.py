@@ -75,8 +75,15 @@ def count_collectives(rows: pa.Table) -> tuple[CollectiveCount, ...]:
     sums = [("rank", "count_distinct"), ("rank", "count"), ("bytes", "mean")]
     found = []
     for each in rows.group_by([*names, "group_size"]).aggregate(sums).to_pylist():
-        key = [each[name] or "" for name in names]
-        counts = each["rank_count_distinct"], each["rank_count"], each["bytes_mean"]
-        found.append(CollectiveCount(*key, each["group_size"], *counts))
+        count = CollectiveCount(
+            communicator=each["communicator"],
+            op=each["op"],
+            backend=each["backend"],
+            group_size=each["group_size"],
+            ranks=each["rank_count_distinct"],
+            calls=each["rank_count"],
+            bytes_per_call=each["bytes_mean"],
+        )
+        found.append(count)
     found.sort(key=lambda each: (-each.calls, each.communicator, each.op, each.backend))
     return tuple(found)

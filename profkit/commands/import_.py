@@ -80,9 +80,10 @@ def _print_unknown(plan: ImportPlan, importers: Mapping[str, Importer]) -> None:
     """Name the files in folders that no importer reads."""
     read_too: set[Path] = set()
     for name, sources in plan.sources.items():
-        companions = getattr(importers[name], "companions", None)
-        for source in sources if companions else ():
-            read_too |= companions(source)
+        importer = importers[name]
+        if hasattr(importer, "companions"):
+            for source in sources:
+                read_too |= importer.companions(source)
     for path in plan.unknown:
         if path not in read_too:
             print(f"profkit: {safe_text(str(path))}: unknown format, skipped", file=sys.stderr)

@@ -35,7 +35,7 @@ MIN_SAME_STEP: Final = 0.9
 MOST_ENDS: Final = 1_000
 """So many pairs show how far apart the ends are."""
 CLEARLY: Final = 4
-"""The shift with the nearest ends counts if those of all others are so many times further apart."""
+"""The ends must be so many times further apart at every other shift."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,7 @@ def _rows_by_name(names: Sequence[str]) -> dict[str, Ints]:
 
 
 def find_shift(one: Side, other: Side) -> int | None:
-    """Return the place of the other's first collective among one's; `None` if it is not certain."""
+    """Return the place of the other's first collective among one's; `None` if unsure."""
     if one.is_numbered and other.is_numbered:
         return _check_numbers(one, other)
     shortest = min(len(one.rows), len(other.rows))
