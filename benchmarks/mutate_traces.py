@@ -28,7 +28,8 @@ from types import FrameType
 from trace_samples import SOURCES
 
 from profkit.errors import UnreadableError
-from profkit.importers.base import Importer, Target, recognise
+from profkit.importers.base import Importer, Target
+from profkit.importers.reading.plan import recognise
 from profkit.plugins import IMPORTERS
 from profkit.trace import verify
 from profkit.vocab import Integrity

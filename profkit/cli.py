@@ -127,6 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ProfkitError as error:
         print(f"profkit: {error}", file=sys.stderr)
         return int(error.exit_code)
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        remedy = "have its owner share it, or copy it"
+        print(
+            f"profkit: {safe_text(str(error.filename))}: no permission; {remedy}", file=sys.stderr
+        )
+        return int(ExitCode.UNREADABLE)
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:

@@ -17,7 +17,7 @@ from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.change_context import explained_changes
 from profkit.analysis.compiling import Compiling, compiled_steps, find_compiling
 from profkit.analysis.costs import RunCosts
-from profkit.analysis.device_times import DeviceTimes, PhaseClock, find_device_times
+from profkit.analysis.device_times import DeviceTimes, PhaseClock, find_device_times, is_own
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints
 from profkit.analysis.exchange import Exchange, LateRank
 from profkit.analysis.kernels.device_view import DeviceView, build_device_view
@@ -41,12 +41,16 @@ from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
 from profkit.trace import Trace
-from profkit.trace.sharing import OWN_SAMPLES, Sharing
+from profkit.trace.sharing import DATA_PARALLEL, OWN_SAMPLES, Sharing
 from profkit.vocab import BAD_TIMES, RunState
 
 _NO_STEPS = (
     "{run}: holds no steps; it ended before the first one did,"
     " or they are damaged (see 'profkit verify {run}')"
+)
+_NO_STEPS_IMPORTED = (
+    "{run}: holds no steps; the imported source has none, or they are damaged"
+    " (see 'profkit verify {run}'); 'profkit report {run}' shows what there is"
 )
 
 
@@ -94,7 +98,7 @@ class Overview:
     """Lines of the loader's workers; null if they were not sampled."""
     unknown_places: tuple[UnknownPlace, ...] = ()
     silent_ranks: int = 0
-    """Ranks without a step that can be read: the run's number of samples is not known then."""
+    """Ranks without a step that can be read: the job's number of samples is not known then."""
     clock: PhaseClock = PhaseClock.HOST
     costs: RunCosts | None = None
     """With device times, the ledger's costs: the phases are their parts."""
@@ -233,7 +237,8 @@ def _kernel_views(
 
 def _steps_of(trace: Trace) -> pa.Table:
     if not trace.steps.num_rows:
-        raise UnreadableError(_NO_STEPS.format(run=safe_text(str(trace.path))))
+        why = _NO_STEPS if is_own(trace) else _NO_STEPS_IMPORTED
+        raise UnreadableError(why.format(run=safe_text(str(trace.path))))
     return trace.steps
 
 
@@ -245,10 +250,18 @@ def _exchange_notices(basis: PhaseBasis, exchange: Exchange | None) -> Iterator[
 
 
 def silent_ranks(trace: Trace) -> int:
-    """Return how many ranks left no steps; an imported file may hold rank 0 alone on purpose."""
-    if "imported_from" in trace.manifest.config:
+    """Return how many ranks without steps may have trained on further samples.
+
+    A log is of all ranks. Ranks that are missing in an imported file may share the samples of the
+    others: a trace may have one rank of each tensor-parallel group.
+    """
+    missing = max(0, trace.manifest.world_size - len(pc.unique(trace.steps["rank"])))
+    if not missing or is_log(trace):
         return 0
-    return max(0, trace.manifest.world_size - len(pc.unique(trace.steps["rank"])))
+    noted = trace.ranks[0].manifest.config.get(DATA_PARALLEL)
+    if is_own(trace) or not isinstance(noted, Mapping):
+        return missing
+    return 0 if trace.sharing.data_ranks == noted.get("size") else missing
 
 
 def _losses(steps: pa.Table) -> dict[str, Any]:

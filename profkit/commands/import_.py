@@ -11,10 +11,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profkit.commands._options import add_json, add_output, print_broken, whole
-from profkit.errors import ExitCode
+from profkit.errors import ExitCode, UnreadableError
+from profkit.text import safe_text
+
+if TYPE_CHECKING:
+    from profkit.importers.base import Imported, Importer, Target
+    from profkit.importers.reading.plan import ImportPlan
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,30 +51,57 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.importers.base import ImportOptions, Target, plan_import
+    from profkit.importers.base import ImportOptions, Target
+    from profkit.importers.reading.plan import plan_import
     from profkit.plugins import IMPORTERS
     from profkit.report import imported
     from profkit.report.as_json import dumps
-    from profkit.text import safe_text
 
     importers, broken = IMPORTERS.load_all()
     print_broken("importer", broken)
     plan = plan_import(args.files, importers, args.format)
+    _print_unknown(plan, importers)
+    target = Target(args.output, ImportOptions(args.name, args.samples_per_step, args.keep_private))
+    runs: list[Imported] = []
+    problems = list(plan.problems)
+    try:
+        _import_all(plan, importers, target, runs, problems)
+    finally:  # what was written exists, whatever came after it
+        if args.json and (runs or not problems):
+            print(dumps(list(map(imported.as_json, runs))))
+        elif runs:
+            print("\n\n".join(map(imported.as_text, runs)))
+        for problem in problems:
+            print(f"profkit: {problem}", file=sys.stderr)
+    return ExitCode.UNREADABLE if problems else ExitCode.DONE
+
+
+def _print_unknown(plan: ImportPlan, importers: Mapping[str, Importer]) -> None:
+    """Name the files in folders that no importer reads."""
     read_too: set[Path] = set()
     for name, sources in plan.sources.items():
-        if hasattr(importers[name], "companions"):
+        importer = importers[name]
+        if hasattr(importer, "companions"):
             for source in sources:
-                read_too |= importers[name].companions(source)
+                read_too |= importer.companions(source)
     for path in plan.unknown:
-        if path in read_too:
-            continue
-        print(f"profkit: {safe_text(str(path))}: unknown format, skipped", file=sys.stderr)
-    target = Target(args.output, ImportOptions(args.name, args.samples_per_step, args.keep_private))
-    runs = []
+        if path not in read_too:
+            print(f"profkit: {safe_text(str(path))}: unknown format, skipped", file=sys.stderr)
+
+
+def _import_all(
+    plan: ImportPlan,
+    importers: Mapping[str, Importer],
+    target: Target,
+    runs: list[Imported],
+    problems: list[UnreadableError],
+) -> None:
+    """Append the runs that are written, and the reasons why others are not."""
+    from profkit.importers.reading.plan import runs_of
+
     for name, sources in plan.sources.items():
-        runs.extend(importers[name].read(sources, target))
-    if args.json:
-        print(dumps(list(map(imported.as_json, runs))))
-    else:
-        print("\n\n".join(map(imported.as_text, runs)))
-    return ExitCode.DONE
+        for own in runs_of(importers[name], sources):
+            try:
+                runs.extend(importers[name].read(own, target))
+            except UnreadableError as error:
+                problems.append(error)

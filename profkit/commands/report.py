@@ -11,6 +11,7 @@ GitHub job.
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from profkit.analysis.kept_ceilings import load_ceilings
     from profkit.analysis.overview import build_overview
-    from profkit.report import as_json
+    from profkit.analysis.stepless import view_stepless
+    from profkit.report import as_json, stepless_document
     from profkit.report.overview_document import illustrate, overview
     from profkit.run.scheduling import check_scheduler, open_scheduler
     from profkit.trace.reader import Trace
@@ -54,6 +56,11 @@ def run(args: argparse.Namespace) -> int:
     trace = Trace.open(run_or_newest(args.path, args.output))
     with open_scheduler(args.scheduler) as scheduler:
         trace.read_with(scheduler)
+    contents = view_stepless(trace)
+    if contents is not None:
+        show = functools.partial(stepless_document.stepless, contents)
+        deliver(args, renderers(show, show, lambda: stepless_document.as_json(contents)))
+        return ExitCode.DONE
     view = build_overview(trace, load_ceilings(trace.manifest.environment))
     makers = renderers(
         brief=lambda: overview(view),

@@ -210,7 +210,10 @@ def _flags(traces: Sequence[Trace]) -> Iterator[str]:
         silent = silent_ranks(trace)
         if silent:
             ranks = plural(trace.manifest.world_size, "rank")
-            flags.append(f"{silent:,} of {ranks} left no steps; the rows are about the others")
+            missing = f"{silent:,} of {ranks} left no steps"
+            if not is_own(trace):
+                missing = f"there are no steps of {silent:,} of {ranks} in the imported files"
+            flags.append(f"{missing}; the rows are about the others")
         device_times = find_device_times(trace)
         if device_times is not None:
             flags += device_times.notices

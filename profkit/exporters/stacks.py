@@ -1,7 +1,6 @@
 """Stacks as a flame graph: a page, collapsed lines, and a file for speedscope.
 
-The window holds samples of the training thread, if the run recorded them: `--collect
-usual,stacks`.
+The window holds samples of the training thread, if the run recorded them: `--stacks loop`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Stacks:
         if window.tables["stacks"].num_rows or (workers is not None and workers.num_rows):
             return ""
         return (
-            "no stacks were sampled in these steps; record with --collect usual,stacks, "
+            "no stacks were sampled in these steps; record with --stacks loop, "
             "or choose others with --steps"
         )
 

@@ -1,4 +1,4 @@
-"""The contract of an importer, and the choice of the importer for a file.
+"""The contract of an importer, and the run that it writes.
 
 To add a format, add a module here whose `IMPORTER` has the members of `Importer`. What a source
 does not know stays null. What an importer drops or repairs is counted under a name.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import re
 import shutil
 import zlib
@@ -21,9 +20,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from profkit.errors import ProfkitError, UnreadableError, UsageError
+from profkit.errors import ProfkitError, UnreadableError
 from profkit.schema import name_columns
-from profkit.text import did_you_mean, safe_text
+from profkit.text import safe_text
 from profkit.trace.files import RankFiles, new_run_folder
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.version import __version__
@@ -67,7 +66,9 @@ class Imported:
 class Importer(Protocol):
     """One format. `name` is its name for `--format`, `title` the one that people know.
 
-    If it reads further files with one of its own, `companions(path)` returns them.
+    If it reads further files with one of its own, `companions(path)` returns them. If files become
+    runs of their own, `divide(sources)` returns the files of each run, so that one which cannot be
+    read stops no other. Without it, one file that cannot be read stops all.
     """
 
     name: str
@@ -223,7 +224,7 @@ def read_head(path: Path) -> bytes:
         with open(path, "rb") as file:
             head = file.read(HEAD_BYTES)
     except OSError as error:
-        raise UnreadableError(f"{safe_text(str(path))}: {error.strerror}") from error
+        raise cannot_read(path, error) from error
     if not head.startswith(_GZIP):
         return head
     try:
@@ -234,67 +235,9 @@ def read_head(path: Path) -> bytes:
         ) from None
 
 
-def expand(paths: Sequence[Path]) -> tuple[list[Path], set[Path]]:
-    """Replace folders by their files; return all files, and those that only a folder named."""
-    files: list[Path] = []
-    found: set[Path] = set()
-    for path in paths:
-        if not path.is_dir():
-            files.append(path)
-            continue
-        for each in sorted(path.iterdir()):
-            if each.is_file() and not each.name.startswith("."):
-                files.append(each)
-                found.add(each)
-    return list(dict.fromkeys(files)), found
-
-
-@dataclass(frozen=True)
-class ImportPlan:
-    """The files of each importer, in the order given, and files in folders that none reads."""
-
-    sources: Mapping[str, tuple[Path, ...]]
-    unknown: tuple[Path, ...]
-
-
-def plan_import(
-    paths: Sequence[Path], importers: Mapping[str, Importer], format_name: str = ""
-) -> ImportPlan:
-    """Choose the importer of each file; raise if a file named by the user has none."""
-    known = ", ".join(sorted(importers))
-    if format_name and format_name not in importers:
-        similar = did_you_mean(format_name, importers)
-        raise UsageError(f"unknown format '{safe_text(format_name)}'{similar} (there are: {known})")
-    files, found = expand(paths)
-    sources: dict[str, list[Path]] = {}
-    unknown = []
-    for path in files:
-        # A pipe may wait for a writer for ever, and cannot be read twice.
-        if path.exists() and not path.is_file():
-            raise UnreadableError(f"{safe_text(str(path))}: not a regular file; copy it into one")
-        name = format_name or recognise(path, importers)
-        if name:
-            sources.setdefault(name, []).append(path)
-        elif path in found:
-            unknown.append(path)
-        else:
-            raise UnreadableError(
-                f"{safe_text(str(path))}: not a format that profkit imports (there are: {known}); "
-                "--format names one"
-            )
-    if not sources:
-        raise UnreadableError(
-            f"{safe_text(os.fspath(paths[0]))}: holds no file that profkit imports"
-        )
-    return ImportPlan({name: tuple(own) for name, own in sources.items()}, tuple(unknown))
-
-
-def recognise(path: Path, importers: Mapping[str, Importer]) -> str:
-    """Return the importer that is surest of the file, or an empty name."""
-    head = read_head(path)
-    surest = (0.0, "")
-    for name, importer in importers.items():
-        score = importer.recognises(head, path)
-        if score > 0:
-            surest = max(surest, (score, name))
-    return surest[1]
+def cannot_read(path: Path, error: OSError) -> UnreadableError:
+    """Return an error that names the file, the reason and the remedy."""
+    remedy = ""
+    if isinstance(error, PermissionError):
+        remedy = "; copy the file or have its owner share it"
+    return UnreadableError(f"{safe_text(str(path))}: {error.strerror or error}{remedy}")

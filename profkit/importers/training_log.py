@@ -85,6 +85,10 @@ class TrainingLog:
             return 0.4
         return 0.8
 
+    def divide(self, sources: Sequence[Path]) -> list[Sequence[Path]]:
+        """Return the files of each run."""
+        return [[path] for path in sources]
+
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         for path in sources:
             problems: list[str] = []

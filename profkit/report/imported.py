@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from profkit.hangs.status import FOLDER
 from profkit.importers.base import Imported
 from profkit.text import plural, safe_text
 
@@ -24,7 +25,10 @@ def as_text(made: Imported) -> str:
         lines.append(f"  flag      {flag}")
     for what, count in sorted(made.dropped.items()):
         lines.append(f"  excluded  {count:,} {what}")
-    lines.append(f"  next      profkit report {safe_text(str(made.run))}")
+    verb = "report"
+    if not made.rows.get("steps") and (made.run / FOLDER).is_dir():
+        verb = "why"
+    lines.append(f"  next      profkit {verb} {safe_text(str(made.run))}")
     return "\n".join(lines)
 
 

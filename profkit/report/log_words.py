@@ -1,4 +1,4 @@
-"""The words for runs that were imported from a training log: what their figures cover."""
+"""What the figures of a run cover, and the words for runs imported from a training log."""
 
 from __future__ import annotations
 
@@ -75,9 +75,14 @@ def own_figure(view: Overview) -> Iterator[tuple[str, str, str]]:
 
 
 def coverage(view: Overview) -> str:
-    """Return the ranks that a log's throughput covers, or nothing for other runs."""
+    """Return the ranks that a throughput covers; empty if these are all, except for logs."""
     config = view.config
-    if not is_log(config) or not view.samples_known:
+    if not view.samples_known:
+        return ""
+    if view.silent_ranks:
+        seen = view.world_size - view.silent_ranks
+        return f"of {seen:,} of {plural(view.world_size, 'rank')}"
+    if not is_log(config):
         return ""
     if "rows_speak_for_ranks" not in config:
         return "of one rank: the log does not say of how many"

@@ -158,9 +158,13 @@ def why_not_judged(view: Overview) -> str:
     if view.changed:
         return f"a file was changed since it was written ({'; '.join(view.changed)})"
     if view.silent_ranks:
+        ranks = f"{view.silent_ranks:,} of {plural(view.world_size, 'rank')}"
+        missing = f"{ranks} left no steps"
+        if "imported_from" in view.config:
+            missing = f"there are no steps of {ranks} in the imported files"
         return (
-            f"{view.silent_ranks:,} of {plural(view.world_size, 'rank')} left no steps, so the "
-            "throughput of the whole job is not known; step time and shares are those of the others"
+            f"{missing}, so the throughput of the whole job is not known; "
+            "step time and shares are those of the others"
         )
     if view.steps_needed:
         return f"an interval needs {plural(view.steps_needed, 'more step')}"

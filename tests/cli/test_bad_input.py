@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from profkit.cli import main
 from tests.cli.conftest import Command
 
 
@@ -161,3 +163,14 @@ def test_an_output_folder_that_cannot_be_made(profkit: Command, tmp_path: Path) 
     assert done.returncode == 1
     assert "taken: cannot make a run's folder there" in done.stderr.splitlines()[-1]
     assert "--output" in done.stderr.splitlines()[-1]
+
+
+def test_a_place_that_may_not_be_searched_is_named_by_every_verb(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    assert main(["history", "elsewhere"]) == 3
+    assert "profkit: elsewhere: no permission; have its owner" in capsys.readouterr().err

@@ -21,9 +21,9 @@ from profkit.importers.base import (
     Target,
     clean_name,
     file_name,
-    plan_import,
     read_head,
 )
+from profkit.importers.reading.plan import plan_import
 from profkit.plugins import IMPORTERS
 from profkit.report import as_text
 from profkit.testing import synthetic_trace
@@ -108,6 +108,28 @@ def test_a_folder_is_its_files_and_strangers_in_it_are_named(tmp_path: Path) -> 
     assert plan_import([stranger], LINES, "lines").sources == {"lines": (stranger,)}
     with pytest.raises(UsageError, match="did you mean 'lines'"):
         plan_import([stranger], LINES, "line")
+
+
+@pytest.mark.parametrize("method", ["is_dir", "iterdir", "is_file"])
+def test_a_place_that_may_not_be_searched_is_named(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder above may forbid it, or the folder itself; root may do everything."""
+    _file(tmp_path, "a.txt", "lines\n")
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, method, refuse)
+    with pytest.raises(UnreadableError) as found:
+        plan_import([tmp_path], LINES)
+    text = str(found.value)
+    assert text == f"{tmp_path}: Permission denied; copy the file or have its owner share it"
+
+
+def test_a_name_that_is_too_long_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableError, match="name too long"):
+        plan_import([tmp_path / ("x" * 300)], LINES)
 
 
 def test_a_head_is_decompressed_and_bounded(tmp_path: Path) -> None:

@@ -26,10 +26,10 @@ from profkit.analysis.kernels.device_time import DeviceTime, device_times
 from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
 from profkit.importers import nsys
-from profkit.importers.base import plan_import
 from profkit.importers.kineto import IMPORTER
 from profkit.importers.kineto.collectives import operation_of
 from profkit.importers.kineto.steps import FROM_LOADER, NOT_MARKED
+from profkit.importers.reading.plan import plan_import
 from profkit.importers.reading.rank_files import (
     DUPLICATES,
     NO_DEVICE_WORK,

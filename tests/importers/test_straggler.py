@@ -25,7 +25,8 @@ from profkit.analysis.whatif.run_operations import operations_of
 from profkit.analysis.whatif.slowdown import find_slowdown
 from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
-from profkit.importers.base import plan_import, read_head
+from profkit.importers.base import read_head
+from profkit.importers.reading.plan import plan_import
 from profkit.importers.straggler import IMPORTER, NO_PAUSES
 from profkit.importers.straggler.table import read_operations
 from profkit.plugins import IMPORTERS

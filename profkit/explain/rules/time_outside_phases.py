@@ -86,7 +86,7 @@ def find(case: Case) -> Cause | None:
         share_of(price.value, ledger),
         "; ".join(words),
         f"look at what the loop does there{_usual_work(place)}; "
-        "'profkit run --collect usual,stacks' samples its lines",
+        "'profkit run --stacks loop' samples its lines",
         detail=f"{place[0]} to {place[1]}",
         rows=(UNKNOWN,),
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from profkit.analysis.kernels.categories import COMMUNICATION, categorise
+from profkit.importers.kineto.aligning import use_stated_numbers
 from profkit.importers.kineto.events import Events, Role, whole
 from profkit.importers.kineto.steps import Steps
 from profkit.importers.kineto.work import DeviceWork, find_innermost
@@ -32,6 +33,8 @@ UNKNOWN = "unknown"
 MESSAGE_BYTES = "Message size [bytes]"
 COMMUNICATOR = "NCCL communicator ID"
 """NCCL uses these names in its NVTX ranges."""
+SEQUENCE = "Seq"
+"""Newer versions of torch give each collective of a process group its number, from one on."""
 SIZES_UNKNOWN = "collectives of unknown size, which count as zero bytes"
 MAX_BYTES = 2**62
 MAX_GROUP_SIZE = 2**31 - 1
@@ -56,6 +59,7 @@ def collective_columns(
     sizes = np.zeros(len(mine), dtype=np.int64)
     group_sizes = np.zeros(len(mine), dtype=np.int32)
     sequences = np.zeros(len(mine), dtype=np.int64)
+    stated = np.zeros(len(mine), dtype=np.int64)
     counts: dict[str, int] = {}
     for row, extra in enumerate(extras.tolist()):
         args = events.trace.extras[extra] if extra >= 0 else {}
@@ -67,6 +71,7 @@ def collective_columns(
         communicators.append(communicator)
         sequences[row] = counts.get(communicator, 0)
         counts[communicator] = int(sequences[row]) + 1
+        stated[row] = min(max(0, whole(args.get(SEQUENCE))), MAX_BYTES)
         around = work.op[mine[row]]
         operator = events.names[events.name[around]] if around >= 0 else ""
         ops.append(operation_of(args, events.names[int(events.name[place[row]])], operator))
@@ -86,6 +91,7 @@ def collective_columns(
         "backend": columns.constant("nccl", len(mine)),
         "step": steps.column_at(work.launch_time[mine]),
     }
+    use_stated_numbers(made, stated)
     return made, int((sizes < 0).sum())
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from profkit.clock import Anchor
 from profkit.importers.reading.chrome import ChromeTrace
-from profkit.importers.reading.numbers import Ints
+from profkit.importers.reading.numbers import Bools, Ints
 from profkit.importers.reading.sanity import TimeGate
 
 
@@ -60,6 +60,7 @@ PADDLE_CATEGORIES = frozenset(
 _PYTORCH_NAMES = ("aten::", "ProfilerStep#", "PyTorch Profiler")
 
 STEP_NAME = re.compile(r"Profile(?:r)?Step#(\d{1,9})\b")
+_AUTOGRAD = re.compile(r"autograd::engine|torch::autograd::|\w+Backward\d*$")
 _LATEST_MONOTONIC_NS = 10**18
 """Later times are those of the day: no clock that starts with its machine shows them."""
 _LATEST_BASE_NS = 2**62
@@ -126,6 +127,12 @@ def sort_out(trace: ChromeTrace, gate: TimeGate) -> Events:
     process = trace.events["process"][rows].astype(np.int64)
     lane = process * len(trace.names) + trace.events["thread"][rows]
     return Events(trace, start, start + duration[kept], name[kept], role[kept], lane, rows)
+
+
+def is_autograd(events: Events, places: Ints) -> Bools:
+    """Return which of these events are operators of the autograd engine."""
+    known = np.array([_AUTOGRAD.match(name) is not None for name in events.names], dtype=bool)
+    return np.asarray(known[events.name[places]])
 
 
 def plain_name(name: str) -> str:

@@ -8,15 +8,18 @@ Forward is what the training thread did since the phase before. Both become span
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from profkit.analysis.intervals import union
+from profkit.analysis.kernels.categories import COPY_CATEGORIES, copy_category
 from profkit.analysis.phases import UNKNOWN
-from profkit.importers.kineto.events import Events, Role, plain_name
+from profkit.importers.kineto.events import Events, Role, is_autograd, plain_name
 from profkit.importers.kineto.steps import COLLECTIVE_CALL, LOADER_CALL, OPTIMIZER_CALL, Steps
-from profkit.importers.reading.numbers import Bools, Ints
+from profkit.importers.kineto.work import DeviceWork
+from profkit.importers.reading.numbers import Ints
 from profkit.vocab import Phase
 
 _NAMES = {
@@ -30,6 +33,11 @@ _NAMES = {
 }
 """Patterns of names in small or capital letters; the first one that matches counts."""
 _PHASE_OF_NAME = [(phase, re.compile(words, re.IGNORECASE)) for phase, words in _NAMES.items()]
+_COMPUTED = {Phase.FORWARD, Phase.BACKWARD}
+_HOOK = re.compile(
+    r"^FSDP::|(?<![a-z])(?:pre|post)_?(?:forward|backward)|hook|prefetch|callback", re.IGNORECASE
+)
+"""Names of what happens around a forward or a backward, such as gathering the parameters."""
 _PHASE_OF_CATEGORY = {
     "dataloader": Phase.DATA,
     "forward": Phase.FORWARD,
@@ -37,7 +45,12 @@ _PHASE_OF_CATEGORY = {
     "optimization": Phase.OPTIMIZER,
     "communication": Phase.ALLREDUCE,
 }
-_AUTOGRAD = re.compile(r"autograd::engine|torch::autograd::|\w+Backward\d*$")
+_BEFORE_FORWARD = frozenset(
+    each.value for each in (Phase.DATA, Phase.H2D, Phase.BACKWARD, Phase.OPTIMIZER)
+)
+_CONVERSION = "aten::to"
+_ZEROING = re.compile(r"(?:zero|clear)_?grad", re.IGNORECASE)
+_NEVER = np.iinfo(np.int64).min
 
 
 class PhaseSpan(NamedTuple):
@@ -58,10 +71,12 @@ class NestedSpan(NamedTuple):
     depth: int
 
 
-def find_phases(events: Events, main: int, steps: Steps) -> list[PhaseSpan]:
+def find_phases(events: Events, main: int, steps: Steps, work: DeviceWork) -> list[PhaseSpan]:
     """Return every phase and region, by thread and time."""
     spans = find_annotations(events)
     spans += find_marked_operators(events, {span.phase for span in spans})
+    if not _has_phase(spans, main, Phase.H2D):
+        spans += find_copies(events, main, work)
     if not _has_phase(spans, main, Phase.BACKWARD):
         name = Phase.BACKWARD.value
         for start, end in find_backward(events, main):
@@ -110,26 +125,39 @@ def find_marked_operators(events: Events, known: set[str]) -> list[PhaseSpan]:
     return spans
 
 
+def find_copies(events: Events, main: int, work: DeviceWork) -> list[PhaseSpan]:
+    """Return the training thread's conversions of tensors that copied to the device."""
+    to_device = np.zeros(max(1, len(events.names)), dtype=bool)
+    copies = events.role[work.place] == Role.COPY
+    for name in np.unique(events.name[work.place[copies]]).tolist():
+        to_device[name] = copy_category(events.names[name]) == COPY_CATEGORIES["HtoD"]
+    launched = work.launch[copies & to_device[events.name[work.place]]]
+    launched = launched[launched >= 0]
+    times = np.sort(events.start[launched[events.lane[launched] == main]])
+    ops = events.of(Role.OP)
+    known = np.array([name == _CONVERSION for name in events.names], dtype=bool)
+    ops = ops[known[events.name[ops]] & (events.lane[ops] == main)]
+    start, end = events.start[ops], events.end[ops]
+    copied = np.searchsorted(times, end, side="right") > np.searchsorted(times, start)
+    pairs = zip(start[copied].tolist(), end[copied].tolist(), strict=True)
+    return [PhaseSpan(main, *pair, Phase.H2D.value, _CONVERSION) for pair in pairs]
+
+
 def _phase_of(category: str, name: str) -> str:
     """Return the phase that a category or a name states, or an empty text."""
     known = _PHASE_OF_CATEGORY.get(category.casefold())
     if known:
         return known.value
-    for phase, pattern in _PHASE_OF_NAME:
-        if pattern.search(name):
-            return phase.value
-    return ""
-
-
-def _is_autograd(events: Events, places: Ints) -> Bools:
-    known = np.array([_AUTOGRAD.match(name) is not None for name in events.names], dtype=bool)
-    return np.asarray(known[events.name[places]])
+    found = [phase for phase, pattern in _PHASE_OF_NAME if pattern.search(name)]
+    if not found or (found[0] in _COMPUTED and (_HOOK.search(name) or set(found) >= _COMPUTED)):
+        return ""
+    return found[0].value
 
 
 def find_backward(events: Events, main: int) -> list[tuple[int, int]]:
     """Return runs of the engine's operators, between operators of the training thread itself."""
     ops = events.of(Role.OP)
-    autograd = _is_autograd(events, ops)
+    autograd = is_autograd(events, ops)
     if not autograd.any():
         return []
     # Overlapping operators of the engine are one run.
@@ -149,29 +177,80 @@ def find_forward(
 ) -> list[PhaseSpan]:
     """Return what the training thread did before each backward.
 
-    It begins with the thread's first operator after the phase before, or after the step's start.
+    It begins with the thread's first operator after the batch was there, after the last update or
+    backward, or after the step's start. What else the thread did meanwhile is nested in it.
     """
-    known = [span for span in spans if span.lane == main and span.phase]
-    ops = events.of(Role.OP)
-    own = np.sort(events.start[ops[(events.lane[ops] == main) & ~_is_autograd(events, ops)]])
-    ends = np.sort(np.array([span.end for span in known], dtype=np.int64))
+    lane = [span for span in spans if span.lane == main]
+    lane.sort(key=lambda span: (span.start, -span.end))
+    known = [span for span in lane if span.phase]
+    regions = [span for span in lane if not span.phase]
+    own = _own_operators(events, main, known)
+    ends = np.sort(_bounds(filter(_ends_before_forward, known))[1])
+    region_start, region_end = _bounds(regions)
     name = Phase.FORWARD.value
     found = []
-    for span in known:
-        if span.phase != Phase.BACKWARD:
-            continue
+    for span, inside in _outer_backwards(known):
+        bounds = [inside]
         before = int(np.searchsorted(ends, span.start, side="right")) - 1
-        place = int(steps.at(np.array([span.start]))[0])
-        bounds = []
         if before >= 0:
             bounds.append(int(ends[before]))
+        place = int(steps.at(np.array([span.start]))[0])
         if place >= 0:
             bounds.append(int(steps.start[place]))
-        since = max(bounds, default=span.start)
-        first = int(np.searchsorted(own, since))
-        if first < len(own) and own[first] < span.start:
-            found.append(PhaseSpan(main, int(own[first]), span.start, name, name))
+        first = int(np.searchsorted(own, max(bounds)))
+        if max(bounds) == _NEVER or first == len(own) or own[first] >= span.start:
+            continue
+        # The region of the user around the first operator belongs to the forward as a whole.
+        begin = int(own[first])
+        around = slice(*np.searchsorted(region_start, (max(bounds), begin + 1)).tolist())
+        is_around = (region_end[around] > begin) & (region_end[around] <= span.start)
+        begin = min(region_start[around][is_around].tolist(), default=begin)
+        found.append(PhaseSpan(main, begin, span.start, name, name))
     return found
+
+
+def _ends_before_forward(span: PhaseSpan) -> bool:
+    """Return whether the forward comes after this.
+
+    Gradients may be zeroed in its midst, and labels copied to the device.
+    """
+    is_inside = span.name == _CONVERSION or _ZEROING.search(span.name)
+    return span.phase in _BEFORE_FORWARD and not is_inside
+
+
+def _outer_backwards(known: Sequence[PhaseSpan]) -> Iterator[tuple[PhaseSpan, int]]:
+    """Yield each backward that is in no other, and the start of the phase around it."""
+    open_spans: list[PhaseSpan] = []
+    until = _NEVER
+    for span in known:
+        while open_spans and open_spans[-1].end <= span.start:
+            open_spans.pop()
+        if span.phase == Phase.BACKWARD and span.start >= until:
+            yield span, open_spans[-1].start if open_spans else _NEVER
+            until = span.end
+        open_spans.append(span)
+
+
+def _own_operators(events: Events, main: int, known: Sequence[PhaseSpan]) -> Ints:
+    """Return when the training thread's operators began that belong to no other phase."""
+    ops = events.of(Role.OP)
+    own = np.sort(events.start[ops[(events.lane[ops] == main) & ~is_autograd(events, ops)]])
+    start, end = _bounds(known)
+    backward = np.sort(_bounds(span for span in known if span.phase == Phase.BACKWARD)[0])
+    # A phase around a backward has the forward in it.
+    other = np.searchsorted(backward, start) == np.searchsorted(backward, end)
+    if not other.any():
+        return own
+    start, end = union(start[other], end[other])
+    place = np.searchsorted(start, own, side="right") - 1
+    return np.asarray(own[(place < 0) | (own >= end[np.maximum(place, 0)])])
+
+
+def _bounds(spans: Iterable[PhaseSpan]) -> tuple[Ints, Ints]:
+    """Return the starts and the ends of spans."""
+    pairs = np.array([(span.start, span.end) for span in spans], dtype=np.int64)
+    start, end = pairs.reshape(-1, 2).T
+    return start, end
 
 
 def nest(spans: Sequence[PhaseSpan]) -> tuple[list[NestedSpan], int]:

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from profkit.importers.base import clean_name
-from profkit.importers.kineto.events import STEP_NAME, Events, Role
+from profkit.importers.kineto.events import STEP_NAME, Events, Role, is_autograd
 from profkit.importers.kineto.repetition import MIN_PERIODS, find_period_starts
 from profkit.importers.kineto.work import DeviceWork
 from profkit.importers.reading import columns
-from profkit.importers.reading.numbers import Ints
+from profkit.importers.reading.numbers import Bools, Ints
 
 NOT_MARKED = "the file marks no steps; all of it counts as one step"
 FROM_LOADER = "the file marks no steps; they were taken from the data loader's calls"
@@ -45,6 +45,8 @@ class Steps:
     end: Ints
     flag: str = ""
     overlapping: int = 0
+    idle: int = 0
+    """Calls of the loader and marks that are no steps, because nothing was trained after them."""
 
     def at(self, time: Ints) -> Ints:
         """Return the place of the step at each time, -1 if there is none."""
@@ -94,10 +96,10 @@ def find_steps(events: Events, main: int, work: DeviceWork) -> Steps:
     """
     places = events.of(Role.STEP)
     if len(places):
-        return find_marked(events, places)
+        return _without_idle_end(events, find_marked(events, places), work)
     loads = _find_calls(events, main, LOADER_CALL)
     if len(loads) > 1:
-        return _from_starts(events, loads, FROM_LOADER)
+        return _from_loader(events, loads, work)
     updates = _find_calls(events, main, OPTIMIZER_CALL)
     if len(updates) > 1:
         end = np.sort(events.end[updates])
@@ -143,6 +145,50 @@ def find_marked(events: Events, places: Ints) -> Steps:
     sound = np.append(True, start[1:] >= latest[:-1] - _MARK_ROUNDING_NS)
     overlapping = len(places) - int(sound.sum())
     return Steps(number[first][sound], start[sound], end[sound], overlapping=overlapping)
+
+
+def _without_idle_end(events: Events, steps: Steps, work: DeviceWork) -> Steps:
+    """Exclude a last mark without training: the profiler opens it after the last step."""
+    if _find_busy(events, steps.start, steps.end, work)[-1]:
+        return steps
+    columns_of = (steps.number[:-1], steps.start[:-1], steps.end[:-1])
+    return Steps(*columns_of, overlapping=steps.overlapping, idle=1)
+
+
+def _from_loader(events: Events, loads: Ints, work: DeviceWork) -> Steps:
+    """Return a step from each call that training follows to the next call.
+
+    The others are those that find an epoch at its end, and those of an evaluation.
+    """
+    loads = loads[np.argsort(events.start[loads], kind="stable")]
+    every = _from_starts(events, loads, FROM_LOADER)
+    trains = _find_busy(events, events.end[loads], every.end, work)
+    start = every.start.copy()
+    # If most batches take two calls, they come from two loaders, and the first call begins a step.
+    pairs = np.flatnonzero(trains[1:] & ~trains[:-1])
+    if 2 * len(pairs) > trains.sum():
+        start[pairs + 1] = start[pairs]
+    count = int(trains.sum())
+    idle = len(loads) - count
+    return Steps(np.arange(count), start[trains], every.end[trains], FROM_LOADER, idle=idle)
+
+
+def _find_busy(events: Events, start: Ints, end: Ints, work: DeviceWork) -> Bools:
+    """Return the windows with training in them.
+
+    Training is an operator of the autograd engine or an optimizer's step. If no window has any,
+    device work counts, else operators, else every window.
+    """
+    ops = events.of(Role.OP)
+    updates = np.array([name.startswith(OPTIMIZER_CALL) for name in events.names], dtype=bool)
+    both = events.of(Role.OP, Role.ANNOTATION)
+    trained = np.append(ops[is_autograd(events, ops)], both[updates[events.name[both]]])
+    for evidence in (events.start[trained], work.launch_time, events.start[ops]):
+        times = np.sort(evidence)
+        busy = np.searchsorted(times, end) > np.searchsorted(times, start)
+        if busy.any():
+            return np.asarray(busy)
+    return np.ones(len(start), dtype=bool)
 
 
 def _from_starts(events: Events, calls: Ints, flag: str) -> Steps:

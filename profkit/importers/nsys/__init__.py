@@ -30,6 +30,10 @@ class Nsys:
             return 0.9
         return 0.5
 
+    def divide(self, sources: Sequence[Path]) -> list[Sequence[Path]]:
+        """Return the files of each run."""
+        return [[path] for path in sources]
+
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         for path in sources:
             with target.new_run(self.name, [path]) as draft:

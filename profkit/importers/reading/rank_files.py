@@ -13,10 +13,11 @@ import numpy as np
 from profkit.analysis.kernels.device_time import work_kinds
 from profkit.clock import Anchor
 from profkit.importers.base import RankDraft, RunDraft, Target, clean_name
+from profkit.importers.kineto.aligning import Aligner
 from profkit.importers.kineto.collectives import SIZES_UNKNOWN, collective_columns
 from profkit.importers.kineto.device_phases import PlacedSpan, place_spans
 from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
-from profkit.importers.kineto.phases import find_phases, nest
+from profkit.importers.kineto.phases import NestedSpan, find_phases, nest
 from profkit.importers.kineto.steps import Steps, find_main_lane, find_steps
 from profkit.importers.kineto.tables import (
     PhaseLookup,
@@ -28,6 +29,7 @@ from profkit.importers.kineto.tables import (
 )
 from profkit.importers.kineto.work import DeviceWork, find_work
 from profkit.importers.reading.chrome import ChromeTrace
+from profkit.importers.reading.dropped import count_dropped
 from profkit.importers.reading.sanity import TimeGate
 from profkit.text import plural
 from profkit.trace.manifest import RankManifest, RunManifest
@@ -197,14 +199,18 @@ def write_rank(
     target: Target,
     summary: RunSummary,
     held: Held | None = None,
+    aligner: Aligner | None = None,
 ) -> None:
-    """Write one file's tables, except for the collectives if they are to be `held`."""
+    """Write one file's tables, except for the collectives if they are to be `held`.
+
+    The `aligner` knows the collectives of other ranks' files.
+    """
     options, gate, rank = target.options, TimeGate(), file.rank or 0
     events = sort_out(file.trace, gate)
     main = find_main_lane(events)
     work = find_work(events, gate)
     steps = find_steps(events, main, work)
-    spans, excluded_spans = nest(find_phases(events, main, steps))
+    spans, excluded_spans = nest(find_phases(events, main, steps, work))
     anchor = find_anchor(events)
     host = ""
     if options.keep_private:
@@ -217,6 +223,31 @@ def write_rank(
     )
     tables = draft.rank(manifest)
     tables.write("steps", steps.table(options.samples_per_step or 0))
+    _write_work(tables, events, main, work, steps, spans)
+    collectives, unsized = collective_columns(events, work, steps, world_size)
+    if aligner is not None:
+        aligner.align(rank, collectives, anchor, steps_marked=not steps.flag)
+    if held is None:
+        tables.write("collectives", collectives)
+    else:
+        held.append((tables, collectives))
+    summary.add(file, events, anchor)
+    for flag in _flags_of_rank(unsized, steps, options.samples_per_step):
+        summary.flag(flag)
+    summary.flag_problems(file, gate, one_of_several=world_size > 1)
+    _flag_gaps(events, work, summary)
+    count_dropped(draft, events, excluded_spans, steps)
+
+
+def _write_work(
+    tables: RankDraft,
+    events: Events,
+    main: int,
+    work: DeviceWork,
+    steps: Steps,
+    spans: Sequence[NestedSpan],
+) -> None:
+    """Write the phases and the kernels, or the operators if no device worked."""
     if len(work.place):
         described = describe_work(events, work)
         kind = work_kinds(described.categories)[described.category]
@@ -229,17 +260,6 @@ def write_rank(
         kernels = host_columns(events, steps)
     tables.write("spans", span_columns(events, placed, steps))
     tables.write("kernels", kernels)
-    collectives, unsized = collective_columns(events, work, steps, world_size)
-    if held is None:
-        tables.write("collectives", collectives)
-    else:
-        held.append((tables, collectives))
-    summary.add(file, events, anchor)
-    for flag in _flags_of_rank(unsized, steps, options.samples_per_step):
-        summary.flag(flag)
-    summary.flag_problems(file, gate, one_of_several=world_size > 1)
-    _flag_gaps(events, work, summary)
-    _count_dropped(draft, events, excluded_spans, steps)
 
 
 def _flags_of_rank(unsized: int, steps: Steps, samples_per_step: int | None) -> Iterator[str]:
@@ -248,28 +268,6 @@ def _flags_of_rank(unsized: int, steps: Steps, samples_per_step: int | None) -> 
     yield steps.flag
     if not samples_per_step:
         yield NO_SAMPLES
-
-
-def _count_dropped(draft: RunDraft, events: Events, excluded_spans: int, steps: Steps) -> None:
-    """Count the events that became no row, by what they are."""
-    trace = events.trace
-    is_half = np.isin(trace.events["kind"], (ord("B"), ord("E")))
-    counts = {
-        "host operators (the kernels name theirs)": len(events.of(Role.OP)),
-        "host calls (the kernels have their launches)": len(events.of(Role.LAUNCH)),
-        "waits of the host for the device": len(events.of(Role.SYNC)),
-        "annotations on the device (the host has them too)": len(events.of(Role.DEVICE_ANNOTATION)),
-        "Python frames, marks and counters": trace.ignored + len(events.of(Role.STACK)),
-        "events of unknown categories": len(events.of(Role.UNKNOWN)),
-        "begin and end marks": int(is_half.sum()),
-        "annotations around phases": excluded_spans,
-        "steps that are marked twice or overlap": steps.overlapping,
-        "broken events": trace.broken,
-        "arguments of collectives, over the limit": trace.lost_extras,
-    }
-    for what, count in counts.items():
-        if count:
-            draft.dropped[what] += count
 
 
 def _flag_gaps(events: Events, work: DeviceWork, summary: RunSummary) -> None:

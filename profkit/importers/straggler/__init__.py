@@ -69,6 +69,10 @@ class Straggler:
         """Return the files that are read with a trace, though they are no traces."""
         return set(meta_files(path))
 
+    def divide(self, sources: Sequence[Path]) -> list[Sequence[Path]]:
+        """Return the files of each run."""
+        return [[path] for path in sources]
+
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         for path in sources:
             operations = read_operations(path)

@@ -13,7 +13,8 @@ from profkit.analysis.estimate import estimate_ratios
 from profkit.analysis.overview import build_overview
 from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
-from profkit.importers.base import Imported, ImportOptions, Target, plan_import
+from profkit.importers.base import Imported, ImportOptions, Target
+from profkit.importers.reading.plan import plan_import
 from profkit.importers.training_log import IMPORTER
 from profkit.plugins import IMPORTERS
 from profkit.report import as_json, as_text
