@@ -254,3 +254,49 @@ def test_a_missing_number_stays_missing() -> None:
     """The smallest 64-bit integer marks a missing number; its absolute value is negative."""
     found = _small(np.array([MISSING, -1, 0, 255, 2**31], dtype=np.int64))
     assert found.tolist() == [MISSING_SMALL, -1, 0, 255, MISSING_SMALL]
+
+
+GRAPHS = (
+    "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, deviceId, contextId, streamId, "
+    "correlationId, globalPid, graphId); "
+)
+
+
+def launch_graph(process: int, start: int, end: int) -> str:
+    """Return the statement that adds the launch of a graph, on the process' own device."""
+    return (
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES ({start}, {end}, {process - 1}, 1, 7, "
+        f"12, {process << 24}, 7); "
+    )
+
+
+def test_graphs_that_are_traced_as_a_whole_are_work(tmp_path: Path, import_files: Import) -> None:
+    extra = GRAPHS + launch_graph(1, 500, 1_500)
+    (made,) = import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))
+    trace = Trace.open(made.run)
+    (graph,) = (row for row in trace.kernels.to_pylist() if row["name"] == "CUDA graph 7")
+    assert (graph["category"], graph["tensor_core"], graph["launch_ns"]) == (
+        "CUDA graph",
+        None,
+        170,
+    )
+    times = {time.device: time.idle_ns for time in device_times(trace.kernels)}
+    assert times == {"cuda:0": 90, "cuda:1": 10}
+    (flag,) = (flag for flag in made.flags if "--cuda-graph-trace=node" in flag)
+    assert flag.startswith("CUDA graphs whose kernels are not in the file: 1;")
+
+
+@pytest.mark.parametrize("without", ["DELETE FROM", "DROP TABLE"])
+def test_a_job_of_graphs_alone_is_read(tmp_path: Path, import_files: Import, without: str) -> None:
+    extra = f"{GRAPHS}{launch_graph(1, 500, 600)}{without} CUPTI_ACTIVITY_KIND_KERNEL;"
+    (made,) = import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))
+    assert made.ranks == 1
+    assert any("CUDA graphs whose kernels" in flag for flag in made.flags)
+
+
+def test_an_export_without_device_work_names_both_options(
+    tmp_path: Path, import_files: Import
+) -> None:
+    extra = "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL"
+    with pytest.raises(UnreadableError, match="--trace=cuda,nvtx --cuda-graph-trace=node"):
+        import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))

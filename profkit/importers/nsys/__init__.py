@@ -35,7 +35,10 @@ class Nsys:
             with target.new_run(self.name, [path]) as draft:
                 summary = RunSummary()
                 with open_read_only(path) as connection:
-                    traces = Export(connection, path).traces()
+                    export = Export(connection, path)
+                    traces = export.traces()
+                for flag in export.flags:
+                    summary.flag(flag)
                 held: Held = []
                 for trace in traces:
                     write_rank(draft, RankFile(path, trace), len(traces), target, summary, held)
