@@ -7,11 +7,13 @@ import random
 import sqlite3
 import struct
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from profkit.analysis.exchange import match_all
 from profkit.analysis.kernels.categories import COMMUNICATION, categorise
 from profkit.analysis.kernels.device_time import device_times
 from profkit.errors import UnreadableError
@@ -38,9 +40,15 @@ PAYLOAD = json.dumps({COMMUNICATOR: "77", MESSAGE_BYTES: 4096})
 
 
 def export(
-    path: Path, *, suffix: str = "", more: str = "", ranges_text: bool = False, extra: str = ""
+    path: Path,
+    *,
+    suffix: str = "",
+    more: str = "",
+    ranges_text: bool = False,
+    extra: str = "",
+    communicators: Sequence[str] = ("77", "77"),
 ) -> Path:
-    """Write a small export: two processes with a device, a launch and ranges each."""
+    """Write a small export: processes with a device, launches and ranges each."""
     base = sqlite3.connect(path)
     kernels = (
         f"start, end, deviceId, streamId, correlationId, globalPid, demangledName, shortName{more}"
@@ -63,7 +71,8 @@ def export(
     base.execute("CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs)")
     base.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (1779782330176752435)")
     base.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('ENVIRONMENT', ?)", (SECRET,))
-    for process in (1, 2):
+    for process, communicator in enumerate(communicators, 1):
+        given = json.dumps({COMMUNICATOR: communicator, MESSAGE_BYTES: 4096})
         owner, thread = process << 24, (process << 24) + 5
         base.execute(
             f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL{suffix} ({kernels.removesuffix(more)}) VALUES "
@@ -88,7 +97,7 @@ def export(
             (100, 500, 3, None),
             (110, 160, 4, None),
             (105, 300, 5, None),
-            (165, 190, 6, PAYLOAD),
+            (165, 190, 6, given),
         ):
             text = (STRINGS[string], None) if ranges_text else (None, string)
             base.execute(
@@ -300,3 +309,24 @@ def test_an_export_without_device_work_names_both_options(
     extra = "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL"
     with pytest.raises(UnreadableError, match="--trace=cuda,nvtx --cuda-graph-trace=node"):
         import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))
+
+
+def test_a_communicator_has_the_ranks_that_show_it(tmp_path: Path, import_files: Import) -> None:
+    path = export(tmp_path / "job.sqlite", communicators="aabb")
+    (made,) = import_files(IMPORTER, path)
+    rows = Trace.open(made.run).collectives
+    assert rows["group_size"].to_pylist() == [2] * 4
+    found = match_all(rows)
+    assert found.count == found.matched_count == 2
+    assert any("2 communicators have as many ranks as show them" in flag for flag in made.flags)
+
+
+def test_the_size_of_a_communicator_that_one_rank_shows_is_not_known(
+    tmp_path: Path, import_files: Import
+) -> None:
+    path = export(tmp_path / "job.sqlite", communicators="a")
+    (made,) = import_files(IMPORTER, path)
+    rows = Trace.open(made.run).collectives
+    assert rows["group_size"].to_pylist() == [0]
+    assert not match_all(rows).matched_count
+    assert any("1 communicator is shown by one rank alone" in flag for flag in made.flags)

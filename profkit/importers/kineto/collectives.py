@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,10 +45,22 @@ _KERNEL_OP = re.compile(
 _ALL_TO_ALL = re.compile(r"all_?(?:to|2)_?all", re.IGNORECASE)
 
 
+class Collectives(NamedTuple):
+    """The rows of one rank, and how many of them lack what their sources should state."""
+
+    columns: dict[str, Any]
+    unsized: int
+    ungrouped: int
+    """Those that do not state how many ranks take part."""
+
+
 def collective_columns(
-    events: Events, work: DeviceWork, steps: Steps, world_size: int
-) -> tuple[dict[str, Any], int]:
-    """Return the communication kernels as collectives, and the number of those without a size."""
+    events: Events, work: DeviceWork, steps: Steps, assumed_ranks: int
+) -> Collectives:
+    """Return the communication kernels as collectives.
+
+    Those that do not state how many ranks take part have `assumed_ranks`, which is 0 if not known.
+    """
     mine = find_communication(events, work)
     place = work.place[mine]
     extras = find_arguments(events, work, mine, events.column("extra", place))
@@ -72,8 +84,9 @@ def collective_columns(
         ops.append(operation_of(args, events.names[int(events.name[place[row]])], operator))
         dtype, sizes[row] = message_of(args)
         dtypes.append(dtype)
-        ranks = whole(args.get("Group size"), world_size)
-        group_sizes[row] = min(max(0, ranks), MAX_GROUP_SIZE)
+        group_sizes[row] = min(max(0, whole(args.get("Group size"))), MAX_GROUP_SIZE)
+    ungrouped = group_sizes == 0
+    group_sizes[ungrouped] = assumed_ranks
     made = {
         "communicator": communicators,
         "sequence": sequences,
@@ -86,7 +99,7 @@ def collective_columns(
         "backend": columns.constant("nccl", len(mine)),
         "step": steps.column_at(work.launch_time[mine]),
     }
-    return made, int((sizes < 0).sum())
+    return Collectives(made, int((sizes < 0).sum()), int(ungrouped.sum()))
 
 
 def find_communication(events: Events, work: DeviceWork) -> Ints:

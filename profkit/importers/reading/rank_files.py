@@ -40,6 +40,7 @@ UNKNOWN_EVENTS = "events of categories that profkit does not know are in no figu
 NO_DEVICE_WORK = (
     "the file has no device work that profkit knows: the host's operators stand in for kernels"
 )
+UNGROUPED = "collectives that do not state their group"
 DUPLICATES = "share a correlation id with another: launches of their kernels may be wrong"
 MOST_UNKNOWN = 3
 MAX_RANKS = 100_000
@@ -229,17 +230,34 @@ def write_rank(
         kernels = host_columns(events, steps)
     tables.write("spans", span_columns(events, placed, steps))
     tables.write("kernels", kernels)
-    collectives, unsized = collective_columns(events, work, steps, world_size)
+    assumed_ranks = 0
+    if held is None and world_size > 1:
+        assumed_ranks = world_size
+    collectives = collective_columns(events, work, steps, assumed_ranks)
     if held is None:
-        tables.write("collectives", collectives)
+        tables.write("collectives", collectives.columns)
+        summary.flag(_flag_of_groups(collectives.ungrouped, assumed_ranks))
     else:
-        held.append((tables, collectives))
+        held.append((tables, collectives.columns))
     summary.add(file, events, anchor)
-    for flag in _flags_of_rank(unsized, steps, options.samples_per_step):
+    for flag in _flags_of_rank(collectives.unsized, steps, options.samples_per_step):
         summary.flag(flag)
     summary.flag_problems(file, gate, one_of_several=world_size > 1)
     _flag_gaps(events, work, summary)
     _count_dropped(draft, events, excluded_spans, steps)
+
+
+def _flag_of_groups(ungrouped: int, assumed_ranks: int) -> str:
+    """Return what is not known of collectives that do not state how many ranks take part."""
+    if not ungrouped:
+        return ""
+    how = "it is not known how many ranks take part, so bus bandwidth and waiting are not known"
+    if assumed_ranks:
+        how = (
+            f"all {assumed_ranks} ranks of the job are assumed; if fewer take part, bus bandwidth "
+            "and waiting are wrong"
+        )
+    return f"{UNGROUPED}: {ungrouped:,}; {how}"
 
 
 def _flags_of_rank(unsized: int, steps: Steps, samples_per_step: int | None) -> Iterator[str]:
