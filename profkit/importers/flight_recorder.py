@@ -176,8 +176,17 @@ def read_entry(entry: Any, rank: int, groups: dict[str, Any]) -> CollectiveRow |
 
 
 def _read_message(entry: dict[str, Any]) -> tuple[int, str]:
-    """Return the bytes and the type of an entry's inputs."""
-    shapes, dtypes = entry.get("input_sizes"), entry.get("input_dtypes")
+    """Return the bytes of an entry's larger side, and its type."""
+    size, dtype = _read_side(entry, "input")
+    out_size, out_dtype = _read_side(entry, "output")
+    if out_size > size:
+        return out_size, out_dtype
+    return size, dtype
+
+
+def _read_side(entry: dict[str, Any], side: str) -> tuple[int, str]:
+    """Return the bytes and the type of an entry's inputs or outputs."""
+    shapes, dtypes = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
     if not isinstance(shapes, list | tuple) or not isinstance(dtypes, list | tuple) or not dtypes:
         return 0, "unknown"
     elements = 0

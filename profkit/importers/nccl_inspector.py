@@ -11,6 +11,7 @@ from profkit.errors import UnreadableError
 from profkit.importers.base import Imported, Target
 from profkit.importers.reading.blocks import TornError, read_lines
 from profkit.importers.reading.collective_rows import (
+    MAX_NUMBER,
     MAX_RANKS,
     CollectiveRow,
     CollectiveRows,
@@ -35,6 +36,10 @@ _OPS = {
     "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all", "send": "send",
     "recv": "recv",
 }  # fmt: skip
+
+
+_OF_ONE_PART = frozenset({"all_gather", "reduce_scatter"})
+"""Operations whose size Inspector itself multiplies by the ranks, for its bandwidths."""
 
 
 class Inspector:
@@ -128,15 +133,18 @@ def _read_collective(perf: dict[str, Any], header: dict[str, Any]) -> Collective
         if ended >= begun:
             end = ended
         start = end - duration
-    op = str(perf[kind])
+    op = _OPS.get(str(perf[kind]).casefold(), str(perf[kind]))
+    size, ranks = count(perf.get(f"{kind}_msg_size_bytes")), count(header.get("n_ranks"))
+    if op in _OF_ONE_PART:
+        size = min(size * ranks, MAX_NUMBER - 1)
     return CollectiveRow(
         rank=rank,
         communicator=str(header.get("comm_name") or header.get("id") or ""),
         sequence=count(perf.get(f"{kind}_sn")),
-        op=_OPS.get(op.casefold(), op),
-        bytes=count(perf.get(f"{kind}_msg_size_bytes")),
+        op=op,
+        bytes=size,
         dtype="unknown",
-        group_size=count(header.get("n_ranks")),
+        group_size=ranks,
         ready_ns=None,
         start_ns=start,
         end_ns=end,

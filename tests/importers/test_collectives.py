@@ -82,6 +82,19 @@ def test_inspectors_lines_are_collectives_of_all_ranks(
     )
 
 
+@pytest.mark.parametrize(
+    ("coll", "parts"), [("AllGather", 4), ("ReduceScatter", 4), ("AllReduce", 1), ("Broadcast", 1)]
+)
+def test_inspectors_sizes_of_parts_are_multiplied(
+    tmp_path: Path, import_files: Import, coll: str, parts: int
+) -> None:
+    """Inspector computes the bandwidth of these with its size times the number of ranks."""
+    made = line(0, 0, 5.0, coll=coll)
+    made["header"]["n_ranks"] = 4
+    (run,) = import_files(nccl_inspector.IMPORTER, write_lines(tmp_path / "a.log", [made]))
+    assert Trace.open(run.run).collectives["bytes"].to_pylist() == [parts * 65536]
+
+
 def test_lines_that_are_torn_are_counted(tmp_path: Path, import_files: Import) -> None:
     path = write_lines(tmp_path / "a.log", [line(0, 0, 5.0), line(0, 1, 6.0)])
     path.write_text(path.read_text() + '{"header": {"rank"\n[1]\n{"coll_perf": 3}\n')
@@ -155,6 +168,21 @@ def test_a_dump_in_either_form(tmp_path: Path, import_files: Import, as_pickle: 
         600,
     )
     assert any("may have hung" in flag for flag in made.flags)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [([[256, 4]], [[2, 256, 4]]), ([[2, 256, 4]], [[256, 4]])]
+)
+def test_a_dumps_message_is_the_larger_side(
+    tmp_path: Path, import_files: Import, inputs: Any, outputs: Any
+) -> None:
+    made = dump(0)
+    sizes = {"input_sizes": inputs, "output_sizes": outputs, "output_dtypes": ["Float"]}
+    made["entries"] = [entry(0, **sizes)]
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_text(json.dumps(made))
+    (run,) = import_files(flight_recorder.IMPORTER, path)
+    assert Trace.open(run.run).collectives["bytes"].to_pylist() == [8192]
 
 
 def dump_of_gloo(last: int, *, retired: bool) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from profkit.analysis.exchange import match_all
 from profkit.analysis.kernels.categories import COMMUNICATION, categorise
 from profkit.analysis.kernels.device_time import device_times
 from profkit.errors import UnreadableError
-from profkit.importers.kineto.collectives import COMMUNICATOR, MESSAGE_BYTES
+from profkit.importers.kineto.collectives import COMMUNICATOR, MESSAGE_BYTES, ONE_PART, message_of
 from profkit.importers.nsys import IMPORTER
 from profkit.importers.nsys.events import _small, read_payload
 from profkit.importers.reading.numbers import MISSING, MISSING_SMALL
@@ -203,6 +203,7 @@ def test_the_payload_of_a_call_in_bytes() -> None:
     assert read_payload("ncclAllGather", "", struct.pack("<QQ", 255, 64)) == {
         COMMUNICATOR: "ff",
         MESSAGE_BYTES: "64",
+        ONE_PART: "ncclAllGather",
     }
     assert (
         read_payload("ncclAllReduce", "{nonsense", None)
@@ -330,3 +331,65 @@ def test_the_size_of_a_communicator_that_one_rank_shows_is_not_known(
     assert rows["group_size"].to_pylist() == [0]
     assert not match_all(rows).matched_count
     assert any("1 communicator is shown by one rank alone" in flag for flag in made.flags)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "call", "op"),
+    [
+        ("ncclDevKernel_AllGather_RING_LL", "ncclAllGather", "all_gather"),
+        ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "ncclReduceScatter", "reduce_scatter"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclAllReduce", "all_reduce"),
+    ],
+)
+def test_a_size_is_that_of_all_ranks_parts(
+    tmp_path: Path, import_files: Import, kernel: str, call: str, op: str
+) -> None:
+    """NCCL states one rank's part of some collectives; PyTorch's profiler states both sides."""
+    extra = (
+        f"UPDATE StringIds SET value = '{kernel}' WHERE id = 1; "
+        f"UPDATE StringIds SET value = '{call}' WHERE id = 6; "
+    )
+    path = export(tmp_path / "job.sqlite", extra=extra, communicators="aa")
+    (made,) = import_files(IMPORTER, path)
+    rows = Trace.open(made.run).collectives
+    part = 4096 if op == "all_reduce" else 2 * 4096
+    assert rows["op"].to_pylist() == [op] * 2
+    assert rows["bytes"].to_pylist() == [part] * 2
+    args = {"Collective name": op, "dtype": "Byte", "Group size": 2}
+    sides = {"all_gather": (4096, 8192), "reduce_scatter": (8192, 4096)}.get(op, (4096, 4096))
+    args |= {"In msg nelems": sides[0], "Out msg nelems": sides[1]}
+    assert message_of(args, op).bytes == part
+
+
+def test_a_part_of_an_unknown_number_of_parts_has_no_size(
+    tmp_path: Path, import_files: Import
+) -> None:
+    extra = (
+        "UPDATE StringIds SET value = 'ncclDevKernel_AllGather_RING_LL' WHERE id = 1; "
+        "UPDATE StringIds SET value = 'ncclAllGather' WHERE id = 6; "
+    )
+    path = export(tmp_path / "job.sqlite", extra=extra, communicators="a")
+    (made,) = import_files(IMPORTER, path)
+    assert Trace.open(made.run).collectives["bytes"].to_pylist() == [0]
+    assert any(flag.startswith("collectives of unknown size") for flag in made.flags)
+
+
+def test_an_exchange_of_messages_counts_what_it_sends(tmp_path: Path, import_files: Import) -> None:
+    """PyTorch's all-to-all is a group of sends and receives, which carry the same bytes."""
+    names: list[str | None] = ["ncclGroupStart", "ncclSend", "ncclRecv", "ncclGroupEnd"]
+    extra = (
+        "UPDATE StringIds SET value = 'ncclDevKernel_SendRecv' WHERE id = 1; "
+        "UPDATE StringIds SET value = 'nccl:all_to_all, seq = 1' WHERE id = 6; "
+        "UPDATE NVTX_EVENTS SET start = 161, end = 199, jsonText = NULL WHERE textId = 6; "
+    )
+    given = json.dumps({COMMUNICATOR: "a", MESSAGE_BYTES: 4096})
+    for place, name in enumerate([*names[:3], *names[1:]]):
+        payload = f"'{given}'" if "Group" not in str(name) else "NULL"
+        times = f"{150 + 2 * place}, {151 + 2 * place}"
+        if name == "ncclGroupEnd":
+            times = "165, 190"
+        extra += f"INSERT INTO NVTX_EVENTS VALUES ({times}, 59, {(1 << 24) + 5}, '{name}', NULL, 0, {payload}); "
+    path = export(tmp_path / "job.sqlite", extra=extra, communicators="a")
+    (made,) = import_files(IMPORTER, path)
+    (row,) = Trace.open(made.run).collectives.to_pylist()
+    assert (row["op"], row["bytes"]) == ("all_to_all", 8192)

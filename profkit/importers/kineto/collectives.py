@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from profkit.analysis.device_clock import Bools
 from profkit.analysis.kernels.categories import COMMUNICATION, categorise
 from profkit.importers.kineto.events import Events, Role, whole
 from profkit.importers.kineto.steps import Steps
@@ -32,6 +33,8 @@ UNKNOWN = "unknown"
 MESSAGE_BYTES = "Message size [bytes]"
 COMMUNICATOR = "NCCL communicator ID"
 """NCCL uses these names in its NVTX ranges."""
+ONE_PART = "one part"
+"""An argument of our own: the message size is that of one rank's part."""
 SIZES_UNKNOWN = "collectives of unknown size, which count as zero bytes"
 MAX_BYTES = 2**62
 MAX_GROUP_SIZE = 2**31 - 1
@@ -45,13 +48,31 @@ _KERNEL_OP = re.compile(
 _ALL_TO_ALL = re.compile(r"all_?(?:to|2)_?all", re.IGNORECASE)
 
 
+class Message(NamedTuple):
+    """A message's type and its bytes, which are negative if they are unknown."""
+
+    dtype: str
+    bytes: int
+    is_part: bool = False
+    """True if other ranks have further parts."""
+
+
 class Collectives(NamedTuple):
-    """The rows of one rank, and how many of them lack what their sources should state."""
+    """The rows of one rank; their sizes must be settled when the groups are known."""
 
     columns: dict[str, Any]
-    unsized: int
+    is_part: Bools
     ungrouped: int
-    """Those that do not state how many ranks take part."""
+    """How many do not state how many ranks take part."""
+
+    def settle_sizes(self) -> int:
+        """Turn sizes of parts into those of all ranks; return how many sizes are unknown."""
+        sizes, group_sizes = self.columns["bytes"], self.columns["group_size"]
+        parts = np.where(self.is_part, group_sizes.astype(np.int64), 1)
+        settled = np.minimum(sizes, MAX_BYTES // np.maximum(parts, 1)) * parts
+        unknown = (sizes < 0) | (parts == 0)
+        self.columns["bytes"] = np.where(unknown, 0, settled)
+        return int(unknown.sum())
 
 
 def collective_columns(
@@ -66,6 +87,7 @@ def collective_columns(
     extras = find_arguments(events, work, mine, events.column("extra", place))
     communicators, ops, dtypes = [], [], []
     sizes = np.zeros(len(mine), dtype=np.int64)
+    is_part = np.zeros(len(mine), dtype=bool)
     group_sizes = np.zeros(len(mine), dtype=np.int32)
     sequences = np.zeros(len(mine), dtype=np.int64)
     counts: dict[str, int] = {}
@@ -82,7 +104,7 @@ def collective_columns(
         around = work.op[mine[row]]
         operator = events.names[events.name[around]] if around >= 0 else ""
         ops.append(operation_of(args, events.names[int(events.name[place[row]])], operator))
-        dtype, sizes[row] = message_of(args)
+        dtype, sizes[row], is_part[row] = message_of(args, ops[row])
         dtypes.append(dtype)
         group_sizes[row] = min(max(0, whole(args.get("Group size"))), MAX_GROUP_SIZE)
     ungrouped = group_sizes == 0
@@ -91,7 +113,7 @@ def collective_columns(
         "communicator": communicators,
         "sequence": sequences,
         "op": ops,
-        "bytes": np.maximum(sizes, 0),
+        "bytes": sizes,
         "dtype": dtypes,
         "group_size": group_sizes,
         "start_ns": work.start[mine],
@@ -99,7 +121,7 @@ def collective_columns(
         "backend": columns.constant("nccl", len(mine)),
         "step": steps.column_at(work.launch_time[mine]),
     }
-    return Collectives(made, int((sizes < 0).sum()), int(ungrouped.sum()))
+    return Collectives(made, is_part, int(ungrouped.sum()))
 
 
 def find_communication(events: Events, work: DeviceWork) -> Ints:
@@ -125,8 +147,11 @@ def find_arguments(events: Events, work: DeviceWork, mine: Ints, own: Ints) -> I
     return np.where(own >= 0, own, around)
 
 
-def message_of(args: dict[str, Any]) -> tuple[str, int]:
-    """Return the type and the bytes of a message; the bytes are negative if they are unknown."""
+def message_of(args: dict[str, Any], op: str) -> Message:
+    """Return the message of a collective. Its bytes are those of the larger side.
+
+    Older files have only the shapes of inputs, and the inputs of a gather are parts.
+    """
     given = args.get("dtype")
     if not given:
         given = args.get("Input type")
@@ -135,17 +160,16 @@ def message_of(args: dict[str, Any]) -> tuple[str, int]:
         else:
             given = None
     dtype = str(given or UNKNOWN)
-    elements = max(
-        whole(args.get("In msg nelems"), -1),
-        whole(args.get("Out msg nelems"), -1),
-        _count_elements(args.get("Input Dims")),
-    )
+    stated = max(whole(args.get("In msg nelems"), -1), whole(args.get("Out msg nelems"), -1))
+    elements = max(stated, _count_elements(args.get("Input Dims")))
+    is_part = stated < 0 and "gather" in op
     element_bytes = DTYPE_BYTES.get(dtype.casefold())
     if element_bytes is None:
         dtype = UNKNOWN
     if element_bytes and elements >= 0:
-        return dtype, min(elements * element_bytes, MAX_BYTES)
-    return dtype, min(max(-1, whole(args.get(MESSAGE_BYTES), -1)), MAX_BYTES)
+        return Message(dtype, min(elements * element_bytes, MAX_BYTES), is_part)
+    size = min(max(-1, whole(args.get(MESSAGE_BYTES), -1)), MAX_BYTES)
+    return Message(dtype, size, ONE_PART in args)
 
 
 def operation_of(args: dict[str, Any], kernel: str, operator: str = "") -> str:

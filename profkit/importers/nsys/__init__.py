@@ -13,7 +13,13 @@ from pathlib import Path
 from profkit.importers.base import Imported, Target
 from profkit.importers.nsys.export import Export
 from profkit.importers.nsys.joining import join_communicators
-from profkit.importers.reading.rank_files import Held, RankFile, RunSummary, write_rank
+from profkit.importers.reading.rank_files import (
+    Held,
+    RankFile,
+    RunSummary,
+    write_collectives,
+    write_rank,
+)
 from profkit.importers.reading.sqlite import open_read_only
 
 
@@ -42,10 +48,10 @@ class Nsys:
                 held: Held = []
                 for trace in traces:
                     write_rank(draft, RankFile(path, trace), len(traces), target, summary, held)
-                for flag in join_communicators([columns for _, columns in held]):
+                for flag in join_communicators([each.columns for _, each in held]):
                     summary.flag(flag)
-                for tables, columns in held:
-                    tables.write("collectives", columns)
+                for tables, collectives in held:
+                    write_collectives(tables, collectives, summary)
                 draft.flags.extend(summary.flags)
                 yield draft.finish(summary.manifest(len(traces)))
 

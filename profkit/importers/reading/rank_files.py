@@ -13,7 +13,7 @@ import numpy as np
 from profkit.analysis.kernels.device_time import work_kinds
 from profkit.clock import Anchor
 from profkit.importers.base import RankDraft, RunDraft, Target, clean_name
-from profkit.importers.kineto.collectives import SIZES_UNKNOWN, collective_columns
+from profkit.importers.kineto.collectives import SIZES_UNKNOWN, Collectives, collective_columns
 from profkit.importers.kineto.device_phases import PlacedSpan, place_spans
 from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
 from profkit.importers.kineto.phases import find_phases, nest
@@ -187,7 +187,7 @@ def _describe_devices(given: Any) -> list[dict[str, Any]]:
     return found
 
 
-Held = list[tuple[RankDraft, dict[str, Any]]]
+Held = list[tuple[RankDraft, Collectives]]
 """The collectives of ranks, which are written when all of them are known."""
 
 
@@ -235,16 +235,24 @@ def write_rank(
         assumed_ranks = world_size
     collectives = collective_columns(events, work, steps, assumed_ranks)
     if held is None:
-        tables.write("collectives", collectives.columns)
+        write_collectives(tables, collectives, summary)
         summary.flag(_flag_of_groups(collectives.ungrouped, assumed_ranks))
     else:
-        held.append((tables, collectives.columns))
+        held.append((tables, collectives))
     summary.add(file, events, anchor)
-    for flag in _flags_of_rank(collectives.unsized, steps, options.samples_per_step):
+    for flag in _flags_of_rank(steps, options.samples_per_step):
         summary.flag(flag)
     summary.flag_problems(file, gate, one_of_several=world_size > 1)
     _flag_gaps(events, work, summary)
     _count_dropped(draft, events, excluded_spans, steps)
+
+
+def write_collectives(tables: RankDraft, found: Collectives, summary: RunSummary) -> None:
+    """Write a rank's collectives, whose groups are known by now as far as they ever are."""
+    unsized = found.settle_sizes()
+    tables.write("collectives", found.columns)
+    if unsized:
+        summary.flag(f"{SIZES_UNKNOWN}: {unsized:,}")
 
 
 def _flag_of_groups(ungrouped: int, assumed_ranks: int) -> str:
@@ -260,9 +268,7 @@ def _flag_of_groups(ungrouped: int, assumed_ranks: int) -> str:
     return f"{UNGROUPED}: {ungrouped:,}; {how}"
 
 
-def _flags_of_rank(unsized: int, steps: Steps, samples_per_step: int | None) -> Iterator[str]:
-    if unsized:
-        yield f"{SIZES_UNKNOWN}: {unsized:,}"
+def _flags_of_rank(steps: Steps, samples_per_step: int | None) -> Iterator[str]:
     yield steps.flag
     if not samples_per_step:
         yield NO_SAMPLES
