@@ -393,3 +393,42 @@ def test_an_exchange_of_messages_counts_what_it_sends(tmp_path: Path, import_fil
     (made,) = import_files(IMPORTER, path)
     (row,) = Trace.open(made.run).collectives.to_pylist()
     assert (row["op"], row["bytes"]) == ("all_to_all", 8192)
+
+
+def test_a_kernel_on_another_process_device_makes_no_rank(
+    tmp_path: Path, import_files: Import
+) -> None:
+    """A tensor that is created before the process chooses its device is on the first one."""
+    extra = (
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL "
+        f"VALUES (100, 110, 0, 7, 12, {2 << 24}, 0, 0); "
+        "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY "
+        f"VALUES (90, 95, 1, 7, 13, {1 << 24}, 64, 1)"
+    )
+    (made,) = import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))
+    assert made.ranks == 2
+    trace = Trace.open(made.run)
+    assert [rank.manifest.device for rank in trace.ranks] == ["cuda:0", "cuda:1"]
+    (flag,) = (flag for flag in made.flags if "own device" in flag)
+    assert "are in no figure: 1 of rank 0 on cuda:1, 1 of rank 1 on cuda:0" in flag
+
+
+def test_a_process_may_train_on_several_devices(tmp_path: Path, import_files: Import) -> None:
+    extra = f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = {1 << 24}"
+    (made,) = import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))
+    assert made.ranks == 2
+    assert not any("own device" in flag for flag in made.flags)
+
+
+def test_a_few_kernels_on_a_device_that_nobody_owns_make_no_rank(
+    tmp_path: Path, import_files: Import
+) -> None:
+    many = "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT 1000 + value * 10, 1005 + value * 10, 0, "
+    extra = (
+        f"{many} 7, 12, {1 << 24}, 0, 0 FROM (WITH RECURSIVE n(value) AS "
+        "(SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 300) SELECT value FROM n); "
+        f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = {1 << 24}"
+    )
+    (made,) = import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))
+    assert made.ranks == 1
+    assert any("2 of rank 0 on cuda:1" in flag for flag in made.flags)

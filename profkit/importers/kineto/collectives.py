@@ -36,6 +36,7 @@ COMMUNICATOR = "NCCL communicator ID"
 ONE_PART = "one part"
 """An argument of our own: the message size is that of one rank's part."""
 SIZES_UNKNOWN = "collectives of unknown size, which count as zero bytes"
+UNGROUPED = "collectives that do not state their group"
 MAX_BYTES = 2**62
 MAX_GROUP_SIZE = 2**31 - 1
 _MAX_DIMENSIONS = 16
@@ -65,14 +66,26 @@ class Collectives(NamedTuple):
     ungrouped: int
     """How many do not state how many ranks take part."""
 
-    def settle_sizes(self) -> int:
-        """Turn sizes of parts into those of all ranks; return how many sizes are unknown."""
+    def settle_sizes(self) -> str:
+        """Turn sizes of parts into those of all ranks; return what to flag."""
         sizes, group_sizes = self.columns["bytes"], self.columns["group_size"]
         parts = np.where(self.is_part, group_sizes.astype(np.int64), 1)
         settled = np.minimum(sizes, MAX_BYTES // np.maximum(parts, 1)) * parts
         unknown = (sizes < 0) | (parts == 0)
         self.columns["bytes"] = np.where(unknown, 0, settled)
-        return int(unknown.sum())
+        return f"{SIZES_UNKNOWN}: {unknown.sum():,}" if unknown.any() else ""
+
+    def describe_groups(self, assumed_ranks: int) -> str:
+        """Return what is not known of the groups; empty if all of them are stated."""
+        if not self.ungrouped:
+            return ""
+        how = "it is not known how many ranks take part, so bus bandwidth and waiting are not known"
+        if assumed_ranks:
+            how = (
+                f"all {assumed_ranks} ranks of the job are assumed; if fewer take part, bus "
+                "bandwidth and waiting are wrong"
+            )
+        return f"{UNGROUPED}: {self.ungrouped:,}; {how}"
 
 
 def collective_columns(

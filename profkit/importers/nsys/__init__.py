@@ -1,8 +1,8 @@
 """Nsight Systems exports (`nsys export --type sqlite`), schemas 3.13 and later.
 
-Each process and device becomes a rank. The schema changes from version to version, so a table is
-known by its columns: required ones are checked, all others are optional. Environment variables,
-command lines and user names are in tables that are never read.
+Each process becomes a rank, on each device that it trains on. The schema changes from version to
+version, so a table is known by its columns: required ones are checked, all others are optional.
+Environment variables, command lines and user names are in tables that are never read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from profkit.importers.reading.sqlite import open_read_only
 
 
 class Nsys:
-    """Imports each file as a run, with a rank for each process and device that ran kernels."""
+    """Imports each file as a run, with a rank for each process and device that trains."""
 
     name = "nsys"
     title = "Nsight Systems, exported to SQLite"

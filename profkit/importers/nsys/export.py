@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from profkit.importers.nsys.events import (
     work_details,
     work_events,
 )
+from profkit.importers.nsys.owners import count_work, find_owners, flag_rest
 from profkit.importers.reading import sqlite
 from profkit.importers.reading.chrome import ChromeTrace
 from profkit.importers.reading.numbers import MISSING, Ints
@@ -129,7 +129,7 @@ class Export:
         return sqlite.whole_columns(self._connection, table, self._tables[table], wanted)
 
     def traces(self) -> list[ChromeTrace]:
-        """Return one trace for each process and device that ran kernels, in their order."""
+        """Return one trace for each process and device that trains, in their order."""
         graphs = self._find("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GRAPH_COLUMNS)
         kernels = ""
         if self._versions(_KERNELS) or not graphs:  # nsys writes no table without rows
@@ -145,7 +145,8 @@ class Export:
             self._columns(calls, (*_CALL_COLUMNS, "nameId")),
             self._ranges(),
         )
-        owners = sorted(_count_owners(activity))
+        kernels_and_graphs = (activity.kernels, activity.graphs)
+        owners = find_owners(count_work(kernels_and_graphs))
         if not owners:
             raise UnreadableError(
                 f"{self._shown}: it holds no kernels; profile with `nsys profile "
@@ -156,6 +157,8 @@ class Export:
                 f"CUDA graphs whose kernels are not in the file: {launches:,}; each counts as "
                 f"compute, with its communication, copies and pauses; profile with {_NODES}"
             )
+        all_work = count_work((*kernels_and_graphs, activity.copies, activity.fills))
+        self.flags.extend(flag_rest(owners, all_work))
         traces = []
         for rank, (device, process) in enumerate(owners):
             ranks = {"rank": str(rank), "world_size": str(len(owners))}
@@ -238,15 +241,6 @@ class Export:
             for row in [row for row in given if row[0] == device] or given[:1]:
                 header["deviceProperties"].append(dict(zip(_DEVICE_FIELDS, row, strict=True)))
         return header
-
-
-def _count_owners(activity: Activity) -> Counter[tuple[int, int]]:
-    """Return how many kernels and graphs each process launched on each device."""
-    counts: Counter[tuple[int, int]] = Counter()
-    for table in (activity.kernels, activity.graphs):
-        pairs = zip(table["deviceId"].tolist(), table["globalPid"].tolist(), strict=True)
-        counts.update(pairs)
-    return counts
 
 
 def _choose(table: Columns, chosen: Any) -> Columns:

@@ -13,7 +13,7 @@ import numpy as np
 from profkit.analysis.kernels.device_time import work_kinds
 from profkit.clock import Anchor
 from profkit.importers.base import RankDraft, RunDraft, Target, clean_name
-from profkit.importers.kineto.collectives import SIZES_UNKNOWN, Collectives, collective_columns
+from profkit.importers.kineto.collectives import Collectives, collective_columns
 from profkit.importers.kineto.device_phases import PlacedSpan, place_spans
 from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
 from profkit.importers.kineto.phases import find_phases, nest
@@ -40,7 +40,6 @@ UNKNOWN_EVENTS = "events of categories that profkit does not know are in no figu
 NO_DEVICE_WORK = (
     "the file has no device work that profkit knows: the host's operators stand in for kernels"
 )
-UNGROUPED = "collectives that do not state their group"
 DUPLICATES = "share a correlation id with another: launches of their kernels may be wrong"
 MOST_UNKNOWN = 3
 MAX_RANKS = 100_000
@@ -236,7 +235,7 @@ def write_rank(
     collectives = collective_columns(events, work, steps, assumed_ranks)
     if held is None:
         write_collectives(tables, collectives, summary)
-        summary.flag(_flag_of_groups(collectives.ungrouped, assumed_ranks))
+        summary.flag(collectives.describe_groups(assumed_ranks))
     else:
         held.append((tables, collectives))
     summary.add(file, events, anchor)
@@ -249,23 +248,8 @@ def write_rank(
 
 def write_collectives(tables: RankDraft, found: Collectives, summary: RunSummary) -> None:
     """Write a rank's collectives, whose groups are known by now as far as they ever are."""
-    unsized = found.settle_sizes()
+    summary.flag(found.settle_sizes())
     tables.write("collectives", found.columns)
-    if unsized:
-        summary.flag(f"{SIZES_UNKNOWN}: {unsized:,}")
-
-
-def _flag_of_groups(ungrouped: int, assumed_ranks: int) -> str:
-    """Return what is not known of collectives that do not state how many ranks take part."""
-    if not ungrouped:
-        return ""
-    how = "it is not known how many ranks take part, so bus bandwidth and waiting are not known"
-    if assumed_ranks:
-        how = (
-            f"all {assumed_ranks} ranks of the job are assumed; if fewer take part, bus bandwidth "
-            "and waiting are wrong"
-        )
-    return f"{UNGROUPED}: {ungrouped:,}; {how}"
 
 
 def _flags_of_rank(steps: Steps, samples_per_step: int | None) -> Iterator[str]:
