@@ -49,12 +49,18 @@ from profkit.importers.logs.text import as_count, read_lines
 from profkit.importers.reading.blocks import TornError, read_beginning, read_blocks
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
+from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import RunState
 
 SEARCHED_BYTES = 32 << 20
 """Records are searched up to here: some logs begin with 200 kB of configurations and warnings."""
 MAX_RESULTS = 20
 """The run keeps this many of the last results that the log states."""
+
+DATA_RANKS_ALONE = (
+    "the log states {} data-parallel ranks, and not whether others share their samples (tensor or "
+    "pipeline parallelism), so the job may have more ranks; keep the launcher's output in the log"
+)
 
 _RESULT_FIELDS = ("what", "value", "unit", "how", "line")
 _NOT_LOGS = (b'{"', b'[{"', b"{\n", b"[\n", b"SQLite format 3\0", b"\x80\x04", b"\x80\x02")
@@ -132,6 +138,8 @@ class TrainingLog:
                 tables.write("spans", placed.span_columns())
             draft.dropped.update(placed.dropped)
             draft.flags.extend([*map(str, log.flags), *problems])
+            if log.metadata.is_lower_bound:
+                draft.flags.append(DATA_RANKS_ALONE.format(log.metadata.data_ranks))
             return draft.finish(describe(log, placed))
 
 
@@ -224,6 +232,7 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         "printed_every": printed_every,
         "parallel": _dimensions(metadata),
         "rows_speak_for_ranks": metadata.data_ranks or metadata.world_size,
+        AT_LEAST: metadata.data_ranks if metadata.is_lower_bound else None,
         "cards_of_one_node": metadata.cards_of_one_node,
         "accumulation": metadata.accumulation,
         "warmup": placed.warm_up,

@@ -16,6 +16,7 @@ from profkit.analysis.slow_lines import (
     slow_lines,
 )
 from profkit.text import plural, significant
+from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import Phase
 
 MOST_STATED = 4
@@ -66,6 +67,8 @@ def own_figure(view: Overview) -> Iterator[tuple[str, str, str]]:
     """Yield the throughput of one rank, if a log of several ranks is of one."""
     if not is_log(view.config) or view.world_size < 2 or not view.samples_known:
         return
+    if AT_LEAST in view.config:
+        return
     per_rank = scale(view.throughput, 1 / view.world_size)
     counted = "the log counts all ranks"
     if view.config.get("samples_counted_of") == "one card":
@@ -81,6 +84,8 @@ def coverage(view: Overview) -> str:
         return ""
     if "rows_speak_for_ranks" not in config:
         return "of one rank: the log does not say of how many"
+    if at_least := config.get(AT_LEAST):
+        return f"of all {at_least} or more ranks"
     return f"of all {plural(view.world_size, 'rank')}" if view.world_size > 1 else "of 1 rank"
 
 

@@ -72,3 +72,31 @@ def test_nested_timers_are_in_no_row(split: Trace) -> None:
     text = as_text.overview(build_overview(split))
     assert "timer forward-backward 599 ms (the slowest rank, 380.1 the fastest" in text
     assert "timers may contain each other" in text
+
+
+def test_the_launchers_number_of_ranks_is_that_of_the_job(tmp_path: Path) -> None:
+    """DeepSpeed's configuration states the data-parallel ranks as `world_size`."""
+    launched = "[2026-01-01 12:00:00,000] [INFO] [launch.py:164:main] dist_world_size=8\n"
+    trace = imported(tmp_path, "launched", launched + SAMPLES["deepspeed"].text)
+    config = trace.manifest.config
+    assert (trace.manifest.world_size, config["rows_speak_for_ranks"]) == (8, 4)
+    assert config["parallel"] == {"dp": 4}
+    text = as_text.overview(build_overview(trace))
+    assert "of all 8 ranks" in text
+    assert "or more" not in text
+
+
+def test_a_log_that_states_the_data_parallel_ranks_alone_does_not_state_all(
+    tmp_path: Path,
+) -> None:
+    trace = imported(tmp_path, "configured", SAMPLES["deepspeed"].text)
+    assert trace.manifest.config["rows_speak_for_ranks"] == 4
+    text = as_text.overview(build_overview(trace))
+    assert "of all 4 or more ranks" in " ".join(text.split())
+    assert "the log counts all ranks" not in text  # the figure of one rank
+    flags = trace.manifest.flags
+    assert any(flag.startswith("the log states 4 data-parallel ranks") for flag in flags)
+    launched = "[2026-01-01 12:00:00,000] [INFO] [launch.py:164:main] dist_world_size=8\n"
+    whole = imported(tmp_path, "launched", launched + SAMPLES["deepspeed"].text)
+    document = as_text.document(explained(explain(whole, trace), ()))
+    assert "configured does not state its number of ranks" in document
