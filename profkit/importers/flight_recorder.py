@@ -15,18 +15,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from profkit.errors import UnreadableError
+from profkit.errors import UnreadableError, UsageError
 from profkit.hangs.flight import calls_of_dump, cut_calls, is_over, settle_batches
 from profkit.importers.base import Imported, Target
 from profkit.importers.kineto.collectives import DTYPE_BYTES
 from profkit.importers.reading.collective_rows import (
     MAX_NUMBER,
-    MAX_RANKS,
     CollectiveRow,
     CollectiveRows,
     count,
     write_rows,
 )
+from profkit.importers.reading.rank_files import rank_in_name
 from profkit.text import byte_size, safe_text
 
 LARGEST_BYTES = 256_000_000
@@ -39,7 +39,10 @@ _LARGEST_DIMENSION = 2**40
 _MAX_ERROR_CHARACTERS = 200
 _MAX_RANK_LIST = 1_000_000
 
-_RANK_AT_END = re.compile(r"(\d{1,5})(?:\.\w+)*$")
+RANKS_BY_PLACE = "the names of {:,} files say no rank; they have ranks in the order of the files"
+
+_RANK_AT_END = re.compile(r"(?<!\d)(\d{1,5})(?:\.\w+)*$")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T_-]\d\d(?:[-:.]\d\d){1,2})?")
 
 
 class FlightRecorder:
@@ -57,12 +60,8 @@ class FlightRecorder:
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         rows = CollectiveRows()
-        for place, path in enumerate(sources):
-            found = _RANK_AT_END.search(path.name)
-            rank = place
-            if found:
-                rank = int(found[1])
-            _read_dump(load(path), min(rank, MAX_RANKS - 1), rows)
+        for rank, path in _find_ranks(sources, rows).items():
+            _read_dump(load(path), rank, rows)
         if not rows.by_rank and not rows.calls:
             raise UnreadableError(
                 f"{safe_text(str(sources[0]))}: none of its entries is a collective "
@@ -72,6 +71,28 @@ class FlightRecorder:
             pending = f"{rows.dropped[PENDING]:,} {PENDING}"
             rows.flags.append(f"{pending}: the job may have hung there; see 'profkit why'")
         yield write_rows(self.name, sources, target, rows)
+
+
+def _find_ranks(sources: Sequence[Path], rows: CollectiveRows) -> dict[int, Path]:
+    """Return the file of each rank, by its name, else by its place among the files."""
+    files: dict[int, Path] = {}
+    unnamed = 0
+    for place, path in enumerate(sources):
+        rank, at_end = rank_in_name(path), _RANK_AT_END.search(_DATE.sub("", path.name))
+        if rank is None and at_end:
+            rank = int(at_end[1])
+        if rank is None:
+            rank, unnamed = place, unnamed + 1
+        if rank in files:
+            one, other = safe_text(str(files[rank])), safe_text(str(path))
+            raise UsageError(
+                f"{one} and {other} are both of rank {rank}; rename them so that each name ends "
+                "in its rank (dump_rank_3)"
+            )
+        files[rank] = path
+    if unnamed:
+        rows.flags.append(RANKS_BY_PLACE.format(unnamed))
+    return files
 
 
 def _read_dump(dump: dict[str, Any], rank: int, rows: CollectiveRows) -> None:

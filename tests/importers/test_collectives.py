@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from profkit.errors import UnreadableError
+from profkit.errors import UnreadableError, UsageError
 from profkit.hangs.account import FINE, HUNG, read_account
 from profkit.importers import flight_recorder, nccl_inspector
 from profkit.importers.base import read_head
@@ -183,6 +183,41 @@ def test_a_dumps_message_is_the_larger_side(
     path.write_text(json.dumps(made))
     (run,) = import_files(flight_recorder.IMPORTER, path)
     assert Trace.open(run.run).collectives["bytes"].to_pylist() == [8192]
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (["fr_rank0_attempt1.json", "fr_rank1_attempt1.json"], [0, 1]),
+        (["rank0_20240101.json", "rank3_20240101.json"], [0, 3]),
+        (["trace_0", "trace_12"], [0, 12]),
+        (["20240101", "20240102"], [0, 1]),
+        (["first.json", "second.json"], [0, 1]),
+        (["2024-01-07.json", "2024-01-08_10-30-09.json"], [0, 1]),
+    ],
+)
+def test_a_dumps_rank_comes_from_its_name(
+    tmp_path: Path, import_files: Import, names: list[str], ranks: list[int]
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text(json.dumps(dump(2)))
+    (made,) = import_files(flight_recorder.IMPORTER, *map(tmp_path.joinpath, names))
+    assert [rank.rank for rank in Trace.open(made.run).ranks] == ranks
+    in_order = any("in the order of the files" in flag for flag in made.flags)
+    assert in_order == ("rank" not in names[0] and "trace" not in names[0])
+
+
+@pytest.mark.parametrize("names", [["a/dump_1.json", "b/dump_1.json"], ["dump_1", "other.json"]])
+def test_two_dumps_of_one_rank_are_refused(
+    tmp_path: Path, import_files: Import, names: list[str]
+) -> None:
+    """The second file of the second case has no rank in its name, and its place is 1."""
+    paths = list(map(tmp_path.joinpath, names))
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(dump(2)))
+    with pytest.raises(UsageError, match="both of rank 1; rename them"):
+        import_files(flight_recorder.IMPORTER, *paths)
 
 
 def dump_of_gloo(last: int, *, retired: bool) -> dict[str, Any]:
