@@ -26,12 +26,14 @@ from profkit.importers.reading.collective_rows import (
     count,
     write_rows,
 )
+from profkit.importers.reading.numbers import exact
 from profkit.importers.reading.rank_files import rank_in_name
 from profkit.text import byte_size, safe_text
 
 LARGEST_BYTES = 256_000_000
 BROKEN = "entries that could not be read"
 PENDING = "collectives that had not completed when the dump was made"
+UNMEASURED = "collectives without a measured duration"
 NO_END = "collectives whose end time is not in the dump"
 _MAX_INPUTS = 4096
 _MAX_DIMENSIONS = 16
@@ -70,6 +72,12 @@ class FlightRecorder:
         if rows.dropped[PENDING]:
             pending = f"{rows.dropped[PENDING]:,} {PENDING}"
             rows.flags.append(f"{pending}: the job may have hung there; see 'profkit why'")
+        if rows.unmeasured:
+            rows.flags.append(
+                f"{UNMEASURED}: {rows.unmeasured:,}; their times are those at which torch's "
+                "watchdog looked, so their lengths are no durations; set "
+                "TORCH_NCCL_ENABLE_TIMING=1 in the job"
+            )
         yield write_rows(self.name, sources, target, rows)
 
 
@@ -111,6 +119,7 @@ def _read_dump(dump: dict[str, Any], rank: int, rows: CollectiveRows) -> None:
             continue
         if row is not None:
             rows.add(row)
+            rows.unmeasured += _measured_ns(entry) is None
         elif not is_end:
             rows.dropped[NO_END if is_over(entry) else PENDING] += 1
         if str(entry.get("profiling_name")).startswith("gloo:"):
@@ -176,6 +185,9 @@ def read_entry(entry: Any, rank: int, groups: dict[str, Any]) -> CollectiveRow |
     ended = count(entry.get("time_discovered_completed_ns"))
     if not ended or not started:
         return None
+    duration = _measured_ns(entry)
+    if duration is not None:
+        started = ended - duration
     group = groups.get(name)
     ranks = group.get("ranks") if isinstance(group, dict) else None
     if isinstance(ranks, str):
@@ -194,6 +206,14 @@ def read_entry(entry: Any, rank: int, groups: dict[str, Any]) -> CollectiveRow |
         start_ns=started,
         end_ns=ended,
     )
+
+
+def _measured_ns(entry: dict[str, Any]) -> int | None:
+    """Return the duration on the device, which only dumps of jobs with timing have."""
+    duration = exact(str(entry.get("duration_ms")), 6)
+    if not 0 <= duration < MAX_NUMBER:
+        return None
+    return duration
 
 
 def _read_message(entry: dict[str, Any]) -> tuple[int, str]:

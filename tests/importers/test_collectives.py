@@ -220,6 +220,35 @@ def test_two_dumps_of_one_rank_are_refused(
         import_files(flight_recorder.IMPORTER, *paths)
 
 
+def test_a_measured_duration_ends_when_the_end_was_seen(
+    tmp_path: Path, import_files: Import
+) -> None:
+    seen = 10**18 + 5_000_000
+    times = {"time_discovered_started_ns": seen, "time_discovered_completed_ns": seen}
+    made = dump(0)
+    made["entries"] = [entry(0, duration_ms=2.0, **times), entry(1, duration_ms=0.25, **times)]
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_text(json.dumps(made))
+    (run,) = import_files(flight_recorder.IMPORTER, path)
+    rows = Trace.open(run.run).collectives.to_pylist()
+    assert sorted(row["end_ns"] - row["start_ns"] for row in rows) == [250_000, 2_000_000]
+    assert {row["end_ns"] for row in rows} == {seen}
+    assert not any("watchdog" in flag for flag in run.flags)
+
+
+@pytest.mark.parametrize("duration", [None, "soon", -1, True, float("inf"), 1e30])
+def test_without_a_measured_duration_a_flag_says_so(
+    tmp_path: Path, import_files: Import, duration: Any
+) -> None:
+    made = dump(0)
+    made["entries"] = [entry(0, duration_ms=duration), entry(1)]
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_text(json.dumps(made))
+    (run,) = import_files(flight_recorder.IMPORTER, path)
+    (flag,) = (flag for flag in run.flags if "watchdog" in flag)
+    assert flag.startswith("collectives without a measured duration: 2;")
+
+
 def dump_of_gloo(last: int, *, retired: bool) -> dict[str, Any]:
     """Return a dump as torch 2.15 writes it for gloo, which never says when a collective ended."""
     times = {"time_discovered_started_ns": 0, "time_discovered_completed_ns": 0}
