@@ -95,6 +95,58 @@ def test_inspectors_sizes_of_parts_are_multiplied(
     assert Trace.open(run.run).collectives["bytes"].to_pylist() == [parts * 65536]
 
 
+def of_group(made: dict[str, Any], name: str, rank: int, ranks: int) -> dict[str, Any]:
+    """Return a line of Inspector, by the rank of its process in one communicator."""
+    return {**made, "header": {"id": name, "rank": rank, "n_ranks": ranks, "nnodes": 1}}
+
+
+def test_a_process_has_its_rank_in_the_largest_communicator(
+    tmp_path: Path, import_files: Import
+) -> None:
+    """A line has the rank in its own communicator, and a process has several of them."""
+    paths = []
+    for rank in range(2):
+        lines = [
+            of_group(line(0, 0, 5.0), "world", rank, 2),
+            of_group(line(0, 0, 5.0), f"alone{rank}", 0, 1),
+        ]
+        paths.append(write_lines(tmp_path / f"host-pid{rank}.log", lines))
+    (made,) = import_files(nccl_inspector.IMPORTER, *paths)
+    rows = Trace.open(made.run).collectives.to_pylist()
+    assert sorted((row["rank"], row["communicator"]) for row in rows) == [
+        (0, "alone0"), (0, "world"), (1, "alone1"), (1, "world"),
+    ]  # fmt: skip
+    assert not any("processes" in flag for flag in made.flags)
+
+
+def test_processes_without_a_common_communicator_are_numbered(
+    tmp_path: Path, import_files: Import
+) -> None:
+    paths = []
+    for place, (group, rank) in enumerate((("a", 0), ("a", 1), ("b", 0), ("b", 1))):
+        lines = [of_group(line(0, 0, 5.0), group, rank, 2)]
+        paths.append(write_lines(tmp_path / f"host-pid{place}.log", lines))
+    (made,) = import_files(nccl_inspector.IMPORTER, *paths)
+    rows = Trace.open(made.run).collectives.to_pylist()
+    assert [(row["rank"], row["communicator"]) for row in rows] == [
+        (0, "a"), (1, "a"), (2, "b"), (3, "b"),
+    ]  # fmt: skip
+    assert any("no communicator has all 4 processes" in flag for flag in made.flags)
+
+
+def test_a_file_of_several_processes_is_divided(tmp_path: Path, import_files: Import) -> None:
+    both = [line(0, 0, 5.0), line(1, 0, 5.0)]
+    for pid, made in enumerate(both):
+        made["metadata"]["pid"] = pid
+    (run,) = import_files(nccl_inspector.IMPORTER, write_lines(tmp_path / "a.log", both))
+    assert Trace.open(run.run).collectives["rank"].to_pylist() == [0, 1]
+    for made in both:
+        made["metadata"]["pid"] = 7
+    (run,) = import_files(nccl_inspector.IMPORTER, write_lines(tmp_path / "b.log", both))
+    assert Trace.open(run.run).collectives["rank"].to_pylist() == [0, 1]
+    assert any("several ranks of one communicator" in flag for flag in run.flags)
+
+
 def test_lines_that_are_torn_are_counted(tmp_path: Path, import_files: Import) -> None:
     path = write_lines(tmp_path / "a.log", [line(0, 0, 5.0), line(0, 1, 6.0)])
     path.write_text(path.read_text() + '{"header": {"rank"\n[1]\n{"coll_perf": 3}\n')
