@@ -20,7 +20,9 @@ from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import Phase
 
 MOST_STATED = 4
-"""Results stated by an imported log that are shown; all of them are in the JSON."""
+"""Results stated by an imported log that are shown, and timers; all of them are in the JSON."""
+TIMER = "timer "
+"""The names of timers begin so."""
 STATED_DIGITS = 6
 """Significant digits of such a result; some logs print sixteen."""
 
@@ -114,9 +116,15 @@ def source_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _stated_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """List the last results that a log states, rounded, with their lines."""
-    stated = [found for found in config.get("stated") or [] if isinstance(found, dict)]
-    for found in stated[-MOST_STATED:]:
+    """List the last results that a log states, and its longest timers, with their lines."""
+    stated, timers = [], []
+    for found in config.get("stated") or []:
+        if isinstance(found, dict) and str(found.get("what")).startswith(TIMER):
+            timers.append(found)
+        elif isinstance(found, dict):
+            stated.append(found)
+    timers.sort(key=_stated_value, reverse=True)
+    for found in [*stated[-MOST_STATED:], *timers[:MOST_STATED]]:
         value = found.get("value")
         shown = value
         if isinstance(value, int | float):
@@ -125,8 +133,16 @@ def _stated_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if found.get("how"):
             result += f" ({found['how']})"
         yield "stated", f"{result}, line {found.get('line')}"
-    if len(stated) > MOST_STATED:
-        yield "", f"{plural(len(stated) - MOST_STATED, 'more result')} in --json"
+    left = max(0, len(stated) - MOST_STATED) + max(0, len(timers) - MOST_STATED)
+    if left:
+        yield "", f"{plural(left, 'more result')} in --json"
+
+
+def _stated_value(found: Mapping[str, Any]) -> float:
+    value = found.get("value")
+    if isinstance(value, int | float):
+        return float(value)
+    return 0.0
 
 
 def _told_by_name(config: Mapping[str, Any]) -> str:

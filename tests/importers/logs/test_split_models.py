@@ -100,3 +100,43 @@ def test_a_log_that_states_the_data_parallel_ranks_alone_does_not_state_all(
     whole = imported(tmp_path, "launched", launched + SAMPLES["deepspeed"].text)
     document = as_text.document(explained(explain(whole, trace), ()))
     assert "configured does not state its number of ranks" in document
+
+
+def timers(count: int, *, before: str = "") -> str:
+    """Return Megatron's log with more timers, the longest of which come first."""
+    lines = []
+    for line in SAMPLES["megatron"].text.splitlines():
+        lines.append(line)
+        if "across ranks" in line:
+            lines.append(before)
+            for number in range(count - 3):
+                lines.append(f"    inner-{number} ......: ({300 - number}.00, {350 - number}.00)")
+    return "\n".join(lines)
+
+
+def test_every_timer_is_kept_and_the_longest_are_shown(tmp_path: Path) -> None:
+    """Megatron prints more than 20 of them, and the one that contains the others first."""
+    trace = imported(tmp_path, "timed", timers(24))
+    stated = [each["what"] for each in trace.manifest.config["stated"]]
+    assert len(stated) == len(set(stated)) == 24
+    assert "timer forward-backward" in stated
+    text = as_text.overview(build_overview(trace))
+    assert "timer forward-backward 599 ms" in text
+    assert "timer inner-0 350 ms" in text
+    assert "timer optimizer" not in text
+    assert "20 more results in --json" in text
+
+
+def test_timers_and_results_that_are_not_kept_are_counted(tmp_path: Path) -> None:
+    trace = imported(tmp_path, "many", timers(70))
+    assert len(trace.manifest.config["stated"]) == 60
+    assert any("a timer beyond the first 60" in flag for flag in trace.manifest.flags)
+    speeds = SAMPLES["deepspeed"].text
+    trace = imported(tmp_path, "speeds", speeds)
+    config = trace.manifest.config
+    kept = [each["what"] for each in config["stated"]]
+    assert "timer fwd" in kept
+    left = speeds.count("RunningAvgSamplesPerSec") - 20
+    if left > 0:
+        assert kept.count("throughput") == 20
+        assert f"{left:,} results that the log states before the last 20" in trace.manifest.notes
