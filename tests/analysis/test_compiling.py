@@ -23,7 +23,13 @@ GUARD = f"{RECOMPILED}forward (train.py:12): tensor 'x' size mismatch at index 0
 
 
 def _trace(
-    folder: Path, name: str, compiled: tuple[Compiled, ...] = (), *, ranks: int = 1, seed: int = 0
+    folder: Path,
+    name: str,
+    compiled: tuple[Compiled, ...] = (),
+    *,
+    ranks: int = 1,
+    seed: int = 0,
+    framework: str = "pytorch",
 ) -> Trace:
     random = np.random.default_rng(seed)
     forward = 50 * MS * np.exp(0.02 * random.standard_normal(STEPS))
@@ -31,7 +37,8 @@ def _trace(
         forward[step] += max(each.ns for each in compiled if each.step == step)
     phases = {"data": np.full(STEPS, 5.0 * MS), "forward": forward}
     phases["backward"] = np.full(STEPS, 30.0 * MS)
-    return Trace.open(series_trace(folder / name, phases, compiled=compiled, ranks=ranks))
+    run = series_trace(folder / name, phases, compiled=compiled, ranks=ranks, framework=framework)
+    return Trace.open(run)
 
 
 def _late(rank: int = 0, ns: float = 900.0 * MS) -> tuple[Compiled, ...]:
@@ -98,6 +105,16 @@ def test_recompiles_are_a_cause_with_their_guard_and_cost(tmp_path: Path) -> Non
     assert found.cost_ns.value == pytest.approx(3_600 * MS / 190, rel=0.01)
     assert found.share_of_gap is None, "the rows exclude these steps"
     assert "recompiles" not in _causes(target, _trace(tmp_path, "again", _late(), seed=2))
+
+
+@pytest.mark.parametrize("framework", ["paddle", "paddlepaddle", "pytorch", ""])
+def test_the_remedy_is_that_of_the_framework(tmp_path: Path, framework: str) -> None:
+    base = _trace(tmp_path, "base", _late()[:1], framework=framework)
+    target = _trace(tmp_path, "target", _late(), seed=1, framework=framework)
+    remedy = _causes(base, target)["recompiles"].remedy
+    assert ("torch" in remedy) == (framework == "pytorch")
+    assert ("InputSpec" in remedy) == framework.startswith("paddle")
+    assert "drop the last partial batch" in remedy
 
 
 def test_few_short_compilations_are_no_cause(tmp_path: Path) -> None:
