@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from profkit.analysis.compiling import find_compiling
 from profkit.analysis.overview import build_overview
 from profkit.analysis.selection import COMPILING, steady_steps
 from profkit.explain.explained import explain
 from profkit.explain.rules.base import Cause
+from profkit.instrument.compilations import Compilations
+from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.report.compiling_section import compiled_line
+from profkit.testing import FakeClock
 from profkit.testing.series import Compiled, series_trace
 from profkit.trace import Trace
 from profkit.vocab import COMPILED, GRAPH_BREAK, RECOMPILED
@@ -115,6 +119,30 @@ def test_the_remedy_is_that_of_the_framework(tmp_path: Path, framework: str) -> 
     assert ("torch" in remedy) == (framework == "pytorch")
     assert ("InputSpec" in remedy) == framework.startswith("paddle")
     assert "drop the last partial batch" in remedy
+
+
+def test_a_reason_that_was_known_is_not_forgotten(tmp_path: Path) -> None:
+    """The recorder keeps 200 names; a function whose sizes vary has used them up by then."""
+    sink = MemorySink()
+    recorder = Recorder(sink, clock=FakeClock(now_ns=1))
+    log = Compilations(recorder, sink.appender("samples"), lambda: True)
+    for size in range(250):
+        log.add(1, 2, "forward (train.py:12)", guard=f"expected {size}")
+    metrics = [row[2] for row in sink.rows["samples"]]
+    compiled = [Compiled(0, place % STEPS, each, MS) for place, each in enumerate(metrics)]
+    found = find_compiling(_trace(tmp_path, "run", tuple(compiled)))
+    assert found is not None
+    (again,) = found.recompiled
+    assert (again.function, again.times) == ("forward (train.py:12)", 250)
+    assert again.guard.startswith("expected ")
+
+
+def test_a_reason_that_was_never_kept_is_said_to_be_missing(tmp_path: Path) -> None:
+    nameless = GUARD.partition("): ")[0] + ")"
+    compiled = tuple(Compiled(0, step, nameless, 900.0 * MS) for step in LATE)
+    base, target = _trace(tmp_path, "base"), _trace(tmp_path, "target", compiled, seed=1)
+    evidence = _causes(base, target)["recompiles"].evidence
+    assert "forward (train.py:12) 4 times, because of a reason that was not kept" in evidence
 
 
 def test_few_short_compilations_are_no_cause(tmp_path: Path) -> None:
