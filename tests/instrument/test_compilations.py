@@ -143,6 +143,22 @@ def test_a_reset_of_torch_keeps_our_callbacks(compiler: tuple[MemorySink, Any]) 
     assert _metrics(sink) == [COMPILED]
 
 
+def test_guards_that_fail_after_a_reset_are_seen(compiler: tuple[MemorySink, Any]) -> None:
+    """A reset clears torch's lists, which then hold fewer failures than were seen before."""
+    sink, torch = compiler
+
+    def double(x: Any) -> Any:
+        return x * 2
+
+    for sizes in (range(2, 8), range(2, 4)):
+        torch._dynamo.reset()
+        compiled = torch.compile(double, backend="eager", dynamic=False)
+        for size in sizes:
+            compiled(torch.ones(size))
+    again = [each.startswith(RECOMPILED) for each in _metrics(sink)]
+    assert again == [False, *[True] * 5, False, True]
+
+
 def _start(folder: Path, *options: str, recorded: bool) -> dict[str, Any]:
     """Run the job, and return what torch itself counted."""
     job = [sys.executable, str(JOB), "--backend", "eager", "--width", "16", "--steps", "60"]
