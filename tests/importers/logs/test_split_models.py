@@ -102,6 +102,31 @@ def test_a_log_that_states_the_data_parallel_ranks_alone_does_not_state_all(
     assert "configured does not state its number of ranks" in document
 
 
+@pytest.mark.parametrize("hierarchical", ["None", "[2, 4]", "None, "])
+def test_the_dimensions_are_read_without_a_comma(tmp_path: Path, hierarchical: str) -> None:
+    """Some releases of Megatron forget one between two sizes."""
+    world = (
+        "using world size: 8, data-parallel size: 2, context-parallel size: 1, hierarchical "
+        f"context-parallel sizes: {hierarchical}tensor-model-parallel size: 4, "
+        "encoder-tensor-model-parallel size: 0, pipeline-model-parallel size: 1, "
+        "encoder-pipeline-model-parallel size: 0"
+    )
+    lines = SAMPLES["megatron"].text.splitlines()
+    trace = imported(tmp_path, "world", "\n".join([world, *lines[1:]]))
+    assert trace.manifest.config["parallel"] == {"dp": 2, "tp": 4, "pp": 1}
+
+
+def test_the_dimensions_are_read_from_the_arguments(tmp_path: Path) -> None:
+    arguments = (
+        SPLIT,
+        "  tensor_model_parallel_size ...................... 2",
+        "  pipeline_model_parallel_size .................... 2",
+    )
+    lines = SAMPLES["megatron"].text.splitlines()
+    trace = imported(tmp_path, "arguments", "\n".join([*arguments, *lines[1:]]))
+    assert trace.manifest.config["parallel"] == {"dp": 2, "tp": 2, "pp": 2}
+
+
 def timers(count: int, *, before: str = "") -> str:
     """Return Megatron's log with more timers, the longest of which come first."""
     lines = []
