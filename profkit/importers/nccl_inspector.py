@@ -75,13 +75,13 @@ class Inspector:
                 rows.flags.append(str(error))
         ranks = _find_ranks(lines, rows)
         untimed: list[tuple[int, CollectiveRow]] = []
-        for line in lines:
-            row = line.row._replace(rank=ranks.get(line.process, line.row.rank))
-            rows.hosts.setdefault(row.rank, line.process.host)
+        for process, _, own, dumped_ns in lines:
+            row = own._replace(rank=ranks.get(process, own.rank))
+            rows.hosts.setdefault(row.rank, process.host)
             if row.end_ns:
                 rows.add(row)
             else:
-                untimed.append((line.dumped_ns, row))
+                untimed.append((dumped_ns, row))
         if untimed:
             rows.flags.append(ENDS_BY_DUMP)
         # Lines without times lie one after the other, the last one before its dump.
@@ -99,7 +99,7 @@ class Inspector:
 
 
 class Process(NamedTuple):
-    """What wrote a line: a file is usually of one process."""
+    """The writer of a line: a file is usually of one process."""
 
     path: Path
     host: str
@@ -132,7 +132,7 @@ def _add_line(line: bytes, path: Path, rows: CollectiveRows, lines: list[Line]) 
 
 
 def _find_ranks(lines: Sequence[Line], rows: CollectiveRows) -> dict[Process, int]:
-    """Return the rank of each process: the one in the largest communicator that all of them share.
+    """Return each process' rank in the largest communicator that all processes share.
 
     A line has the rank in its own communicator only. Processes that share none are numbered, and if
     a process has several ranks, nothing is known, and each line keeps its own.

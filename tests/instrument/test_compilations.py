@@ -263,7 +263,7 @@ def test_paddles_first_program_of_an_instance_and_a_mode_is_no_other_one(
     """Layers of one class share their code, and evaluation has a program of its own."""
     sink, paddle = to_static
 
-    class Block(paddle.nn.Layer):  # type: ignore[misc]  # Paddle has no types
+    class Block(paddle.nn.Layer):  # type: ignore[misc,name-defined]  # no types
         def forward(self, x: Any) -> Any:
             return paddle.nn.functional.dropout(x, 0.5, training=self.training)
 

@@ -27,7 +27,7 @@ _UNNAMED = "a guard that Paddle does not name"
 
 
 class _Found(NamedTuple):
-    """What is compiled. Paddle makes a program for each instance and mode of a function."""
+    """A function that is compiled, which has a program for each instance and mode."""
 
     code: CodeType
     variant: tuple[Any, ...]

@@ -7,6 +7,7 @@ import re
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.kernels.categories import COMMUNICATION, categorise
@@ -63,8 +64,8 @@ class Collectives(NamedTuple):
 
     columns: dict[str, Any]
     is_part: Bools
-    ungrouped: int
-    """How many do not state how many ranks take part."""
+    flag: str = ""
+    """The groups that are not stated, unless they are still to be found."""
 
     def settle_sizes(self) -> str:
         """Turn sizes of parts into those of all ranks; return what to flag."""
@@ -75,25 +76,14 @@ class Collectives(NamedTuple):
         self.columns["bytes"] = np.where(unknown, 0, settled)
         return f"{SIZES_UNKNOWN}: {unknown.sum():,}" if unknown.any() else ""
 
-    def describe_groups(self, assumed_ranks: int) -> str:
-        """Return what is not known of the groups; empty if all of them are stated."""
-        if not self.ungrouped:
-            return ""
-        how = "it is not known how many ranks take part, so bus bandwidth and waiting are not known"
-        if assumed_ranks:
-            how = (
-                f"all {assumed_ranks} ranks of the job are assumed; if fewer take part, bus "
-                "bandwidth and waiting are wrong"
-            )
-        return f"{UNGROUPED}: {self.ungrouped:,}; {how}"
-
 
 def collective_columns(
-    events: Events, work: DeviceWork, steps: Steps, assumed_ranks: int
+    events: Events, work: DeviceWork, steps: Steps, world_size: int | None
 ) -> Collectives:
     """Return the communication kernels as collectives.
 
-    Those that do not state how many ranks take part have `assumed_ranks`, which is 0 if not known.
+    If one does not state how many ranks take part, all ranks of the job are assumed, or no number
+    if the job has one rank. Without a world size, the groups are still to be found.
     """
     mine = find_communication(events, work)
     place = work.place[mine]
@@ -120,8 +110,7 @@ def collective_columns(
         dtype, sizes[row], is_part[row] = message_of(args, ops[row])
         dtypes.append(dtype)
         group_sizes[row] = min(max(0, whole(args.get("Group size"))), MAX_GROUP_SIZE)
-    ungrouped = group_sizes == 0
-    group_sizes[ungrouped] = assumed_ranks
+    flag = _assume_groups(group_sizes, world_size)
     made = {
         "communicator": communicators,
         "sequence": sequences,
@@ -134,7 +123,22 @@ def collective_columns(
         "backend": columns.constant("nccl", len(mine)),
         "step": steps.column_at(work.launch_time[mine]),
     }
-    return Collectives(made, is_part, int(ungrouped.sum()))
+    return Collectives(made, is_part, flag)
+
+
+def _assume_groups(group_sizes: npt.NDArray[np.int32], world_size: int | None) -> str:
+    """Fill the sizes of groups that are not stated; return what to flag."""
+    ungrouped = group_sizes == 0
+    if world_size is None or not ungrouped.any():
+        return ""
+    how = "it is not known how many ranks take part, so bus bandwidth and waiting are not known"
+    if world_size > 1:
+        group_sizes[ungrouped] = world_size
+        how = (
+            f"all {world_size} ranks of the job are assumed; if fewer take part, bus bandwidth and "
+            "waiting are wrong"
+        )
+    return f"{UNGROUPED}: {ungrouped.sum():,}; {how}"
 
 
 def find_communication(events: Events, work: DeviceWork) -> Ints:

@@ -211,9 +211,8 @@ def write_rank(
         host = clean_name(str(file.trace.header.get("host_name", "")))
     devices = np.unique(work.device)[:MAX_DEVICES_NAMED].tolist()
     label = ", ".join(f"cuda:{each}" for each in devices) or "cpu"
-    framework = events.framework
     manifest = RankManifest(
-        rank, host, 0, label, anchor, world_size=world_size, framework=framework
+        rank, host, 0, label, anchor, world_size=world_size, framework=events.framework
     )
     tables = draft.rank(manifest)
     tables.write("steps", steps.table(options.samples_per_step or 0))
@@ -229,17 +228,13 @@ def write_rank(
         kernels = host_columns(events, steps)
     tables.write("spans", span_columns(events, placed, steps))
     tables.write("kernels", kernels)
-    assumed_ranks = 0
-    if held is None and world_size > 1:
-        assumed_ranks = world_size
-    collectives = collective_columns(events, work, steps, assumed_ranks)
+    collectives = collective_columns(events, work, steps, world_size if held is None else None)
     if held is None:
         write_collectives(tables, collectives, summary)
-        summary.flag(collectives.describe_groups(assumed_ranks))
     else:
         held.append((tables, collectives))
     summary.add(file, events, anchor)
-    for flag in _flags_of_rank(steps, options.samples_per_step):
+    for flag in _flags_of_rank(collectives, steps, options.samples_per_step):
         summary.flag(flag)
     summary.flag_problems(file, gate, one_of_several=world_size > 1)
     _flag_gaps(events, work, summary)
@@ -252,7 +247,10 @@ def write_collectives(tables: RankDraft, found: Collectives, summary: RunSummary
     tables.write("collectives", found.columns)
 
 
-def _flags_of_rank(steps: Steps, samples_per_step: int | None) -> Iterator[str]:
+def _flags_of_rank(
+    collectives: Collectives, steps: Steps, samples_per_step: int | None
+) -> Iterator[str]:
+    yield collectives.flag
     yield steps.flag
     if not samples_per_step:
         yield NO_SAMPLES
