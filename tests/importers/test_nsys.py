@@ -376,7 +376,7 @@ def test_a_part_of_an_unknown_number_of_parts_has_no_size(
 
 def test_an_exchange_of_messages_counts_what_it_sends(tmp_path: Path, import_files: Import) -> None:
     """PyTorch's all-to-all is a group of sends and receives, which carry the same bytes."""
-    names: list[str | None] = ["ncclGroupStart", "ncclSend", "ncclRecv", "ncclGroupEnd"]
+    names = ["ncclGroupStart", "ncclSend", "ncclRecv", "ncclGroupEnd"]
     extra = (
         "UPDATE StringIds SET value = 'ncclDevKernel_SendRecv' WHERE id = 1; "
         "UPDATE StringIds SET value = 'nccl:all_to_all, seq = 1' WHERE id = 6; "
@@ -384,11 +384,12 @@ def test_an_exchange_of_messages_counts_what_it_sends(tmp_path: Path, import_fil
     )
     given = json.dumps({COMMUNICATOR: "a", MESSAGE_BYTES: 4096})
     for place, name in enumerate([*names[:3], *names[1:]]):
-        payload = f"'{given}'" if "Group" not in str(name) else "NULL"
+        payload = f"'{given}'" if "Group" not in name else "NULL"
         times = f"{150 + 2 * place}, {151 + 2 * place}"
         if name == "ncclGroupEnd":
             times = "165, 190"
-        extra += f"INSERT INTO NVTX_EVENTS VALUES ({times}, 59, {(1 << 24) + 5}, '{name}', NULL, 0, {payload}); "
+        thread = (1 << 24) + 5
+        extra += f"INSERT INTO NVTX_EVENTS VALUES ({times}, 59, {thread}, '{name}', NULL, 0, {payload}); "
     path = export(tmp_path / "job.sqlite", extra=extra, communicators="a")
     (made,) = import_files(IMPORTER, path)
     (row,) = Trace.open(made.run).collectives.to_pylist()
