@@ -19,15 +19,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from profkit.analysis.change_points import seems_changed, shows_shift
+from profkit.analysis.change_points import latest_shift, seems_changed
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.periodic import find_periodic
+from profkit.trace.pulse import read_pulse
 from profkit.trace.tail import KEPT_ROWS, Latest, RunTail, TableTail
 
-LOOK_EVERY_S = 1.0
-"""The writer of each rank writes twice as often."""
+LOOK_EVERY_S = 0.5
+"""The writer of each rank writes as often."""
 
-MOST_S_PER_STEP, MOST_LOAD = 4e-6, 4e-5
+MOST_S_PER_STEP, MOST_LOAD = 6e-6, 6e-5
 """Looking takes about this time per step, or of steps above 100 ms this share of a core.
 
 With the credit, that is less than 10 us per step in a run of 20,000 steps.
@@ -42,8 +43,7 @@ MOST_DEBT_S = 0.03
 MOST_NEW = KEPT_ROWS["steps"] // 2
 """A look comes at the latest after so many steps: a change must not leave those that are kept."""
 
-KEPT_LENGTHS = 2 * KEPT_ROWS["steps"]
-"""Of a step's length more are kept, so that new ones have some before them."""
+KEPT_LENGTHS = KEPT_ROWS["steps"]
 
 MOST_CORE = 0.02
 """Of very short steps, looking takes at most this share of a core."""
@@ -51,8 +51,11 @@ MOST_CORE = 0.02
 SUSPECT_LOOKS = 2
 """After steps that seem to have changed, so many looks search for a change."""
 
-SOON = 24
-"""If the new steps are too few to show a change, the next look comes after so many."""
+LAST = 64
+"""The length of a step now is the median of so many."""
+
+FEWEST_AFTER, SOON = 12, 24
+"""So many steps since a change show it surely; before that, the next look comes after `SOON`."""
 
 LONGEST_PAUSE_S = 50.0
 """Rows of a part that was thinned are gone: a look must come before its next part has ended."""
@@ -68,6 +71,7 @@ class Look:
 
     def __init__(self, run: Path, folder: Path) -> None:
         self._tail = RunTail(run, marks=True, only=folder)
+        self._folder = folder
         self._steps = TableTail(folder, "steps")
         self._numbers: Ints = np.empty(0, np.int64)
         self._lengths_ns: Floats = np.empty(0)
@@ -87,18 +91,19 @@ class Look:
         What is known does not count: changes before the step `since`, and periodic slow steps.
         """
         begun_s = time.thread_time()
-        count = self._read_new()
+        count = self._read_new(since)
         if count:
-            self.budget.earn(waited_s, float(np.median(self._lengths_ns)) / 1e9)
+            self.budget.earn(waited_s, float(np.median(self._lengths_ns[-LAST:])) / 1e9)
             self._judge(count)
         look_s = time.thread_time() - begun_s
         self._look_s = look_s if self._look_s is None else min(look_s, 2 * self._look_s)
         pause_s = self.budget.pause_s(self._look_s)
         if not count or not self.budget.allows(suspect=self._suspect > 0):
             return None, pause_s
-        if self.pay_for(functools.partial(self._shows_change, since, knows_periodic)):
+        steps = self.pay_for(functools.partial(self._steps_since_change, knows_periodic))
+        if steps is not None and steps >= FEWEST_AFTER:
             return self._read_all(), pause_s
-        self._suspect = max(0, self._suspect - 1)
+        self._suspect = max(int(steps is not None), self._suspect - 1)
         if self._suspect:
             pause_s = min(pause_s, max(LOOK_EVERY_S, SOON * self.budget.step_s))
         return None, pause_s
@@ -119,19 +124,18 @@ class Look:
         if seems_changed(self._lengths_ns, count):
             self._suspect = SUSPECT_LOOKS
 
-    def _shows_change(self, since: int, knows_periodic: bool) -> bool:
-        """Return true if the step times alone show a change that is not known yet."""
-        later = self._numbers >= since
-        lengths_ns = self._lengths_ns[later]
-        if not len(lengths_ns):
-            return False
-        new = min(self._new, len(lengths_ns)) if self._suspect else len(lengths_ns)
-        if shows_shift(lengths_ns, new):
-            return True
+    def _steps_since_change(self, knows_periodic: bool) -> int | None:
+        """Return how many steps the step times alone show since a change; `None` without one."""
+        count = len(self._lengths_ns)
+        new = min(self._new, count) if self._suspect else count
+        shift = latest_shift(self._lengths_ns, new)
+        if shift is not None:
+            return count - shift.at
         if knows_periodic:
-            return False
-        usual_ns = np.full(len(lengths_ns), np.median(lengths_ns))
-        return find_periodic(self._numbers[later], lengths_ns, usual_ns) is not None
+            return None
+        usual_ns = np.full(count, np.median(self._lengths_ns))
+        found = find_periodic(self._numbers, self._lengths_ns, usual_ns)
+        return count if found is not None else None
 
     def _read_all(self) -> Latest | None:
         """Return the latest rows of all tables; `None` if more is there than is read at once."""
@@ -142,22 +146,28 @@ class Look:
                 return latest
         return None
 
-    def _read_new(self) -> int:
-        """Add the new step times, and return their number."""
-        count = 0
+    def _read_new(self, since: int) -> int:
+        """Add the new step times, forget those before a step, and return how many are new."""
+        found = read_pulse(self._folder, self._seen)
+        if found is None:
+            found = self._read_steps()
+        numbers = np.concatenate([self._numbers, found[0]])[-KEPT_LENGTHS:]
+        lengths_ns = np.concatenate([self._lengths_ns, found[1]])[-KEPT_LENGTHS:]
+        is_later = numbers >= since
+        self._numbers, self._lengths_ns = numbers[is_later], lengths_ns[is_later]
+        if not len(self._numbers):
+            return 0
+        self._seen = int(self._numbers[-1])
+        return min(len(found[0]), len(self._numbers))
+
+    def _read_steps(self) -> tuple[Ints, Ints]:
+        """Return the new step times from the table, if the rank could not write them apart."""
+        numbers, lengths_ns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for batch in self._steps.read():
-            numbers = batch["step"].to_numpy()
-            fresh = numbers > self._seen
-            if not fresh.any():
-                continue
-            lengths_ns = (batch["end_ns"].to_numpy() - batch["start_ns"].to_numpy())[fresh]
-            self._lengths_ns = np.concatenate([self._lengths_ns, lengths_ns])
-            self._numbers = np.concatenate([self._numbers, numbers[fresh]])
-            self._seen = int(numbers.max())
-            count += int(fresh.sum())
-        self._lengths_ns = self._lengths_ns[-KEPT_LENGTHS:]
-        self._numbers = self._numbers[-KEPT_LENGTHS:]
-        return min(count, len(self._lengths_ns))
+            fresh = batch["step"].to_numpy() > self._seen
+            numbers.append(batch["step"].to_numpy()[fresh])
+            lengths_ns.append((batch["end_ns"].to_numpy() - batch["start_ns"].to_numpy())[fresh])
+        return np.concatenate(numbers), np.concatenate(lengths_ns)
 
 
 class Budget:

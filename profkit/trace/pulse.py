@@ -1,0 +1,86 @@
+"""The lengths of a rank's last steps while it runs, in a file of fixed size.
+
+A table grows by a batch for each flush, and to unpack these takes far longer than to look at the
+lengths. The file is gone once the rank has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
+
+PULSE_FILE = ".pulse"
+MOST_STEPS = 2_048
+"""Steps in the file; each later one takes the place of the oldest."""
+
+_ENTRY_BYTES = 16
+"""The number of a step and its length in ns. The number is -1 where no step was written yet."""
+
+
+class PulseWriter:
+    """Writes the lengths. If that fails there is no file, and readers take the tables."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / PULSE_FILE
+        self._next = 0
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._put(b"\xff" * (MOST_STEPS * _ENTRY_BYTES), 0)
+
+    def add(self, step: Sequence[int], start_ns: Sequence[int], end_ns: Sequence[int]) -> None:
+        """Write the lengths of steps in their order."""
+        if self._file is None:
+            return
+        entries = array("q")
+        latest = zip(step[-MOST_STEPS:], start_ns[-MOST_STEPS:], end_ns[-MOST_STEPS:], strict=True)
+        for number, start, end in latest:
+            entries.extend((number, end - start))
+        written = entries.tobytes()
+        room = (MOST_STEPS - self._next) * _ENTRY_BYTES
+        self._put(written[:room], self._next)
+        self._put(written[room:], 0)
+        self._next = (self._next + len(entries) // 2) % MOST_STEPS
+
+    def _put(self, entries: bytes, place: int) -> None:
+        if self._file is None or not entries:
+            return
+        try:
+            os.pwrite(self._file, entries, place * _ENTRY_BYTES)
+        except OSError:  # old lengths would be taken for the latest ones
+            self.close()
+
+    def close(self) -> None:
+        """Remove the file."""
+        if self._file is None:
+            return
+        os.close(self._file)
+        self._file = None
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def read_pulse(folder: Path, after: int) -> tuple[Ints, Ints] | None:
+    """Return the numbers and the lengths of steps after a number; `None` if there is no file."""
+    import numpy as np
+
+    try:
+        with open(folder / PULSE_FILE, "rb") as file:
+            content = file.read(MOST_STEPS * _ENTRY_BYTES)
+    except OSError:
+        return None
+    whole = len(content) // _ENTRY_BYTES
+    entries = np.frombuffer(content, np.int64, 2 * whole).reshape(whole, 2)
+    fresh = entries[entries[:, 0] > after]
+    fresh = fresh[np.argsort(fresh[:, 0], kind="stable")]
+    return fresh[:, 0], fresh[:, 1]
