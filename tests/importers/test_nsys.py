@@ -389,7 +389,10 @@ def test_an_exchange_of_messages_counts_what_it_sends(tmp_path: Path, import_fil
         if name == "ncclGroupEnd":
             times = "165, 190"
         thread = (1 << 24) + 5
-        extra += f"INSERT INTO NVTX_EVENTS VALUES ({times}, 59, {thread}, '{name}', NULL, 0, {payload}); "
+        extra += (
+            "INSERT INTO NVTX_EVENTS VALUES "
+            f"({times}, 59, {thread}, '{name}', NULL, 0, {payload}); "
+        )
     path = export(tmp_path / "job.sqlite", extra=extra, communicators="a")
     (made,) = import_files(IMPORTER, path)
     (row,) = Trace.open(made.run).collectives.to_pylist()
