@@ -140,7 +140,9 @@ _COLLECTIVES: Final = [
     _name("op", "all_reduce, all_gather, reduce_scatter, broadcast, ..."),
     _int("bytes", "bytes", "the message's size on this rank"),
     _name("dtype", "the type of its elements"),
-    _int("group_size", "ranks", "ranks in the communicator", kind=pa.int32()),
+    _int(
+        "group_size", "ranks", "ranks in the communicator; 0 if that is not known", kind=pa.int32()
+    ),
     _time("ready_ns", "when its data was ready on this rank", null=True),
     _time("start_ns", "when this rank began it"),
     _time("end_ns", "when this rank had its result"),

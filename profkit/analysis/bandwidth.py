@@ -21,6 +21,7 @@ from profkit.analysis.columns import codes_of, rows_of_steps
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exchange import is_end_shared
 from profkit.analysis.intervals import split_lanes
+from profkit.text import plural
 
 FACTORS: Final[Mapping[str, Callable[[int], float]]] = {
     "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
@@ -46,8 +47,9 @@ MEASURED_ALONE: Final = "all_reduce"
 class LinkUse:
     """One operation of one communicator, over the used steps.
 
-    Bus bandwidth is null for an operation without a factor, and for one rank. If gradient buckets
-    have no ends of their own, transfer and bandwidth are.
+    Bus bandwidth is null for an operation without a factor, for one rank, and if `group_size` is 0
+    because it is not known. If gradient buckets have no ends of their own, transfer and bandwidth
+    are.
     """
 
     communicator: str
@@ -86,6 +88,12 @@ class SizeUse:
     @property
     def share_of_ceiling(self) -> float | None:
         return _share(self.bus_bytes_per_s, self.ceiling_bus_bytes_per_s)
+
+
+def name_group(use: LinkUse | SizeUse) -> str:
+    """Return the backend, and how many ranks take part."""
+    ranks = plural(use.group_size, "rank") if use.group_size else "ranks not known"
+    return f"{use.backend}, {ranks}"
 
 
 def _share(rate: float | None, ceiling: float | None) -> float | None:

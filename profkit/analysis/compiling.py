@@ -20,9 +20,13 @@ MOST_COMPILED_SHARE = 0.5
 """If more than this share of the steps compiled, that is how the job runs: none is excluded."""
 
 
+NO_GUARD = "a reason that was not kept"
+"""The recorder keeps 200 different reasons per process."""
+
+
 @dataclass(frozen=True)
 class Recompiled:
-    """A function that was compiled again on one rank, and the guard that failed last."""
+    """A function that was compiled again on one rank, and the last guard that is known."""
 
     function: str
     guard: str
@@ -142,7 +146,7 @@ def _named(
             function += ")" * bool(guard)
             times[rank, function] += 1
             took_ns[rank, function] += value
-            guards[function] = guard
+            guards[function] = guard or guards.get(function, NO_GUARD)
     for (rank, function), count in times.items():
         known = found.get(function)
         if known is None or count > known.times:

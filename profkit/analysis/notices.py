@@ -13,6 +13,7 @@ from profkit.analysis.parts import sampled_one_in
 from profkit.errors import UnreadableError
 from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace
+from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import (
     BAD_SAMPLE,
     FAILURES,
@@ -59,6 +60,8 @@ def is_log(trace: Trace) -> bool:
 def others_in_log(config: Mapping[str, Any], others: int) -> str:
     """Return what a log of one rank has of the other ranks."""
     which = "the other one" if others == 1 else f"the other {others:,}"
+    if AT_LEAST in config:
+        which = "the others"
     has_timers = any("the slowest rank" in str(each) for each in config.get("stated") or ())
     known = "has only the timers of" if has_timers else "says nothing about"
     return f"the log is of one rank; it {known} {which}"

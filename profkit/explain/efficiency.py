@@ -10,6 +10,7 @@ from profkit.analysis.notices import is_log
 from profkit.explain.ledger import Ledger
 from profkit.text import percent, plural
 from profkit.trace import RunManifest, Trace
+from profkit.trace.sharing import AT_LEAST
 
 HIGHEST = 1.05
 """Two runs of one job differ by as much; a larger gain per rank needs a reason."""
@@ -41,7 +42,12 @@ def log_caveats(base: Trace, target: Trace) -> Iterator[str]:
     if not (is_log(base) and is_log(target)):
         return
     for name, words in (("device", "device"), ("rows_speak_for_ranks", "number of ranks")):
-        silent = [each.name for each in (base, target) if name not in each.manifest.config]
+        silent = []
+        for each in (base, target):
+            config = each.manifest.config
+            is_bound = words == "number of ranks" and AT_LEAST in config
+            if name not in config or is_bound:
+                silent.append(each.name)
         if len(silent) == 2:
             yield f"neither log states its {words}"
         elif silent:

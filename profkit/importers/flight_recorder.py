@@ -15,23 +15,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from profkit.errors import UnreadableError
+from profkit.errors import UnreadableError, UsageError
 from profkit.hangs.flight import calls_of_dump, cut_calls, is_over, settle_batches
 from profkit.importers.base import Imported, Target
 from profkit.importers.kineto.collectives import DTYPE_BYTES
 from profkit.importers.reading.collective_rows import (
     MAX_NUMBER,
-    MAX_RANKS,
     CollectiveRow,
     CollectiveRows,
     count,
     write_rows,
 )
+from profkit.importers.reading.numbers import exact
+from profkit.importers.reading.rank_files import rank_in_name
 from profkit.text import byte_size, safe_text
 
 LARGEST_BYTES = 256_000_000
 BROKEN = "entries that could not be read"
 PENDING = "collectives that had not completed when the dump was made"
+UNMEASURED = "collectives without a measured duration"
 NO_END = "collectives whose end time is not in the dump"
 _MAX_INPUTS = 4096
 _MAX_DIMENSIONS = 16
@@ -39,7 +41,10 @@ _LARGEST_DIMENSION = 2**40
 _MAX_ERROR_CHARACTERS = 200
 _MAX_RANK_LIST = 1_000_000
 
-_RANK_AT_END = re.compile(r"(\d{1,5})(?:\.\w+)*$")
+RANKS_BY_PLACE = "the names of {:,} files say no rank; they have ranks in the order of the files"
+
+_RANK_AT_END = re.compile(r"(?<!\d)(\d{1,5})(?:\.\w+)*$")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T_-]\d\d(?:[-:.]\d\d){1,2})?")
 
 
 class FlightRecorder:
@@ -57,12 +62,8 @@ class FlightRecorder:
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         rows = CollectiveRows()
-        for place, path in enumerate(sources):
-            found = _RANK_AT_END.search(path.name)
-            rank = place
-            if found:
-                rank = int(found[1])
-            _read_dump(load(path), min(rank, MAX_RANKS - 1), rows)
+        for rank, path in _find_ranks(sources, rows).items():
+            _read_dump(load(path), rank, rows)
         if not rows.by_rank and not rows.calls:
             raise UnreadableError(
                 f"{safe_text(str(sources[0]))}: none of its entries is a collective "
@@ -71,7 +72,35 @@ class FlightRecorder:
         if rows.dropped[PENDING]:
             pending = f"{rows.dropped[PENDING]:,} {PENDING}"
             rows.flags.append(f"{pending}: the job may have hung there; see 'profkit why'")
+        if rows.unmeasured:
+            rows.flags.append(
+                f"{UNMEASURED}: {rows.unmeasured:,}; their times are those at which torch's "
+                "watchdog looked, so their lengths are no durations; set "
+                "TORCH_NCCL_ENABLE_TIMING=1 in the job"
+            )
         yield write_rows(self.name, sources, target, rows)
+
+
+def _find_ranks(sources: Sequence[Path], rows: CollectiveRows) -> dict[int, Path]:
+    """Return the file of each rank, by its name, else by its place among the files."""
+    files: dict[int, Path] = {}
+    unnamed = 0
+    for place, path in enumerate(sources):
+        rank, at_end = rank_in_name(path), _RANK_AT_END.search(_DATE.sub("", path.name))
+        if rank is None and at_end:
+            rank = int(at_end[1])
+        if rank is None:
+            rank, unnamed = place, unnamed + 1
+        if rank in files:
+            one, other = safe_text(str(files[rank])), safe_text(str(path))
+            raise UsageError(
+                f"{one} and {other} are both of rank {rank}; rename them so that each name ends "
+                "in its rank (dump_rank_3)"
+            )
+        files[rank] = path
+    if unnamed:
+        rows.flags.append(RANKS_BY_PLACE.format(unnamed))
+    return files
 
 
 def _read_dump(dump: dict[str, Any], rank: int, rows: CollectiveRows) -> None:
@@ -90,6 +119,7 @@ def _read_dump(dump: dict[str, Any], rank: int, rows: CollectiveRows) -> None:
             continue
         if row is not None:
             rows.add(row)
+            rows.unmeasured += _measured_ns(entry) is None
         elif not is_end:
             rows.dropped[NO_END if is_over(entry) else PENDING] += 1
         if str(entry.get("profiling_name")).startswith("gloo:"):
@@ -155,6 +185,9 @@ def read_entry(entry: Any, rank: int, groups: dict[str, Any]) -> CollectiveRow |
     ended = count(entry.get("time_discovered_completed_ns"))
     if not ended or not started:
         return None
+    duration = _measured_ns(entry)
+    if duration is not None:
+        started = ended - duration
     group = groups.get(name)
     ranks = group.get("ranks") if isinstance(group, dict) else None
     if isinstance(ranks, str):
@@ -175,9 +208,26 @@ def read_entry(entry: Any, rank: int, groups: dict[str, Any]) -> CollectiveRow |
     )
 
 
+def _measured_ns(entry: dict[str, Any]) -> int | None:
+    """Return the duration on the device, which only dumps of jobs with timing have."""
+    duration = exact(str(entry.get("duration_ms")), 6)
+    if not 0 <= duration < MAX_NUMBER:
+        return None
+    return duration
+
+
 def _read_message(entry: dict[str, Any]) -> tuple[int, str]:
-    """Return the bytes and the type of an entry's inputs."""
-    shapes, dtypes = entry.get("input_sizes"), entry.get("input_dtypes")
+    """Return the bytes of an entry's larger side, and its type."""
+    size, dtype = _read_side(entry, "input")
+    out_size, out_dtype = _read_side(entry, "output")
+    if out_size > size:
+        return out_size, out_dtype
+    return size, dtype
+
+
+def _read_side(entry: dict[str, Any], side: str) -> tuple[int, str]:
+    """Return the bytes and the type of an entry's inputs or outputs."""
+    shapes, dtypes = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
     if not isinstance(shapes, list | tuple) or not isinstance(dtypes, list | tuple) or not dtypes:
         return 0, "unknown"
     elements = 0

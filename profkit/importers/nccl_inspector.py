@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from profkit.errors import UnreadableError
 from profkit.importers.base import Imported, Target
 from profkit.importers.reading.blocks import TornError, read_lines
 from profkit.importers.reading.collective_rows import (
+    MAX_NUMBER,
     MAX_RANKS,
     CollectiveRow,
     CollectiveRows,
@@ -30,6 +31,15 @@ ENDS_BY_DUMP = (
     "of their dump"
 )
 
+SEVERAL_RANKS = (
+    "a process has several ranks of one communicator, so the ranks are those of each collective in "
+    "its communicator, and not those of the job; import a file for each process"
+)
+NO_COMMON = (
+    "no communicator has all {:,} processes, so their ranks of the job are not known: they have "
+    "numbers in the order of the files"
+)
+
 _OPS = {
     "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
     "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all", "send": "send",
@@ -37,8 +47,12 @@ _OPS = {
 }  # fmt: skip
 
 
+_OF_ONE_PART = frozenset({"all_gather", "reduce_scatter"})
+"""Operations whose size Inspector itself multiplies by the ranks, for its bandwidths."""
+
+
 class Inspector:
-    """Imports all files of a command as one run: each line names its rank."""
+    """Imports all files of a command as one run, with a rank for each process."""
 
     name = "nccl_inspector"
     title = "NCCL Inspector, JSON lines"
@@ -51,14 +65,23 @@ class Inspector:
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         rows = CollectiveRows(flags=[SMALL_MISSING])
-        untimed: list[tuple[int, CollectiveRow]] = []
+        lines: list[Line] = []
         for path in sources:
             try:
                 for line in read_lines(path, LONGEST_LINE):
                     if line.strip():
-                        _add_line(line, rows, untimed)
+                        _add_line(line, path, rows, lines)
             except TornError as error:
                 rows.flags.append(str(error))
+        ranks = _find_ranks(lines, rows)
+        untimed: list[tuple[int, CollectiveRow]] = []
+        for process, _, own, dumped_ns in lines:
+            row = own._replace(rank=ranks.get(process, own.rank))
+            rows.hosts.setdefault(row.rank, process.host)
+            if row.end_ns:
+                rows.add(row)
+            else:
+                untimed.append((dumped_ns, row))
         if untimed:
             rows.flags.append(ENDS_BY_DUMP)
         # Lines without times lie one after the other, the last one before its dump.
@@ -75,8 +98,25 @@ class Inspector:
         yield write_rows(self.name, sources, target, rows)
 
 
-def _add_line(line: bytes, rows: CollectiveRows, untimed: list[tuple[int, CollectiveRow]]) -> None:
-    """Add a line's collective to the rows, or to `untimed` with the time of its dump."""
+class Process(NamedTuple):
+    """The writer of a line: a file is usually of one process."""
+
+    path: Path
+    host: str
+    pid: str
+
+
+class Line(NamedTuple):
+    """A collective, with the rank of its process in the collective's communicator."""
+
+    process: Process
+    group: str
+    row: CollectiveRow
+    dumped_ns: int
+
+
+def _add_line(line: bytes, path: Path, rows: CollectiveRows, lines: list[Line]) -> None:
+    """Read a line, or count it as broken."""
     try:
         found = json.loads(line, parse_float=str)
         perf = _part_of(found, "coll_perf", "p2p_perf")
@@ -86,11 +126,35 @@ def _add_line(line: bytes, rows: CollectiveRows, untimed: list[tuple[int, Collec
     except (ValueError, RecursionError, KeyError, TypeError):
         rows.dropped[BROKEN] += 1
         return
-    rows.hosts.setdefault(row.rank, str(metadata.get("hostname", "")))
-    if row.end_ns:
-        rows.add(row)
-    else:
-        untimed.append((count(metadata.get("dump_timestamp_us")) * 1000, row))
+    process = Process(path, str(metadata.get("hostname", "")), str(metadata.get("pid", "")))
+    dumped_ns = count(metadata.get("dump_timestamp_us")) * 1000
+    lines.append(Line(process, str(header.get("id") or row.communicator), row, dumped_ns))
+
+
+def _find_ranks(lines: Sequence[Line], rows: CollectiveRows) -> dict[Process, int]:
+    """Return each process' rank in the largest communicator that all processes share.
+
+    A line has the rank in its own communicator only. Processes that share none are numbered, and if
+    a process has several ranks, nothing is known, and each line keeps its own.
+    """
+    shown: dict[str, dict[Process, int]] = {}
+    sizes: dict[str, int] = {}
+    order: dict[Process, int] = {}
+    for process, group, row, _ in lines:
+        order.setdefault(process, len(order))
+        if shown.setdefault(group, {}).setdefault(process, row.rank) != row.rank:
+            rows.flags.append(SEVERAL_RANKS)
+            return {}
+        sizes[group] = max(row.group_size, sizes.get(group, 0))
+    shared = []
+    for group, ranks in shown.items():
+        if len(ranks) == len(set(ranks.values())) == len(order):
+            shared.append(group)
+    if shared:
+        return shown[max(shared, key=sizes.__getitem__)]
+    if order:
+        rows.flags.append(NO_COMMON.format(len(order)))
+    return order
 
 
 def _part_of(line: Any, *names: str) -> dict[str, Any]:
@@ -128,15 +192,18 @@ def _read_collective(perf: dict[str, Any], header: dict[str, Any]) -> Collective
         if ended >= begun:
             end = ended
         start = end - duration
-    op = str(perf[kind])
+    op = _OPS.get(str(perf[kind]).casefold(), str(perf[kind]))
+    size, ranks = count(perf.get(f"{kind}_msg_size_bytes")), count(header.get("n_ranks"))
+    if op in _OF_ONE_PART:
+        size = min(size * ranks, MAX_NUMBER - 1)
     return CollectiveRow(
         rank=rank,
         communicator=str(header.get("comm_name") or header.get("id") or ""),
         sequence=count(perf.get(f"{kind}_sn")),
-        op=_OPS.get(op.casefold(), op),
-        bytes=count(perf.get(f"{kind}_msg_size_bytes")),
+        op=op,
+        bytes=size,
         dtype="unknown",
-        group_size=count(header.get("n_ranks")),
+        group_size=ranks,
         ready_ns=None,
         start_ns=start,
         end_ns=end,

@@ -37,7 +37,7 @@ from profkit.importers.logs.assemble import (
     parse_log,
 )
 from profkit.importers.logs.epoch_ends import find_fast_ends
-from profkit.importers.logs.parsed import Mean, Metadata, ParsedLog
+from profkit.importers.logs.parsed import Mean, Metadata, ParsedLog, Stated
 from profkit.importers.logs.placing import (
     PlacedSteps,
     drop_untimed,
@@ -46,16 +46,24 @@ from profkit.importers.logs.placing import (
 )
 from profkit.importers.logs.slow import as_config
 from profkit.importers.logs.text import as_count, read_lines
+from profkit.importers.logs.timers import TIMER
 from profkit.importers.reading.blocks import TornError, read_beginning, read_blocks
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
+from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import RunState
 
 SEARCHED_BYTES = 32 << 20
 """Records are searched up to here: some logs begin with 200 kB of configurations and warnings."""
 MAX_RESULTS = 20
-"""The run keeps this many of the last results that the log states."""
+"""The run keeps this many of the last results that the log states, and all of its timers."""
 
+DATA_RANKS_ALONE = (
+    "the log states {} data-parallel ranks, and not whether others share their samples (tensor or "
+    "pipeline parallelism), so the job may have more ranks; keep the launcher's output in the log"
+)
+
+OLDER_RESULTS = f"results that the log states before the last {MAX_RESULTS}"
 _RESULT_FIELDS = ("what", "value", "unit", "how", "line")
 _NOT_LOGS = (b'{"', b'[{"', b"{\n", b"[\n", b"SQLite format 3\0", b"\x80\x04", b"\x80\x02")
 
@@ -135,7 +143,11 @@ class TrainingLog:
             if placed.has_data.any():
                 tables.write("spans", placed.span_columns())
             draft.dropped.update(placed.dropped)
+            if left := len(log.stated) - len(_kept_results(log)):
+                draft.dropped[OLDER_RESULTS] += left
             draft.flags.extend([*map(str, log.flags), *problems])
+            if log.metadata.is_lower_bound:
+                draft.flags.append(DATA_RANKS_ALONE.format(log.metadata.data_ranks))
             return draft.finish(describe(log, placed))
 
 
@@ -198,10 +210,21 @@ def describe(log: ParsedLog, placed: PlacedSteps) -> RunManifest:
     )
 
 
+def _kept_results(log: ParsedLog) -> list[Stated]:
+    """Return the results of a log that its run keeps, in their order."""
+    kept, others = [], 0
+    for each in reversed(log.stated):
+        is_timer = each.what.startswith(TIMER)
+        others += not is_timer
+        if is_timer or others <= MAX_RESULTS:
+            kept.append(each)
+    return kept[::-1]
+
+
 def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
     metadata = log.metadata
     results = []
-    for each in log.stated[-MAX_RESULTS:]:
+    for each in _kept_results(log):
         results.append({name: getattr(each, name) for name in _RESULT_FIELDS})
     windows = [each.steps for each in log.records]
     distances: Counter[int] = Counter()
@@ -228,6 +251,7 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         "printed_every": printed_every,
         "parallel": _dimensions(metadata),
         "rows_speak_for_ranks": metadata.data_ranks or metadata.world_size,
+        AT_LEAST: metadata.data_ranks if metadata.is_lower_bound else None,
         "cards_of_one_node": metadata.cards_of_one_node,
         "accumulation": metadata.accumulation,
         "warmup": placed.warm_up,

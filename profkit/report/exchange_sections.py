@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from profkit.analysis.bandwidth import name_group
 from profkit.analysis.exchange import LateRank, RankExchange
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
@@ -59,7 +60,7 @@ def waiting_words(view: Overview) -> str:
         missing = exchange.collectives - exchange.matched
         return (
             f"It is not known who waits: {missing:,} of {exchange.collectives:,} collectives "
-            "were not seen on all ranks."
+            "were not seen on all of their ranks, or it is not known which these are."
         )
     if not late:
         return ""
@@ -88,7 +89,7 @@ def by_link(view: Overview) -> Section:
     for use in links[:MOST_LINKS]:
         row = [
             use.op,
-            f"{use.backend}, {plural(use.group_size, 'rank')}",
+            name_group(use),
             significant(use.messages_per_step),
             byte_size(use.bytes_per_step),
             known(use.transfer_ns_per_step, duration),

@@ -16,10 +16,13 @@ from profkit.analysis.slow_lines import (
     slow_lines,
 )
 from profkit.text import plural, significant
+from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import Phase
 
 MOST_STATED = 4
-"""Results stated by an imported log that are shown; all of them are in the JSON."""
+"""Results stated by an imported log that are shown, and timers; all of them are in the JSON."""
+TIMER = "timer "
+"""The names of timers begin so."""
 STATED_DIGITS = 6
 """Significant digits of such a result; some logs print sixteen."""
 
@@ -66,6 +69,8 @@ def own_figure(view: Overview) -> Iterator[tuple[str, str, str]]:
     """Yield the throughput of one rank, if a log of several ranks is of one."""
     if not is_log(view.config) or view.world_size < 2 or not view.samples_known:
         return
+    if AT_LEAST in view.config:
+        return
     per_rank = scale(view.throughput, 1 / view.world_size)
     counted = "the log counts all ranks"
     if view.config.get("samples_counted_of") == "one card":
@@ -86,6 +91,8 @@ def coverage(view: Overview) -> str:
         return ""
     if "rows_speak_for_ranks" not in config:
         return "of one rank: the log does not say of how many"
+    if at_least := config.get(AT_LEAST):
+        return f"of all {at_least} or more ranks"
     return f"of all {plural(view.world_size, 'rank')}" if view.world_size > 1 else "of 1 rank"
 
 
@@ -114,9 +121,15 @@ def source_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _stated_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """List the last results that a log states, rounded, with their lines."""
-    stated = [found for found in config.get("stated") or [] if isinstance(found, dict)]
-    for found in stated[-MOST_STATED:]:
+    """List the last results that a log states, and its longest timers, with their lines."""
+    stated, timers = [], []
+    for found in config.get("stated") or []:
+        if isinstance(found, dict) and str(found.get("what")).startswith(TIMER):
+            timers.append(found)
+        elif isinstance(found, dict):
+            stated.append(found)
+    timers.sort(key=_stated_value, reverse=True)
+    for found in [*stated[-MOST_STATED:], *timers[:MOST_STATED]]:
         value = found.get("value")
         shown = value
         if isinstance(value, int | float):
@@ -125,8 +138,16 @@ def _stated_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if found.get("how"):
             result += f" ({found['how']})"
         yield "stated", f"{result}, line {found.get('line')}"
-    if len(stated) > MOST_STATED:
-        yield "", f"{plural(len(stated) - MOST_STATED, 'more result')} in --json"
+    left = max(0, len(stated) - MOST_STATED) + max(0, len(timers) - MOST_STATED)
+    if left:
+        yield "", f"{plural(left, 'more result')} in --json"
+
+
+def _stated_value(found: Mapping[str, Any]) -> float:
+    value = found.get("value")
+    if isinstance(value, int | float):
+        return float(value)
+    return 0.0
 
 
 def _told_by_name(config: Mapping[str, Any]) -> str:

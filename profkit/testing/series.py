@@ -43,6 +43,7 @@ def series_trace(
     compiled: Sequence[Compiled] = (),
     marked: Sequence[Marked] = (),
     config: Mapping[str, Any] | None = None,
+    framework: str = "pytorch",
 ) -> Path:
     """Write a complete run whose steps have these phases, one after the other, on all ranks.
 
@@ -58,7 +59,7 @@ def series_trace(
         _write_rank(folder, rank, list(phase_ns), ends, lengths.T, samples, own, marks)
     RunManifest(
         workload="series",
-        framework="pytorch",
+        framework=framework,
         state=RunState.COMPLETE,
         world_size=ranks,
         created_ns=BEGIN_REALTIME_NS,

@@ -17,6 +17,8 @@ DATA_PARALLEL = "data_parallel"
 """The part of a rank's configuration that says which samples it trains on."""
 
 PARALLEL = "parallel"
+AT_LEAST = "ranks_at_least"
+"""A run has this setting if it has at least this number of ranks, and perhaps more."""
 """The part that holds the size of each dimension along which the job is parallel."""
 
 
@@ -89,6 +91,8 @@ def share_samples(steps: pa.Table, sharing: Sharing) -> pa.Table:
 def say_world(world_size: int, config: Mapping[str, Any]) -> str:
     """Return the number of ranks, with its dimensions if known: `4 ranks (fsdp 2 x tp 2)`."""
     ranks = plural(world_size, "rank")
+    if AT_LEAST in config:
+        ranks = f"{world_size} or more ranks"
     found = config.get(PARALLEL)
     if not isinstance(found, Mapping) or not found:
         return ranks

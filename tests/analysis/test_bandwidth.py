@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profkit.analysis.bandwidth import FACTORS, link_use, size_use
+from profkit.analysis.bandwidth import FACTORS, link_use, name_group, size_use
 from profkit.analysis.ceilings import Ceilings, Links
 from profkit.analysis.kernels.roofline import place_kernels
 from tests.analysis.tables import rows_table
@@ -178,6 +178,8 @@ def test_each_size_is_held_against_its_own_ceiling() -> None:
 def test_an_operation_without_a_factor_and_one_rank_have_no_bus() -> None:
     assert _use([_row(0, 0, 0, 1, op="barrier")])[0].bus_bytes_per_s is None
     assert _use([_row(0, 0, 0, 1, group_size=1)])[0].bus_bytes_per_s is None
+    (unknown,) = _use([_row(0, 0, 0, 1, group_size=0)])
+    assert (unknown.bus_bytes_per_s, name_group(unknown)) == (None, "gloo, ranks not known")
     assert _use([_row(0, 0, 1, 1)])[0].algorithm_bytes_per_s is None
     assert _use([]) == ()
 

@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from profkit.analysis.compiling import find_compiling
 from profkit.analysis.overview import build_overview
 from profkit.analysis.selection import COMPILING, steady_steps
 from profkit.explain.explained import explain
 from profkit.explain.rules.base import Cause
+from profkit.instrument.compilations import Compilations
+from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.report.compiling_section import compiled_line
+from profkit.testing import FakeClock
 from profkit.testing.series import Compiled, series_trace
 from profkit.trace import Trace
 from profkit.vocab import COMPILED, GRAPH_BREAK, RECOMPILED
@@ -23,7 +27,13 @@ GUARD = f"{RECOMPILED}forward (train.py:12): tensor 'x' size mismatch at index 0
 
 
 def _trace(
-    folder: Path, name: str, compiled: tuple[Compiled, ...] = (), *, ranks: int = 1, seed: int = 0
+    folder: Path,
+    name: str,
+    compiled: tuple[Compiled, ...] = (),
+    *,
+    ranks: int = 1,
+    seed: int = 0,
+    framework: str = "pytorch",
 ) -> Trace:
     random = np.random.default_rng(seed)
     forward = 50 * MS * np.exp(0.02 * random.standard_normal(STEPS))
@@ -31,7 +41,8 @@ def _trace(
         forward[step] += max(each.ns for each in compiled if each.step == step)
     phases = {"data": np.full(STEPS, 5.0 * MS), "forward": forward}
     phases["backward"] = np.full(STEPS, 30.0 * MS)
-    return Trace.open(series_trace(folder / name, phases, compiled=compiled, ranks=ranks))
+    run = series_trace(folder / name, phases, compiled=compiled, ranks=ranks, framework=framework)
+    return Trace.open(run)
 
 
 def _late(rank: int = 0, ns: float = 900.0 * MS) -> tuple[Compiled, ...]:
@@ -98,6 +109,40 @@ def test_recompiles_are_a_cause_with_their_guard_and_cost(tmp_path: Path) -> Non
     assert found.cost_ns.value == pytest.approx(3_600 * MS / 190, rel=0.01)
     assert found.share_of_gap is None, "the rows exclude these steps"
     assert "recompiles" not in _causes(target, _trace(tmp_path, "again", _late(), seed=2))
+
+
+@pytest.mark.parametrize("framework", ["paddle", "paddlepaddle", "pytorch", ""])
+def test_the_remedy_is_that_of_the_framework(tmp_path: Path, framework: str) -> None:
+    base = _trace(tmp_path, "base", _late()[:1], framework=framework)
+    target = _trace(tmp_path, "target", _late(), seed=1, framework=framework)
+    remedy = _causes(base, target)["recompiles"].remedy
+    assert ("torch" in remedy) == (framework == "pytorch")
+    assert ("InputSpec" in remedy) == framework.startswith("paddle")
+    assert "drop the last partial batch" in remedy
+
+
+def test_a_reason_that_was_known_is_not_forgotten(tmp_path: Path) -> None:
+    """The recorder keeps 200 names; a function whose sizes vary has used them up by then."""
+    sink = MemorySink()
+    recorder = Recorder(sink, clock=FakeClock(now_ns=1))
+    log = Compilations(recorder, sink.appender("samples"), lambda: True)
+    for size in range(250):
+        log.add(1, 2, "forward (train.py:12)", guard=f"expected {size}")
+    metrics = [row[2] for row in sink.rows["samples"]]
+    compiled = [Compiled(0, place % STEPS, each, MS) for place, each in enumerate(metrics)]
+    found = find_compiling(_trace(tmp_path, "run", tuple(compiled)))
+    assert found is not None
+    (again,) = found.recompiled
+    assert (again.function, again.times) == ("forward (train.py:12)", 250)
+    assert again.guard.startswith("expected ")
+
+
+def test_a_reason_that_was_never_kept_is_said_to_be_missing(tmp_path: Path) -> None:
+    nameless = GUARD.partition("): ")[0] + ")"
+    compiled = tuple(Compiled(0, step, nameless, 900.0 * MS) for step in LATE)
+    base, target = _trace(tmp_path, "base"), _trace(tmp_path, "target", compiled, seed=1)
+    evidence = _causes(base, target)["recompiles"].evidence
+    assert "forward (train.py:12) 4 times, because of a reason that was not kept" in evidence
 
 
 def test_few_short_compilations_are_no_cause(tmp_path: Path) -> None:

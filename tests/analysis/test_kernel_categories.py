@@ -17,6 +17,7 @@ from profkit.analysis.kernels.categories import (
 CASES = [
     ("volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn", "gemm", True),
     ("volta_h884gemm_256x128_ldg8_nt", "gemm", True),
+    ("CUDA graph 7", "CUDA graph", None),
     (
         "volta_fp16_s884cudnn_fp16_256x128_ldg8_relu_f2f_exp_small_nhwc2nchw_tn_v1",
         "convolution",

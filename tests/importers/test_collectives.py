@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from profkit.errors import UnreadableError
+from profkit.errors import UnreadableError, UsageError
 from profkit.hangs.account import FINE, HUNG, read_account
 from profkit.importers import flight_recorder, nccl_inspector
 from profkit.importers.base import read_head
@@ -80,6 +80,71 @@ def test_inspectors_lines_are_collectives_of_all_ranks(
     assert all(
         b"host-secret" not in file.read_bytes() for file in made.run.rglob("*") if file.is_file()
     )
+
+
+@pytest.mark.parametrize(
+    ("coll", "parts"), [("AllGather", 4), ("ReduceScatter", 4), ("AllReduce", 1), ("Broadcast", 1)]
+)
+def test_inspectors_sizes_of_parts_are_multiplied(
+    tmp_path: Path, import_files: Import, coll: str, parts: int
+) -> None:
+    """Inspector computes the bandwidth of these with its size times the number of ranks."""
+    made = line(0, 0, 5.0, coll=coll)
+    made["header"]["n_ranks"] = 4
+    (run,) = import_files(nccl_inspector.IMPORTER, write_lines(tmp_path / "a.log", [made]))
+    assert Trace.open(run.run).collectives["bytes"].to_pylist() == [parts * 65536]
+
+
+def of_group(made: dict[str, Any], name: str, rank: int, ranks: int) -> dict[str, Any]:
+    """Return a line of Inspector, by the rank of its process in one communicator."""
+    return {**made, "header": {"id": name, "rank": rank, "n_ranks": ranks, "nnodes": 1}}
+
+
+def test_a_process_has_its_rank_in_the_largest_communicator(
+    tmp_path: Path, import_files: Import
+) -> None:
+    """A line has the rank in its own communicator, and a process has several of them."""
+    paths = []
+    for rank in range(2):
+        lines = [
+            of_group(line(0, 0, 5.0), "world", rank, 2),
+            of_group(line(0, 0, 5.0), f"alone{rank}", 0, 1),
+        ]
+        paths.append(write_lines(tmp_path / f"host-pid{rank}.log", lines))
+    (made,) = import_files(nccl_inspector.IMPORTER, *paths)
+    rows = Trace.open(made.run).collectives.to_pylist()
+    assert sorted((row["rank"], row["communicator"]) for row in rows) == [
+        (0, "alone0"), (0, "world"), (1, "alone1"), (1, "world"),
+    ]  # fmt: skip
+    assert not any("processes" in flag for flag in made.flags)
+
+
+def test_processes_without_a_common_communicator_are_numbered(
+    tmp_path: Path, import_files: Import
+) -> None:
+    paths = []
+    for place, (group, rank) in enumerate((("a", 0), ("a", 1), ("b", 0), ("b", 1))):
+        lines = [of_group(line(0, 0, 5.0), group, rank, 2)]
+        paths.append(write_lines(tmp_path / f"host-pid{place}.log", lines))
+    (made,) = import_files(nccl_inspector.IMPORTER, *paths)
+    rows = Trace.open(made.run).collectives.to_pylist()
+    assert [(row["rank"], row["communicator"]) for row in rows] == [
+        (0, "a"), (1, "a"), (2, "b"), (3, "b"),
+    ]  # fmt: skip
+    assert any("no communicator has all 4 processes" in flag for flag in made.flags)
+
+
+def test_a_file_of_several_processes_is_divided(tmp_path: Path, import_files: Import) -> None:
+    both = [line(0, 0, 5.0), line(1, 0, 5.0)]
+    for pid, made in enumerate(both):
+        made["metadata"]["pid"] = pid
+    (run,) = import_files(nccl_inspector.IMPORTER, write_lines(tmp_path / "a.log", both))
+    assert Trace.open(run.run).collectives["rank"].to_pylist() == [0, 1]
+    for made in both:
+        made["metadata"]["pid"] = 7
+    (run,) = import_files(nccl_inspector.IMPORTER, write_lines(tmp_path / "b.log", both))
+    assert Trace.open(run.run).collectives["rank"].to_pylist() == [0, 1]
+    assert any("several ranks of one communicator" in flag for flag in run.flags)
 
 
 def test_lines_that_are_torn_are_counted(tmp_path: Path, import_files: Import) -> None:
@@ -155,6 +220,85 @@ def test_a_dump_in_either_form(tmp_path: Path, import_files: Import, as_pickle: 
         600,
     )
     assert any("may have hung" in flag for flag in made.flags)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [([[256, 4]], [[2, 256, 4]]), ([[2, 256, 4]], [[256, 4]])]
+)
+def test_a_dumps_message_is_the_larger_side(
+    tmp_path: Path, import_files: Import, inputs: Any, outputs: Any
+) -> None:
+    made = dump(0)
+    sizes = {"input_sizes": inputs, "output_sizes": outputs, "output_dtypes": ["Float"]}
+    made["entries"] = [entry(0, **sizes)]
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_text(json.dumps(made))
+    (run,) = import_files(flight_recorder.IMPORTER, path)
+    assert Trace.open(run.run).collectives["bytes"].to_pylist() == [8192]
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (["fr_rank0_attempt1.json", "fr_rank1_attempt1.json"], [0, 1]),
+        (["rank0_20240101.json", "rank3_20240101.json"], [0, 3]),
+        (["trace_0", "trace_12"], [0, 12]),
+        (["20240101", "20240102"], [0, 1]),
+        (["first.json", "second.json"], [0, 1]),
+        (["2024-01-07.json", "2024-01-08_10-30-09.json"], [0, 1]),
+    ],
+)
+def test_a_dumps_rank_comes_from_its_name(
+    tmp_path: Path, import_files: Import, names: list[str], ranks: list[int]
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text(json.dumps(dump(2)))
+    (made,) = import_files(flight_recorder.IMPORTER, *map(tmp_path.joinpath, names))
+    assert [rank.rank for rank in Trace.open(made.run).ranks] == ranks
+    in_order = any("in the order of the files" in flag for flag in made.flags)
+    assert in_order == ("rank" not in names[0] and "trace" not in names[0])
+
+
+@pytest.mark.parametrize("names", [["a/dump_1.json", "b/dump_1.json"], ["dump_1", "other.json"]])
+def test_two_dumps_of_one_rank_are_refused(
+    tmp_path: Path, import_files: Import, names: list[str]
+) -> None:
+    """The second file of the second case has no rank in its name, and its place is 1."""
+    paths = list(map(tmp_path.joinpath, names))
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(dump(2)))
+    with pytest.raises(UsageError, match="both of rank 1; rename them"):
+        import_files(flight_recorder.IMPORTER, *paths)
+
+
+def test_a_measured_duration_ends_when_the_end_was_seen(
+    tmp_path: Path, import_files: Import
+) -> None:
+    seen = 10**18 + 5_000_000
+    times = {"time_discovered_started_ns": seen, "time_discovered_completed_ns": seen}
+    made = dump(0)
+    made["entries"] = [entry(0, duration_ms=2.0, **times), entry(1, duration_ms=0.25, **times)]
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_text(json.dumps(made))
+    (run,) = import_files(flight_recorder.IMPORTER, path)
+    rows = Trace.open(run.run).collectives.to_pylist()
+    assert sorted(row["end_ns"] - row["start_ns"] for row in rows) == [250_000, 2_000_000]
+    assert {row["end_ns"] for row in rows} == {seen}
+    assert not any("watchdog" in flag for flag in run.flags)
+
+
+@pytest.mark.parametrize("duration", [None, "soon", -1, True, float("inf"), 1e30])
+def test_without_a_measured_duration_a_flag_says_so(
+    tmp_path: Path, import_files: Import, duration: Any
+) -> None:
+    made = dump(0)
+    made["entries"] = [entry(0, duration_ms=duration), entry(1)]
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_text(json.dumps(made))
+    (run,) = import_files(flight_recorder.IMPORTER, path)
+    (flag,) = (flag for flag in run.flags if "watchdog" in flag)
+    assert flag.startswith("collectives without a measured duration: 2;")
 
 
 def dump_of_gloo(last: int, *, retired: bool) -> dict[str, Any]:

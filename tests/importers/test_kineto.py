@@ -154,6 +154,26 @@ def test_collectives_are_sized(tmp_path: Path, import_files: Import) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "group_size", "words"),
+    [(1, 0, "it is not known how many"), (8, 8, "all 8 ranks of the job are assumed")],
+)
+def test_a_group_whose_size_is_not_stated_is_flagged(
+    tmp_path: Path, import_files: Import, ranks: int, group_size: int, words: str
+) -> None:
+    """Files of older versions of torch do not say how many ranks a collective has."""
+    events = two_steps()
+    for event in events:
+        event["args"].pop("Group size", None)
+    path = write_trace(
+        tmp_path / "job.json", events, distributedInfo={"rank": 0, "world_size": ranks}
+    )
+    (made,) = import_files(IMPORTER, path)
+    assert Trace.open(made.run).collectives["group_size"].to_pylist() == [group_size] * 2
+    (flag,) = (flag for flag in made.flags if words in flag)
+    assert flag.startswith("collectives that do not state their group: 2;")
+
+
 def test_ranks_come_from_the_content_then_the_name(tmp_path: Path, import_files: Import) -> None:
     told = write_trace(
         tmp_path / "a.json", two_steps(), distributedInfo={"rank": 1, "world_size": 2}

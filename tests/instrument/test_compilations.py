@@ -143,6 +143,22 @@ def test_a_reset_of_torch_keeps_our_callbacks(compiler: tuple[MemorySink, Any]) 
     assert _metrics(sink) == [COMPILED]
 
 
+def test_guards_that_fail_after_a_reset_are_seen(compiler: tuple[MemorySink, Any]) -> None:
+    """A reset clears torch's lists, which then hold fewer failures than were seen before."""
+    sink, torch = compiler
+
+    def double(x: Any) -> Any:
+        return x * 2
+
+    for sizes in (range(2, 8), range(2, 4)):
+        torch._dynamo.reset()
+        compiled = torch.compile(double, backend="eager", dynamic=False)
+        for size in sizes:
+            compiled(torch.ones(size))
+    again = [each.startswith(RECOMPILED) for each in _metrics(sink)]
+    assert again == [False, *[True] * 5, False, True]
+
+
 def _start(folder: Path, *options: str, recorded: bool) -> dict[str, Any]:
     """Run the job, and return what torch itself counted."""
     job = [sys.executable, str(JOB), "--backend", "eager", "--width", "16", "--steps", "60"]
@@ -235,4 +251,48 @@ def test_paddle_compiles_once_for_each_kind_of_input(
     own = f"double ({Path(__file__).name}:"
     assert any(own in each for each in first), first
     assert any(own in each for each in again), again
+    reason = "inputs of another shape" if full_graph else "a guard that Paddle does not name"
+    assert any(reason in each for each in again), again
     assert all(row[4] > 0 for row in sink.rows["samples"])
+
+
+@pytest.mark.parametrize("full_graph", [True, False])
+def test_paddles_first_program_of_an_instance_and_a_mode_is_no_other_one(
+    to_static: tuple[MemorySink, Any], full_graph: bool
+) -> None:
+    """Layers of one class share their code, and evaluation has a program of its own."""
+    sink, paddle = to_static
+
+    class Block(paddle.nn.Layer):  # type: ignore[misc,name-defined]  # no types
+        def forward(self, x: Any) -> Any:
+            return paddle.nn.functional.dropout(x, 0.5, training=self.training)
+
+    blocks = []
+    for _ in range(2):
+        blocks.append(paddle.jit.to_static(Block(), full_graph=full_graph))
+        blocks[-1](paddle.ones([2, 3]))
+    blocks[0].eval()
+    blocks[0](paddle.ones([2, 3]))
+    metrics = _metrics(sink)
+    assert not [each for each in metrics if each.startswith(RECOMPILED)]
+    own = f"{COMPILED}forward ({Path(__file__).name}:"
+    count = sum(each.startswith(own) for each in metrics)
+    assert count == 3 if full_graph else count > 1  # bytecode of equal layers may be shared
+    blocks[0](paddle.ones([4]))
+    assert any(each.startswith(RECOMPILED) for each in _metrics(sink)[len(metrics) :])
+
+
+def test_a_function_that_is_wrapped_again_had_no_other_inputs(
+    to_static: tuple[MemorySink, Any],
+) -> None:
+    sink, paddle = to_static
+
+    def double(x: Any) -> Any:
+        return x * 2
+
+    for _ in range(2):
+        paddle.jit.to_static(double, full_graph=True)(paddle.ones([2]))
+    first, second = _metrics(sink)
+    assert first.startswith(COMPILED)
+    assert second.startswith(RECOMPILED)
+    assert "to_static was applied to it again" in second

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from profkit.analysis.bandwidth import name_group
 from profkit.analysis.views.ranks import RanksView, Wait
 from profkit.report import ledger_text
 from profkit.report.exchange_sections import late_words
@@ -108,7 +109,7 @@ def size_columns(view: RanksView) -> list[Column]:
     table.figure("of ceiling", lambda use: use.share_of_ceiling, lambda share: percent(share, 0))
     table.figure("transfer", lambda use: use.transfer_ns, duration)
     table.figure("per step", lambda use: use.messages_per_step, significant)
-    table.text("over", lambda use: f"{use.backend}, {use.group_size} ranks")
+    table.text("over", name_group)
     return table.columns
 
 

@@ -48,6 +48,13 @@ class Compiler:
         """How many reasons for graph breaks were seen."""
         self.begin = guarded("compiler", self._begin, None)
         self.end = guarded("compiler", self._end, None)
+        self.resync = guarded("compiler", self._resync, None)
+
+    def _resync(self) -> None:
+        """Begin to count anew from what the compiler's lists hold, because a reset clears them."""
+        failures = getattr(sys.modules.get(_UTILS), "guard_failures", {})
+        self._failed = {code: len(reasons) for code, reasons in list(failures.items())}
+        self._broken = len(getattr(sys.modules.get(_UTILS), "graph_break_reasons", []))
 
     def _begin(self, *_: object) -> None:
         """Note the time: torch before 2.7 passes nothing, later versions what is compiled."""
@@ -76,9 +83,9 @@ class Compiler:
         failures = getattr(sys.modules.get(_UTILS), "guard_failures", {})
         found: tuple[str, str | None] = ("", None)
         for code, reasons in list(failures.items()):
-            new = len(reasons) > self._failed.get(code, 0)
+            seen = self._failed.get(code, 0)
             self._failed[code] = len(reasons)
-            if new:
+            if len(reasons) > seen:
                 reason = next(filter(None, reversed(reasons)), "")
                 guard = _REMARK.sub("", _CACHE_ENTRY.sub("", reason.strip()))
                 found = name_code(code), cut(guard) or "no reason known"
@@ -109,6 +116,7 @@ def hook_compiler(patches: Patches, books: Books) -> None:
     def wrap_clear(clear: Any) -> Any:
         def clear_and_return() -> None:
             clear()
+            compiler.resync()
             register()
 
         return clear_and_return

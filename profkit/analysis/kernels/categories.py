@@ -13,6 +13,8 @@ from typing import Final, TypeVar
 
 UNCATEGORISED: Final = "other"
 COMMUNICATION: Final = "communication"
+CUDA_GRAPH: Final = "CUDA graph"
+"""The launch of a graph that was traced as a whole; its kernels are not known."""
 COPY_CATEGORIES: Final = {
     "HtoD": "copy to device",
     "DtoH": "copy to host",
@@ -32,6 +34,7 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
             r"cross_device_reduce|(?:one|two)_?shot_"
         ),
     ),
+    (CUDA_GRAPH, r"^CUDA graph \d"),
     ("reduction", r"^triton_(?:red|per)"),
     ("elementwise", r"^triton_poi"),
     ("cast or copy", r"reshape_and_cache|concat_and_cache|set_(?:mla_)?kv_buffer"),
@@ -235,7 +238,7 @@ def uses_tensor_cores(name: str, category: str) -> bool | None:
     """Return True if the kernel runs on Tensor Cores; null if its name does not tell."""
     if category in MATRIX_WORK:
         return _first_match(_TENSOR_CORE, name)
-    if category == UNCATEGORISED:
+    if category in {UNCATEGORISED, CUDA_GRAPH}:
         return None
     return False
 

@@ -94,7 +94,8 @@ def why_no_replicas(job: Job) -> str:
     if pc.any(pc.or_(is_message, of_model_dimensions(rows))).as_py():
         return "the model is split among the ranks, and further ones are replicas of all of them"
     ranks = trace.manifest.world_size
-    inside = rows.filter(pc.less(rows["group_size"], ranks))
+    sizes = rows["group_size"]  # 0 if it is not known
+    inside = rows.filter(pc.and_(pc.greater(sizes, 0), pc.less(sizes, ranks)))
     if len(pc.unique(inside["step"])) > len(job.evidence.used) / 2:
         size = pc.min(inside["group_size"]).as_py()
         return f"collectives are in groups of {size} of the {ranks} ranks, and some will not grow"

@@ -55,6 +55,16 @@ SETTING_CHANGED = "setting_changed"
 WORK = (*COMPUTE, UNKNOWN)
 """The rows in which kernels can run; those outside all phases are seen in kernel windows alone."""
 
+FRAMEWORKS = {
+    "torch": "pytorch",
+    "pytorch": "pytorch",
+    "paddle": "paddle",
+    "paddlepaddle": "paddle",
+    "tensorflow": "tensorflow",
+    "mxnet": "mxnet",
+}
+"""The name of a framework, by the name that a run or a log gives it."""
+
 EXCHANGE = ("backward", "allreduce")
 """The rows of the exchange: handing messages over is backward's, waiting for them allreduce's."""
 

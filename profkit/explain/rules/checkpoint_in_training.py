@@ -13,7 +13,7 @@ CHECKPOINT = "checkpoint"
 EXPLAINS = ("evaluation_in_training",)
 _REMEDY = (
     "save less often, or in the background: copy the weights and write them on a thread "
-    "(torch.distributed.checkpoint.async_save)"
+    "(torch.distributed.checkpoint.async_save, paddle.async_save)"
 )
 
 

@@ -29,6 +29,7 @@ from profkit.explain.rules.base import (
     trains_on_host,
 )
 from profkit.text import duration, percent
+from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import Phase
 
 MAX_WAITING_SHARE = 0.5
@@ -136,7 +137,9 @@ def _lacks_cores(case: Case, row: Row) -> bool:
 
 def _find_in_log(case: Case) -> Cause | None:
     ledger, row = case.ledger, case.ledger.find(REST)
-    ranks_known = RANKS_KNOWN in case.base.config and RANKS_KNOWN in case.target.config
+    ranks_known = True
+    for each in (case.base, case.target):
+        ranks_known &= RANKS_KNOWN in each.config and AT_LEAST not in each.config
     has_more_ranks = ranks_known and case.target.world_size > case.base.world_size
     if row is None or ledger.turned or not has_more_ranks:
         return None

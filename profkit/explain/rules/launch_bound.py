@@ -31,7 +31,7 @@ MIN_ADDED_WAITING_SHARE = 0.1
 EXPLAINS = ("thread_oversubscription", "time_outside_phases")
 _REMEDY = (
     "do more in each call: whole tensors in place of loops over their parts, fused operators, "
-    "torch.compile, CUDA graphs, larger batches"
+    "a compiler (torch.compile, paddle.jit.to_static), CUDA graphs, larger batches"
 )
 
 

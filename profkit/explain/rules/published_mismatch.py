@@ -9,7 +9,7 @@ from profkit.analysis.published import UNNAMED, published_cells
 from profkit.analysis.published_file import device_model
 from profkit.analysis.slow_lines import slow_lines
 from profkit.explain.ledger import Ledger
-from profkit.explain.rules.base import Case, Cause
+from profkit.explain.rules.base import FRAMEWORKS, Case, Cause
 from profkit.text import percent, significant
 from profkit.trace import RunManifest
 
@@ -30,16 +30,6 @@ _WORKLOADS = {
     "dllogger_maskrcnn": "mask_rcnn",
 }
 """The reference system that a log grammar belongs to."""
-
-_FRAMEWORKS = {
-    "torch": "pytorch",
-    "pytorch": "pytorch",
-    "paddle": "paddle",
-    "paddlepaddle": "paddle",
-    "tensorflow": "tensorflow",
-    "mxnet": "mxnet",
-}
-"""The published name of a framework, by the name that a run or a log gives it."""
 
 _REMEDY = (
     "see which statistic was published (profkit bench --published) and which steps are in it; then "
@@ -105,7 +95,7 @@ def _published(run: RunManifest) -> Iterator[Cell]:
     grammar, device = str(run.config.get("log_grammar", "")), device_model(run)
     if not device and not grammar:
         return
-    framework = _FRAMEWORKS.get(run.framework.lower(), run.framework).lower()
+    framework = FRAMEWORKS.get(run.framework.lower(), run.framework).lower()
     is_mixed = str(run.config.get("precision", "fp32")) not in FULL_PRECISIONS
     size = run.world_size, run.config.get("batch_size")
     for cell in published_cells(reference_system(run)):

@@ -6,7 +6,16 @@ from profkit.analysis.compiling import Recompiled, find_recompiled
 from profkit.analysis.estimate import Estimate
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._compiling import added_ns, in_figures, later_ns, later_steps
-from profkit.explain.rules.base import Case, Cause, all_of, here, is_material, other_side, share_of
+from profkit.explain.rules.base import (
+    FRAMEWORKS,
+    Case,
+    Cause,
+    all_of,
+    here,
+    is_material,
+    other_side,
+    share_of,
+)
 from profkit.text import duration, plural
 from profkit.vocab import Phase
 
@@ -16,9 +25,15 @@ MOST_NAMED = 2
 
 _REMEDY = (
     "make what the guards check constant: pad batches to a few sizes, drop the last partial batch, "
-    "or mark the dimension as dynamic (mark_dynamic, or dynamic=True); torch runs a function "
-    "uncompiled once it has too many variants (torch._dynamo.config.recompile_limit, 8 by default)"
+    "or mark the dimension as dynamic"
 )
+_REMEDY_IN = {
+    "pytorch": (
+        f"{_REMEDY} (mark_dynamic, or dynamic=True); torch runs a function uncompiled once it has "
+        "too many variants (torch._dynamo.config.recompile_limit, 8 by default)"
+    ),
+    "paddle": f"{_REMEDY} (input_spec=[InputSpec([None, ...])] of to_static)",
+}
 
 
 def find(case: Case) -> Cause | None:
@@ -45,12 +60,13 @@ def find(case: Case) -> Cause | None:
         f"{duration(ns[1])} in all: {named}; {duration(ns[0])} in the {other_side(case.ledger)}"
     )
     is_in_rows = in_figures(case.after)
+    framework = FRAMEWORKS.get(case.target.framework, "")
     return Cause(
         "recompiles",
         Estimate(cost_ns),
         share_of(cost_ns, case.ledger) if is_in_rows else None,
         evidence if is_in_rows else f"{evidence}; no row above includes it",
-        _REMEDY,
+        _REMEDY_IN.get(framework, _REMEDY),
         takes=all_of(*EXPLAINS) if is_in_rows else all_of(*EXPLAINS[:1]),
         rows=(Phase.COMPILE.value,) if is_in_rows else (),
     )

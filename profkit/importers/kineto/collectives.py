@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from profkit.analysis.device_clock import Bools
 from profkit.analysis.kernels.categories import COMMUNICATION, categorise
 from profkit.importers.kineto.aligning import use_stated_numbers
 from profkit.importers.kineto.events import Events, Role, whole
@@ -35,7 +37,10 @@ COMMUNICATOR = "NCCL communicator ID"
 """NCCL uses these names in its NVTX ranges."""
 SEQUENCE = "Seq"
 """Newer versions of torch give each collective of a process group its number, from one on."""
+ONE_PART = "one part"
+"""An argument of our own: the message size is that of one rank's part."""
 SIZES_UNKNOWN = "collectives of unknown size, which count as zero bytes"
+UNGROUPED = "collectives that do not state their group"
 MAX_BYTES = 2**62
 MAX_GROUP_SIZE = 2**31 - 1
 _MAX_DIMENSIONS = 16
@@ -48,15 +53,47 @@ _KERNEL_OP = re.compile(
 _ALL_TO_ALL = re.compile(r"all_?(?:to|2)_?all", re.IGNORECASE)
 
 
+class Message(NamedTuple):
+    """A message's type and its bytes, which are negative if they are unknown."""
+
+    dtype: str
+    bytes: int
+    is_part: bool = False
+    """True if other ranks have further parts."""
+
+
+class Collectives(NamedTuple):
+    """The rows of one rank; their sizes must be settled when the groups are known."""
+
+    columns: dict[str, Any]
+    is_part: Bools
+    flag: str = ""
+    """The groups that are not stated, unless they are still to be found."""
+
+    def settle_sizes(self) -> str:
+        """Turn sizes of parts into those of all ranks; return what to flag."""
+        sizes, group_sizes = self.columns["bytes"], self.columns["group_size"]
+        parts = np.where(self.is_part, group_sizes.astype(np.int64), 1)
+        settled = np.minimum(sizes, MAX_BYTES // np.maximum(parts, 1)) * parts
+        unknown = (sizes < 0) | (parts == 0)
+        self.columns["bytes"] = np.where(unknown, 0, settled)
+        return f"{SIZES_UNKNOWN}: {unknown.sum():,}" if unknown.any() else ""
+
+
 def collective_columns(
-    events: Events, work: DeviceWork, steps: Steps, world_size: int
-) -> tuple[dict[str, Any], int]:
-    """Return the communication kernels as collectives, and the number of those without a size."""
+    events: Events, work: DeviceWork, steps: Steps, world_size: int | None
+) -> Collectives:
+    """Return the communication kernels as collectives.
+
+    If one does not state how many ranks take part, all ranks of the job are assumed, or no number
+    if the job has one rank. Without a world size, the groups are still to be found.
+    """
     mine = find_communication(events, work)
     place = work.place[mine]
     extras = find_arguments(events, work, mine, events.column("extra", place))
     communicators, ops, dtypes = [], [], []
     sizes = np.zeros(len(mine), dtype=np.int64)
+    is_part = np.zeros(len(mine), dtype=bool)
     group_sizes = np.zeros(len(mine), dtype=np.int32)
     sequences = np.zeros(len(mine), dtype=np.int64)
     stated = np.zeros(len(mine), dtype=np.int64)
@@ -75,15 +112,15 @@ def collective_columns(
         around = work.op[mine[row]]
         operator = events.names[events.name[around]] if around >= 0 else ""
         ops.append(operation_of(args, events.names[int(events.name[place[row]])], operator))
-        dtype, sizes[row] = message_of(args)
+        dtype, sizes[row], is_part[row] = message_of(args, ops[row])
         dtypes.append(dtype)
-        ranks = whole(args.get("Group size"), world_size)
-        group_sizes[row] = min(max(0, ranks), MAX_GROUP_SIZE)
+        group_sizes[row] = min(max(0, whole(args.get("Group size"))), MAX_GROUP_SIZE)
+    flag = _assume_groups(group_sizes, world_size)
     made = {
         "communicator": communicators,
         "sequence": sequences,
         "op": ops,
-        "bytes": np.maximum(sizes, 0),
+        "bytes": sizes,
         "dtype": dtypes,
         "group_size": group_sizes,
         "start_ns": work.start[mine],
@@ -92,7 +129,22 @@ def collective_columns(
         "step": steps.column_at(work.launch_time[mine]),
     }
     use_stated_numbers(made, stated)
-    return made, int((sizes < 0).sum())
+    return Collectives(made, is_part, flag)
+
+
+def _assume_groups(group_sizes: npt.NDArray[np.int32], world_size: int | None) -> str:
+    """Fill the sizes of groups that are not stated; return what to flag."""
+    ungrouped = group_sizes == 0
+    if world_size is None or not ungrouped.any():
+        return ""
+    how = "it is not known how many ranks take part, so bus bandwidth and waiting are not known"
+    if world_size > 1:
+        group_sizes[ungrouped] = world_size
+        how = (
+            f"all {world_size} ranks of the job are assumed; if fewer take part, bus bandwidth and "
+            "waiting are wrong"
+        )
+    return f"{UNGROUPED}: {ungrouped.sum():,}; {how}"
 
 
 def find_communication(events: Events, work: DeviceWork) -> Ints:
@@ -118,8 +170,11 @@ def find_arguments(events: Events, work: DeviceWork, mine: Ints, own: Ints) -> I
     return np.where(own >= 0, own, around)
 
 
-def message_of(args: dict[str, Any]) -> tuple[str, int]:
-    """Return the type and the bytes of a message; the bytes are negative if they are unknown."""
+def message_of(args: dict[str, Any], op: str) -> Message:
+    """Return the message of a collective. Its bytes are those of the larger side.
+
+    Older files have only the shapes of inputs, and the inputs of a gather are parts.
+    """
     given = args.get("dtype")
     if not given:
         given = args.get("Input type")
@@ -128,17 +183,16 @@ def message_of(args: dict[str, Any]) -> tuple[str, int]:
         else:
             given = None
     dtype = str(given or UNKNOWN)
-    elements = max(
-        whole(args.get("In msg nelems"), -1),
-        whole(args.get("Out msg nelems"), -1),
-        _count_elements(args.get("Input Dims")),
-    )
+    stated = max(whole(args.get("In msg nelems"), -1), whole(args.get("Out msg nelems"), -1))
+    elements = max(stated, _count_elements(args.get("Input Dims")))
+    is_part = stated < 0 and "gather" in op
     element_bytes = DTYPE_BYTES.get(dtype.casefold())
     if element_bytes is None:
         dtype = UNKNOWN
     if element_bytes and elements >= 0:
-        return dtype, min(elements * element_bytes, MAX_BYTES)
-    return dtype, min(max(-1, whole(args.get(MESSAGE_BYTES), -1)), MAX_BYTES)
+        return Message(dtype, min(elements * element_bytes, MAX_BYTES), is_part)
+    size = min(max(-1, whole(args.get(MESSAGE_BYTES), -1)), MAX_BYTES)
+    return Message(dtype, size, ONE_PART in args)
 
 
 def operation_of(args: dict[str, Any], kernel: str, operator: str = "") -> str:

@@ -57,6 +57,7 @@ _IS = r"'?(?: : |: |=|, '| )'?"
 _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("WORLD_SIZE", r"(?<!\w)WORLD_SIZE\s{0,9}[:=]\s{0,9}(\d{1,6})", "world_size", _cards),
     ("world_size", r"(?<!\w)world_size\s{0,9}[:=]\s{0,9}(\d{1,6})", "world_size", _cards),
+    ("dist_world_size=", r"(?<!\w)dist_world_size=(\d{1,6})(?!\d)", "world_size", _cards),
     ("PADDLE_TRAINERS_NUM", r"PADDLE_TRAINERS_NUM\s{1,60}(\d{1,6})", "world_size", _cards),
     ("gpu_ids", r"gpu_ids = range\(0, (\d{1,6})\)", "world_size", _cards),
     ("training on", r"training on (\d{1,6}) GPUs", "world_size", _cards),

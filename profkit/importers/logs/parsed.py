@@ -138,6 +138,11 @@ class Metadata:
     """The number of cards with different samples, if others share theirs."""
 
     @property
+    def is_lower_bound(self) -> bool:
+        """True if further ranks may share the samples of those that the log states."""
+        return self.data_ranks is not None and self.world_size is None
+
+    @property
     def sample_ranks(self) -> int:
         """The number of cards among which the samples of a step are divided."""
         return self.data_ranks or self.world_size or 1

@@ -14,6 +14,8 @@ from profkit.importers.logs.parsed import Stated
 from profkit.importers.logs.text import Line, as_number
 
 MOST_TIMERS = 60
+TIMER = "timer "
+"""The names of their results begin so."""
 HEADING = "across ranks (ms):"
 OUTSIDE_STEPS = ("save-checkpoint", "load-checkpoint", "evaluate", "-setup")
 """Parts of the names of timers that are about no training step."""
@@ -64,12 +66,15 @@ def _keep(line: Line, found: Found, name: str, values: Iterator[str] | list[str]
         if time is not None:
             times.append(time)
     places: dict[str, int] = found.memory.setdefault("timer_places", {})
-    if not times or not found.records or (name not in places and len(places) >= MOST_TIMERS):
+    if not times or not found.records:
+        return
+    if name not in places and len(places) >= MOST_TIMERS:
+        found.warn(f"a timer beyond the first {MOST_TIMERS}, which is not kept", line.number)
         return
     how = "the last line that has it; timers may contain each other"
     if len(times) > 1:
         how = f"the slowest rank, {min(times):,.10g} the fastest; {how}"
-    stated = Stated(line.number, f"timer {name}", max(times), "ms", how)
+    stated = Stated(line.number, f"{TIMER}{name}", max(times), "ms", how)
     if name in places:
         found.stated[places[name]] = stated
     else:

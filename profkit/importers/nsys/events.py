@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from profkit.importers.kineto.collectives import COMMUNICATOR, MESSAGE_BYTES
+from profkit.importers.kineto.collectives import COMMUNICATOR, MESSAGE_BYTES, ONE_PART
 from profkit.importers.reading.chrome import EVENT, WORK
 from profkit.importers.reading.numbers import MISSING, MISSING_SMALL, Ints
 
@@ -29,6 +30,12 @@ _OPERATOR = re.compile(
 )
 _STEP = re.compile(r"(?:train[_ ]?)?(?:iter(?:ation)?|step)[ _#:=-]*(\d{1,9})$", re.IGNORECASE)
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
+_SEND, _RECEIVE = "ncclSend", "ncclRecv"
+_OF_ONE_PART = frozenset(
+    {"ncclAllGather", "ncclReduceScatter", "ncclAlltoAll", "ncclAllToAll"}
+    | {"ncclGather", "ncclScatter"}
+)
+"""Calls that state the size of one rank's part, and not that of all parts together."""
 _SHORT_PAYLOADS = frozenset({"ncclAllGather", "ncclAlltoAll", "ncclAllToAll"})
 """Their payload is 16 bytes long; that of other calls has a third field and 24 bytes."""
 _MAX_SIZE_DIGITS = 18
@@ -128,7 +135,7 @@ def range_events(
     """Return ranges as events; those that PyTorch emits for operators end in `op_id = 7`."""
     times = np.array([each[:2] for each in ranges], dtype=np.int64).reshape(-1, 2)
     events = make_events(times[:, 0], times[:, 1], names.number("user_annotation"))
-    groups: dict[int, list[dict[str, Any]]] = {}
+    groups: dict[int, list[NvtxRange]] = {}
     for place, each in enumerate(ranges):
         text = _OPERATOR.sub("", each.text)
         if text != each.text:
@@ -144,17 +151,23 @@ def range_events(
     return events
 
 
-def _add_to_group(group: list[dict[str, Any]], call: NvtxRange) -> dict[str, Any]:
-    """Return a call's payload; that of a group's end, which launches, is the group's sum."""
+def _add_to_group(group: list[NvtxRange], call: NvtxRange) -> dict[str, Any]:
+    """Return a call's payload; that of a group's end, which launches, is the group's sum.
+
+    Messages that are received are no further ones: as elsewhere, the larger side counts.
+    """
     if call.text == _GROUP_START:
         group.clear()
     elif call.text == _GROUP_END and group:
-        size = sum(int(each[MESSAGE_BYTES]) for each in group)
-        total = {**group[0], MESSAGE_BYTES: str(size)}
+        sizes: Counter[str] = Counter()
+        for each in group:
+            sizes[each.text] += int(each.payload[MESSAGE_BYTES])
+        size = sizes.total() - min(sizes[_SEND], sizes[_RECEIVE])
+        total = {**group[0].payload, MESSAGE_BYTES: str(size)}
         group.clear()
         return total
     elif call.payload:
-        group.append(call.payload)
+        group.append(call)
     return call.payload
 
 
@@ -171,19 +184,22 @@ def read_payload(name: str, text: str, blob: Any) -> dict[str, Any]:
         except (ValueError, RecursionError):
             return {}
         if isinstance(found, dict):
-            return _check_size(found)
+            return _check_size(name, found)
         return {}
     size = 16 if name in _SHORT_PAYLOADS else 24
     is_group = name in {_GROUP_START, _GROUP_END}
     if is_group or not isinstance(blob, bytes) or len(blob) < size:
         return {}
     communicator, count = struct.unpack_from("<QQ", blob, len(blob) - size)
-    return _check_size({COMMUNICATOR: f"{communicator:x}", MESSAGE_BYTES: str(count)})
+    return _check_size(name, {COMMUNICATOR: f"{communicator:x}", MESSAGE_BYTES: str(count)})
 
 
-def _check_size(found: dict[str, Any]) -> dict[str, Any]:
+def _check_size(name: str, found: dict[str, Any]) -> dict[str, Any]:
     """Return the payload if its message size is a number, else nothing."""
     size = str(found.get(MESSAGE_BYTES, ""))
     if not size.isascii() or not size.isdecimal() or len(size) > _MAX_SIZE_DIGITS:
         return {}
-    return {COMMUNICATOR: str(found.get(COMMUNICATOR, "")), MESSAGE_BYTES: size}
+    made = {COMMUNICATOR: str(found.get(COMMUNICATOR, "")), MESSAGE_BYTES: size}
+    if name in _OF_ONE_PART:
+        made[ONE_PART] = name
+    return made

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from profkit.analysis.kernels.categories import CUDA_GRAPH
 from profkit.errors import UnreadableError
 from profkit.importers.nsys.events import (
     PUSH_POP_RANGES,
@@ -24,6 +25,7 @@ from profkit.importers.nsys.events import (
     work_details,
     work_events,
 )
+from profkit.importers.nsys.owners import count_work, find_owners, flag_rest
 from profkit.importers.reading import sqlite
 from profkit.importers.reading.chrome import ChromeTrace
 from profkit.importers.reading.numbers import MISSING, Ints
@@ -50,6 +52,7 @@ _KERNEL_OPTIONAL = [
     "blockY",
     "blockZ",
 ]
+_GRAPH_COLUMNS = ["deviceId", "streamId", "start", "end", "graphId", "correlationId"]
 _COPY_COLUMNS = ["deviceId", "streamId", "start", "end"]
 _COPY_OPTIONAL = ["correlationId", "globalPid", "bytes", "copyKind"]
 _CALL_COLUMNS = ["start", "end", "globalTid", "correlationId"]
@@ -58,6 +61,8 @@ _RANGE_OPTIONAL = ["text", "textId", "jsonText", "jsonTextId", "binaryData"]
 _DEVICE_COLUMNS = ["id", "name", "totalMemory", "smCount", "computeMajor", "computeMinor"]
 _DEVICE_FIELDS = ["id", "name", "totalGlobalMem", "numSms", "computeMajor", "computeMinor"]
 """The fields of a device in a Chrome trace, in the order of the columns."""
+_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+_NODES = "--cuda-graph-trace=node"
 _COPY_KINDS = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
 Columns = Mapping[str, Ints]
 
@@ -67,6 +72,8 @@ class Activity:
     """The device work, the calls and the ranges of all processes."""
 
     kernels: Columns
+    graphs: Columns
+    """Launches of CUDA graphs, if nsys traced each as a whole."""
     copies: Columns
     fills: Columns
     calls: Columns
@@ -78,6 +85,7 @@ class Export:
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
+        self.flags: list[str] = []
         self._shown = safe_text(str(path))
         self._tables = sqlite.tables(connection)
         self._strings: dict[int, str] = {}
@@ -121,24 +129,36 @@ class Export:
         return sqlite.whole_columns(self._connection, table, self._tables[table], wanted)
 
     def traces(self) -> list[ChromeTrace]:
-        """Return one trace for each process and device that ran kernels, in their order."""
-        kernels = self._require("CUPTI_ACTIVITY_KIND_KERNEL", _KERNEL_COLUMNS)
+        """Return one trace for each process and device that trains, in their order."""
+        graphs = self._find("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GRAPH_COLUMNS)
+        kernels = ""
+        if self._versions(_KERNELS) or not graphs:  # nsys writes no table without rows
+            kernels = self._require(_KERNELS, _KERNEL_COLUMNS)
         copies = self._find("CUPTI_ACTIVITY_KIND_MEMCPY", _COPY_COLUMNS)
         fills = self._find("CUPTI_ACTIVITY_KIND_MEMSET", _COPY_COLUMNS)
         calls = self._find("CUPTI_ACTIVITY_KIND_RUNTIME", _CALL_COLUMNS)
         activity = Activity(
             self._columns(kernels, (*_KERNEL_COLUMNS, *_KERNEL_OPTIONAL)),
+            self._columns(graphs, (*_GRAPH_COLUMNS, "globalPid")),
             self._columns(copies, (*_COPY_COLUMNS, *_COPY_OPTIONAL)),
             self._columns(fills, (*_COPY_COLUMNS, *_COPY_OPTIONAL)),
             self._columns(calls, (*_CALL_COLUMNS, "nameId")),
             self._ranges(),
         )
-        devices, processes = activity.kernels["deviceId"], activity.kernels["globalPid"]
-        owners = sorted(set(zip(devices.tolist(), processes.tolist(), strict=True)))
+        kernels_and_graphs = (activity.kernels, activity.graphs)
+        owners = find_owners(count_work(kernels_and_graphs))
         if not owners:
             raise UnreadableError(
-                f"{self._shown}: it holds no kernels; profile with `nsys profile --trace=cuda,nvtx`"
+                f"{self._shown}: it holds no kernels; profile with `nsys profile "
+                f"--trace=cuda,nvtx {_NODES}`"
             )
+        if launches := len(activity.graphs["start"]):
+            self.flags.append(
+                f"CUDA graphs whose kernels are not in the file: {launches:,}; each counts as "
+                f"compute, with its communication, copies and pauses; profile with {_NODES}"
+            )
+        all_work = count_work((*kernels_and_graphs, activity.copies, activity.fills))
+        self.flags.extend(flag_rest(owners, all_work))
         traces = []
         for rank, (device, process) in enumerate(owners):
             ranks = {"rank": str(rank), "world_size": str(len(owners))}
@@ -153,12 +173,14 @@ class Export:
         names = NameTable()
         extras: list[dict[str, Any]] = []
         kernels = _of_device(activity.kernels, device, process)
+        graphs = _of_device(activity.graphs, device, process)
         copies = _of_device(activity.copies, device, process)
         fills = _of_device(activity.fills, device, process)
         short_names = kernels["shortName"].tolist()
         kernel_names = []
         for place, string in enumerate(kernels["demangledName"].tolist()):
             kernel_names.append(self._strings.get(string) or self._text(short_names[place]))
+        graph_names = [f"{CUDA_GRAPH} {number}" for number in graphs["graphId"].tolist()]
         kinds = copies["copyKind"].tolist()
         copy_names = []
         for kind in kinds:
@@ -170,12 +192,13 @@ class Export:
             ranges = [each for each in ranges if process_of(each.thread) == own]
         events: list[Structs] = [
             work_events(kernels, names, "kernel", kernel_names),
+            work_events(graphs, names, "kernel", graph_names),
             work_events(copies, names, "gpu_memcpy", copy_names),
             work_events(fills, names, "gpu_memset", ["Memset"] * len(fills["start"])),
             call_events(calls, names, list(map(self._text, calls["nameId"].tolist()))),
             range_events(ranges, names, extras),
         ]
-        details = np.concatenate(list(map(work_details, (kernels, copies, fills))))
+        details = np.concatenate(list(map(work_details, (kernels, graphs, copies, fills))))
         details["event"] = np.arange(len(details))
         return ChromeTrace(
             header, np.concatenate(events), details, tuple(names.ids), tuple(extras), 0, 0, 0, ""

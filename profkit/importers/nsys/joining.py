@@ -4,6 +4,8 @@ Without NCCL's own number of a communicator, a process only shows the stream tha
 run on, and that is another one in each process. But the processes of one export share a clock, and
 a collective runs on all of its ranks at once. So two names mean one communicator if its collectives
 are the same ones, in the same order, at the same times. If several would do, nobody is joined.
+
+No export states how many ranks a communicator has, so it has those that show it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,10 @@ MIN_OVERLAPPING: Final = 0.9
 """The devices' clocks are brought together by some microseconds: short collectives may miss."""
 
 
+MOST_APART_NS: Final = 50_000
+"""A collective ends on all of its ranks at once, except for what the devices' clocks differ by."""
+
+
 @dataclass(frozen=True, eq=False)
 class Side:
     """A communicator as one rank shows it: its collectives in their order."""
@@ -38,7 +44,6 @@ class Side:
     rank: int
     name: str
     rows: Ints
-    group_size: int
     messages: Sequence[tuple[str, int]]
     """The operation and the bytes of each."""
     start: Ints
@@ -61,7 +66,7 @@ def join_communicators(ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
     sides = []
     for side in found:
         own_name = side.name.startswith(STREAM) or ranks_of[side.name] == 1
-        if own_name and side.group_size > 1 and len(ranks) > 1:
+        if own_name and len(ranks) > 1:
             sides.append(side)
     joined, left = _match(sides) if len(sides) <= MOST_SIDES else ([], sides)
     for members in joined:
@@ -83,6 +88,39 @@ def join_communicators(ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
             "names them differently in each process, and their collectives match those of no other "
             "or of several, or they are too many; who waits there is not known"
         )
+    yield from _count_ranks(ranks)
+
+
+def _count_ranks(ranks: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Give each communicator as many ranks as show it, and yield what is not known of it.
+
+    One that a single rank shows has other ranks outside of the file, and their number is 0.
+    """
+    counts: Counter[str] = Counter()
+    for columns in ranks:
+        counts.update(set(columns["communicator"]))
+    for columns in ranks:
+        for row, name in enumerate(columns["communicator"]):
+            if counts[name] > 1:
+                columns["group_size"][row] = counts[name]
+    alone = list(counts.values()).count(1)
+    shared = len(counts) - alone
+    if shared:
+        yield (
+            f"{_which(shared, 'has as many ranks as show it', 'have as many ranks as show them')} "
+            "in the file, which does not state the number; if there are more, bus bandwidth is too "
+            "low, and the rank that the others wait for may be another one"
+        )
+    if alone:
+        yield (
+            f"{_which(alone, 'is', 'are')} shown by one rank alone: how many ranks take part is "
+            "not known, and so are bus bandwidth and waiting"
+        )
+
+
+def _which(count: int, one: str, several: str) -> str:
+    """Return how many communicators, with the verb that follows."""
+    return f"{plural(count, 'communicator')} {one if count == 1 else several}"
 
 
 def _sides(rank: int, columns: Mapping[str, Any]) -> Iterator[Side]:
@@ -95,9 +133,8 @@ def _sides(rank: int, columns: Mapping[str, Any]) -> Iterator[Side]:
         own = np.array(mine, dtype=np.int64)
         own = own[np.argsort(columns["start_ns"][own], kind="stable")]
         messages = [(ops[row], sizes[row]) for row in own.tolist()]
-        group_size = int(columns["group_size"][own].max())
         start, end = columns["start_ns"][own], columns["end_ns"][own]
-        yield Side(rank, name, own, group_size, messages, start, end)
+        yield Side(rank, name, own, messages, start, end)
 
 
 def _match(sides: Sequence[Side]) -> tuple[list[list[Side]], list[Side]]:
@@ -112,7 +149,7 @@ def _match(sides: Sequence[Side]) -> tuple[list[list[Side]], list[Side]]:
     for side in sides:
         members = [other for other in sides if other in near[side]]
         ranks = {other.rank for other in members}
-        is_whole = len(ranks) == len(members) == side.group_size
+        is_whole = len(ranks) == len(members) > 1
         if not is_whole or any(near[other] != near[side] for other in members):
             left.append(side)
         elif members[0] is side:
@@ -128,8 +165,6 @@ def _offset(one: Side, other: Side) -> int | None:
     It is negative if the other's capture began earlier. Collectives of one communicator run one
     after the other, so the first that overlap tell how the others belong together.
     """
-    if one.group_size != other.group_size:
-        return None
     offset = int(np.searchsorted(one.end, other.start[0], side="right"))
     if not offset:
         offset = -int(np.searchsorted(other.end, one.start[0], side="right"))
@@ -141,7 +176,8 @@ def _offset(one: Side, other: Side) -> int | None:
         return None
     begun = np.maximum(one.start[mine], other.start[theirs])
     together = begun < np.minimum(one.end[mine], other.end[theirs])
-    if together.mean() >= MIN_OVERLAPPING:
+    apart = np.median(np.abs(one.end[mine] - other.end[theirs]))
+    if together.mean() >= MIN_OVERLAPPING and apart <= MOST_APART_NS:
         return offset
     return None
 

@@ -51,6 +51,8 @@ class CollectiveRows:
     dropped: Counter[str] = field(default_factory=Counter)
     flags: list[str] = field(default_factory=list)
     backend: str = BACKEND
+    unmeasured: int = 0
+    """Rows whose source does not measure how long they took."""
     calls: dict[int, Sequence[Call]] = field(default_factory=dict)
     """The last collectives of each rank, also of those that have not ended."""
 

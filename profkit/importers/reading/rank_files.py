@@ -14,7 +14,7 @@ from profkit.analysis.kernels.device_time import work_kinds
 from profkit.clock import Anchor
 from profkit.importers.base import RankDraft, RunDraft, Target, clean_name
 from profkit.importers.kineto.aligning import Aligner
-from profkit.importers.kineto.collectives import SIZES_UNKNOWN, collective_columns
+from profkit.importers.kineto.collectives import Collectives, collective_columns
 from profkit.importers.kineto.device_phases import PlacedSpan, place_spans
 from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
 from profkit.importers.kineto.phases import NestedSpan, find_phases, nest
@@ -188,7 +188,7 @@ def _describe_devices(given: Any) -> list[dict[str, Any]]:
     return found
 
 
-Held = list[tuple[RankDraft, dict[str, Any]]]
+Held = list[tuple[RankDraft, Collectives]]
 """The collectives of ranks, which are written when all of them are known."""
 
 
@@ -217,22 +217,21 @@ def write_rank(
         host = clean_name(str(file.trace.header.get("host_name", "")))
     devices = np.unique(work.device)[:MAX_DEVICES_NAMED].tolist()
     label = ", ".join(f"cuda:{each}" for each in devices) or "cpu"
-    framework = events.framework
     manifest = RankManifest(
-        rank, host, 0, label, anchor, world_size=world_size, framework=framework
+        rank, host, 0, label, anchor, world_size=world_size, framework=events.framework
     )
     tables = draft.rank(manifest)
     tables.write("steps", steps.table(options.samples_per_step or 0))
     _write_work(tables, events, main, work, steps, spans)
-    collectives, unsized = collective_columns(events, work, steps, world_size)
+    collectives = collective_columns(events, work, steps, world_size if held is None else None)
     if aligner is not None:
-        aligner.align(rank, collectives, anchor, steps_marked=not steps.flag)
+        aligner.align(rank, collectives.columns, anchor, steps_marked=not steps.flag)
     if held is None:
-        tables.write("collectives", collectives)
+        write_collectives(tables, collectives, summary)
     else:
         held.append((tables, collectives))
     summary.add(file, events, anchor)
-    for flag in _flags_of_rank(unsized, steps, options.samples_per_step):
+    for flag in _flags_of_rank(collectives, steps, options.samples_per_step):
         summary.flag(flag)
     summary.flag_problems(file, gate, one_of_several=world_size > 1)
     _flag_gaps(events, work, summary)
@@ -262,9 +261,16 @@ def _write_work(
     tables.write("kernels", kernels)
 
 
-def _flags_of_rank(unsized: int, steps: Steps, samples_per_step: int | None) -> Iterator[str]:
-    if unsized:
-        yield f"{SIZES_UNKNOWN}: {unsized:,}"
+def write_collectives(tables: RankDraft, found: Collectives, summary: RunSummary) -> None:
+    """Write a rank's collectives, whose groups are known by now as far as they ever are."""
+    summary.flag(found.settle_sizes())
+    tables.write("collectives", found.columns)
+
+
+def _flags_of_rank(
+    collectives: Collectives, steps: Steps, samples_per_step: int | None
+) -> Iterator[str]:
+    yield collectives.flag
     yield steps.flag
     if not samples_per_step:
         yield NO_SAMPLES

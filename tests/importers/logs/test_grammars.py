@@ -6,7 +6,7 @@ import pytest
 
 from profkit.importers.logs.assemble import GRAMMARS, load_grammars, parse_log
 from profkit.importers.logs.parsed import Mean, ParsedLog
-from profkit.importers.logs.placing import place_steps
+from profkit.importers.logs.placing import place_steps, world_size
 from tests.importers.logs.samples import (
     BATCH,
     SAMPLES,
@@ -39,7 +39,7 @@ def test_a_log_gives_the_steps_that_it_was_made_from(name: str) -> None:
     sample = SAMPLES[name]
     log = only(sample)
     assert log.grammar == sample.grammar
-    assert log.metadata.world_size == sample.world_size
+    assert world_size(log) == sample.world_size
     assert log.mean_step_s == pytest.approx(sample.step_s, rel=3e-3)
     assert log.mean_throughput == pytest.approx(sample.throughput, rel=3e-3)
     assert mean_data_s(log) == (

@@ -72,3 +72,96 @@ def test_nested_timers_are_in_no_row(split: Trace) -> None:
     text = as_text.overview(build_overview(split))
     assert "timer forward-backward 599 ms (the slowest rank, 380.1 the fastest" in text
     assert "timers may contain each other" in text
+
+
+def test_the_launchers_number_of_ranks_is_that_of_the_job(tmp_path: Path) -> None:
+    """DeepSpeed's configuration states the data-parallel ranks as `world_size`."""
+    launched = "[2026-01-01 12:00:00,000] [INFO] [launch.py:164:main] dist_world_size=8\n"
+    trace = imported(tmp_path, "launched", launched + SAMPLES["deepspeed"].text)
+    config = trace.manifest.config
+    assert (trace.manifest.world_size, config["rows_speak_for_ranks"]) == (8, 4)
+    assert config["parallel"] == {"dp": 4}
+    text = as_text.overview(build_overview(trace))
+    assert "of all 8 ranks" in text
+    assert "or more" not in text
+
+
+def test_a_log_that_states_the_data_parallel_ranks_alone_does_not_state_all(
+    tmp_path: Path,
+) -> None:
+    trace = imported(tmp_path, "configured", SAMPLES["deepspeed"].text)
+    assert trace.manifest.config["rows_speak_for_ranks"] == 4
+    text = as_text.overview(build_overview(trace))
+    assert "of all 4 or more ranks" in " ".join(text.split())
+    assert "the log counts all ranks" not in text  # the figure of one rank
+    flags = trace.manifest.flags
+    assert any(flag.startswith("the log states 4 data-parallel ranks") for flag in flags)
+    launched = "[2026-01-01 12:00:00,000] [INFO] [launch.py:164:main] dist_world_size=8\n"
+    whole = imported(tmp_path, "launched", launched + SAMPLES["deepspeed"].text)
+    document = as_text.document(explained(explain(whole, trace), ()))
+    assert "configured does not state its number of ranks" in document
+
+
+@pytest.mark.parametrize("hierarchical", ["None", "[2, 4]", "None, "])
+def test_the_dimensions_are_read_without_a_comma(tmp_path: Path, hierarchical: str) -> None:
+    """Some releases of Megatron forget one between two sizes."""
+    world = (
+        "using world size: 8, data-parallel size: 2, context-parallel size: 1, hierarchical "
+        f"context-parallel sizes: {hierarchical}tensor-model-parallel size: 4, "
+        "encoder-tensor-model-parallel size: 0, pipeline-model-parallel size: 1, "
+        "encoder-pipeline-model-parallel size: 0"
+    )
+    lines = SAMPLES["megatron"].text.splitlines()
+    trace = imported(tmp_path, "world", "\n".join([world, *lines[1:]]))
+    assert trace.manifest.config["parallel"] == {"dp": 2, "tp": 4, "pp": 1}
+
+
+def test_the_dimensions_are_read_from_the_arguments(tmp_path: Path) -> None:
+    arguments = (
+        SPLIT,
+        "  tensor_model_parallel_size ...................... 2",
+        "  pipeline_model_parallel_size .................... 2",
+    )
+    lines = SAMPLES["megatron"].text.splitlines()
+    trace = imported(tmp_path, "arguments", "\n".join([*arguments, *lines[1:]]))
+    assert trace.manifest.config["parallel"] == {"dp": 2, "tp": 2, "pp": 2}
+
+
+def timers(count: int, *, before: str = "") -> str:
+    """Return Megatron's log with more timers, the longest of which come first."""
+    lines = []
+    for line in SAMPLES["megatron"].text.splitlines():
+        lines.append(line)
+        if "across ranks" in line:
+            lines.append(before)
+            for number in range(count - 3):
+                lines.append(f"    inner-{number} ......: ({300 - number}.00, {350 - number}.00)")
+    return "\n".join(lines)
+
+
+def test_every_timer_is_kept_and_the_longest_are_shown(tmp_path: Path) -> None:
+    """Megatron prints more than 20 of them, and the one that contains the others first."""
+    trace = imported(tmp_path, "timed", timers(24))
+    stated = [each["what"] for each in trace.manifest.config["stated"]]
+    assert len(stated) == len(set(stated)) == 24
+    assert "timer forward-backward" in stated
+    text = as_text.overview(build_overview(trace))
+    assert "timer forward-backward 599 ms" in text
+    assert "timer inner-0 350 ms" in text
+    assert "timer optimizer" not in text
+    assert "20 more results in --json" in text
+
+
+def test_timers_and_results_that_are_not_kept_are_counted(tmp_path: Path) -> None:
+    trace = imported(tmp_path, "many", timers(70))
+    assert len(trace.manifest.config["stated"]) == 60
+    assert any("a timer beyond the first 60" in flag for flag in trace.manifest.flags)
+    speeds = SAMPLES["deepspeed"].text
+    trace = imported(tmp_path, "speeds", speeds)
+    config = trace.manifest.config
+    kept = [each["what"] for each in config["stated"]]
+    assert "timer fwd" in kept
+    left = speeds.count("RunningAvgSamplesPerSec") - 20
+    if left > 0:
+        assert kept.count("throughput") == 20
+        assert f"{left:,} results that the log states before the last 20" in trace.manifest.notes

@@ -8,7 +8,8 @@
 The first line has no time, so its steps take what passed since the line before. The second one is
 of all cards and begins with each forward: what a step waits for its batch is not in it. So it is
 kept as a result, and no step time follows from it. The third one is the pipeline engine's, a mean
-over the steps since the line before. The batch of all cards is in the printed configuration.
+over the steps since the line before. The batch of all cards is in the printed configuration. The
+`world_size` there counts data-parallel ranks; only the launcher's `dist_world_size` counts all.
 """
 
 from __future__ import annotations
@@ -50,8 +51,7 @@ def read(line: Line, found: Found) -> None:
         if name == "train_batch_size":
             found.add_facts(global_batch_size=as_count(value) or None)
         elif name == "world_size":  # it counts data-parallel ranks
-            ranks = as_count(value) or None
-            found.add_facts(world_size=found.fact("world_size") or ranks, data_ranks=ranks)
+            found.add_facts(data_ranks=as_count(value) or None)
         elif value == "True":
             found.add_facts(data_type=_TYPES[name])
     elif "DeepSpeedEngine configuration" in text:

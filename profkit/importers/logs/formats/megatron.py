@@ -27,13 +27,16 @@ _RECORD = re.compile(
 )
 _WORLD = re.compile(
     r"using world size: (\d{1,6})(?:, data-parallel[- ]size: (\d{1,6}))?"
-    r"(?:.{0,80}?\btensor-model-parallel size: (\d{1,6}))?"
-    r"(?:.{0,80}?\bpipeline-model-parallel size: (\d{1,6}))?"
+    r"(?:.{0,160}?(?<!-)tensor-model-parallel size: (\d{1,6}))?"
+    r"(?:.{0,160}?(?<!-)pipeline-model-parallel size: (\d{1,6}))?"
 )
+"""Some releases print `sizes: Nonetensor-model-parallel size: 4, encoder-tensor-model-...`."""
 _ARGUMENT = re.compile(r"(?:^|\s)(\w{2,60}) \.{2,60} (\S{1,60})$")
 _COUNTS = {"world_size": "world_size", "data_parallel_size": "data_ranks"}
 _KNOBS = {
     "micro_batch_size": "micro_batch_size", "seq_length": "sequence_length",
+    "tensor_model_parallel_size": "tensor_parallel",
+    "pipeline_model_parallel_size": "pipeline_parallel",
     "recompute_granularity": "recompute", "num_layers": "layers", "hidden_size": "hidden_size",
 }  # fmt: skip
 _TYPES = ("bf16", "fp16")
