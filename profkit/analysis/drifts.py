@@ -20,6 +20,33 @@ More shifts have more parameters than the line.
 """
 
 
+_LEFT_OVER = 0.2
+"""Without a shift, a drift must leave at most this share of the medians' squared deviations."""
+
+LEAST_DRIFT, _FEWEST_RISING = 0.05, 10
+"""Such a drift changes the step by this share, over so many medians; a line bends by chance too."""
+
+
+def find_drift_alone(logs: Floats) -> int | None:
+    """Return where a drift begins in a series without shifts; `None` if it has none."""
+    if len(logs) < _BLOCKS * FEWEST_PER_BLOCK:
+        return None
+    parts = np.array_split(logs, _BLOCKS)
+    medians = np.array([np.median(part) for part in parts])
+    fits = [_bent_line(medians, corner) for corner in range(_BLOCKS - _FEWEST_RISING + 1)]
+    corner = int(np.argmin([error for error, _ in fits]))
+    error, slope = fits[corner]
+    if error > _LEFT_OVER * float(((medians - medians.mean()) ** 2).sum()):
+        return None
+    if abs(slope) * (_BLOCKS - corner) < LEAST_DRIFT:
+        return None
+    middle = (corner + _BLOCKS) // 2  # a step that no shift shows is no drift
+    for half in (medians[corner:middle], medians[middle:]):
+        if _bent_line(half, 0)[1] * slope <= 0:
+            return None
+    return sum(len(part) for part in parts[:corner])
+
+
 def find_drift(logs: Floats, bounds: Sequence[int], begin: int, end: int) -> int | None:
     """Return where a drift begins, if a bent line fits better than the shifts; else `None`.
 

@@ -16,7 +16,7 @@ from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_settled, fi
 from profkit.analysis.change_ranks import find_late
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.costs import OUTLIER_FACTOR
-from profkit.analysis.drifts import FEWEST_PER_BLOCK, find_drift
+from profkit.analysis.drifts import FEWEST_PER_BLOCK, find_drift, find_drift_alone
 from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
 from profkit.analysis.notices import is_log
 from profkit.analysis.periodic import Periodic, find_periodic
@@ -151,6 +151,9 @@ class _Levels:
         Successive shifts of one direction may be a drift, and two that cancel are a burst.
         """
         bounds = self._bounds
+        first, last = bounds[0], bounds[-1]
+        if len(bounds) == 2 and (drift := find_drift_alone(self._logs[first:])) is not None:
+            yield ChangeKind.DRIFT, first + drift, last, np.arange(first, first + drift)
         rises = list(map(self._rise, bounds, bounds[1:], bounds[2:]))
         place = 0
         while place < len(rises):

@@ -90,6 +90,7 @@ class ChangeAlarm:
 
     def find(self, latest: Latest) -> list[str]:
         """Return a line for each change that the latest steps show and that was not said yet."""
+        from profkit.analysis.change_points import FEWEST_BEFORE
         from profkit.analysis.change_words import say_change
         from profkit.analysis.kernels.windows import window_steps
         from profkit.analysis.run_change import ChangeKind
@@ -121,12 +122,13 @@ class ChangeAlarm:
             anchor=anchor,
             spans_from=latest.spans_from,
         ):
+            goes_on = self.since > 0 and change.kind is ChangeKind.DRIFT
             if change.kind is ChangeKind.PERIODIC:
                 if self.knows_periodic:
                     continue
                 self.knows_periodic = True
-            elif change.first_step <= self.since:
-                continue
+            elif change.first_step <= self.since + (FEWEST_BEFORE if goes_on else 0):
+                continue  # of a drift that goes on, any later place may seem the first
             else:
                 self.since = change.last_step or change.first_step
             self._said += 1

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from profkit.analysis.change_points import find_shifts
+from profkit.analysis.drifts import find_drift_alone
 from profkit.analysis.overview import build_overview
 from profkit.analysis.periodic import find_periodic
 from profkit.analysis.run_change import ChangeKind, RunChange
@@ -156,6 +157,41 @@ def test_a_drift_is_no_step(tmp_path: Path) -> None:
     assert change.kind is ChangeKind.DRIFT
     assert abs(change.first_step - AT) <= STEPS // 10
     assert change.change.value == pytest.approx(0.6 * 50 / 80, rel=0.2)
+
+
+def _tied(count: int, seed: int) -> Floats:
+    """Return noise of 5 % of which neighbouring steps share 90 %."""
+    random, noise, last = np.random.default_rng(seed), np.empty(count), 0.0
+    for place in range(count):
+        last = 0.9 * last + 0.05 * np.sqrt(0.19) * random.standard_normal()
+        noise[place] = last
+    return noise
+
+
+def test_a_drift_whose_noise_hides_its_shifts_is_found(tmp_path: Path) -> None:
+    drift = np.concatenate([np.zeros(100), np.linspace(0, 0.5, 130)])
+    found = []
+    for seed in range(8):
+        noise = _tied(230, seed)
+        assert _changes(tmp_path / f"healthy {seed}", np.exp(noise)) == ()
+        changes = _changes(tmp_path / f"drift {seed}", np.exp(noise + drift))
+        found.append([change.kind for change in changes])
+    assert found.count([ChangeKind.DRIFT]) >= 6
+    assert [] not in found
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
+def test_neither_noise_nor_a_step_bends_like_a_drift(correlation: float) -> None:
+    found = 0
+    for seed in range(100):
+        random, logs, last = np.random.default_rng(seed), np.empty(200), 0.0
+        for place in range(200):
+            last = correlation * last + 0.03 * random.standard_normal()
+            logs[place] = last
+        assert find_drift_alone(logs) is None
+        logs[100:] += 0.2
+        found += find_drift_alone(logs) is not None
+    assert found <= 5
 
 
 def test_slow_steps_at_regular_intervals_have_their_period(tmp_path: Path) -> None:
