@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from midrun_suites import BATCH, DRIFT, PERIODIC, SUITES, Planted
+import numpy as np
+from midrun_suites import BATCH, DRIFT, PERIODIC, STEP, SUITES, Planted
 
 from profkit.analysis.change_points import find_shifts
 from profkit.analysis.columns import rows_of_rank
@@ -31,6 +32,9 @@ from profkit.trace.reader import find_runs
 PATIENCE_S = 120
 NEAR, NEAR_DRIFT = 15, 60
 """A change counts as found if it is reported to begin within so many steps of its place."""
+
+LEAST_EFFECT = 0.05
+"""A planted step that changes the median step by less is hidden, as by workers that are ahead."""
 
 SAID = "profkit: "
 
@@ -99,6 +103,15 @@ class Scored:
     """Steps before the planted change."""
     false: int
     """Changes that were reported among them."""
+    effect: float | None = None
+    """By what share the median step is longer after the planted place, if a step was planted."""
+
+    @property
+    def is_planted(self) -> bool:
+        """True if there is something to be found."""
+        if not self.planted.kinds:
+            return False
+        return self.effect is None or abs(self.effect) >= LEAST_EFFECT
 
 
 def score_job(name: str, planted: Planted, folder: Path) -> Scored:
@@ -126,7 +139,18 @@ def score_job(name: str, planted: Planted, folder: Path) -> Scored:
         others,
         int((used < planted.at).sum()),
         false,
+        _effect(trace, planted, used),
     )
+
+
+def _effect(trace: Trace, planted: Planted, used: Ints) -> float | None:
+    if STEP not in planted.kinds:
+        return None
+    wall_ns = step_times(trace.steps, trace.spans, used).wall_ns
+    before, after = wall_ns[used < planted.at], wall_ns[used >= planted.at]
+    if not len(before) or not len(after):
+        return None
+    return float(np.median(after) / np.median(before)) - 1
 
 
 def _reach(planted: Planted) -> int:
@@ -187,7 +211,8 @@ def score(work: Path) -> str:
     """Return the tables of both suites."""
     about = (
         "Small jobs on the CPU with a change after 100 to 170 steps of 20 to 60 ms, recorded with "
-        "`profkit run`. *Needed*: steps after the change until a search finds it. *Live*: steps "
+        "`profkit run`. A planted step that changes the median step by less than "
+        f"{LEAST_EFFECT:.0%} has *no effect*. *Needed*: steps after the change until a search finds it. *Live*: steps "
         "until `profkit run` printed its line. *First cause*: of "
         "`explain --at`, bold if it is wrong. *Not planted*: other "
         f"changes that `report` shows. Written {time.strftime('%Y-%m-%d')} on "
@@ -206,7 +231,8 @@ def score(work: Path) -> str:
 
 
 def _summary(scored: Sequence[Scored]) -> Iterator[str]:
-    planted = [each for each in scored if each.planted.kinds]
+    planted = [each for each in scored if each.is_planted]
+    hidden = sum(bool(each.planted.kinds) for each in scored) - len(planted)
     found = [each for each in planted if each.found is not None]
     right = [each for each in planted if each.is_cause_right]
     delays = [each.delay for each in planted if each.delay is not None]
@@ -221,7 +247,7 @@ def _summary(scored: Sequence[Scored]) -> Iterator[str]:
         f"{len(delays)}, after {_median(delays)} steps in the median. Reported in {healthy:,} "
         f"healthy steps: {false} changes. Not planted in all: "
         f"{sum(len(each.others) for each in scored)}, of which {of_machine} are said to be the "
-        "machine's."
+        f"machine's. Without an effect of {LEAST_EFFECT:.0%}, and not counted: {hidden}."
     )
 
 
@@ -239,10 +265,12 @@ def _table(scored: Sequence[Scored]) -> Iterator[str]:
         found = "none"
         if each.found is not None:
             found = _shown(each.found)
-        elif each.planted.kinds:
+        elif each.is_planted:
             found = "**missed**"
+        elif each.planted.kinds:
+            found = f"no effect ({each.effect:+.0%})"
         cause = "-"
-        if each.planted.kinds:
+        if each.is_planted:
             cause = f"`{each.causes[0]}`" if each.causes else "none"
             cause = cause if each.is_cause_right else f"**{cause}**"
         delays = ["-" if steps is None else str(steps) for steps in (each.needed, each.delay)]
