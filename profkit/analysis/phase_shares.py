@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -47,4 +49,16 @@ def estimate_parts(
     ones = np.full(ns.shape, float(costs.ranks))
     shares = np.arange(2 * len(parts)) >= len(parts)
     found = estimate_ratios(np.concatenate([ns, ns]), np.concatenate([ones, wall]), shares=shares)
-    yield from zip(parts, found[: len(parts)], found[len(parts) :], strict=True)
+    for name, time, share in zip(parts, found[: len(parts)], found[len(parts) :], strict=True):
+        yield name, _within(time, math.inf), _within(share, 1.0)
+
+
+def _within(found: Estimate, most: float) -> Estimate:
+    """Return an estimate whose interval is possible for a part of all steps together.
+
+    On a device, work of a step may end in the next one, so that a single step has too much of one
+    part and less than nothing of another.
+    """
+    if found.low is None or found.high is None or not 0.0 <= found.value <= most:
+        return found
+    return dataclasses.replace(found, low=max(found.low, 0.0), high=min(found.high, most))
