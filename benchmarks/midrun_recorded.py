@@ -212,8 +212,8 @@ def score(work: Path) -> str:
     about = (
         "Small jobs on the CPU with a change after 100 to 170 steps of 20 to 60 ms, recorded with "
         "`profkit run`. A planted step that changes the median step by less than "
-        f"{LEAST_EFFECT:.0%} has *no effect*. *Needed*: steps after the change until a search finds it. *Live*: steps "
-        "until `profkit run` printed its line. *First cause*: of "
+        f"{LEAST_EFFECT:.0%} has *no effect*. *Needed*: steps after the change until a search "
+        "finds it. *Live*: steps until `profkit run` printed its line. *First cause*: of "
         "`explain --at`, bold if it is wrong. *Not planted*: other "
         f"changes that `report` shows. Written {time.strftime('%Y-%m-%d')} on "
         f"{os.cpu_count()} cores. Development jobs were used to write the rules, held-out jobs "
