@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from midrun_suites import BATCH, DRIFT, PERIODIC, STEP, SUITES, Planted
+from midrun_suites import BATCH, DRIFT, PERIODIC, SEEN, STEP, SUITES, Planted
 
 from profkit.analysis.change_points import find_shifts
 from profkit.analysis.columns import rows_of_rank
@@ -217,7 +217,7 @@ def score(work: Path) -> str:
         "`explain --at`, bold if it is wrong. *Not planted*: other "
         f"changes that `report` shows. Written {time.strftime('%Y-%m-%d')} on "
         f"{os.cpu_count()} cores. Development jobs were used to write the rules, held-out jobs "
-        "were not."
+        "were not, except for those that are named."
     )
     lines = ["## Recorded jobs", "", about, ""]
     for suite, (_, jobs) in SUITES.items():
@@ -249,6 +249,15 @@ def _summary(scored: Sequence[Scored]) -> Iterator[str]:
         f"{sum(len(each.others) for each in scored)}, of which {of_machine} are said to be the "
         f"machine's. Without an effect of {LEAST_EFFECT:.0%}, and not counted: {hidden}."
     )
+    unseen = [each for each in planted if each.name not in SEEN]
+    if len(unseen) < len(planted):
+        names = ", ".join(sorted(SEEN))
+        yield ""
+        yield (
+            f"The misses of earlier runs of some jobs led to a rule: {names}. Without these, found: "
+            f"{sum(each.found is not None for each in unseen)} of {len(unseen)}, cause right: "
+            f"{sum(each.is_cause_right for each in unseen)} of {len(unseen)}."
+        )
 
 
 def _median(values: Sequence[int]) -> str:

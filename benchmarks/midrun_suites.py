@@ -29,6 +29,9 @@ class Planted:
     """A change that comes every so many steps."""
 
 
+SEEN = frozenset({"a growing history", "longer sentences"})
+"""Held-out jobs whose misses led to a rule, so that they show no longer what the rules are worth."""
+
 DEVELOPMENT: Mapping[str, Planted] = {
     "healthy": Planted("none"),
     "healthy, short steps": Planted("none", options=("--sleep-ms", "4", "--steps", "900")),

@@ -246,6 +246,9 @@ def rank_folder(rank: int) -> str:
     return f"r{rank:05d}"
 
 
+TIMER: Final = "timer "
+"""How names of results begin that are timers of a log."""
+
 HINTS: Final = ("the file does not say how many samples", "the file marks no", "the file has no")
 """How flags begin that say how a source was read, or ask for more; nothing is wrong with it."""
 

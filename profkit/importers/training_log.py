@@ -46,12 +46,11 @@ from profkit.importers.logs.placing import (
 )
 from profkit.importers.logs.slow import as_config
 from profkit.importers.logs.text import as_count, read_lines
-from profkit.importers.logs.timers import TIMER
 from profkit.importers.reading.blocks import TornError, read_beginning, read_blocks
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.sharing import AT_LEAST
-from profkit.vocab import RunState
+from profkit.vocab import TIMER, RunState
 
 SEARCHED_BYTES = 32 << 20
 """Records are searched up to here: some logs begin with 200 kB of configurations and warnings."""

@@ -17,12 +17,10 @@ from profkit.analysis.slow_lines import (
 )
 from profkit.text import plural, significant
 from profkit.trace.sharing import AT_LEAST
-from profkit.vocab import Phase
+from profkit.vocab import TIMER, Phase
 
 MOST_STATED = 4
 """Results stated by an imported log that are shown, and timers; all of them are in the JSON."""
-TIMER = "timer "
-"""The names of timers begin so."""
 STATED_DIGITS = 6
 """Significant digits of such a result; some logs print sixteen."""
 

@@ -1,6 +1,6 @@
 """Looks at the steps of a running job, and decides when to search them for a change.
 
-Reading all tables of a rank and searching takes tens of milliseconds. So a look reads its steps,
+Reading all tables of a rank and searching takes tens of milliseconds. So a look reads step times,
 and compares the new ones with those before. If they seem to differ, and now and then from savings,
 the step times alone are searched. Only if these show a change, all tables are read. All of it stays
 within a budget per step.
@@ -31,7 +31,7 @@ LOOK_EVERY_S = 0.5
 MOST_S_PER_STEP, MOST_LOAD = 6e-6, 6e-5
 """Looking takes about this time per step, or of steps above 100 ms this share of a core.
 
-With the credit, that is less than 10 us per step in a run of 20,000 steps.
+With the credit, that is about 10 us per step in a run of 20,000 steps.
 """
 
 CREDIT_S = 0.06
@@ -55,7 +55,7 @@ LAST = 64
 """The length of a step now is the median of so many."""
 
 FEWEST_AFTER, SOON = 12, 24
-"""So many steps since a change show it surely; before that, the next look comes after `SOON`."""
+"""A change must be so many steps old; before that, the next look comes after `SOON` steps."""
 
 LONGEST_PAUSE_S = 50.0
 """Rows of a part that was thinned are gone: a look must come before its next part has ended."""

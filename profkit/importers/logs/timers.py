@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from profkit.importers.logs.grammar import Found
 from profkit.importers.logs.parsed import Stated
 from profkit.importers.logs.text import Line, as_number
+from profkit.vocab import TIMER
 
 MOST_TIMERS = 60
-TIMER = "timer "
-"""The names of their results begin so."""
 HEADING = "across ranks (ms):"
 OUTSIDE_STEPS = ("save-checkpoint", "load-checkpoint", "evaluate", "-setup")
 """Parts of the names of timers that are about no training step."""
