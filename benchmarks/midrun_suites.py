@@ -30,7 +30,7 @@ class Planted:
 
 
 SEEN = frozenset({"a growing history", "longer sentences"})
-"""Held-out jobs whose misses led to a rule, so that they show no longer what the rules are worth."""
+"""Held-out jobs whose misses led to a rule: they no longer show what the rules are worth."""
 
 DEVELOPMENT: Mapping[str, Planted] = {
     "healthy": Planted("none"),
