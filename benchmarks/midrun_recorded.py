@@ -255,7 +255,8 @@ def _summary(scored: Sequence[Scored]) -> Iterator[str]:
         yield ""
         yield (
             f"The misses of earlier runs of some jobs led to a rule: {names}. Without these, "
-            f"found: {sum(each.found is not None for each in unseen)} of {len(unseen)}, cause right: "
+            "found: "
+            f"{sum(each.found is not None for each in unseen)} of {len(unseen)}, cause right: "
             f"{sum(each.is_cause_right for each in unseen)} of {len(unseen)}."
         )
 
