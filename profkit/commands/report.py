@@ -20,6 +20,7 @@ from profkit.commands._options import (
     add_predictions,
     add_run,
     add_scheduler,
+    check_predictions,
     run_or_newest,
     use_old_file,
 )
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
     use_old_file(args, names_run=args.path is not None)
     check_shape(args)
+    check_predictions(args)
     check_scheduler(args.scheduler)
     trace = Trace.open(run_or_newest(args.path, args.output))
     with open_scheduler(args.scheduler) as scheduler:
