@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from profkit.errors import UnreadableError, UsageError
-from profkit.text import safe_text
+from profkit.text import safe_text, shell_word
 
 DEFAULT_RUNS = Path("traces")
 """The folder of runs if neither a flag nor a setting names one."""
@@ -70,7 +69,7 @@ def check_predictions(args: argparse.Namespace) -> None:
     problem = "no such file of predictions"
     if file.exists():
         problem = "not a file, and predictions are in one"
-    makes = f"profkit whatif RUN --link 2x --predictions {shlex.quote(safe_text(str(file)))}"
+    makes = f"profkit whatif RUN --link 2x --predictions {shell_word(str(file))}"
     raise UnreadableError(f"--predictions {safe_text(str(file))}: {problem}; '{makes}' makes one")
 
 

@@ -24,9 +24,7 @@ def evidence_of(run: Path, busy: str = "") -> Evidence:
     here = [rank.rank for rank in trace.ranks if rank.manifest.host == busy]
     is_here = np.isin(samples["rank"].to_numpy(), here)
     is_load = samples["metric"].cast(pa.string()).to_numpy(zero_copy_only=False)
-    factor = np.where(
-        is_here & (is_load == "cpu_busy_seconds"), 1 + OTHERS / RANKS_PER_HOST, 1.0
-    )
+    factor = np.where(is_here & (is_load == "cpu_busy_seconds"), 1 + OTHERS / RANKS_PER_HOST, 1.0)
     place = samples.schema.get_field_index("value")
     changed = pa.array(samples["value"].to_numpy() * factor)
     vars(trace)["samples"] = samples.set_column(place, samples.schema.field(place), changed)
