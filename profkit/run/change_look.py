@@ -3,7 +3,7 @@
 Reading all tables of a rank and searching takes tens of milliseconds. So a glance at the newest
 steps comes first. Now and then, and if these are unusual, a look compares all new step times with
 those before. If they seem to differ, and now and then from savings, the step times alone are
-searched. Only if these show a change, all tables are read. All of it stays within a budget per step.
+searched. Only if these show a change, all tables are read. It stays within a budget per step.
 
 All of it is about one rank: those of a job take steps together, and each further one would cost the
 same again.
@@ -67,7 +67,7 @@ LAST = 64
 """The length of a step now is the median of so many."""
 
 FEWEST_AFTER, SOON = 12, 24
-"""A change must be so many steps old to be said. On suspicion, a look comes after `SOON` steps."""
+"""A change is said once it is so old. On suspicion, a look comes after `SOON` steps."""
 
 LONGEST_PAUSE_S = 50.0
 """Rows of a part that was thinned are gone: a look must come before its next part has ended."""
@@ -225,7 +225,7 @@ class Look:
 
 
 class Budget:
-    """The processor time that looking may take: half for searches, most of the rest for glances."""
+    """The processor time that looking may take: half for searches, the rest for looks."""
 
     def __init__(self) -> None:
         self._share, self.step_s = MOST_LOAD, 0.0
