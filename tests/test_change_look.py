@@ -219,3 +219,19 @@ def test_the_first_looks_come_as_soon_as_there_are_steps_to_compare(tmp_path: Pa
     run = series_trace(tmp_path / "run", {"forward": alike(30)})
     keep_pulse(run, alike(30))
     assert Look(run, run / "r00000").look(0.5)[1] <= 1.0  # 18 more steps of 50 ms
+
+
+def test_a_drift_whose_noise_hides_its_shifts_is_found(tmp_path: Path) -> None:
+    random, logs, last = np.random.default_rng(0), np.zeros(230), 0.0
+    logs[100:] = np.linspace(0, 0.5, 130)
+    for place in range(230):
+        last = 0.9 * last + 0.022 * random.standard_normal()
+        logs[place] += last
+    lengths_ns = 50e6 * np.exp(logs)
+    assert latest_shift(lengths_ns, 70) is None
+    run = series_trace(tmp_path / "run", {"forward": lengths_ns})
+    pulse = keep_pulse(run, lengths_ns[:160])
+    look = Look(run, run / "r00000")
+    assert look.look(0.5)[0] is None
+    add_steps(pulse, 160, lengths_ns[160:])
+    assert look.look(100.0)[0] is not None

@@ -25,6 +25,7 @@ from profkit.analysis.change_points import (
     latest_shift,
     seems_changed,
 )
+from profkit.analysis.drifts import find_drift_alone
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.periodic import find_periodic
 from profkit.run.change_glance import Glance
@@ -185,6 +186,10 @@ class Look:
         shift = latest_shift(self._lengths_ns, new)
         if shift is not None:
             return count - shift.at
+        if self._suspect:
+            drift = find_drift_alone(np.log(np.maximum(self._lengths_ns, 1.0)))
+            if drift is not None:
+                return count - drift
         if knows_periodic:
             return None
         usual_ns = np.full(count, np.median(self._lengths_ns))
