@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -284,8 +285,9 @@ def seconds_or_never(word: str) -> float:
 
     The job's ranks look at themselves several times in this time: a tiny one would slow them down.
     """
-    if word == "0":
-        return 0.0
+    with contextlib.suppress(ValueError):
+        if float(word) == 0:
+            return 0.0
     seconds = duration_s(word)
     if not LEAST_HANG_S <= seconds <= MOST_HANG_S:
         raise argparse.ArgumentTypeError(f"{word} is out of range: 1 to 1000h, or 0 for never")
