@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from profkit.errors import UnreadableError, UsageError
-from profkit.text import safe_text, shell_word
+from profkit.errors import UsageError
+from profkit.text import safe_text
 
 DEFAULT_RUNS = Path("traces")
 """The folder of runs if neither a flag nor a setting names one."""
@@ -50,28 +50,6 @@ def add_run(parser: argparse.ArgumentParser, **output_options: Any) -> None:
         help="folder of the run (default: the newest run below --output)",
     )
     add_output(parser, **output_options)
-
-
-def add_predictions(parser: Any) -> None:
-    """Declare the file of predictions, which a run may be the outcome of."""
-    words = "file of the record (default: predictions.jsonl next to the run)"
-    parser.add_argument("--predictions", type=Path, metavar="FILE", help=words)
-
-
-def check_predictions(args: argparse.Namespace) -> None:
-    """Raise an `UnreadableError` if the command line names a file of predictions that is not there.
-
-    A setting may name one that the first prediction is yet to make.
-    """
-    file: Path | None = args.predictions
-    is_named = any(word.partition("=")[0] == "--predictions" for word in args.words)
-    if file is None or not is_named or file.is_file():
-        return
-    problem = "no such file of predictions"
-    if file.exists():
-        problem = "not a file, and predictions are in one"
-    makes = f"profkit whatif RUN --link 2x --predictions {shell_word(str(file))}"
-    raise UnreadableError(f"--predictions {safe_text(str(file))}: {problem}; '{makes}' makes one")
 
 
 def add_write(parser: argparse.ArgumentParser, text: str) -> None:

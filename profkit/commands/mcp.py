@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from profkit.commands._options import DEFAULT_RUNS, add_predictions, check_predictions
+from profkit.commands._options import DEFAULT_RUNS
+from profkit.commands._predictions import add_predictions, check_predictions
 from profkit.errors import ExitCode
 
 

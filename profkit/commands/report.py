@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 
 from profkit.commands._options import (
     FolderOrOldFile,
-    add_predictions,
     add_run,
     add_scheduler,
-    check_predictions,
     run_or_newest,
     use_old_file,
 )
+from profkit.commands._predictions import add_predictions, check_predictions
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode
 from profkit.text import safe_text

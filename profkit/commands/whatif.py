@@ -22,13 +22,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profkit.commands._options import (
-    add_predictions,
-    add_run,
-    check_predictions,
-    run_or_newest,
-    whole,
-)
+from profkit.commands._options import add_run, run_or_newest, whole
+from profkit.commands._predictions import add_predictions, check_predictions
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode, UsageError
 from profkit.text import did_you_mean, safe_text

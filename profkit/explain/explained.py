@@ -151,7 +151,7 @@ def explain_sides(
 
 
 def _with_devices(*runs: Trace) -> Iterator[RunManifest]:
-    """Yield the manifests with the devices of the settings, or else of the ranks, of both runs."""
+    """Yield the manifests with the devices of the settings, or else those of the ranks."""
     is_stated = all(run.manifest.config.get("device") for run in runs)
     for run in runs:
         config = dict(run.manifest.config)

@@ -89,9 +89,13 @@ def test_a_small_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     rank = Trace.open(synthetic_trace(tmp_path / "run")).ranks[0]
     assert rank.end is not None
     monkeypatch.delattr(pa, "memory_map")
-    opened = []
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path) or read(path))
+    opened, read = list[Path](), Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        opened.append(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
     monkeypatch.setattr("profkit.trace.rank.file_checksum", None)
     assert rank.content("steps").closed
     assert not rank.content("steps").problem

@@ -16,11 +16,11 @@ from profkit.vocab import RANK_FILE, rank_folder
 
 
 def unlike(folder: Path, base: dict[str, Any], target: dict[str, Any]) -> list[str]:
-    sides = []
+    runs = []
     for name, options in (("base", base), ("target", target)):
-        run = synthetic_trace(folder / name, ranks=2, steps=30, **options)
-        sides.append(Trace.open(run))
-    return [each for each in explain(*sides).ledger.unlike if each.startswith("unlike device")]
+        runs.append(synthetic_trace(folder / name, ranks=2, steps=30, **options))
+    found = explain(Trace.open(runs[0]), Trace.open(runs[1]))
+    return [each for each in found.ledger.unlike if each.startswith("unlike device")]
 
 
 def test_a_run_on_processors_is_not_judged_against_one_on_a_device(tmp_path: Path) -> None:
