@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from profkit.analysis.change_points import find_shifts, latest_shift, seems_changed
+from profkit.run import change_look
 from profkit.run.change_look import (
     CREDIT_S,
     GLANCE_CREDIT_S,
@@ -28,7 +29,7 @@ from profkit.trace.tail import Latest, RunTail
 @pytest.mark.parametrize("step_s", [0.0001, 0.001, 0.01, 0.1, 10.0])
 @pytest.mark.parametrize("suspect", [True, False])
 def test_looks_and_searches_stay_within_their_budget(step_s: float, suspect: bool) -> None:
-    """Searches take 30 ms here, looks 0.3 and glances 0.1 ms; the credit may be spent once."""
+    """Searches take 30 ms here, looks 0.25 and glances 0.1 ms; the credit may be spent once."""
     budget, spent_s, now_s, pause_s = Budget(), 0.0, 0.0, 1.0
     next_look_s = 0.0
     while now_s < 50_000 * step_s + 3_600:
@@ -39,8 +40,8 @@ def test_looks_and_searches_stay_within_their_budget(step_s: float, suspect: boo
             spent_s += 0.0001
         else:
             budget.set_step(step_s)
-            spent_s += 0.0003
-            next_look_s = now_s + budget.look_pause_s(0.0003)
+            spent_s += 0.00025
+            next_look_s = now_s + budget.look_pause_s(0.00025)
         if budget.allows(suspect=suspect):
             budget.pay(0.03)
             spent_s += 0.03
@@ -235,3 +236,26 @@ def test_a_drift_whose_noise_hides_its_shifts_is_found(tmp_path: Path) -> None:
     assert look.look(0.5)[0] is None
     add_steps(pulse, 160, lengths_ns[160:])
     assert look.look(100.0)[0] is not None
+
+
+def test_looks_at_short_steps_have_others_to_compare_them_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If all steps that are kept were new, each look would search them."""
+    lengths_ns, suspicions = alike(8_000) / 50 * 1.002, []
+
+    def judge(lengths: np.ndarray[tuple[int], np.dtype[np.float64]], new: int) -> bool:
+        suspicions.append(seems_changed(lengths, new))
+        return suspicions[-1]
+
+    monkeypatch.setattr(change_look, "seems_changed", judge)
+    run = series_trace(tmp_path / "run", {"forward": lengths_ns[:1000]})
+    pulse, ends_s = PulseWriter(run / "r00000"), np.cumsum(lengths_ns) / 1e9
+    look, now_s, pause_s, written = Look(run, run / "r00000"), 0.0, LOOK_EVERY_S, 0
+    while now_s + pause_s < ends_s[-1]:
+        now_s += pause_s
+        ended = int(np.searchsorted(ends_s, now_s))
+        add_steps(pulse, written, lengths_ns[written:ended])
+        written = ended
+        pause_s = look.look(pause_s)[1]
+    assert suspicions.count(True) <= 1, suspicions

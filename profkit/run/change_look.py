@@ -35,7 +35,7 @@ from profkit.trace.tail import KEPT_ROWS, Latest, RunTail, TableTail
 LOOK_EVERY_S = 0.5
 """The writer of each rank writes as often."""
 
-MOST_S_PER_STEP, MOST_LOAD = 6e-6, 6e-5
+MOST_S_PER_STEP, MOST_LOAD = 4.5e-6, 4.5e-5
 """Looking takes about this time per step, or of steps above 100 ms this share of a core.
 
 With the credit, that is about 10 us per step in a run of 20,000 steps.
@@ -109,7 +109,8 @@ class Look:
         self._since_look_s += waited_s
         self.budget.earn(waited_s)
         latest = None
-        if self._since_look_s >= self._next_look_s or self._glance_differs():
+        is_due = self._since_look_s + LOOK_EVERY_S / 2 >= self._next_look_s
+        if is_due or self._glance_differs():
             latest = self._look_closer(since, knows_periodic=knows_periodic)
         pause_s = max(LOOK_EVERY_S, self._next_look_s - self._since_look_s)
         if self._glance.knows_usual:
