@@ -249,6 +249,7 @@ def test_looks_at_short_steps_have_others_to_compare_them_with(
         return suspicions[-1]
 
     monkeypatch.setattr(change_look, "seems_changed", judge)
+    monkeypatch.setattr(Budget, "look_pause_s", lambda budget, look_s: 1.002 * LOOK_EVERY_S)
     run = series_trace(tmp_path / "run", {"forward": lengths_ns[:1000]})
     pulse, ends_s = PulseWriter(run / "r00000"), np.cumsum(lengths_ns) / 1e9
     look, now_s, pause_s, written = Look(run, run / "r00000"), 0.0, LOOK_EVERY_S, 0
