@@ -34,7 +34,7 @@ static const char *const SPAN_ROW[] = {"step",   "phase",           "name",     
     X(__dict__) X(add) X(add_done_callback) X(append) X(async_op) X(before) X(by_address) X(calls) \
     X(clock) X(coalesced) X(data_ptr) X(depth) X(device) X(dtype) X(dtypes) X(end) X(end_wait)     \
     X(follow) X(get_future) X(group) X(handles) X(in_flight) X(input_tensors) X(inside)            \
-    X(is_waited) X(keep_inner) X(keep_rows) X(key) X(last) X(log) X(mark) X(module)                \
+    X(is_uniform) X(is_waited) X(keep_inner) X(keep_rows) X(key) X(last) X(log) X(mark) X(module)                \
     X(modules_seen) X(name) X(nbytes) X(nests) X(notes) X(op_id) X(open) X(open_regions)           \
     X(operations) X(output_tensors) X(own) X(pacer) X(recorder) X(recording) X(sent) X(sent_ns)    \
     X(sequences) X(silent) X(step_index) X(thread) X(type) X(value) X(version) X(watched) X(work)
@@ -161,11 +161,13 @@ static PyType_Spec sent_spec = {"profkit.instrument._calls.Sent", sizeof(Sent), 
 
 #define CALLS(X)                                                                                   \
     X(calls) X(log) X(recorder) X(append) X(sequences) X(handles) X(in_flight) X(dtypes) X(silent) \
-    X(remember_last) X(clock) X(here) X(layout) X(set_eval_frame) X(held_type) X(forget) X(report)
+    X(remember_last) X(clock) X(here) X(set_eval_frame) X(held_type) X(forget) X(report) X(nests)  \
+    X(of_calls) X(of_recorder) X(of_layout)
 
 typedef struct {
     PyObject_HEAD
     CALLS(DECLARE) /* each of them NULL once it was collected, and `clock` for the monotonic one */
+    /* `of_...` are the attributes of objects, as dictionaries: to ask the object takes longer. */
     Py_ssize_t most_open;
 } Calls;
 
@@ -186,12 +188,18 @@ static int read_flag(PyObject *object, PyObject *name)
     return flag;
 }
 
-/* Whether an attribute is something else than `None`; -1 with an exception. */
-static int has_value(PyObject *object, PyObject *name)
+/* An attribute, borrowed; NULL with an exception. */
+static PyObject *find(PyObject *attributes, PyObject *name)
 {
-    PyObject *found = PyObject_GetAttr(object, name);
-    Py_XDECREF(found);
-    return found ? found != Py_None : -1;
+    PyObject *found = PyDict_GetItemWithError(attributes, name);
+    if (!found && !PyErr_Occurred()) PyErr_SetObject(PyExc_AttributeError, name);
+    return found;
+}
+
+static int find_flag(PyObject *attributes, PyObject *name)
+{
+    PyObject *found = find(attributes, name);
+    return found ? PyObject_IsTrue(found) : -1;
 }
 
 /* What this thread does, as a dictionary. What is not in it is false or `None`. */
@@ -253,30 +261,24 @@ static void resume_compiler(const Calls *self, PyObject *was)
 /* `SpanRecorder.keep_inner`, in the phase of the gradient exchange. */
 static int keep_inner(const Calls *self, const Sent *sent, PyObject *start, PyObject *end)
 {
-    PyObject *recorder = self->recorder, *nests = NULL, *nest = NULL, *depth = NULL, *open = NULL;
-    PyObject *level = NULL, *thread = NULL, *step = NULL, *row = NULL, *rows = NULL;
-    int made = FAILED, paced = has_value(recorder, names.pacer);
-    if (paced < 0) return FAILED;
-    PyObject *notes = PyObject_GetAttr(recorder, names.notes);
-    Py_ssize_t noted = !notes ? -1 : notes == Py_None ? 0 : PyObject_Size(notes);
-    if (noted < 0) goto done;
-    if (paced || !noted) { /* what is noted is not replayed, and a row may be buffered with it */
-        made = discard(PyObject_CallMethodObjArgs(recorder, names.keep_inner, allreduce, sent->op,
-                                                  start, end, NULL));
-        goto done;
-    }
-    int recording = read_flag(recorder, names.recording);
-    if (recording <= 0) {
-        made = recording < 0 ? FAILED : MADE;
-        goto done;
-    }
-    if (!(nests = PyObject_GetAttr(recorder, names.nests))) goto done;
-    if (!(nest = PyObject_GetAttr(nests, names.own))) goto done;
+    PyObject *recorder = self->of_recorder, *pacer, *nest = NULL, *depth = NULL, *open = NULL;
+    PyObject *level = NULL, *thread = NULL, *step, *row = NULL, *rows = NULL;
+    PyObject *notes = find(recorder, names.notes);
+    int made = FAILED, recording = find_flag(recorder, names.recording);
+    if (!notes || recording < 0 || !(pacer = find(recorder, names.pacer))) return FAILED;
+    Py_ssize_t noted = notes == Py_None ? 0 : PyObject_Size(notes);
+    if (noted < 0) return FAILED;
+    if (pacer != Py_None || !noted) /* only beside other notes is a row noted */
+        return discard(PyObject_CallMethodObjArgs(self->recorder, names.keep_inner, allreduce,
+                                                  sent->op, start, end, NULL));
+    if (!recording) return MADE;
+    Py_INCREF(notes);
+    if (!(nest = PyObject_GetAttr(self->nests, names.own))) goto done;
     if (!(depth = PyObject_GetAttr(nest, names.depth))) goto done;
     if (!(thread = PyObject_GetAttr(nest, names.thread))) goto done;
     if (!(open = PyObject_CallMethodNoArgs(notes, names.open_regions))) goto done;
     if (!(level = PyNumber_Add(depth, open))) goto done;
-    if (!(step = PyObject_GetAttr(recorder, names.step_index))) goto done;
+    if (!(step = find(recorder, names.step_index))) goto done;
     row = PyTuple_Pack(COUNT(SPAN_ROW), step, allreduce, sent->op, level, thread, start, end,
                        Py_None, Py_None, Py_None, Py_None);
     rows = row ? PyList_New(1) : NULL;
@@ -284,14 +286,12 @@ static int keep_inner(const Calls *self, const Sent *sent, PyObject *start, PyOb
     PyList_SET_ITEM(rows, 0, Py_NewRef(row));
     made = discard(PyObject_CallMethodOneArg(notes, names.keep_rows, rows));
 done:
-    Py_XDECREF(notes);
-    Py_XDECREF(nests);
+    Py_DECREF(notes);
     Py_XDECREF(nest);
     Py_XDECREF(depth);
     Py_XDECREF(thread);
     Py_XDECREF(open);
     Py_XDECREF(level);
-    Py_XDECREF(step);
     Py_XDECREF(row);
     Py_XDECREF(rows);
     return made;
@@ -309,7 +309,7 @@ static int finish(const Calls *self, Sent *sent, int waited)
     PyObject *now = read_clock(self);
     if (!now) return FAILED;
     sent->is_over = 1;
-    int made = read_flag(self->recorder, names.recording);
+    int made = find_flag(self->of_recorder, names.recording);
     if (made <= 0) {
         Py_DECREF(now);
         return made < 0 ? FAILED : MADE; /* a group that blocks has no events to drop */
@@ -495,12 +495,14 @@ static PyObject *end_wait(PyObject *object, PyObject *const *arguments, Py_ssize
 
 /* ---- the hooks of one group ---- */
 
-#define HOOKS(X) X(own) X(before) X(operations) X(watched) X(open) X(groups) X(version)
+#define HOOKS(X) X(own) X(before) X(operations) X(watched) X(open) X(groups) X(version) X(latest)
 
 typedef struct {
     PyObject_HEAD
     Calls *calls;
     HOOKS(DECLARE) /* `watched` and all after it are NULL until the group was described */
+    int is_uniform; /* all kinds of devices have the same backend */
+    long long latest_id; /* of the operation `latest`, which is NULL or the last that has begun */
 } Hooks;
 
 /* The group as rows name it, once the hook in Python has asked torch. */
@@ -512,7 +514,9 @@ static int find_watched(Hooks *self)
         return watched ? LEFT : FAILED;
     }
     PyObject *open = PyObject_GetAttr(watched, names.open), *groups = open ? PyDict_New() : NULL;
-    if (!groups) {
+    self->is_uniform = read_flag(watched, names.is_uniform);
+    if (!groups || self->is_uniform < 0) {
+        Py_XDECREF(groups);
         Py_DECREF(watched);
         Py_XDECREF(open);
         return FAILED;
@@ -527,12 +531,11 @@ static int find_watched(Hooks *self)
 /* Whether something that is not usual has to be done first, in Python. */
 static int is_unusual(const Calls *self)
 {
-    PyObject *seen = PyObject_GetAttr(self->calls, names.modules_seen);
+    PyObject *seen = find(self->of_calls, names.modules_seen), *pacer;
     Py_ssize_t count = seen ? PyLong_AsSsize_t(seen) : -1;
-    Py_XDECREF(seen);
     if (count < 0 && PyErr_Occurred()) return -1;
     if (count != PyDict_Size(PyImport_GetModuleDict())) return 1;
-    return has_value(self->recorder, names.pacer);
+    return (pacer = find(self->of_recorder, names.pacer)) ? pacer != Py_None : -1;
 }
 
 /* The operation that begins; borrowed, or NULL if it makes no row. */
@@ -549,13 +552,13 @@ static PyObject *find_operation(const Hooks *self, PyObject *arguments)
 /* `Watched.group`, kept by the device itself, whose name takes longer to ask for. */
 static PyObject *find_group(Hooks *self, PyObject *first, PyObject *op)
 {
-    PyObject *version = PyObject_GetAttr(self->calls->layout, names.version);
+    PyObject *version = find(self->calls->of_layout, names.version);
     int same = version ? PyObject_RichCompareBool(version, self->version, Py_EQ) : -1;
     if (same == 0) {
-        PyDict_Clear(self->groups);
         Py_SETREF(self->version, Py_NewRef(version));
+        PyDict_Clear(self->groups);
     }
-    Py_XDECREF(version);
+    if (self->is_uniform) first = NULL; /* any device will do */
     PyObject *device = same < 0 ? NULL : first ? PyObject_GetAttr(first, names.device) : Py_None;
     if (!device) return NULL;
     PyObject *group = PyDict_GetItemWithError(self->groups, device);
@@ -610,7 +613,7 @@ static int measure(const Calls *self, PyObject *tensors, PyObject **size, PyObje
 static int note_address(const Calls *self, Sent *sent, PyObject *arguments, PyObject *tensors,
                         int in_outputs)
 {
-    int wanted = read_flag(self->calls, names.by_address);
+    int wanted = find_flag(self->of_calls, names.by_address);
     if (wanted > 0) wanted = read_flag(arguments, names.async_op);
     if (wanted <= 0) return wanted < 0 ? FAILED : MADE;
     PyObject *results = in_outputs ? Py_NewRef(tensors)
@@ -632,20 +635,18 @@ static int note_address(const Calls *self, Sent *sent, PyObject *arguments, PyOb
 static Sent *begin_call(const Calls *self, PyObject *group, PyObject *op, PyObject *size,
                         PyObject *dtype)
 {
-    PyObject *mark = Py_NewRef(Py_None), *numbers = NULL, *sequence = NULL, *step = NULL;
+    PyObject *mark = Py_NewRef(Py_None), *numbers = NULL, *sequence = NULL, *step;
     PyObject *now = NULL, *kept = NULL;
     Sent *sent = NULL;
     if (PyTuple_GET_ITEM(group, BLOCKS) != Py_True) {
-        PyObject *device = PyObject_GetAttr(self->recorder, names.device);
+        PyObject *device = find(self->of_recorder, names.device);
         if (device && device != Py_None)
             Py_SETREF(mark, PyObject_CallMethodNoArgs(device, names.mark));
-        Py_XDECREF(device);
         if (!device || !mark) goto done;
     }
     if (!(numbers = PyObject_GetItem(self->sequences, PyTuple_GET_ITEM(group, NAME)))) goto done;
     if (!(sequence = PyIter_Next(numbers))) goto done;
-    if (!(step = PyObject_GetAttr(self->recorder, names.step_index))) goto done;
-    if (!(now = read_clock(self)) || !(sent = (Sent *)sent_type->tp_alloc(sent_type, 0))) goto done;
+    if (!(now = read_clock(self)) || !(step = find(self->of_recorder, names.step_index)) || !(sent = (Sent *)sent_type->tp_alloc(sent_type, 0))) goto done;
     sent->group = Py_NewRef(group);
     sent->op = Py_NewRef(op);
     sent->size = Py_NewRef(size);
@@ -660,20 +661,53 @@ done:
     Py_XDECREF(mark);
     Py_XDECREF(numbers);
     Py_XDECREF(sequence);
-    Py_XDECREF(step);
     Py_XDECREF(now);
     Py_XDECREF(kept);
     return sent;
 }
 
-static int keep_open(const Hooks *self, Sent *sent, PyObject *arguments)
+/* The number that both hooks of an operation get; -1 with an exception. */
+static long long read_id(PyObject *arguments)
 {
     PyObject *number = PyObject_GetAttr(arguments, names.op_id);
-    if (!number) return FAILED;
-    if (PyDict_GET_SIZE(self->open) >= self->calls->most_open) PyDict_Clear(self->open);
-    int failed = PyDict_SetItem(self->open, number, (PyObject *)sent) < 0;
-    Py_DECREF(number);
-    return failed ? FAILED : MADE;
+    long long read = number ? PyLong_AsLongLong(number) : -1;
+    Py_XDECREF(number);
+    return read;
+}
+
+/* Remember an operation until its second hook. Mostly that is the next one. */
+static int keep_open(Hooks *self, Sent *sent, PyObject *arguments)
+{
+    long long number = read_id(arguments);
+    if (number == -1 && PyErr_Occurred()) return FAILED;
+    if (self->latest) {
+        if (PyDict_GET_SIZE(self->open) >= self->calls->most_open) PyDict_Clear(self->open);
+        PyObject *key = PyLong_FromLongLong(self->latest_id);
+        int failed = !key || PyDict_SetItem(self->open, key, self->latest) < 0;
+        Py_XDECREF(key);
+        if (failed) return FAILED;
+    }
+    Py_XSETREF(self->latest, Py_NewRef(sent));
+    self->latest_id = number;
+    return MADE;
+}
+
+/* Take an operation whose second hook this is; NULL if there is none, or with an exception. */
+static PyObject *take_open(Hooks *self, PyObject *arguments)
+{
+    long long number = read_id(arguments);
+    if (number == -1 && PyErr_Occurred()) return NULL;
+    PyObject *found = self->latest;
+    if (found && self->latest_id == number) {
+        self->latest = NULL;
+        return found;
+    }
+    PyObject *key = PyLong_FromLongLong(number);
+    found = key ? PyDict_GetItemWithError(self->open, key) : NULL;
+    Py_XINCREF(found);
+    if (found && PyDict_DelItem(self->open, key) < 0) Py_CLEAR(found);
+    Py_XDECREF(key);
+    return found;
 }
 
 /* `GroupHooks._begin` and `GroupCalls.begin`. */
@@ -818,21 +852,13 @@ static int end(Calls *self, PyObject *object, PyObject *work, int is_async, PyOb
     return follow(self, sent, work);
 }
 
-static int end_operation(const Hooks *self, PyObject *here, PyObject *arguments)
+static int end_operation(Hooks *self, PyObject *here, PyObject *arguments)
 {
-    PyObject *number = PyObject_GetAttr(arguments, names.op_id), *work = NULL;
-    PyObject *sent = number ? PyDict_GetItemWithError(self->open, number) : NULL;
-    int made = FAILED, is_async;
-    if (!sent) {
-        Py_XDECREF(number);
-        return PyErr_Occurred() ? FAILED : MADE;
-    }
-    Py_INCREF(sent);
-    if (PyDict_DelItem(self->open, number) == 0 &&
-        (work = PyObject_GetAttr(arguments, names.work)) &&
-        (is_async = read_flag(arguments, names.async_op)) >= 0)
-        made = end(self->calls, sent, work, is_async, here);
-    Py_DECREF(number);
+    PyObject *sent = take_open(self, arguments);
+    if (!sent) return PyErr_Occurred() ? FAILED : MADE;
+    PyObject *work = PyObject_GetAttr(arguments, names.work);
+    int is_async = work ? read_flag(arguments, names.async_op) : -1;
+    int made = is_async < 0 ? FAILED : end(self->calls, sent, work, is_async, here);
     Py_DECREF(sent);
     Py_XDECREF(work);
     return made;
@@ -929,7 +955,6 @@ static int initialise_calls(PyObject *object, PyObject *arguments, PyObject *key
     clear_calls(object);
     self->calls = Py_NewRef(calls);
     self->here = Py_NewRef(here);
-    self->layout = Py_NewRef(layout);
     self->set_eval_frame = Py_NewRef(set_eval_frame);
     self->held_type = Py_NewRef(held_type);
     self->forget = Py_NewRef(forget);
@@ -943,6 +968,10 @@ static int initialise_calls(PyObject *object, PyObject *arguments, PyObject *key
         !(self->sequences = PyObject_GetAttr(self->log, names.sequences)) ||
         !(self->handles = PyObject_GetAttr(self->log, names.handles)) ||
         !(self->clock = PyObject_GetAttr(self->log, names.clock)) ||
+        !(self->nests = PyObject_GetAttr(self->recorder, names.nests)) ||
+        !(self->of_calls = PyObject_GetAttr(calls, names.__dict__)) ||
+        !(self->of_recorder = PyObject_GetAttr(self->recorder, names.__dict__)) ||
+        !(self->of_layout = PyObject_GetAttr(layout, names.__dict__)) ||
         !(last = PyObject_GetAttr(self->log, names.last)))
         return -1;
     self->remember_last = PyObject_GetAttr(last, names.append);
@@ -950,6 +979,9 @@ static int initialise_calls(PyObject *object, PyObject *arguments, PyObject *key
     if (self->clock == now_ns) Py_CLEAR(self->clock);
     return self->remember_last && is_kind(PyDict_Check(self->in_flight), "in_flight") &&
                    is_kind(PyDict_Check(self->dtypes), "dtypes") &&
+                   is_kind(PyDict_Check(self->of_calls), "__dict__") &&
+                   is_kind(PyDict_Check(self->of_recorder), "__dict__") &&
+                   is_kind(PyDict_Check(self->of_layout), "__dict__") &&
                    is_kind(PyDict_Check(self->handles), "handles") &&
                    is_kind(PyAnySet_Check(self->silent), "silent")
                ? 0

@@ -55,6 +55,8 @@ class Watched:
         self._rank = rank
         self._backends = backends
         """The backend for each kind of device; a group may have several."""
+        self.is_uniform = all(backend == group.backend for backend in backends.values())
+        """True if all kinds of devices have the same backend."""
         self.open: dict[int, Sent] = {}
         """The operations between their two hooks."""
         self._groups: dict[tuple[str, str, int], Group] = {}
