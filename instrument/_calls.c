@@ -33,7 +33,7 @@ static const char *const SPAN_ROW[] = {"step",   "phase",           "name",     
 #define NAMES(X)                                                                                   \
     X(__dict__) X(add) X(add_done_callback) X(append) X(async_op) X(before) X(by_address) X(calls) \
     X(clock) X(coalesced) X(data_ptr) X(depth) X(device) X(dtype) X(dtypes) X(end) X(end_wait)     \
-    X(follow) X(get_future) X(group) X(handles) X(in_flight) X(input_tensors) X(inside)            \
+    X(follow) X(forget) X(get_future) X(group) X(handles) X(in_flight) X(input_tensors) X(inside)            \
     X(is_uniform) X(is_waited) X(keep_inner) X(keep_rows) X(key) X(last) X(log) X(mark) X(module)                \
     X(modules_seen) X(name) X(nbytes) X(nests) X(notes) X(op_id) X(open) X(open_regions)           \
     X(operations) X(output_tensors) X(own) X(pacer) X(recorder) X(recording) X(sent) X(sent_ns)    \
@@ -42,7 +42,7 @@ static const char *const SPAN_ROW[] = {"step",   "phase",           "name",     
 static struct { NAMES(DECLARE) } names;
 static PyObject *is_async_name, *waited_name; /* the only argument by its name, as a tuple */
 static PyObject *allreduce, *now_ns, *nothing, *no_root;
-static PyTypeObject *sent_type, *done_type, *calls_type;
+static PyTypeObject *sent_type, *done_type, *held_type, *calls_type;
 
 /* ---- one operation ---- */
 
@@ -161,7 +161,7 @@ static PyType_Spec sent_spec = {"profkit.instrument._calls.Sent", sizeof(Sent), 
 
 #define CALLS(X)                                                                                   \
     X(calls) X(log) X(recorder) X(append) X(sequences) X(handles) X(in_flight) X(dtypes) X(silent) \
-    X(remember_last) X(clock) X(here) X(set_eval_frame) X(held_type) X(forget) X(report) X(nests)  \
+    X(remember_last) X(clock) X(here) X(set_eval_frame) X(forget) X(report) X(nests)               \
     X(of_calls) X(of_recorder) X(of_layout)
 
 typedef struct {
@@ -421,19 +421,89 @@ static PyObject *done(PyObject *object, PyObject *const *arguments, Py_ssize_t c
 
 /* ---- waits ---- */
 
-/* `GroupCalls._remember`. */
-static int remember(const Calls *self, PyObject *work, Sent *sent)
+/* A handle that the job may drop, as `Held`. */
+typedef struct {
+    PyWeakReference handle;
+    Calls *calls;
+    PyObject *key;
+    Sent *sent;
+} Held;
+
+static int visit_held(PyObject *object, visitproc visit, void *arg)
 {
-    PyObject *key = PyLong_FromVoidPtr(work), *pair = NULL;
-    PyObject *held = PyObject_CallFunctionObjArgs(self->held_type, work, self->forget, NULL);
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((Held *)object)->calls);
+    return _PyWeakref_RefType.tp_traverse(object, visit, arg);
+}
+
+static int clear_held(PyObject *object)
+{
+    Held *self = (Held *)object;
+    Py_CLEAR(self->calls);
+    Py_CLEAR(self->key);
+    Py_CLEAR(self->sent);
+    return _PyWeakref_RefType.tp_clear(object);
+}
+
+static void free_held(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    clear_held(object);
+    _PyWeakref_RefType.tp_dealloc(object);
+    Py_DECREF(type);
+}
+
+static PyType_Slot held_slots[] = {
+    {Py_tp_doc, "A handle that the job may drop."},
+    {Py_tp_dealloc, free_held},
+    {Py_tp_traverse, visit_held},
+    {Py_tp_clear, clear_held},
+    {0, NULL},
+};
+
+static PyType_Spec held_spec = {"profkit.instrument._calls.Held", sizeof(Held), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, held_slots};
+
+/* `CallLog.forget`. */
+static int forget_call(const Calls *self, Sent *sent)
+{
+    if (!blocks(sent) || PyObject_Size(sent->together))
+        return discard(PyObject_CallMethodOneArg(self->log, names.forget, (PyObject *)sent));
+    sent->is_over = 1;
+    return MADE;
+}
+
+static PyObject *forget(PyObject *object, PyObject *handle)
+{
+    Calls *self = (Calls *)object;
+    if (!Py_IS_TYPE(handle, held_type)) Py_RETURN_NONE;
+    Held *held = (Held *)handle;
+    if (!self->handles || !held->key) Py_RETURN_NONE; /* collected */
+    int made = PyDict_Contains(self->handles, held->key);
+    if (made > 0) {
+        Sent *sent = (Sent *)Py_NewRef(held->sent); /* the dictionary may have the last reference */
+        made = PyDict_DelItem(self->handles, held->key) < 0 ? FAILED : forget_call(self, sent);
+        Py_DECREF(sent);
+    }
+    if (made == FAILED) return report_failure(self, "collective forgotten");
+    Py_RETURN_NONE;
+}
+
+/* `GroupCalls._remember`. */
+static int remember(Calls *self, PyObject *work, Sent *sent)
+{
+    PyObject *arguments = PyTuple_Pack(2, work, self->forget), *pair = NULL;
+    Held *held = NULL;
+    if (arguments) held = (Held *)_PyWeakref_RefType.tp_new(held_type, arguments, NULL);
     int made = FAILED;
-    if (!key || !held || PyObject_SetAttr(held, names.log, self->log) < 0) goto done;
-    if (PyObject_SetAttr(held, names.key, key) < 0) goto done;
-    if (PyObject_SetAttr(held, names.sent, (PyObject *)sent) < 0) goto done;
-    pair = PyTuple_Pack(2, held, sent);
-    if (pair && PyDict_SetItem(self->handles, key, pair) == 0) made = MADE;
-done:
-    Py_XDECREF(key);
+    if (held && (held->key = PyLong_FromVoidPtr(work))) {
+        held->calls = (Calls *)Py_NewRef(self);
+        held->sent = (Sent *)Py_NewRef(sent);
+        pair = PyTuple_Pack(2, held, sent);
+        if (pair && PyDict_SetItem(self->handles, held->key, pair) == 0) made = MADE;
+    }
+    Py_XDECREF(arguments);
     Py_XDECREF(held);
     Py_XDECREF(pair);
     return made;
@@ -941,23 +1011,24 @@ static int is_kind(int is_it, const char *name)
     return is_it;
 }
 
+static PyMethodDef forget_method = {"forget", forget, METH_O,
+                                    "Forget the operation of a handle that is gone."};
+
 static int initialise_calls(PyObject *object, PyObject *arguments, PyObject *keywords)
 {
     Calls *self = (Calls *)object;
-    PyObject *calls, *here, *layout, *set_eval_frame, *held_type, *forget, *report, *last = NULL;
+    PyObject *calls, *here, *layout, *set_eval_frame, *report, *last = NULL;
     if (keywords && PyDict_GET_SIZE(keywords)) {
         PyErr_SetString(PyExc_TypeError, "Calls takes no names of arguments");
         return -1;
     }
-    if (!PyArg_ParseTuple(arguments, "OOOOOOOn", &calls, &here, &layout, &set_eval_frame,
-                          &held_type, &forget, &report, &self->most_open))
+    if (!PyArg_ParseTuple(arguments, "OOOOOn", &calls, &here, &layout, &set_eval_frame, &report,
+                          &self->most_open))
         return -1;
     clear_calls(object);
     self->calls = Py_NewRef(calls);
     self->here = Py_NewRef(here);
     self->set_eval_frame = Py_NewRef(set_eval_frame);
-    self->held_type = Py_NewRef(held_type);
-    self->forget = Py_NewRef(forget);
     self->report = Py_NewRef(report);
     if (!(self->log = PyObject_GetAttr(calls, names.log)) ||
         !(self->in_flight = PyObject_GetAttr(calls, names.in_flight)) ||
@@ -968,6 +1039,7 @@ static int initialise_calls(PyObject *object, PyObject *arguments, PyObject *key
         !(self->sequences = PyObject_GetAttr(self->log, names.sequences)) ||
         !(self->handles = PyObject_GetAttr(self->log, names.handles)) ||
         !(self->clock = PyObject_GetAttr(self->log, names.clock)) ||
+        !(self->forget = PyCFunction_New(&forget_method, object)) ||
         !(self->nests = PyObject_GetAttr(self->recorder, names.nests)) ||
         !(self->of_calls = PyObject_GetAttr(calls, names.__dict__)) ||
         !(self->of_recorder = PyObject_GetAttr(self->recorder, names.__dict__)) ||
@@ -1126,6 +1198,8 @@ PyMODINIT_FUNC PyInit__calls(void)
     if (!made) return NULL;
     if (!(sent_type = add_type(made, "Sent", &sent_spec)) ||
         !(done_type = (PyTypeObject *)PyType_FromSpec(&done_spec)) ||
+        !(held_type = (PyTypeObject *)PyType_FromSpecWithBases(
+              &held_spec, (PyObject *)&_PyWeakref_RefType)) ||
         !(calls_type = add_type(made, "Calls", &calls_spec)) ||
         !add_type(made, "Hooks", &hooks_spec))
         Py_CLEAR(made);

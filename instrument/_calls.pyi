@@ -10,8 +10,6 @@ class Calls:
         here: Any,
         layout: Any,
         set_eval_frame: Callable[[Any], Any],
-        held_type: type,
-        forget: Callable[[Any], object],
         report: Callable[[str, Exception], object],
         most_open: int,
         /,

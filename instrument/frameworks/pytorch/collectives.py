@@ -119,7 +119,7 @@ class GroupCalls:
         """Does the same for operations that are usual, if profkit has a compiled part."""
         if CompiledCalls is not None:
             self.compiled = CompiledCalls(
-                self, HERE, LAYOUT, set_eval_frame, Held, forget, report_failure, MOST_OPEN
+                self, HERE, LAYOUT, set_eval_frame, report_failure, MOST_OPEN
             )
 
     def look(self) -> None:
