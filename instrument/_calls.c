@@ -31,18 +31,19 @@ static const char *const SPAN_ROW[] = {"step",   "phase",           "name",     
 #define COUNT(array) ((Py_ssize_t)(sizeof(array) / sizeof *(array)))
 
 #define NAMES(X)                                                                                   \
-    X(__dict__) X(add) X(add_done_callback) X(append) X(async_op) X(before) X(by_address) X(calls) \
-    X(clock) X(coalesced) X(data_ptr) X(depth) X(device) X(dtype) X(dtypes) X(end) X(end_wait)     \
-    X(follow) X(forget) X(get_future) X(group) X(handles) X(in_flight) X(input_tensors) X(inside)            \
-    X(is_uniform) X(is_waited) X(keep_inner) X(keep_rows) X(key) X(last) X(log) X(mark) X(module)                \
-    X(modules_seen) X(name) X(nbytes) X(nests) X(notes) X(op_id) X(open) X(open_regions)           \
-    X(operations) X(output_tensors) X(own) X(pacer) X(recorder) X(recording) X(sent) X(sent_ns)    \
-    X(sequences) X(silent) X(step_index) X(thread) X(type) X(value) X(version) X(watched) X(work)
+    X(__dict__) X(__doc__) X(__module__) X(__name__) X(add_done_callback) X(append) X(async_op)    \
+    X(before) X(by_address) X(clock) X(coalesced) X(data_ptr) X(depth) X(device) X(dtype)          \
+    X(dtypes) X(end) X(end_wait) X(follow) X(forget) X(get_future) X(group) X(handles)             \
+    X(in_flight) X(input_tensors) X(inside) X(is_uniform) X(is_waited) X(keep_inner)               \
+    X(keep_rows) X(last) X(log) X(mark) X(module) X(modules_seen) X(name) X(nbytes) X(nests)       \
+    X(notes) X(op_id) X(open) X(open_regions) X(operations) X(output_tensors) X(own) X(pacer)      \
+    X(recorder) X(recording) X(sent_ns) X(sequences) X(silent) X(step_index) X(thread) X(type)     \
+    X(value) X(version) X(watched) X(work)
 #define DECLARE(name) PyObject *name;
 static struct { NAMES(DECLARE) } names;
 static PyObject *is_async_name, *waited_name; /* the only argument by its name, as a tuple */
 static PyObject *allreduce, *now_ns, *nothing, *no_root;
-static PyTypeObject *sent_type, *done_type, *held_type, *calls_type;
+static PyTypeObject *sent_type, *done_type, *held_type, *wait_type, *calls_type;
 
 /* ---- one operation ---- */
 
@@ -509,13 +510,11 @@ static int remember(Calls *self, PyObject *work, Sent *sent)
     return made;
 }
 
-static PyObject *take(PyObject *object, PyObject *work)
+/* The operation of a handle for which this thread waits now, or NULL. */
+static PyObject *take(const Calls *self, PyObject *work)
 {
-    Calls *self = (Calls *)object;
-    PyObject *sent = NULL, *here = NULL, *key = NULL;
-    if (!self->handles || !PyDict_GET_SIZE(self->handles)) Py_RETURN_NONE;
-    if (!(key = PyLong_FromVoidPtr(work))) goto done;
-    PyObject *pair = PyDict_GetItemWithError(self->handles, key);
+    PyObject *key = PyLong_FromVoidPtr(work), *here = NULL;
+    PyObject *pair = key ? PyDict_GetItemWithError(self->handles, key) : NULL, *sent = NULL;
     if (pair) {
         sent = Py_NewRef(PyTuple_GET_ITEM(pair, 1));
         if (PyDict_DelItem(self->handles, key) < 0) goto done;
@@ -527,11 +526,8 @@ static PyObject *take(PyObject *object, PyObject *work)
 done:
     Py_XDECREF(here);
     Py_XDECREF(key);
-    if (PyErr_Occurred()) {
-        Py_XDECREF(sent);
-        return report_failure(self, "collective waited for");
-    }
-    return sent ? sent : Py_NewRef(Py_None);
+    if (PyErr_Occurred()) Py_CLEAR(sent);
+    return sent;
 }
 
 /* `CallLog.end_wait`. */
@@ -548,19 +544,112 @@ static int finish_wait(const Calls *self, PyObject *object, PyObject *start)
     return made;
 }
 
-static PyObject *end_wait(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
+static PyObject *end_wait(const Calls *self, PyObject *sent, PyObject *start)
 {
-    Calls *self = (Calls *)object;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "end_wait takes an operation and a time");
-        return NULL;
-    }
     if (!self->log) Py_RETURN_NONE; /* collected */
     PyObject *was = pause_compiler(self);
-    int made = was ? finish_wait(self, arguments[0], arguments[1]) : FAILED;
+    int made = was ? finish_wait(self, sent, start) : FAILED;
     if (was) resume_compiler(self, was);
     if (made == FAILED) return report_failure(self, "collective waited for");
     Py_RETURN_NONE;
+}
+
+/* The method `wait` of handles, and what describes it. */
+typedef struct {
+    PyObject_HEAD
+    Calls *calls;
+    PyObject *original, *name, *doc;
+    PyMethodDef method;
+} Wait;
+
+static PyObject *wait_timed(PyObject *object, PyObject *const *arguments, Py_ssize_t count,
+                            PyObject *keywords)
+{
+    const Wait *self = (Wait *)object;
+    const Calls *calls = self->calls;
+    PyObject *sent = NULL, *start = NULL, *noted = NULL;
+    if (count && calls->handles && PyDict_GET_SIZE(calls->handles)) {
+        sent = take(calls, arguments[0]);
+        if (sent && !(start = read_clock(calls))) Py_CLEAR(sent);
+        if (PyErr_Occurred() && !(noted = report_failure(calls, "collective waited for")))
+            return NULL;
+        Py_XDECREF(noted);
+    }
+    PyObject *result = PyObject_Vectorcall(self->original, arguments, count, keywords);
+    if (result && sent) {
+        if (!(noted = end_wait(calls, sent, start))) Py_CLEAR(result);
+        Py_XDECREF(noted);
+    }
+    Py_XDECREF(sent);
+    Py_XDECREF(start);
+    return result;
+}
+
+static int visit_wait(PyObject *object, visitproc visit, void *arg)
+{
+    Wait *self = (Wait *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->calls);
+    Py_VISIT(self->original);
+    return 0;
+}
+
+static void free_wait(PyObject *object)
+{
+    Wait *self = (Wait *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF(self->calls);
+    Py_XDECREF(self->original);
+    Py_XDECREF(self->name);
+    Py_XDECREF(self->doc);
+    PyObject_GC_Del(object);
+    Py_DECREF(type);
+}
+
+static PyType_Slot wait_slots[] = {
+    {Py_tp_doc, "What a replaced method `wait` belongs to."},
+    {Py_tp_dealloc, free_wait},
+    {Py_tp_traverse, visit_wait},
+    {0, NULL},
+};
+
+static PyType_Spec wait_spec = {"profkit.instrument._calls.Wait", sizeof(Wait), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, wait_slots};
+
+/* The text of an attribute, which its owner keeps; NULL if it has none. */
+static const char *read_text(PyObject *object, PyObject *name, PyObject **owner)
+{
+    *owner = PyObject_GetAttr(object, name);
+    const char *text = *owner && PyUnicode_Check(*owner) ? PyUnicode_AsUTF8(*owner) : NULL;
+    if (!text) PyErr_Clear();
+    return text;
+}
+
+/* A method is of the kind that torch's own is, so that nobody who inspects it sees another one. */
+static PyObject *wrap_wait(PyObject *object, PyObject *original)
+{
+    Wait *self = PyObject_GC_New(Wait, wait_type);
+    if (!self) return NULL;
+    PyObject *function = PyInstanceMethod_Check(original)
+                             ? PyInstanceMethod_GET_FUNCTION(original)
+                             : original;
+    self->calls = (Calls *)Py_NewRef(object);
+    self->original = Py_NewRef(function);
+    const char *name = read_text(original, names.__name__, &self->name);
+    self->method.ml_name = name ? name : "wait";
+    self->method.ml_meth = (PyCFunction)(void (*)(void))wait_timed;
+    self->method.ml_flags = METH_FASTCALL | METH_KEYWORDS;
+    self->method.ml_doc = read_text(original, names.__doc__, &self->doc);
+    PyObject_GC_Track(self);
+    PyObject *module = PyObject_GetAttr(original, names.__module__);
+    if (!module) PyErr_Clear();
+    PyObject *timed = PyCFunction_NewEx(&self->method, (PyObject *)self, module);
+    PyObject *made = timed ? PyInstanceMethod_New(timed) : NULL;
+    Py_XDECREF(module);
+    Py_XDECREF(timed);
+    Py_DECREF(self);
+    return made;
 }
 
 /* ---- the hooks of one group ---- */
@@ -1102,9 +1191,7 @@ static int initialise_hooks(PyObject *object, PyObject *arguments, PyObject *key
 static PyMethodDef calls_methods[] = {
     {"done", FAST(done), METH_FASTCALL,
      "done(sent, work): return what the future of a handle calls, which ends the operation."},
-    {"take", take, METH_O, "take(work): return the operation for whose handle a thread waits."},
-    {"end_wait", FAST(end_wait), METH_FASTCALL,
-     "end_wait(sent, start_ns): record that this thread has waited for an operation since then."},
+    {"wrap_wait", wrap_wait, METH_O, "wrap_wait(original): return a timed method of handles."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1200,6 +1287,7 @@ PyMODINIT_FUNC PyInit__calls(void)
         !(done_type = (PyTypeObject *)PyType_FromSpec(&done_spec)) ||
         !(held_type = (PyTypeObject *)PyType_FromSpecWithBases(
               &held_spec, (PyObject *)&_PyWeakref_RefType)) ||
+        !(wait_type = (PyTypeObject *)PyType_FromSpec(&wait_spec)) ||
         !(calls_type = add_type(made, "Calls", &calls_spec)) ||
         !add_type(made, "Hooks", &hooks_spec))
         Py_CLEAR(made);

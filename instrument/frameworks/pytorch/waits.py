@@ -70,36 +70,6 @@ def hook_coalescing(patches: Patches, calls: GroupCalls) -> None:
     patches.replace(group_type, "_end_coalescing", wrap_end)
 
 
-class Waits:
-    """Finds the operations for which threads wait, by their handles. `_calls.c` has it in C."""
-
-    def __init__(self, log: CallLog) -> None:
-        self._log = log
-
-    def take(self, work: Any) -> Sent | None:
-        """Return the operation of a handle for which this thread waits now, if it is known."""
-        sent: Sent | None
-        _, sent = self._log.handles.pop(id(work), (None, None))
-        if work is HERE.work:
-            HERE.work = None
-        if sent is not None:
-            sent.is_waited = True
-        return sent
-
-    def end_wait(self, sent: Sent, start_ns: int) -> None:
-        """Record a wait; this is `outside_compiler` and a guard written out."""
-        compiler = set_eval_frame(None)
-        try:
-            self._log.end_wait(sent, start_ns)
-        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
-            report_failure("collective waited for", failure)
-        finally:
-            set_eval_frame(compiler)
-
-    skip_code(take.__code__)
-    skip_code(end_wait.__code__)
-
-
 def hook_waits(patches: Patches, calls: GroupCalls) -> None:
     """Time how long the host waits for an operation.
 
@@ -107,24 +77,39 @@ def hook_waits(patches: Patches, calls: GroupCalls) -> None:
     part of forward.
     """
     work_type: Any = torch.distributed.Work
-    original: Callable[..., Any] = work_type.wait
-    handles, clock, is_compiling = calls.log.handles, calls.log.clock, torch.compiler.is_compiling
-    waits: Waits = calls.compiled or Waits(calls.log)
-    take, end_wait = waits.take, waits.end_wait
+    wrap = functools.partial(_wrap_wait, calls.log)
+    if calls.compiled is not None:
+        wrap = calls.compiled.wrap_wait
+    patches.replace(work_type, "wait", wrap)
+
+
+def _wrap_wait(log: CallLog, original: Callable[..., Any]) -> Callable[..., Any]:
+    handles, clock, is_compiling = log.handles, log.clock, torch.compiler.is_compiling
 
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        sent = take(self) if handles and not is_compiling() else None
+        sent: Sent | None = None
+        if handles and not is_compiling():
+            _, sent = handles.pop(id(self), (None, None))
+            if self is HERE.work:
+                HERE.work = None
         if sent is None:
             return original(self, *args, **kwargs)
+        sent.is_waited = True
         start = clock()
         result = original(self, *args, **kwargs)
-        end_wait(sent, start)
+        compiler = set_eval_frame(None)  # `outside_compiler` and a guard written out
+        try:
+            log.end_wait(sent, start)
+        except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
+            report_failure("collective waited for", failure)
+        finally:
+            set_eval_frame(compiler)
         return result
 
     skip_code(getattr(wait, "__code__"))  # noqa: B009  # wraps() hides it from mypy
     wait.__qualname__ = wait.__name__  # a builtin's has no module
-    patches.replace(work_type, "wait", lambda _: wait)
+    return wait
 
 
 class BufferCalls:
