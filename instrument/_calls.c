@@ -17,11 +17,11 @@ enum Made { FAILED = -1, LEFT, MADE };
 
 /* The first fields of the tuples in Python that are read and made here. */
 enum GroupField { NAME, SIZE, BACKEND, BLOCKS, MEMBERS, PEER, DIMENSION, HAS_FUTURES, GROUP_FIELDS };
-enum OperationField { OP, IN_OUTPUTS, IS_PART, HAS_FUTURE, OPERATION_FIELDS };
+enum OperationField { OP, IN_OUTPUTS, IS_PART, HAS_FUTURE, IS_MESSAGE };
 
 static const char *const GROUP[] = {"name",    "size", "backend",   "blocks",
                                     "members", "peer", "dimension", "has_futures"};
-static const char *const OPERATION[] = {"op", "in_outputs", "is_part", "has_future"};
+static const char *const OPERATION[] = {"op", "in_outputs", "is_part", "has_future", "is_message"};
 static const char *const CALL_ROW[] = {
     "communicator", "sequence", "op",      "bytes", "dtype",  "group_size", "ready_ns",  "start_ns",
     "end_ns",       "backend",  "step",    "bucket", "dimension", "module", "microbatch"};
@@ -908,6 +908,7 @@ static int begin(Hooks *self, PyObject *here, PyObject *arguments)
     PyObject *operation = find_operation(self, arguments);
     if (!operation) return PyErr_Occurred() ? FAILED : MADE;
     if (PyTuple_GET_ITEM(operation, IS_PART) != Py_False) return LEFT;
+    if (PyTuple_GET_ITEM(operation, IS_MESSAGE) != Py_False) return LEFT;
     return begin_operation(self, here, operation, arguments);
 }
 
