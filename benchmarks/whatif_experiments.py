@@ -34,7 +34,7 @@ from profkit.trace.window import BY_STEP, WindowTrace
 from profkit.vocab import EXPERIMENT_FACTOR, EXPERIMENTS, Phase
 
 SCRIPT = Path(__file__).parent / "experiment_job.py"
-PARTS = 10
+PARTS = 30
 SETTLES = 20
 """So many steps at the beginning of a part may have what the part before it left."""
 
@@ -109,7 +109,7 @@ def experiments(work: Path) -> str:
     if failed:
         words = f" These could not be recorded here: {', '.join(failed)}."
     return (
-        f"{len(scored)} jobs with a planted cost, `profkit run --experiment PHASE`, at least "
+        f"{len(scored)} jobs with a planted cost, `profkit run --experiment PHASE`, "
         f"{PARTS * PART:,} steps each. In every other {PART} steps the cost is halved: these are "
         f"the truth, and the answer is from the others alone.{words}\n\n{summary(scored)}\n"
         f"The blocks cost {percent(float(np.median(costs)))} of a run in the median, at most "

@@ -16,8 +16,10 @@ LOOK_EVERY_S = 0.5
 STEPS, MOST_STEPS = 2, 10
 """Steps of a capture; more if they are so short that two hold too few samples."""
 
-ENOUGH_SAMPLES = 60
-SAMPLES_PER_STEP = 60
+ENOUGH_SAMPLES = 240
+"""A phase that is an eighth of a step has 30 of them, enough to name a line."""
+
+SAMPLES_PER_STEP = 120
 SHORTEST_GAP_S, LONGEST_GAP_S = 0.0005, 0.05
 """The wait between two samples. The shorter one takes a few per cent of a processor."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
+import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
@@ -40,6 +42,21 @@ def _visible(char: str) -> str:
     if code < 0x10000:
         return f"\\u{code:04x}"
     return f"\\U{code:08x}"
+
+
+def shell_word(value: str) -> str:
+    """Return a path as a word that can be pasted into a shell, safe to print."""
+    if safe_text(value) == value:
+        return shlex.quote(value)
+    word = ""
+    for char in value:
+        if char in "\\'":
+            word += f"\\{char}"
+        elif safe_text(char) == char:
+            word += char
+        else:
+            word += "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
+    return f"$'{word}'"
 
 
 def fold(text: str, indent: str = "  ", rest: str | None = None, width: int = WIDTH) -> str:

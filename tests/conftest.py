@@ -5,6 +5,7 @@ Deadlines would fail on machines that other users keep busy.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -42,6 +43,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent.name not in LONG_FOLDERS)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules and thousands of tests out of garbage collections.
+
+    Each one took more than a second otherwise.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let libraries free what they hold at the end, or they complain."""
+    gc.unfreeze()
 
 
 def _heed_signals() -> None:

@@ -11,6 +11,8 @@ import pytest
 from profkit.analysis.change_points import find_shifts, latest_shift, seems_changed
 from profkit.run.change_look import (
     CREDIT_S,
+    GLANCE_CREDIT_S,
+    LOOK_EVERY_S,
     MOST_CORE,
     MOST_LOAD,
     MOST_READINGS,
@@ -26,18 +28,25 @@ from profkit.trace.tail import Latest, RunTail
 @pytest.mark.parametrize("step_s", [0.0001, 0.001, 0.01, 0.1, 10.0])
 @pytest.mark.parametrize("suspect", [True, False])
 def test_looks_and_searches_stay_within_their_budget(step_s: float, suspect: bool) -> None:
-    """Searches take 30 ms here, and looks 1 ms; the credit may be spent once."""
+    """Searches take 30 ms here, looks 0.3 and glances 0.1 ms; the credit may be spent once."""
     budget, spent_s, now_s, pause_s = Budget(), 0.0, 0.0, 1.0
+    next_look_s = 0.0
     while now_s < 50_000 * step_s + 3_600:
         now_s += pause_s
-        budget.earn(pause_s, step_s)
-        spent_s += 0.001
+        budget.earn(pause_s)
+        if now_s < next_look_s:
+            budget.pay_glance(0.0001)
+            spent_s += 0.0001
+        else:
+            budget.set_step(step_s)
+            spent_s += 0.0003
+            next_look_s = now_s + budget.look_pause_s(0.0003)
         if budget.allows(suspect=suspect):
             budget.pay(0.03)
             spent_s += 0.03
-        pause_s = budget.pause_s(0.001)
+        pause_s = max(LOOK_EVERY_S, min(next_look_s - now_s, budget.glance_pause_s(0.0001)))
     allowed = max(MOST_LOAD, min(MOST_CORE, MOST_S_PER_STEP / step_s))
-    assert spent_s <= CREDIT_S + 0.05 + allowed * now_s
+    assert spent_s <= CREDIT_S + GLANCE_CREDIT_S + 0.05 + allowed * now_s
     if step_s == 0.1:
         assert allowed * step_s <= 7e-6
 
@@ -80,9 +89,7 @@ def changed(count: int, at: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]
 
 def test_a_look_returns_rows_only_if_the_steps_show_a_change(tmp_path: Path) -> None:
     run = series_trace(tmp_path / "alike", {"forward": alike(400)})
-    latest, pause_s = Look(run, run / "r00000").look(1.0)
-    assert latest is None
-    assert pause_s >= 1.0
+    assert Look(run, run / "r00000").look(1.0)[0] is None
     run = series_trace(tmp_path / "changed", {"forward": changed(400, 300)})
     look = Look(run, run / "r00000")
     latest = look.look(1.0)[0]
@@ -165,3 +172,66 @@ def test_a_search_comes_once_all_tables_are_read(
     latest = Look(run, run / "r00000").look(1.0)[0]
     assert (latest is not None) == (missing < MOST_READINGS)
     assert latest is None or not latest.behind
+
+
+def keep_pulse(run: Path, lengths_ns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> PulseWriter:
+    """Write the file that a running rank keeps."""
+    pulse = PulseWriter(run / "r00000")
+    add_steps(pulse, 0, lengths_ns)
+    return pulse
+
+
+def add_steps(
+    pulse: PulseWriter, first: int, lengths_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> None:
+    ends = np.cumsum(lengths_ns).astype(int).tolist()
+    pulse.add(list(range(first, first + len(ends))), [0, *ends[:-1]], ends)
+
+
+@pytest.mark.parametrize("later", [12, 40])
+def test_a_glance_finds_a_change_long_before_the_next_look_is_due(
+    tmp_path: Path, later: int
+) -> None:
+    run = series_trace(tmp_path / "run", {"forward": changed(400 + later, 400)})
+    pulse = keep_pulse(run, alike(400))
+    look = Look(run, run / "r00000")
+    assert look.look(0.5)[0] is None
+    assert look.look(0.01)[0] is None, "nothing is new"
+    add_steps(pulse, 400, changed(400 + later, 400)[400:])
+    latest, _ = look.look(0.01)
+    assert latest is not None
+    assert latest.steps.num_rows == 400 + later
+
+
+def test_glances_stop_if_their_looks_find_nothing(tmp_path: Path) -> None:
+    """A job whose steps alternate between two lengths must not be looked at all the time."""
+    run = series_trace(tmp_path / "run", {"forward": alike(400)})
+    pulse = keep_pulse(run, alike(400))
+    look = Look(run, run / "r00000")
+    look.look(0.5)
+    look.budget.pay(CREDIT_S)
+    add_steps(pulse, 400, 1.2 * alike(40))
+    assert look.look(0.01)[0] is None
+    assert look.budget.allows_more_looks() is False
+
+
+def test_the_first_looks_come_as_soon_as_there_are_steps_to_compare(tmp_path: Path) -> None:
+    run = series_trace(tmp_path / "run", {"forward": alike(30)})
+    keep_pulse(run, alike(30))
+    assert Look(run, run / "r00000").look(0.5)[1] <= 1.0  # 18 more steps of 50 ms
+
+
+def test_a_drift_whose_noise_hides_its_shifts_is_found(tmp_path: Path) -> None:
+    random, logs, last = np.random.default_rng(0), np.zeros(230), 0.0
+    logs[100:] = np.linspace(0, 0.5, 130)
+    for place in range(230):
+        last = 0.9 * last + 0.022 * random.standard_normal()
+        logs[place] += last
+    lengths_ns = 50e6 * np.exp(logs)
+    assert latest_shift(lengths_ns, 70) is None
+    run = series_trace(tmp_path / "run", {"forward": lengths_ns})
+    pulse = keep_pulse(run, lengths_ns[:160])
+    look = Look(run, run / "r00000")
+    assert look.look(0.5)[0] is None
+    add_steps(pulse, 160, lengths_ns[160:])
+    assert look.look(100.0)[0] is not None

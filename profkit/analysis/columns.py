@@ -88,11 +88,15 @@ def readings_of(samples: pa.Table, source: str, metric: str) -> pa.Table:
 
 def step_places(table: pa.Table, used: Ints) -> Ints:
     """Return each row's place of its step in `used`, which is sorted; -1 for other steps."""
-    steps = table["step"].fill_null(-1).to_numpy()
+    column = table["step"]
     if not len(used):
-        return np.full(len(steps), -1, dtype=np.int64)
-    place = np.minimum(np.searchsorted(used, steps), len(used) - 1)
-    found = (used[place] == steps) & table["step"].is_valid().to_numpy()
+        return np.full(len(column), -1, dtype=np.int64)
+    steps, is_known = column, np.True_
+    if column.null_count:
+        steps, is_known = column.fill_null(-1), column.is_valid().to_numpy()
+    numbers = steps.to_numpy()
+    place = np.minimum(np.searchsorted(used, numbers), len(used) - 1)
+    found = (used[place] == numbers) & is_known
     return np.asarray(np.where(found, place, -1), dtype=np.int64)
 
 

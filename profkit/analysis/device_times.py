@@ -127,6 +127,22 @@ def is_own(trace: Trace) -> bool:
     return "imported_from" not in trace.manifest.config
 
 
+def device_of(trace: Trace) -> str:
+    """Return the kind of device that all ranks of a run trained on, such as `cuda`.
+
+    It is empty if ranks differ, or if nothing recorded it: other tools do not name the device of a
+    rank, and a loop of no known framework is not asked for it.
+    """
+    found = set[str]()
+    for rank in trace.ranks:
+        with contextlib.suppress(UnreadableError):  # it was killed while it opened its files
+            has_framework = rank.manifest.framework or trace.manifest.framework
+            found.add(rank.manifest.device.partition(":")[0] if has_framework else "")
+    if len(found) != 1 or not is_own(trace):
+        return ""
+    return found.pop()
+
+
 def clock_of(trace: Trace, *, on_device: bool) -> PhaseClock:
     """Return the clock of a run's phases; `on_device` says that they have device times."""
     if on_device:

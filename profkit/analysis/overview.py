@@ -39,18 +39,18 @@ from profkit.analysis.thinned import Thinned
 from profkit.analysis.unknown_places import UnknownPlace, unknown_places
 from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
-from profkit.text import safe_text
+from profkit.text import safe_text, shell_word
 from profkit.trace import Trace
 from profkit.trace.sharing import DATA_PARALLEL, OWN_SAMPLES, Sharing
 from profkit.vocab import BAD_TIMES, RunState
 
 _NO_STEPS = (
     "{run}: holds no steps; it ended before the first one did,"
-    " or they are damaged (see 'profkit verify {run}')"
+    " or they are damaged (see 'profkit verify {word}')"
 )
 _NO_STEPS_IMPORTED = (
     "{run}: holds no steps; the imported source has none, or they are damaged"
-    " (see 'profkit verify {run}'); 'profkit report {run}' shows what there is"
+    " (see 'profkit verify {word}'); 'profkit report {word}' shows what there is"
 )
 
 
@@ -238,7 +238,8 @@ def _kernel_views(
 def _steps_of(trace: Trace) -> pa.Table:
     if not trace.steps.num_rows:
         why = _NO_STEPS if is_own(trace) else _NO_STEPS_IMPORTED
-        raise UnreadableError(why.format(run=safe_text(str(trace.path))))
+        path = str(trace.path)
+        raise UnreadableError(why.format(run=safe_text(path), word=shell_word(path)))
     return trace.steps
 
 

@@ -16,7 +16,7 @@ from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_settled, fi
 from profkit.analysis.change_ranks import find_late
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.costs import OUTLIER_FACTOR
-from profkit.analysis.drifts import FEWEST_PER_BLOCK, find_drift, find_drift_alone
+from profkit.analysis.drifts import find_drift, find_drift_alone
 from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
 from profkit.analysis.notices import is_log
 from profkit.analysis.periodic import Periodic, find_periodic
@@ -37,6 +37,9 @@ _BACK_SHARE = 0.3
 
 _NEAR = 8
 """What stays after a burst is found so many steps from its end."""
+
+_FEWEST_AT_END = 8
+"""The end of a drift has at least so many steps: the mean of fewer is not certain."""
 
 FEWEST_WITH_SPANS = 8
 """A change names phases if so many steps before it, and since then, have their spans."""
@@ -194,7 +197,7 @@ class _Levels:
         """Return a change with what it costs; `before` is the level before it."""
         after = np.arange(at, end)
         if kind is ChangeKind.DRIFT:  # its end is compared with its beginning
-            part = max(FEWEST_PER_BLOCK, (end - at) // 10)
+            part = max(_FEWEST_AT_END, (end - at) // 10)
             after = np.arange(end - part, end)
             if len(before) < part:
                 before = np.arange(at, at + part)

@@ -23,8 +23,8 @@ NEAR = 8
 def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
     """Return the steps before `step`, and those from it on; each part has enough of them.
 
-    If a change begins there, the first part begins with the level before it, and the second one
-    ends with a burst.
+    If a change begins there, each part is one level: from the change before it, to the change or
+    the end of the burst after it.
     """
     where = safe_text(str(trace.path))
     if is_log(trace):
@@ -56,9 +56,9 @@ def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
         if not is_whole and _has_enough(used, first, last):
             begin, before_end, warm_up = first, last, 0
             before = f"{trace.name} from step {first:,} to {last:,}"
-        burst_end = change.last_step if change.kind is ChangeKind.BURST else None
-        if burst_end is not None and _has_enough(used, step, burst_end):
-            end, after = burst_end, f"{trace.name} from step {step:,} to {burst_end:,}"
+        level_end = change.last_step
+        if level_end is not None and _has_enough(used, step, level_end):
+            end, after = level_end, f"{trace.name} from step {step:,} to {level_end:,}"
     return (
         cut_trace(trace, begin, before_end, warm_up=warm_up, label=before),
         cut_trace(trace, step, end, warm_up=0, label=after),

@@ -10,7 +10,7 @@ from profkit.analysis.matrix import Setting
 from profkit.bench.run import AMP, FULL, is_whole
 from profkit.environment import read_environment
 from profkit.errors import UsageError
-from profkit.text import safe_text
+from profkit.text import safe_text, shell_word
 from profkit.trace.folders import check_folder, find_runs
 from profkit.trace.manifest import RunManifest
 from profkit.vocab import RUN_FILE
@@ -35,7 +35,7 @@ def find_added(places: Iterable[Path], workload: str) -> tuple[Added, str]:
                 name = safe_text(manifest.workload)
                 raise _refusal(run, f"a run of '{name}', and this matrix is of '{workload}'")
             if not is_whole(run):
-                raise _refusal(run, f"not complete; see 'profkit verify {safe_text(str(run))}'")
+                raise _refusal(run, f"not complete; see 'profkit verify {shell_word(str(run))}'")
             setting = _setting_of(run, manifest)
             if run not in added.setdefault(setting, []):
                 added[setting].append(run)

@@ -22,7 +22,7 @@ from profkit.bench.process import run_logged
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.run.launch import describe_end
-from profkit.text import plural, safe_text, significant
+from profkit.text import plural, safe_text, shell_word, significant
 from profkit.trace.integrity import owner_lives, this_process, verify
 from profkit.trace.jsonfile import read_json, replace_json
 from profkit.trace.manifest import RunManifest
@@ -274,5 +274,5 @@ def _why_failed(code: int, made: Sequence[Path], log: Path, setting: Setting) ->
     if not made:
         return f"it left no run (see {safe_text(str(log))})"
     if not is_whole(made[-1]):
-        return f"its run is not whole (see 'profkit verify {safe_text(str(made[-1]))}')"
+        return f"its run is not whole (see 'profkit verify {shell_word(str(made[-1]))}')"
     return _departure(made[-1], setting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -49,12 +50,6 @@ def add_run(parser: argparse.ArgumentParser, **output_options: Any) -> None:
         help="folder of the run (default: the newest run below --output)",
     )
     add_output(parser, **output_options)
-
-
-def add_predictions(parser: Any) -> None:
-    """Declare the file of predictions, which a run may be the outcome of."""
-    words = "file of the record (default: predictions.jsonl next to the run)"
-    parser.add_argument("--predictions", type=Path, metavar="FILE", help=words)
 
 
 def add_write(parser: argparse.ArgumentParser, text: str) -> None:
@@ -268,8 +263,9 @@ def seconds_or_never(word: str) -> float:
 
     The job's ranks look at themselves several times in this time: a tiny one would slow them down.
     """
-    if word == "0":
-        return 0.0
+    with contextlib.suppress(ValueError):
+        if float(word) == 0:
+            return 0.0
     seconds = duration_s(word)
     if not LEAST_HANG_S <= seconds <= MOST_HANG_S:
         raise argparse.ArgumentTypeError(f"{word} is out of range: 1 to 1000h, or 0 for never")

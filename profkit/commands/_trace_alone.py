@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from profkit.commands._places import check_gpus, find_seat
 from profkit.commands._signals import Terminated
 from profkit.errors import ExitCode, ProfkitError
-from profkit.text import plural, safe_text
+from profkit.text import plural, safe_text, shell_word
 
 if TYPE_CHECKING:
     from profkit.commands._trace_request import TraceRequest
@@ -105,8 +104,8 @@ def notes(outcome: Outcome) -> tuple[str, ...]:
 def print_place(path: Path | None, error: BaseException) -> None:
     """Say where the recorded part of a run is that was stopped early."""
     if path and isinstance(error, KeyboardInterrupt | Terminated | ProfkitError):
-        shown = safe_text(str(path))
-        words = f"what was recorded is in {shown} (see 'profkit report {shown}')"
+        see = f"see 'profkit report {shell_word(str(path))}'"
+        words = f"what was recorded is in {safe_text(str(path))} ({see})"
         print(f"stopped early; {words}", file=sys.stderr)
 
 
@@ -119,4 +118,4 @@ def show(path: Path, *, json: bool) -> None:
     if json:
         print(as_json.dumps(as_json.overview(view)))
     else:
-        print(as_text.overview(view, next_command=f"profkit report {shlex.quote(str(path))}"))
+        print(as_text.overview(view, next_command=f"profkit report {shell_word(str(path))}"))

@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from profkit.commands._options import DEFAULT_RUNS, add_predictions
+from profkit.commands._options import DEFAULT_RUNS
+from profkit.commands._predictions import add_predictions, check_predictions
 from profkit.errors import ExitCode
 
 
@@ -31,5 +32,6 @@ def run(args: argparse.Namespace) -> int:
     from profkit.agents.answers import open_root
     from profkit.agents.server import make_server
 
+    check_predictions(args)
     make_server(open_root(args.root, args.predictions)).run("stdio")
     return ExitCode.DONE

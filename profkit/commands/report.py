@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from profkit.commands._options import (
     FolderOrOldFile,
-    add_predictions,
     add_run,
     add_scheduler,
     run_or_newest,
     use_old_file,
 )
+from profkit.commands._predictions import add_predictions, check_predictions
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode
 from profkit.text import safe_text
@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     use_old_file(args, names_run=args.path is not None)
     check_shape(args)
+    check_predictions(args)
     check_scheduler(args.scheduler)
     trace = Trace.open(run_or_newest(args.path, args.output))
     with open_scheduler(args.scheduler) as scheduler:

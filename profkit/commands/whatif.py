@@ -22,7 +22,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profkit.commands._options import add_predictions, add_run, run_or_newest, whole
+from profkit.commands._options import add_run, run_or_newest, whole
+from profkit.commands._predictions import add_predictions, check_predictions
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode, UsageError
 from profkit.text import did_you_mean, safe_text
@@ -127,6 +128,8 @@ def run(args: argparse.Namespace) -> int:
         if questions or args.path is not None or args.base is not None:
             raise UsageError("--record shows a folder's record; leave questions and runs out")
         return show_record(args)
+    if not questions:  # whose answers are kept, which makes the file
+        check_predictions(args)
     from profkit.explain.predict.ask import ask
     from profkit.explain.predict.board import answer_all
     from profkit.explain.predict.job import read_job

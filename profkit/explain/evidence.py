@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.costs import RunCosts
+from profkit.analysis.device_times import rows_of_ranks
 from profkit.analysis.estimate import Ints
 from profkit.analysis.experiments import Experiment, find_experiments
 from profkit.analysis.exposed import INPUT_PIECES
@@ -23,6 +25,7 @@ from profkit.analysis.lateness import RankWork, rank_work
 from profkit.analysis.parts import count_rank_steps
 from profkit.analysis.phase_basis import PhaseBasis, phase_basis
 from profkit.analysis.selection import EXPERIMENT, NO_STEPS
+from profkit.analysis.whatif.step_model import ranks_by_host
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load
 from profkit.explain.evidence_exchange import Exchanges, summarize_exchanges
 from profkit.explain.evidence_kernels import Windows, summarize_windows
@@ -149,25 +152,44 @@ class Evidence:
     @functools.cached_property
     def counters(self) -> Counters:
         """The sampled counters while the used steps ran."""
-        rows = self.select_used(self.trace.steps)
+        return self._count(self.trace.samples, self.trace.steps)
+
+    def _count(self, samples: pa.Table, steps: pa.Table) -> Counters:
+        rows = self.select_used(steps)
         if not rows.num_rows:
-            return Counters(self.trace.samples, 0, 0)
+            return Counters(samples, 0, 0)
         begin_ns, end_ns = pc.min(rows["start_ns"]).as_py(), pc.max(rows["end_ns"]).as_py()
-        return Counters(self.trace.samples, begin_ns, end_ns)
+        return Counters(samples, begin_ns, end_ns)
 
     @functools.cached_property
     def load(self) -> Load | None:
-        """The processor load, or `None` if the machine was not read while the used steps ran."""
+        """The processor load, or `None` if the machine was not read while the used steps ran.
+
+        Of several hosts, it is that of the fullest. Only the cores of the first were counted.
+        """
         cores = self.trace.manifest.environment.get("cpu_count")
         if not isinstance(cores, int):
             return None
-        return read_load(self.counters, float(cores), self.costs.ranks)
+        hosts, found = ranks_by_host(self.trace), []
+        if len(hosts) < 2:
+            return read_load(self.counters, float(cores), self.costs.ranks)
+        first = next(iter(hosts))
+        for host, ranks in hosts.items():
+            own = np.array(ranks)
+            samples, steps = (
+                rows_of_ranks(self.trace.samples, own),
+                rows_of_ranks(self.trace.steps, own),
+            )
+            load = read_load(self._count(samples, steps), float(cores), len(ranks))
+            if load is not None:
+                found.append(dataclasses.replace(load, host=host, cores_from=first))
+        return max(found, key=operator.attrgetter("used"), default=None)
 
     def own_ns(self, factor: float) -> float | None:
         """Return the processor time of a rank's own threads per step, times a factor."""
         if self.load is None or self.load.own is None:
             return None
-        return factor * self.step_ns * self.load.own / self.costs.ranks
+        return factor * self.step_ns * self.load.own / (self.load.ranks or self.costs.ranks)
 
     def select_used(self, rows: pa.Table) -> pa.Table:
         """Return the rows of the used steps."""

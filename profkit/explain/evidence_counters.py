@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
+from profkit.text import safe_text
 
 READING_INTERVAL_NS = 1_500_000_000
 """Counters are read about once per second, so the reading after the last step still covers it."""
@@ -38,6 +39,12 @@ class Load:
     """Threads of the machine that run or could run, on average."""
     python_threads: float | None = None
     """Cores that Python threads of the ranks use, other than their main threads."""
+    ranks: int = 0
+    """The ranks that the load is about; 0 if that is not known."""
+    host: str = ""
+    """The host of these ranks, if the run has several: it is the fullest of them."""
+    cores_from: str = ""
+    """The host whose cores were counted."""
 
     @property
     def others(self) -> float | None:
@@ -47,12 +54,26 @@ class Load:
         return self.machine - self.own - self.workers
 
     @property
+    def used(self) -> float:
+        """Cores in use, as far as they were read."""
+        if self.machine is None:
+            return (self.own or 0.0) + self.workers
+        return self.machine
+
+    @property
     def full(self) -> bool:
         """True if hardly a core is free."""
-        used = self.machine
-        if used is None:
-            used = (self.own or 0.0) + self.workers
-        return used > FULL_MACHINE_SHARE * self.cores
+        return self.used > FULL_MACHINE_SHARE * self.cores
+
+    @property
+    def where(self) -> str:
+        """Where the cores are, as the end of a sentence; empty if the run has one host."""
+        if not self.host:
+            return ""
+        known = ""
+        if self.cores_from != self.host:
+            known = f", if it has as many as {safe_text(self.cores_from)}"
+        return f" on its fullest host, {safe_text(self.host)}{known}"
 
 
 @dataclass(frozen=True)
@@ -124,6 +145,7 @@ def read_load(counters: Counters, cores: float, ranks: int) -> Load | None:
         switches_per_s=switches.value if switches else None,
         runnable=counters.level("host", "run_queue_count"),
         python_threads=python_threads.value * ranks if python_threads else None,
+        ranks=ranks,
     )
 
 

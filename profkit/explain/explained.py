@@ -17,7 +17,7 @@ from profkit.analysis.config_join import (
     join_config,
 )
 from profkit.analysis.costs import RunCosts, run_costs
-from profkit.analysis.device_times import find_device_times, is_own
+from profkit.analysis.device_times import device_of, find_device_times, is_own
 from profkit.analysis.estimate import USUAL_LEVEL
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.line_changes import LineChanges, compare_lines
@@ -43,7 +43,7 @@ from profkit.explain.scaling import ScalingRow, scaling_table
 from profkit.explain.turned import find_gains
 from profkit.notebook import ShownInNotebook
 from profkit.text import percent, plural
-from profkit.trace import Trace
+from profkit.trace import RunManifest, Trace
 from profkit.trace.reader import Mapper
 from profkit.vocab import HINTS
 
@@ -107,7 +107,7 @@ def explain_sides(
     """Compare two sides of repeats that were read before."""
     before, after = _middle(bases), _middle(targets)
     manifests = before.trace.manifest, after.trace.manifest
-    unlike = [*find_unlike(*manifests)]
+    unlike = [*find_unlike(*_with_devices(before.trace, after.trace))]
     for run in (*bases, *targets):
         for place in run.trace.changed:
             unlike.append(f"{run.trace.name} was changed since it was written ({place})")
@@ -148,6 +148,16 @@ def explain_sides(
     lines = _compare_lines(before, after, ledger)
     exchange = compare_places(ledger, before, after)
     return Explained(case, tuple(causes), tuple(caveats), kernels, exchange, lines)
+
+
+def _with_devices(*runs: Trace) -> Iterator[RunManifest]:
+    """Yield the manifests with the devices of the settings, or else those of the ranks."""
+    is_stated = all(run.manifest.config.get("device") for run in runs)
+    for run in runs:
+        config = dict(run.manifest.config)
+        if not is_stated:
+            config["device"] = device_of(run)
+        yield dataclasses.replace(run.manifest, config=config)
 
 
 def _uneven_starts(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """Looks at the steps of a running job, and decides when to search them for a change.
 
-Reading all tables of a rank and searching takes tens of milliseconds. So a look reads step times,
-and compares the new ones with those before. If they seem to differ, and now and then from savings,
-the step times alone are searched. Only if these show a change, all tables are read. All of it stays
-within a budget per step.
+Reading all tables of a rank and searching takes tens of milliseconds. So a glance at the newest
+steps comes first. Now and then, and if these are unusual, a look compares all new step times with
+those before. If they seem to differ, and now and then from savings, the step times alone are
+searched. Only if these show a change, all tables are read. It stays within a budget per step.
 
 All of it is about one rank: those of a job take steps together, and each further one would cost the
 same again.
@@ -19,9 +19,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from profkit.analysis.change_points import latest_shift, seems_changed
+from profkit.analysis.change_points import (
+    FEWEST_BEFORE,
+    SHORT_PART,
+    latest_shift,
+    seems_changed,
+)
+from profkit.analysis.drifts import find_drift_alone
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.periodic import find_periodic
+from profkit.run.change_glance import Glance
 from profkit.trace.pulse import read_pulse
 from profkit.trace.tail import KEPT_ROWS, Latest, RunTail, TableTail
 
@@ -34,8 +41,11 @@ MOST_S_PER_STEP, MOST_LOAD = 6e-6, 6e-5
 With the credit, that is about 10 us per step in a run of 20,000 steps.
 """
 
-CREDIT_S = 0.06
-"""So much more may be spent when something seems to have changed, or at first."""
+CREDIT_S, GLANCE_CREDIT_S = 0.05, 0.01
+"""So much more may be spent when something seems to have changed, or at first.
+
+Looks after a glance leave half of it for searches.
+"""
 
 MOST_DEBT_S = 0.03
 """What a search of many rows takes beyond the credit; a change must not go unseen for hours."""
@@ -48,6 +58,9 @@ KEPT_LENGTHS = KEPT_ROWS["steps"]
 MOST_CORE = 0.02
 """Of very short steps, looking takes at most this share of a core."""
 
+LOOK_PART, GLANCE_PART = 1 / 8, 3 / 8
+"""The parts of the budget for looks and glances; the other half is for searches."""
+
 SUSPECT_LOOKS = 2
 """After steps that seem to have changed, so many looks search for a change."""
 
@@ -55,7 +68,7 @@ LAST = 64
 """The length of a step now is the median of so many."""
 
 FEWEST_AFTER, SOON = 12, 24
-"""A change must be so many steps old; before that, the next look comes after `SOON` steps."""
+"""A change is said once it is so old. On suspicion, a look comes after `SOON` steps."""
 
 LONGEST_PAUSE_S = 50.0
 """Rows of a part that was thinned are gone: a look must come before its next part has ended."""
@@ -81,7 +94,10 @@ class Look:
         self._new = 0
         """Steps that were not searched yet."""
         self.budget = Budget()
-        self._look_s: float | None = None
+        self._glance = Glance(folder)
+        self._look_s = self._glance_s = 0.0
+        """What a look and a glance usually take."""
+        self._since_look_s = self._next_look_s = 0.0
 
     def look(
         self, waited_s: float, *, since: int = 0, knows_periodic: bool = False
@@ -90,23 +106,62 @@ class Look:
 
         What is known does not count: changes before the step `since`, and periodic slow steps.
         """
+        self._since_look_s += waited_s
+        self.budget.earn(waited_s)
+        latest = None
+        if self._since_look_s >= self._next_look_s or self._glance_differs():
+            latest = self._look_closer(since, knows_periodic=knows_periodic)
+        pause_s = max(LOOK_EVERY_S, self._next_look_s - self._since_look_s)
+        if self._glance.knows_usual:
+            pause_s = min(pause_s, self.budget.glance_pause_s(self._glance_s))
+        return latest, pause_s
+
+    def _glance_differs(self) -> bool:
+        """Return true if the newest steps are a reason to look closer, which is paid here."""
+        begun_s = time.thread_time()
+        differs = self._glance.differs() and self.budget.allows_more_looks()
+        glance_s = time.thread_time() - begun_s
+        self._glance_s = _usual(glance_s, self._glance_s)
+        self.budget.pay_glance(glance_s)
+        if differs:
+            self.budget.pay(self._look_s)
+        return differs
+
+    def _look_closer(self, since: int, *, knows_periodic: bool) -> Latest | None:
+        """Compare all new steps with those before, and decide when to do so again."""
         begun_s = time.thread_time()
         count = self._read_new(since)
         if count:
-            self.budget.earn(waited_s, float(np.median(self._lengths_ns[-LAST:])) / 1e9)
+            self.budget.set_step(float(np.median(self._lengths_ns[-LAST:])) / 1e9)
             self._judge(count)
-        look_s = time.thread_time() - begun_s
-        self._look_s = look_s if self._look_s is None else min(look_s, 2 * self._look_s)
-        pause_s = self.budget.pause_s(self._look_s)
+            self._glance.learn(self._lengths_ns)
+        self._look_s = _usual(time.thread_time() - begun_s, self._look_s)
+        self._since_look_s = 0.0
+        self._next_look_s = self.budget.look_pause_s(self._look_s)
         if not count or not self.budget.allows(suspect=self._suspect > 0):
-            return None, pause_s
+            self._come_sooner(self._steps_to_compare())
+            return None
         steps = self.pay_for(functools.partial(self._steps_since_change, knows_periodic))
         if steps is not None and steps >= FEWEST_AFTER:
-            return self._read_all(), pause_s
+            return self._read_all()
         self._suspect = max(int(steps is not None), self._suspect - 1)
-        if self._suspect:
-            pause_s = min(pause_s, max(LOOK_EVERY_S, SOON * self.budget.step_s))
-        return None, pause_s
+        if steps is not None:
+            self._come_sooner(FEWEST_AFTER - steps)
+        elif self._suspect:
+            self._come_sooner(SOON)
+        else:
+            self._come_sooner(self._steps_to_compare())
+        return None
+
+    def _steps_to_compare(self) -> int:
+        """Return how many steps are missing until a glance has some to compare others with."""
+        return FEWEST_BEFORE + SHORT_PART - len(self._lengths_ns)
+
+    def _come_sooner(self, steps: int) -> None:
+        """Look again once so many steps are there, if this is sooner than planned."""
+        if steps > 0:
+            soon_s = max(LOOK_EVERY_S, steps * self.budget.step_s)
+            self._next_look_s = min(self._next_look_s, soon_s)
 
     def pay_for(self, search: Callable[[], T]) -> T:
         """Do a part of a search, and take its processor time from the budget."""
@@ -131,6 +186,10 @@ class Look:
         shift = latest_shift(self._lengths_ns, new)
         if shift is not None:
             return count - shift.at
+        if self._suspect:
+            drift = find_drift_alone(np.log(np.maximum(self._lengths_ns, 1.0)))
+            if drift is not None:
+                return count - drift
         if knows_periodic:
             return None
         usual_ns = np.full(count, np.median(self._lengths_ns))
@@ -171,22 +230,41 @@ class Look:
 
 
 class Budget:
-    """The processor time that looking may take: half for looks, half for searches."""
+    """The processor time that looking may take: half for searches, the rest for looks."""
 
     def __init__(self) -> None:
         self._share, self.step_s = MOST_LOAD, 0.0
-        self._credit_s = CREDIT_S
+        self._credit_s, self._glance_credit_s = CREDIT_S, GLANCE_CREDIT_S
 
-    def earn(self, waited_s: float, step_s: float) -> None:
-        """Add what the steps of this time allow; `step_s` is the length of one."""
+    def set_step(self, step_s: float) -> None:
+        """Allow what there is for steps of this length."""
         self.step_s = step_s
         self._share = max(MOST_LOAD, min(MOST_CORE, MOST_S_PER_STEP / max(step_s, 1e-9)))
-        self._credit_s = min(CREDIT_S, self._credit_s + waited_s * self._share / 2)
 
-    def pause_s(self, look_s: float) -> float:
+    def earn(self, waited_s: float) -> None:
+        """Add what this time allows."""
+        earned_s = waited_s * self._share
+        self._credit_s = min(CREDIT_S, self._credit_s + earned_s / 2)
+        glance_credit_s = self._glance_credit_s + GLANCE_PART * earned_s
+        self._glance_credit_s = min(GLANCE_CREDIT_S, glance_credit_s)
+
+    def look_pause_s(self, look_s: float) -> float:
         """Return how long to wait after a look that took this time."""
         longest_s = min(LONGEST_PAUSE_S, MOST_NEW * self.step_s)
-        return max(LOOK_EVERY_S, min(longest_s, 2 * look_s / self._share))
+        return max(LOOK_EVERY_S, min(longest_s, look_s / (LOOK_PART * self._share)))
+
+    def glance_pause_s(self, glance_s: float) -> float:
+        """Return how long to wait before another glance, which takes this time."""
+        missing_s = glance_s - self._glance_credit_s
+        return max(LOOK_EVERY_S, missing_s / (GLANCE_PART * self._share))
+
+    def pay_glance(self, glance_s: float) -> None:
+        """Take away what a glance took."""
+        self._glance_credit_s -= glance_s
+
+    def allows_more_looks(self) -> bool:
+        """Return true if a look may be made before its time."""
+        return self._credit_s > CREDIT_S / 2
 
     def allows(self, *, suspect: bool) -> bool:
         """Return true if a search may be made: on suspicion at once, otherwise from savings."""
@@ -195,3 +273,8 @@ class Budget:
     def pay(self, search_s: float) -> None:
         """Take away what a search took."""
         self._credit_s = max(-MOST_DEBT_S, self._credit_s - search_s)
+
+
+def _usual(latest_s: float, before_s: float) -> float:
+    """Return what something takes, of which one time is not taken for usual."""
+    return min(latest_s, 2 * before_s) if before_s else latest_s

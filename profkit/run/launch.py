@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -36,7 +35,7 @@ from profkit.run.probe import probe_machine
 from profkit.run.session import finish_run, first_libraries, make_run, record_own_cost
 from profkit.run.signals import ENDING, forwarding
 from profkit.run.witness import Witness, explain_nothing
-from profkit.text import plural, safe_text
+from profkit.text import plural, safe_text, shell_word
 from profkit.trace.manifest import RunManifest
 from profkit.trace.reader import Trace
 from profkit.vocab import PROBES, REPEATS, RunState
@@ -237,9 +236,9 @@ def _conclude(
         return False
     if trace.ranks:
         record_own_cost(run)
-        shown = safe_text(os.path.relpath(run))
-        ranks = plural(len(trace.ranks), "rank")
-        _say(f"{ranks} recorded in {shown}; see 'profkit report {shlex.quote(shown)}'")
+        path, ranks = os.path.relpath(run), plural(len(trace.ranks), "rank")
+        see = f"see 'profkit report {shell_word(path)}'"
+        _say(f"{ranks} recorded in {safe_text(path)}; {see}")
     else:
         unhooked = [found for found, _ in witness.unhooked.most_common()]
         for line in explain_nothing(run, unhooked):

@@ -15,7 +15,7 @@ from profkit.attached import disabled
 from profkit.errors import ExitCode
 from profkit.run.launch import Ended, Repeat, find_program, run_job
 from profkit.run.naming import clean, name_job, name_run
-from profkit.text import plural, safe_text
+from profkit.text import plural, safe_text, shell_word
 from profkit.trace.folders import group_of, read_manifests
 
 DEFAULT_REPEATS = 3
@@ -110,17 +110,17 @@ def _name_groups(
 
 
 def _conclusion(jobs: Sequence[RepeatedJob], repeats: int, output: Path) -> str:
-    groups = [safe_text(str(output / job.group)) for job in jobs]
+    groups = [shell_word(str(output / job.group)) for job in jobs]
     runs = plural(repeats, "run")
     if len(jobs) == 1:
         earlier = "BASE"
         if jobs[0].earlier:
-            earlier = shlex.quote(safe_text(str(output / jobs[0].earlier)))
+            earlier = shell_word(str(output / jobs[0].earlier))
         return (
             f"{runs} of the group {safe_text(jobs[0].group)}; compare it with another group: "
-            f"profkit explain {earlier} {shlex.quote(groups[0])}"
+            f"profkit explain {earlier} {groups[0]}"
         )
-    return f"{runs} of each command; compare them: profkit explain {shlex.join(groups)}"
+    return f"{runs} of each command; compare them: profkit explain {' '.join(groups)}"
 
 
 def _say(line: str) -> None:

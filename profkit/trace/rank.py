@@ -21,7 +21,7 @@ from profkit.text import safe_text
 from profkit.trace.jsonfile import read_json
 from profkit.trace.manifest import RankManifest
 from profkit.trace.recent import recent_file
-from profkit.trace.stream import StreamContent, checksum, read_row, read_stream
+from profkit.trace.stream import StreamContent, file_checksum, read_row, read_stream
 from profkit.vocab import END_FILE, RECENT, STREAM_SUFFIX, THINNED_TABLES
 
 LOST_NAME = "(name lost)"
@@ -48,6 +48,11 @@ class RankTrace:
         """The tables that were read, also those that `read_rank` has read in another process."""
 
     @functools.cached_property
+    def is_ended(self) -> bool:
+        """True if the rank had written its end record when this was first asked."""
+        return (self.folder / END_FILE).exists()
+
+    @functools.cached_property
     def end(self) -> RankEnd | None:
         """The end record, or `None` if the rank was killed before it wrote one."""
         path = self.folder / END_FILE
@@ -72,8 +77,9 @@ class RankTrace:
 
     def size(self, table: str) -> int | None:
         """Return the size of the table's file, or `None` if there is no file."""
-        path = self.path(table)
-        return path.stat().st_size if path.exists() else None
+        with contextlib.suppress(FileNotFoundError):
+            return self.path(table).stat().st_size
+        return None
 
     def content(self, table: str) -> StreamContent:
         """Return the readable part of a table. A table that was never begun is empty and whole."""
@@ -115,8 +121,7 @@ class RankTrace:
         path = path or self.path(table)
         if not path.exists():
             return StreamContent((), "", closed=True)
-        is_ended = (self.folder / END_FILE).exists()
-        return read_stream(path, table, mapped=is_ended, columns=columns)
+        return read_stream(path, table, mapped=self.is_ended, columns=columns)
 
     def _check_against_end(self, table: str, found: StreamContent, path: Path) -> StreamContent:
         """Add the problem that the end record shows: missing rows, or a changed file.
@@ -134,8 +139,11 @@ class RankTrace:
         if found.rows != expected:
             missing = f"{found.rows:,} rows of {expected:,} can be read"
             return dataclasses.replace(found, problem=missing)
-        sound = promised.get("crc32")
-        if expected and sound != checksum(path, promised.get("bytes", 0)):
+        if not expected:
+            return found
+        size = promised.get("bytes", 0)
+        seen = found.checksum or (size, file_checksum(path, size))
+        if seen != (size, promised.get("crc32")):
             differs = "its checksum differs from the one at its end; the file was changed"
             return dataclasses.replace(found, problem=differs, changed=True)
         return found
@@ -166,7 +174,8 @@ class RankTrace:
 
     def table(self, table: str) -> pa.Table:
         """Return the rows of a table, with names in place of ids."""
-        return self._named(self.content(table).batches, open_schema(table))
+        batches = self.content(table).batches
+        return self._named(batches, open_schema(table)) if batches else empty_table(table)
 
     def select(self, table: str, columns: Sequence[str]) -> tuple[pa.Table, str]:
         """Return some columns of a table, and its damage. Unpack no others and keep nothing."""
@@ -178,12 +187,11 @@ class RankTrace:
 
     def row(self, table: str, place: int) -> dict[str, Any] | None:
         """Return one row, with names in place of ids, or `None` if it can no longer be read."""
-        is_ended = (self.folder / END_FILE).exists()
-        row = read_row(self.path(table), table, place, mapped=is_ended)
+        row = read_row(self.path(table), table, place, mapped=self.is_ended)
         recent = self.recent_path(table)
         if row is None and recent is not None:
             place -= self._read(table, ["rank"]).rows
-            row = read_row(recent, table, place, mapped=is_ended) if place >= 0 else None
+            row = read_row(recent, table, place, mapped=self.is_ended) if place >= 0 else None
         if row is None:
             return None
         for name, value in row.items():
@@ -198,6 +206,12 @@ class RankTrace:
         return with_names(batches, self.names, schema)
 
 
+@functools.cache
+def empty_table(table: str) -> pa.Table:
+    """Return a table without rows; of many ranks, many have no rows in some tables."""
+    return open_schema(table).empty_table()
+
+
 def with_names(batches: Sequence[pa.RecordBatch], names: pa.Array, schema: pa.Schema) -> pa.Table:
     """Return stored rows with names in place of ids; the last of `names` stands for lost ones."""
     if not batches:
@@ -206,7 +220,7 @@ def with_names(batches: Sequence[pa.RecordBatch], names: pa.Array, schema: pa.Sc
     columns = []
     for field in schema:
         column = stored[field.name]
-        if is_name(field):
+        if pa.types.is_dictionary(field.type):
             column = name_ids(column, names)
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=schema)

@@ -48,6 +48,12 @@ Names come last, so that a growing run has the names of all rows that were read.
 larger; they are read only where they are shown.
 """
 
+SMALL_PIECE_ROWS = 1_000
+"""To go through pieces of a table costs as much as through so many rows, at each selection."""
+
+MOST_JOINED_ROWS = 2_000_000
+"""Larger tables are left in pieces: to join them takes their memory once more."""
+
 
 def _kept_table(name: str) -> functools.cached_property[pa.Table]:
     """Return a property of `Trace` that reads a table once."""
@@ -115,7 +121,11 @@ class Trace(ShownInNotebook):
         parts = [rank.table(table) for rank in self.ranks]
         if not parts:
             return open_schema(table).empty_table()
-        return pa.concat_tables(parts).unify_dictionaries()
+        whole = pa.concat_tables(parts).unify_dictionaries()
+        pieces = whole["rank"].num_chunks
+        if whole.num_rows > min(MOST_JOINED_ROWS, SMALL_PIECE_ROWS * pieces):
+            return whole
+        return whole.combine_chunks()
 
     def read_with(self, each: Mapper) -> None:
         """Read the tables of figures rank by rank with `each`.

@@ -26,6 +26,9 @@ LONGEST_PROBLEM = 200
 SMALL_BYTES = 1_000_000
 """Waking threads costs more than unpacking a smaller file, and a run may have thousands of them."""
 
+READ_AT_ONCE_BYTES = 64_000
+"""A file up to this size is read into memory once: to map it, or to open it again, costs more."""
+
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
 
 DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, EOFError)
@@ -110,6 +113,8 @@ class StreamContent:
     """True if the stream ends with its marker, as a writer that was not killed leaves it."""
     changed: bool = False
     """True if the file is not the one that was written, so that any value in it may be wrong."""
+    checksum: tuple[int, int] | None = None
+    """The size and the CRC-32 of the file, if it was read at once."""
 
     @property
     def rows(self) -> int:
@@ -134,23 +139,34 @@ def read_stream(
     """
     batches: list[pa.RecordBatch] = []
     try:
-        if path.stat().st_size == 0:
+        size = path.stat().st_size
+        if size == 0:
             return StreamContent((), "", closed=False)
-        with _open_file(path, mapped=mapped) as source:
+        with _open_file(path, size, mapped=mapped) as source:
             batches.extend(_valid_batches(source, table, columns))
             rest = source.size() - source.tell()
+            source.seek(source.size() - len(END_OF_STREAM))
+            is_closed = source.read() == END_OF_STREAM
+            checksum = _checksum_of(source)
     except DAMAGE as error:
         problem = " ".join(str(error).split())[:LONGEST_PROBLEM] or type(error).__name__
         return StreamContent(tuple(batches), problem, closed=False)
     if rest:
         return StreamContent(tuple(batches), f"{rest} bytes follow its end", closed=False)
-    with open(path, "rb") as file:
-        file.seek(-len(END_OF_STREAM), os.SEEK_END)
-        is_closed = file.read() == END_OF_STREAM
-    return StreamContent(tuple(batches), "", closed=is_closed)
+    return StreamContent(tuple(batches), "", closed=is_closed, checksum=checksum)
 
 
-def _open_file(path: Path, *, mapped: bool) -> pa.NativeFile:
+def _checksum_of(source: pa.NativeFile) -> tuple[int, int] | None:
+    """Return the size and the CRC-32 of a file that is in memory already."""
+    if not isinstance(source, pa.BufferReader):
+        return None
+    source.seek(0)
+    return source.size(), zlib.crc32(source.read_buffer())
+
+
+def _open_file(path: Path, size: int, *, mapped: bool) -> pa.NativeFile:
+    if size <= READ_AT_ONCE_BYTES:
+        return pa.BufferReader(path.read_bytes())
     if mapped:
         return pa.memory_map(os.fsencode(path))
     return pa.OSFile(os.fsencode(path))
@@ -195,7 +211,7 @@ def read_row(path: Path, table: str, row: int, *, mapped: bool = True) -> dict[s
     Only the row's own batch is unpacked; the rows of those before it are counted.
     """
     try:
-        with _open_file(path, mapped=mapped) as source:
+        with _open_file(path, path.stat().st_size, mapped=mapped) as source:
             with _open_stream(source, ["rank"]) as reader:
                 while True:
                     place = source.tell()
@@ -221,6 +237,8 @@ def conform_batch(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
 
 def _plan_columns(found: pa.Schema, schema: pa.Schema) -> list[int | None]:
     """Return the place in the file of each column of the contract, or `None` if it is missing."""
+    if found.equals(schema):
+        return list(range(len(schema)))
     plan: list[int | None] = []
     for field in schema:
         positions = found.get_all_field_indices(field.name)
@@ -254,7 +272,7 @@ def _conform(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def checksum(path: Path, size: int) -> int | None:
+def file_checksum(path: Path, size: int) -> int | None:
     """Return the CRC-32 of a file, or `None` if it does not have this size."""
     if not path.exists() or path.stat().st_size != size:
         return None

@@ -196,6 +196,19 @@ def test_a_burst_is_compared_until_its_end(tmp_path: Path) -> None:
     assert row.delta.value * 32 == pytest.approx(20 * MS, rel=0.1)
 
 
+def test_a_change_is_compared_until_the_next_one(tmp_path: Path) -> None:
+    forward = _forward(10)
+    forward[AT + 60 :] += 100 * MS
+    trace = _trace(tmp_path / "run", forward)
+    first, second = build_overview(trace).changes
+    before, after = cut_at(trace, first.first_step)
+    assert f"from step {first.first_step} to {second.first_step - 1}" in after.name
+    row = explain(before, after).ledger.find("forward")
+    assert row is not None
+    assert row.delta.value * 32 == pytest.approx(10 * MS, rel=0.1)
+    assert "on" in cut_at(trace, second.first_step)[1].name.split()
+
+
 def _two_ranks(folder: Path, phases: list[dict[str, Floats]]) -> tuple[pa.Table, pa.Table]:
     """Return the steps and spans of two ranks with these phases."""
     first, second = (

@@ -159,6 +159,15 @@ def test_a_drift_is_no_step(tmp_path: Path) -> None:
     assert change.change.value == pytest.approx(0.6 * 50 / 80, rel=0.2)
 
 
+@pytest.mark.parametrize("later", [40, 50, 60, 70, 80, 90])
+def test_a_drift_is_reported_from_its_beginning_on(tmp_path: Path, later: int) -> None:
+    """At first it looks like a step; no length between may show nothing."""
+    for seed in range(6):
+        logs = 0.05 * np.random.default_rng(seed).standard_normal(160 + later)
+        logs[160:] += 0.004 * np.arange(later)
+        assert _changes(tmp_path / f"{seed}", np.exp(logs))
+
+
 def _tied(count: int, seed: int) -> Floats:
     """Return noise of 5 % of which neighbouring steps share 90 %."""
     random, noise, last = np.random.default_rng(seed), np.empty(count), 0.0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import pytest
 
 from profkit.cli import Parser, parse
 from profkit.commands import trace
+from profkit.commands._options import pass_on_collect, pass_on_hang_after
 from profkit.commands._trace_options import add_data
 from profkit.config import apply_settings
 from profkit.errors import UsageError
@@ -44,6 +46,27 @@ def test_each_layer_wins_over_the_ones_below(folder: Path) -> None:
 
 def test_a_variable_wins_over_files(folder: Path) -> None:
     assert _parse([], {"PROFKIT_STEPS": "14"}, folder).steps == 14
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--hang-after", "0"),
+        ("--hang-after", "90"),
+        ("--hang-after", "1.5m"),
+        ("--collect", "none", "--stacks", "loop", "--on-change", "report"),
+        ("--kernels", "every:100:3", "--ops"),
+    ],
+)
+def test_ranks_accept_the_variables_that_their_parent_sets(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    args = _parse(list(words), {}, tmp_path)
+    pass_on_collect(args)
+    pass_on_hang_after(args)
+    assert vars(_parse([], dict(os.environ), tmp_path)) == vars(args)
 
 
 def test_an_empty_variable_says_nothing(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from profkit.trace.files import RankFiles
-from profkit.trace.pulse import MOST_STEPS, PULSE_FILE, PulseWriter, read_pulse
+from profkit.trace.pulse import MOST_STEPS, PULSE_FILE, PulseTail, PulseWriter, read_pulse
 
 
 def add(pulse: PulseWriter, first: int, count: int) -> None:
@@ -82,3 +82,35 @@ def test_a_file_that_is_cut_gives_the_steps_that_it_has(tmp_path: Path) -> None:
     add(PulseWriter(tmp_path), 0, 5)
     os.truncate(tmp_path / PULSE_FILE, 16 * 3 + 7)
     assert numbers(tmp_path) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("batch", [1, 7, 300, MOST_STEPS - 1])
+def test_a_reader_that_follows_gets_each_length_once(tmp_path: Path, batch: int) -> None:
+    pulse, tail, first = PulseWriter(tmp_path), PulseTail(tmp_path), 0
+    assert tail.read() == []
+    while first < 2 * MOST_STEPS + 100:
+        add(pulse, first, batch)
+        assert tail.read() == [10 * step for step in range(first, first + batch)]
+        first += batch
+    assert tail.read() == []
+
+
+def test_a_reader_that_was_late_gets_the_newest_length_last(tmp_path: Path) -> None:
+    pulse, tail = PulseWriter(tmp_path), PulseTail(tmp_path)
+    add(pulse, 0, 5)
+    assert len(tail.read()) == 5
+    add(pulse, 5, 3 * MOST_STEPS)
+    tail.read()
+    add(pulse, 5 + 3 * MOST_STEPS, 3)
+    assert tail.read()[-1:] == [10 * (7 + 3 * MOST_STEPS)]
+
+
+def test_a_reader_that_follows_a_file_that_is_gone_or_cut_gets_nothing(tmp_path: Path) -> None:
+    tail = PulseTail(tmp_path)
+    assert tail.read() == []
+    pulse = PulseWriter(tmp_path)
+    add(pulse, 0, 5)
+    os.truncate(tmp_path / PULSE_FILE, 37)
+    assert tail.read() == [0, 10]
+    pulse.close()
+    assert tail.read() == []

@@ -35,7 +35,8 @@ def time_between(spans: pa.Table, times: Ints, phases: Sequence[str]) -> Ints:
         own, nested = phase == place, inner[phase[around] == place]
         if own.any():
             until = _time_until(start[own], end[own], times)
-            until -= _time_until(start[nested], end[nested], times)
+            if len(nested):
+                until -= _time_until(start[nested], end[nested], times)
             found[:, place] = np.diff(until, axis=0)
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from profkit.analysis.estimate import Floats
+from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.whatif.loader_model import LoaderLine
 from profkit.analysis.whatif.step_model import DATA, EXCHANGE, PARTS, StepModel, set_part
 from profkit.vocab import Phase
@@ -165,20 +165,30 @@ def expected_maximum(values: Floats, counts: Sequence[int]) -> Floats:
     longest = np.arange(max(0, last - GRID), last)  # they decide on the maximum of many
     places = np.unique(np.append(longest, np.linspace(0, last, GRID).astype(int)))
     grid = ordered[places]
-    below = np.stack([np.searchsorted(np.sort(row), grid, side="right") for row in values])
-    share = below / values.shape[1]
+    below = count_below(values, grid)
+    # There are few different counts: their logarithms are looked up.
+    shares = np.arange(values.shape[1] + 1) / values.shape[1]
     with np.errstate(divide="ignore"):
-        logs = np.log(share).sum(axis=0) / ranks
+        logs = np.log(shares)[below].sum(axis=0) / ranks
+    mean_share = shares[below].mean(axis=0)
     # What lies between two points of the grid counts with its mean.
     sums = np.cumsum(ordered)[places]
     middle = np.diff(sums, prepend=0.0) / np.diff(places, prepend=-1)
     found = []
     for count in counts:
-        reached = share.mean(axis=0) ** count
+        reached = mean_share**count
         if count >= ranks:
             reached = np.exp(count * logs)
         found.append(float(np.diff(reached, prepend=0.0) @ middle))
     return np.array(found)
+
+
+def count_below(values: Floats, grid: Floats) -> Ints:
+    """Return how many values of each row are at most each point of the grid, which is sorted."""
+    ranks, points = len(values), len(grid)
+    place = np.searchsorted(grid, values) + np.arange(ranks)[:, None] * (points + 1)
+    counts = np.bincount(place.ravel(), minlength=ranks * (points + 1))
+    return np.cumsum(counts.reshape(ranks, points + 1)[:, :-1], axis=1)
 
 
 def extrapolated_maximum(values: Floats, counts: Sequence[int]) -> Floats:

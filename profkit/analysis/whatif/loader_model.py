@@ -95,8 +95,10 @@ def find_loader(data: pa.Table, stated: object, used: Ints) -> LoaderLine | None
     `data` are the rank's spans of that phase. `stated` is the run's setting of how many batches
     each worker prefetches.
     """
-    place, length = step_places(data, used), durations(data)
     piece = places_in(data["name"], INPUT_PIECES)
+    if not (piece >= 0).any():
+        return None
+    place, length = step_places(data, used), durations(data)
     sums = np.zeros((len(INPUT_PIECES), len(used)))
     kept = (piece >= 0) & (place >= 0)
     np.add.at(sums, (piece[kept], place[kept]), length[kept])

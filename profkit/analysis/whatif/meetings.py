@@ -251,9 +251,14 @@ def _align(columns: Ints, place: Ints, steps: int) -> Events:
     codes: tuple[int, ...] = ()
     if usual:
         table = columns[:, kept[place]].reshape(5, -1, usual)
-        kinds, which, alike = np.unique(table[0], axis=0, return_inverse=True, return_counts=True)
-        codes = tuple(kinds[np.argmax(alike)].tolist())
-        chosen = which.ravel() == np.argmax(alike)
+        codes = tuple(table[0, 0].tolist())
+        chosen = (table[0] == table[0, 0]).all(axis=1)
+        if not chosen.all():
+            kinds, which, alike = np.unique(
+                table[0], axis=0, return_inverse=True, return_counts=True
+            )
+            codes = tuple(kinds[np.argmax(alike)].tolist())
+            chosen = which.ravel() == np.argmax(alike)
         kept[np.flatnonzero(kept)[~chosen]] = False
         full[:, :, kept] = table[1:, chosen].transpose(0, 2, 1)
     if kept.mean() < MIN_ALIKE_SHARE:

@@ -7,9 +7,9 @@ in the run. What a wait took beyond that is a cost of its own and stays as it wa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -170,14 +170,14 @@ def build_model(trace: Trace, basis: PhaseBasis) -> StepModel:
     )
 
 
-def ranks_by_host(trace: Trace) -> Counter[str]:
-    """Return the number of ranks of each host; one that does not say its host counts as one."""
-    found = Counter[str]()
+def ranks_by_host(trace: Trace) -> dict[str, list[int]]:
+    """Return the ranks of each host; one that does not say its host has a host of its own."""
+    found: dict[str, list[int]] = {}
     for rank in trace.ranks:
-        try:
-            found[rank.manifest.host] += 1
-        except UnreadableError:
-            found[f"of rank {rank.rank}"] += 1
+        host = f"of rank {rank.rank}"
+        with contextlib.suppress(UnreadableError):
+            host = rank.manifest.host
+        found.setdefault(host, []).append(rank.rank)
     return found
 
 

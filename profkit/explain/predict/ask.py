@@ -125,7 +125,7 @@ def ask_workers(job: Job, question: Question, base: Job | None) -> Prediction:
     hosts = ranks_by_host(job.evidence.trace)
     if wanted and not known[0].workers:
         leaves.append("handing batches over from the workers, which this run does not do")
-    needed = max(hosts.values()) * (wanted + 1)
+    needed = max(map(len, hosts.values())) * (wanted + 1)
     if wanted and needed > cores:
         # Everyone gets a share of the cores at worst, and what is idle meanwhile at best.
         factor = needed / max(1.0, cores)

@@ -118,7 +118,7 @@ def why_inconclusive(
         cores, hosts = environment.get("cpu_count"), len(ranks_by_host(job.evidence.trace))
         used = 1.0
         if load is not None and load.own:
-            used = load.own / now
+            used = load.own / (load.ranks or now)
         if isinstance(cores, int):
             cores *= hosts
         if not isinstance(cores, int) or wanted * used > cores:

@@ -68,7 +68,7 @@ def find(case: Case) -> Cause | None:
     evidence = (
         f"{name} went from {from_to(row, case.ledger)} per step while processes outside the run "
         f"went from {significant(was, 2)} to {significant(now, 2)} cores "
-        f"of {significant(after.cores, 2)}"
+        f"of {significant(after.cores, 2)}{after.where}"
     )
     cause = Cause.from_row("host_busy", row, case.ledger, evidence, _REMEDY, explains=explains)
     return _without_own_work(case, row, cause)

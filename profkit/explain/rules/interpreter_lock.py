@@ -38,6 +38,6 @@ def find(case: Case) -> Cause | None:
     evidence = (
         f"{', '.join(names)} went from {from_to(row, ledger)} per step while Python threads other "
         f"than the main one went from {significant(was, 2)} to {significant(now, 2)} "
-        "cores; Python runs one thread at a time"
+        f"cores{after.where}; Python runs one thread at a time"
     )
     return Cause.from_row("interpreter_lock", row, ledger, evidence, _REMEDY, explains=EXPLAINS)

@@ -46,7 +46,7 @@ def find(case: Case) -> Cause | None:
         f"computing went from {from_to(row, ledger)} per step while loader workers went from "
         f"{significant(was.workers, 2)} to {significant(now.workers, 2)} cores of "
         f"{significant(now.cores, 2)}, "
-        f"{significant((now.own or 0) + now.workers, 2)} with the ranks themselves"
+        f"{significant((now.own or 0) + now.workers, 2)} with the ranks themselves{now.where}"
     )
     return Cause.from_row("loader_contention", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
 

@@ -68,7 +68,7 @@ def find(case: Case) -> Cause | None:
         f"from {significant(was.own or 0.0, 2)} to {significant(now.own or 0.0, 2)} cores "
         f"of {significant(now.cores, 2)}, "
         f"and lost their core {significant(was.switches_per_s or 0.0, 2)} and "
-        f"{significant(now.switches_per_s or 0.0, 2)} times per second"
+        f"{significant(now.switches_per_s or 0.0, 2)} times per second{now.where}"
     )
     return Cause.from_row(
         "thread_oversubscription", row, ledger, "; ".join(words), _REMEDY, explains=EXPLAINS
@@ -106,7 +106,7 @@ def _find_by_setting(case: Case) -> Cause | None:
     if after is not None and after.switches_per_s is not None:
         evidence += (
             f"; {here(ledger)}the ranks' threads lost their core "
-            f"{significant(after.switches_per_s, 2)} times per second"
+            f"{significant(after.switches_per_s, 2)} times per second{after.where}"
         )
     return Cause.from_row(
         "thread_oversubscription", row, ledger, evidence, _REMEDY, explains=EXPLAINS_BY_SETTING
