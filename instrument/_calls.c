@@ -3,8 +3,8 @@
  *
  * An operation hands its work to other threads, which drives our code and data out of the caches,
  * and a frame of Python costs most where there is none yet: on a backend's thread. What is not
- * usual is left to the classes in Python, before anything was changed. Both share their dictionaries,
- * so that an operation that begins here may end there.
+ * usual is left to the classes in Python, before anything was changed. Both share their
+ * dictionaries, so that an operation that begins here may end there.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -16,7 +16,9 @@
 enum Made { FAILED = -1, LEFT, MADE };
 
 /* The first fields of the tuples in Python that are read and made here. */
-enum GroupField { NAME, SIZE, BACKEND, BLOCKS, MEMBERS, PEER, DIMENSION, HAS_FUTURES, GROUP_FIELDS };
+enum GroupField {
+    NAME, SIZE, BACKEND, BLOCKS, MEMBERS, PEER, DIMENSION, HAS_FUTURES, GROUP_FIELDS
+};
 enum OperationField { OP, IN_OUTPUTS, IS_PART, HAS_FUTURE, IS_MESSAGE };
 
 static const char *const GROUP[] = {"name",    "size", "backend",   "blocks",
@@ -25,23 +27,23 @@ static const char *const OPERATION[] = {"op", "in_outputs", "is_part", "has_futu
 static const char *const CALL_ROW[] = {
     "communicator", "sequence", "op",      "bytes", "dtype",  "group_size", "ready_ns",  "start_ns",
     "end_ns",       "backend",  "step",    "bucket", "dimension", "module", "microbatch"};
-static const char *const SPAN_ROW[] = {"step",   "phase",           "name",          "depth",
-                                       "thread", "start_ns",        "end_ns",        "device_start_ns",
-                                       "device_end_ns", "bytes", "error"};
+static const char *const SPAN_ROW[] = {
+    "step",   "phase",           "name",          "depth", "thread", "start_ns",
+    "end_ns", "device_start_ns", "device_end_ns", "bytes", "error"};
 #define COUNT(array) ((Py_ssize_t)(sizeof(array) / sizeof *(array)))
 
 #define NAMES(X)                                                                                   \
     X(__dict__) X(__doc__) X(__module__) X(__name__) X(add_done_callback) X(append) X(async_op)    \
-    X(before) X(by_address) X(clock) X(coalesced) X(data_ptr) X(depth) X(device) X(dtype)          \
-    X(dtypes) X(end) X(end_wait) X(follow) X(forget) X(get_future) X(group) X(handles)             \
-    X(in_flight) X(input_tensors) X(inside) X(is_uniform) X(is_waited) X(keep_inner)               \
-    X(keep_rows) X(last) X(log) X(mark) X(module) X(modules_seen) X(name) X(nbytes) X(nests)       \
-    X(notes) X(op_id) X(open) X(open_regions) X(operations) X(output_tensors) X(own) X(pacer)      \
-    X(recorder) X(recording) X(sent_ns) X(sequences) X(silent) X(step_index) X(thread) X(type)     \
-    X(value) X(version) X(watched) X(work)
+    X(before) X(by_address) X(clock) X(coalesced) X(data_ptr) X(depth) X(device) X(drop_marks)     \
+    X(dtype) X(dtypes) X(end) X(end_wait) X(follow) X(forget) X(get_future) X(group) X(handles)    \
+    X(hold_collective) X(in_flight) X(input_tensors) X(inside) X(is_uniform) X(is_waited)          \
+    X(keep_inner) X(keep_rows) X(last) X(log) X(mark) X(module) X(modules_seen) X(name)            \
+    X(nbytes) X(nests) X(notes) X(op_id) X(open) X(open_regions) X(operations)                     \
+    X(output_tensors) X(own) X(pacer) X(recorder) X(recording) X(sent_ns) X(sequences)             \
+    X(silent) X(step_index) X(thread) X(type) X(value) X(version) X(watched) X(word) X(work)
 #define DECLARE(name) PyObject *name;
 static struct { NAMES(DECLARE) } names;
-static PyObject *is_async_name, *waited_name; /* the only argument by its name, as a tuple */
+static PyObject *is_async_name, *has_own_end_name; /* arguments by their names, as tuples */
 static PyObject *allreduce, *now_ns, *nothing, *no_root;
 static PyTypeObject *sent_type, *done_type, *held_type, *wait_type, *calls_type;
 
@@ -300,29 +302,44 @@ done:
 
 static PyObject *or_none(PyObject *value) { return value ? value : Py_None; }
 
+/* Hand a row to the device's timer, until the device has reached the operation's end. */
+static int hold(const Calls *self, const Sent *sent, PyObject *row)
+{
+    PyObject *device = find(self->of_recorder, names.device);
+    if (!device || device == Py_None) return device ? MADE : FAILED;
+    PyObject *mark = PyObject_CallMethodNoArgs(device, names.mark);
+    if (!mark) return FAILED;
+    PyObject *has_own_end = sent->is_sync || !sent->ends_with_wait ? Py_True : Py_False;
+    PyObject *arguments[] = {device, row, sent->mark, mark, self->append, has_own_end};
+    int made = discard(
+        PyObject_VectorcallMethod(names.hold_collective, arguments, 5, has_own_end_name));
+    Py_DECREF(mark);
+    return made;
+}
+
 /* `CallLog.end`. */
 static int finish(const Calls *self, Sent *sent, int waited)
 {
-    if (!blocks(sent)) {
-        PyObject *arguments[] = {self->log, (PyObject *)sent, waited ? Py_True : Py_False};
-        return discard(PyObject_VectorcallMethod(names.end, arguments, 2, waited_name));
-    }
     PyObject *now = read_clock(self);
     if (!now) return FAILED;
     sent->is_over = 1;
     int made = find_flag(self->of_recorder, names.recording);
     if (made <= 0) {
         Py_DECREF(now);
-        return made < 0 ? FAILED : MADE; /* a group that blocks has no events to drop */
+        if (made < 0 || sent->mark == Py_None) return made < 0 ? FAILED : MADE;
+        return discard(
+            PyObject_CallMethodOneArg(self->recorder, names.drop_marks, sent->mark));
     }
     PyObject *row = PyTuple_Pack(
         COUNT(CALL_ROW), group_field(sent, NAME), sent->sequence, sent->op, sent->size, sent->dtype,
         group_field(sent, SIZE), sent->start_ns, sent->start_ns, now, group_field(sent, BACKEND),
         sent->step, Py_None, group_field(sent, DIMENSION), or_none(sent->module),
         or_none(sent->microbatch));
-    made = row ? discard(PyObject_CallOneArg(self->append, row)) : FAILED;
+    if (!row) made = FAILED;
+    else if (!blocks(sent)) made = hold(self, sent, row);
+    else made = discard(PyObject_CallOneArg(self->append, row));
     Py_XDECREF(row);
-    if (made == MADE && waited) made = keep_inner(self, sent, sent->start_ns, now);
+    if (made == MADE && waited && blocks(sent)) made = keep_inner(self, sent, sent->start_ns, now);
     Py_DECREF(now);
     return made;
 }
@@ -414,7 +431,7 @@ static PyType_Spec done_spec = {"profkit.instrument._calls.Done", sizeof(Done), 
 static PyObject *done(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
 {
     if (count != 2 || !is_sent(arguments[0])) {
-        PyErr_SetString(PyExc_TypeError, "done takes an operation that is made here, and its handle");
+        PyErr_SetString(PyExc_TypeError, "done takes an operation made here, and its handle");
         return NULL;
     }
     return new_done((Calls *)object, (Sent *)arguments[0], arguments[1]);
@@ -469,7 +486,7 @@ static PyType_Spec held_spec = {"profkit.instrument._calls.Held", sizeof(Held), 
 /* `CallLog.forget`. */
 static int forget_call(const Calls *self, Sent *sent)
 {
-    if (!blocks(sent) || PyObject_Size(sent->together))
+    if (sent->mark != Py_None || PyObject_Size(sent->together))
         return discard(PyObject_CallMethodOneArg(self->log, names.forget, (PyObject *)sent));
     sent->is_over = 1;
     return MADE;
@@ -534,10 +551,13 @@ done:
 static int finish_wait(const Calls *self, PyObject *object, PyObject *start)
 {
     Sent *sent = (Sent *)object;
-    if (!is_sent(object) || !blocks(sent) || PyObject_Size(sent->together))
+    if (!is_sent(object) || PyObject_Size(sent->together))
         return discard(PyObject_CallMethodObjArgs(self->log, names.end_wait, object, start, NULL));
     if (sent->ends_with_wait && finish(self, sent, sent->is_sync) == FAILED) return FAILED;
     if (sent->is_sync) return MADE;
+    PyObject *device = find(self->of_recorder, names.device);
+    if (!device) return FAILED;
+    if (!blocks(sent) && device != Py_None) return MADE; /* the host waits for nothing */
     PyObject *now = read_clock(self);
     int made = now ? keep_inner(self, sent, start, now) : FAILED;
     Py_XDECREF(now);
@@ -805,7 +825,9 @@ static Sent *begin_call(const Calls *self, PyObject *group, PyObject *op, PyObje
     }
     if (!(numbers = PyObject_GetItem(self->sequences, PyTuple_GET_ITEM(group, NAME)))) goto done;
     if (!(sequence = PyIter_Next(numbers))) goto done;
-    if (!(now = read_clock(self)) || !(step = find(self->of_recorder, names.step_index)) || !(sent = (Sent *)sent_type->tp_alloc(sent_type, 0))) goto done;
+    if (!(now = read_clock(self))) goto done;
+    if (!(step = find(self->of_recorder, names.step_index))) goto done;
+    if (!(sent = (Sent *)sent_type->tp_alloc(sent_type, 0))) goto done;
     sent->group = Py_NewRef(group);
     sent->op = Py_NewRef(op);
     sent->size = Py_NewRef(size);
@@ -1256,10 +1278,11 @@ static int prepare(void)
     allreduce = PyUnicode_InternFromString("allreduce");
     nothing = PyTuple_New(0);
     no_root = PyLong_FromLong(-1);
-    waited_name = Py_BuildValue("(s)", "waited");
+    has_own_end_name = Py_BuildValue("(s)", "has_own_end");
     is_async_name = Py_BuildValue("(s)", "is_async");
     now_ns = from_module("profkit.clock", "now_ns");
-    if (!allreduce || !nothing || !no_root || !waited_name || !is_async_name || !now_ns) return -1;
+    if (!allreduce || !nothing || !no_root || !has_own_end_name || !is_async_name) return -1;
+    if (!now_ns) return -1;
     const char *rows = "profkit.instrument.rows";
     return check_fields(rows, "CollectiveRow", CALL_ROW, COUNT(CALL_ROW)) &&
                    check_fields(rows, "SpanRow", SPAN_ROW, COUNT(SPAN_ROW)) &&
