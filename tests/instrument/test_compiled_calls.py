@@ -6,6 +6,7 @@ import gc
 import itertools
 import subprocess
 import sys
+import threading
 import weakref
 from collections import defaultdict
 from pathlib import Path
@@ -113,7 +114,7 @@ class Job:
 
     def _note(self) -> None:
         notes = Notes(self, self.clock)
-        notes.open(__import__("threading").get_ident(), None, None)
+        notes.open(threading.get_ident(), None, None)
         notes.begin_wait()
         self.recorder.redirect(lambda row, start, end: None, notes, lambda: None)
         self.notes = notes
@@ -245,8 +246,16 @@ ACTIONS = st.lists(
         st.tuples(st.just("name"), st.sampled_from(["layers.0", None])),
         st.tuples(
             st.sampled_from(
-                "drop_waited begin_together end_together step switch by_address inside "
-                "new_mesh".split()
+                [
+                    "drop_waited",
+                    "begin_together",
+                    "end_together",
+                    "step",
+                    "switch",
+                    "by_address",
+                    "inside",
+                    "new_mesh",
+                ]
             )
         ),
     ),

@@ -116,7 +116,6 @@ class GroupCalls:
         """The backends and operations whose handles do not report the end."""
         self.modules_seen = 0
         self.compiled: Any = None
-        """Does the same for operations that are usual, if profkit has a compiled part."""
         if CompiledCalls is not None:
             self.compiled = CompiledCalls(
                 self, HERE, LAYOUT, set_eval_frame, report_failure, MOST_OPEN
@@ -221,11 +220,10 @@ class GroupCalls:
             self._remember(work, sent)
         future.add_done_callback(self._end_of(sent, work))
 
-    def _end_of(self, sent: Sent, work: Any) -> Callable[[Any], None]:
+    def _end_of(self, sent: Sent, work: Any) -> Any:
         """Return what a future calls when the operation is done."""
         if self.compiled is not None:
-            done: Callable[[Any], None] = self.compiled.done(sent, work)
-            return done
+            return self.compiled.done(sent, work)
 
         def end(_: Any, held: Any = work) -> None:
             # `held` keeps the handle, by which `Work.wait` finds the operation. A thread of the

@@ -112,9 +112,9 @@ def hook_each_group(patches: Patches, calls: GroupCalls) -> None:
 class GroupHooks:
     """The two hooks of one group. They must not keep it alive, because it keeps them.
 
-    They are `outside_compiler` and guards written out, because they run in each call of the job.
-    Inside a call that makes rows of its own, they only note the time: the gradient buckets of DDP
-    pass here.
+    `_calls.c` does the same for operations that are usual. They are `outside_compiler` and guards
+    written out, because they run in each call of the job. Inside a call that makes rows of its
+    own, they only note the time: the gradient buckets of DDP pass here.
     """
 
     def __init__(self, calls: GroupCalls, name: str) -> None:
