@@ -26,9 +26,9 @@ class Operation(NamedTuple):
     """An operation of process groups: its name in rows, and the tensors that are its message.
 
     With `is_part`, these tensors are one rank's part of the whole message. With `is_message`, one
-    rank sends it to another. Without `has_future`, the handle's future may be null: NCCL sends parts
-    of different sizes as several operations, and to ask the future that it does not have ends the
-    process.
+    rank sends it to another. Without `has_future`, the handle's future may be null: NCCL sends
+    parts of different sizes as several operations, and to ask the future that it does not have
+    ends the process.
     """
 
     op: str
