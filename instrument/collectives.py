@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
@@ -44,6 +45,14 @@ MOST_ENTERED = 32
 
 
 HERE = Here()
+
+CompiledSent: type[Sent] = Sent
+"""The operation in C, or that in Python if profkit was installed without a compiler."""
+
+with contextlib.suppress(ImportError):
+    from profkit.instrument import _calls
+
+    CompiledSent = _calls.Sent
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +109,7 @@ class CallLog:
         numbers = self.sequences if group.peer is None else self.pairs
         sequence = next(numbers[group.name])
         step = self.recorder.step_index
-        sent = Sent(group, op, message, sequence, step, self.clock(), mark)
+        sent = CompiledSent(group, op, message, sequence, step, self.clock(), mark)
         self.last.append(sent)
         return sent
 

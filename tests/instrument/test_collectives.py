@@ -73,10 +73,17 @@ def _group() -> Iterator[None]:
 HOOK = "register_pre_hook"
 
 
-@pytest.fixture(params=["hooks", "methods"])
+@pytest.fixture(params=["hooks", "methods", "hooks in Python", "methods in Python"])
 def hooked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hooked]:
-    """Hooks as torch 2.15 has them, and methods as before."""
-    if request.param == "methods":
+    """Hooks as torch 2.15 has them, and methods as before; with and without a compiled part."""
+    if request.param.endswith("in Python"):
+        from profkit.instrument import collectives
+        from profkit.instrument.frameworks.pytorch import collectives as groups
+        from profkit.instrument.sent import Sent
+
+        monkeypatch.setattr(collectives, "CompiledSent", Sent)
+        monkeypatch.setattr(groups, "CompiledCalls", None)
+    if request.param.startswith("methods"):
         monkeypatch.delattr(distributed.ProcessGroup, HOOK, raising=False)
     elif not hasattr(distributed.ProcessGroup, HOOK):
         pytest.skip("this torch has no hooks of process groups")

@@ -74,7 +74,7 @@ class Rank:
         monkeypatch.setattr(distributed, "Work", work)
         monkeypatch.setattr(distributed, "ProcessGroup", groups)
         hook_coalescing(self.patches, self.calls)
-        hook_waits(self.patches, log)
+        hook_waits(self.patches, self.calls)
         self.new_handle, self.group = work, groups()
 
     def send(self, name: str, work: Any, *, is_async: bool = True) -> None:

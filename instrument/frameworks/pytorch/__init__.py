@@ -87,7 +87,7 @@ def _hook_exchange(patches: Patches, books: Books, looks: list[Callable[[], None
         hook_meshes(patches, calls.look)
         calls.look()
         hook_coalescing(patches, calls)
-        hook_waits(patches, log)
+        hook_waits(patches, calls)
         hook_buffers(patches, log)
     return hook_ddp(patches, books, sequences)
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from profkit.instrument.collectives import HERE, CallLog
+from profkit.instrument.frameworks.pytorch.compiler import set_eval_frame
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.libraries import note_libraries
 from profkit.instrument.frameworks.pytorch.observed_group import size_of
@@ -37,6 +38,14 @@ HOOK_ID: Final = 0x70726F66
 MOST_OPEN: Final = 4_096
 """Operations that have begun and neither returned nor been waited for; more of them have failed."""
 
+CompiledCalls: Any = None
+"""The usual operations in C, or nothing if profkit was installed without a compiler."""
+
+with contextlib.suppress(ImportError):
+    from profkit.instrument import _calls
+
+    CompiledCalls = _calls.Calls
+
 
 class Watched:
     """A process group whose operations are recorded."""
@@ -46,6 +55,8 @@ class Watched:
         self._rank = rank
         self._backends = backends
         """The backend for each kind of device; a group may have several."""
+        self.is_uniform = all(backend == group.backend for backend in backends.values())
+        """True if all kinds of devices have the same backend."""
         self.open: dict[int, Sent] = {}
         """The operations between their two hooks."""
         self._groups: dict[tuple[str, str, int], Group] = {}
@@ -101,15 +112,20 @@ class GroupCalls:
         """Operations that the job may wait for without a handle, by the address of their result."""
         self.microbatches: dict[int, int] = {}
         """The microbatches of messages that a pipeline is about to send or receive, by address."""
-        self._silent: set[tuple[str, str]] = set()
+        self.silent: set[tuple[str, str]] = set()
         """The backends and operations whose handles do not report the end."""
-        self._modules = 0
+        self.modules_seen = 0
+        self.compiled: Any = None
+        if CompiledCalls is not None:
+            self.compiled = CompiledCalls(
+                self, HERE, LAYOUT, set_eval_frame, report_failure, MOST_OPEN
+            )
 
     def look(self) -> None:
         """Hook what the job has imported since."""
         count = len(sys.modules)
-        if count != self._modules:
-            self._modules = count
+        if count != self.modules_seen:
+            self.modules_seen = count
             for look in self.looks:
                 look()
 
@@ -120,7 +136,7 @@ class GroupCalls:
 
         This and `end` run in each call of the job, so they call no function that they can spare.
         """
-        if len(sys.modules) != self._modules:
+        if len(sys.modules) != self.modules_seen:
             self.look()
         device = name = ""
         size, op = 0, operation.op
@@ -187,21 +203,27 @@ class GroupCalls:
 
     def follow(self, sent: Sent, work: Any) -> None:
         """Record an operation when its result is there, or else when the job has waited for it."""
-        log, kind, future = self.log, (sent.group.backend, sent.op), None
+        kind, future = (sent.group.backend, sent.op), None
         may_ask = sent.group.has_futures and (sent.has_future or sent.group.blocks)
-        if may_ask and kind not in self._silent:
+        if may_ask and kind not in self.silent:
             try:
                 future = work.get_future()
             except RuntimeError:  # gloo has none for messages and some collectives
-                self._silent.add(kind)
+                self.silent.add(kind)
         if future is None:
             if sent.is_sync:
-                log.forget(sent)
+                self.log.forget(sent)
             else:
                 self._await(sent, work)
             return
         if sent.group.blocks:
             self._remember(work, sent)
+        future.add_done_callback(self._end_of(sent, work))
+
+    def _end_of(self, sent: Sent, work: Any) -> Any:
+        """Return what a future calls when the operation is done."""
+        if self.compiled is not None:
+            return self.compiled.done(sent, work)
 
         def end(_: Any, held: Any = work) -> None:
             # `held` keeps the handle, by which `Work.wait` finds the operation. A thread of the
@@ -209,11 +231,11 @@ class GroupCalls:
             try:
                 if sent.address and self.in_flight.get(sent.address) is sent:
                     del self.in_flight[sent.address]
-                log.end(sent, waited=False)
+                self.log.end(sent, waited=False)
             except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("collective done", failure)
 
-        future.add_done_callback(end)
+        return end
 
     def _remember(self, work: Any, sent: Sent) -> None:
         """Find an operation by its handle, as long as the job or a callback keeps that."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,14 @@ from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.operations import OPERATIONS, Operation
 from profkit.instrument.guard import Patches, guarded, report_failure
 
+CompiledHooks: Any = None
+"""The hooks in C, or nothing if profkit was installed without a compiler."""
+
+with contextlib.suppress(ImportError):
+    from profkit.instrument import _calls
+
+    CompiledHooks = _calls.Hooks
+
 
 class HookedGroups:
     """The process groups that have our hooks.
@@ -39,7 +48,9 @@ class HookedGroups:
     def _add(self, name: str, group: Any) -> None:
         if name in self._groups:
             self.remove(name)
-        hooks = GroupHooks(self._calls, name)
+        hooks: Any = GroupHooks(self._calls, name)
+        if CompiledHooks is not None and self._calls.compiled is not None:
+            hooks = CompiledHooks(self._calls.compiled, hooks)
         self._groups[name] = group
         group.register_pre_hook(HOOK_ID, hooks.before)
         group.register_post_hook(HOOK_ID, hooks.after)
@@ -101,18 +112,18 @@ def hook_each_group(patches: Patches, calls: GroupCalls) -> None:
 class GroupHooks:
     """The two hooks of one group. They must not keep it alive, because it keeps them.
 
-    They are `outside_compiler` and guards written out, because they run in each call of the job.
-    Inside a call that makes rows of its own, they only note the time: the gradient buckets of DDP
-    pass here.
+    `_calls.c` does the same for operations that are usual. They are `outside_compiler` and guards
+    written out, because they run in each call of the job. Inside a call that makes rows of its
+    own, they only note the time: the gradient buckets of DDP pass here.
     """
 
     def __init__(self, calls: GroupCalls, name: str) -> None:
         self._calls = calls
         self._name = name
-        self._watched: Watched | None = None
+        self.watched: Watched | None = None
         self._is_described = False
         names: Any = torch._C._distributed_c10d.HookOpName  # noqa: SLF001  # no public name
-        self._operations = {getattr(names, each): found for each, found in OPERATIONS.items()}
+        self.operations = {getattr(names, each).value: found for each, found in OPERATIONS.items()}
 
     def before(self, args: Any) -> None:
         """Note that an operation begins."""
@@ -121,10 +132,10 @@ class GroupHooks:
             return
         compiler = set_eval_frame(None)
         try:
-            watched = self._watched
+            watched = self.watched
             if not self._is_described:
                 watched = self._describe()
-            operation = self._operations.get(args.name)
+            operation = self.operations.get(args.name.value)
             if operation is not None and watched is not None:
                 self._begin(watched, operation, args)
         except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
@@ -134,11 +145,11 @@ class GroupHooks:
 
     def after(self, args: Any) -> None:
         """Note that an operation was handed over."""
-        if HERE.inside or self._watched is None:
+        if HERE.inside or self.watched is None:
             return
         compiler = set_eval_frame(None)
         try:
-            sent = self._watched.open.pop(args.op_id, None)
+            sent = self.watched.open.pop(args.op_id, None)
             if sent is not None:
                 self._calls.end(sent, args.work, is_async=args.async_op)
         except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
@@ -168,5 +179,5 @@ class GroupHooks:
         self._is_described = True  # if this fails, it would fail each time
         c10d: Any = torch.distributed.distributed_c10d
         real = c10d._resolve_process_group(self._name)  # noqa: SLF001  # no public name
-        self._watched = describe_group(real)
-        return self._watched
+        self.watched = describe_group(real)
+        return self.watched

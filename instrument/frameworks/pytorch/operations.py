@@ -25,15 +25,17 @@ SAME_LIBRARY: Final[Mapping[str, str]] = {
 class Operation(NamedTuple):
     """An operation of process groups: its name in rows, and the tensors that are its message.
 
-    With `is_part`, these tensors are one rank's part of the whole message. Without `has_future`,
-    the handle's future may be null: NCCL sends parts of different sizes as several operations,
-    and to ask the future that it does not have ends the process.
+    With `is_part`, these tensors are one rank's part of the whole message. With `is_message`, one
+    rank sends it to another. Without `has_future`, the handle's future may be null: NCCL sends
+    parts of different sizes as several operations, and to ask the future that it does not have
+    ends the process.
     """
 
     op: str
     in_outputs: bool = False
     is_part: bool = False
     has_future: bool = True
+    is_message: bool = False
 
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
@@ -53,8 +55,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "GATHER": Operation("gather", is_part=True),
     "SCATTER": Operation("scatter", in_outputs=True, is_part=True),
     "BARRIER": Operation("barrier"),
-    "SEND": Operation("send"),
-    "RECV": Operation("recv", in_outputs=True),
+    "SEND": Operation("send", is_message=True),
+    "RECV": Operation("recv", in_outputs=True, is_message=True),
 }
 """The operations that make rows, by their names in `HookOpName`."""
 

@@ -70,14 +70,20 @@ def hook_coalescing(patches: Patches, calls: GroupCalls) -> None:
     patches.replace(group_type, "_end_coalescing", wrap_end)
 
 
-def hook_waits(patches: Patches, log: CallLog) -> None:
+def hook_waits(patches: Patches, calls: GroupCalls) -> None:
     """Time how long the host waits for an operation.
 
     FSDP sends all of its collectives without waiting. Without this, the wait for a late rank is
     part of forward.
     """
     work_type: Any = torch.distributed.Work
-    original: Callable[..., Any] = work_type.wait
+    wrap = functools.partial(_wrap_wait, calls.log)
+    if calls.compiled is not None:
+        wrap = calls.compiled.wrap_wait
+    patches.replace(work_type, "wait", wrap)
+
+
+def _wrap_wait(log: CallLog, original: Callable[..., Any]) -> Callable[..., Any]:
     handles, clock, is_compiling = log.handles, log.clock, torch.compiler.is_compiling
 
     @functools.wraps(original)
@@ -103,7 +109,7 @@ def hook_waits(patches: Patches, log: CallLog) -> None:
 
     skip_code(getattr(wait, "__code__"))  # noqa: B009  # wraps() hides it from mypy
     wait.__qualname__ = wait.__name__  # a builtin's has no module
-    patches.replace(work_type, "wait", lambda _: wait)
+    return wait
 
 
 class BufferCalls:
