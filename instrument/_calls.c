@@ -227,6 +227,7 @@ static int discard(PyObject *result)
 static PyObject *report_failure(const Calls *self, const char *site)
 {
     PyObject *type, *error, *trace;
+    if (!PyErr_Occurred()) Py_RETURN_NONE; /* what failed did not say why */
     if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
     PyErr_Fetch(&type, &error, &trace);
     PyErr_NormalizeException(&type, &error, &trace);
@@ -269,13 +270,18 @@ static int keep_inner(const Calls *self, const Sent *sent, PyObject *start, PyOb
     PyObject *notes = find(recorder, names.notes);
     int made = FAILED, recording = find_flag(recorder, names.recording);
     if (!notes || recording < 0 || !(pacer = find(recorder, names.pacer))) return FAILED;
-    Py_ssize_t noted = notes == Py_None ? 0 : PyObject_Size(notes);
-    if (noted < 0) return FAILED;
-    if (pacer != Py_None || !noted) /* only beside other notes is a row noted */
-        return discard(PyObject_CallMethodObjArgs(self->recorder, names.keep_inner, allreduce,
-                                                  sent->op, start, end, NULL));
-    if (!recording) return MADE;
     Py_INCREF(notes);
+    Py_ssize_t noted = notes == Py_None ? 0 : PyObject_Size(notes);
+    if (noted < 0) goto done;
+    if (pacer != Py_None || !noted) { /* only beside other notes is a row noted */
+        made = discard(PyObject_CallMethodObjArgs(self->recorder, names.keep_inner, allreduce,
+                                                  sent->op, start, end, NULL));
+        goto done;
+    }
+    if (!recording) {
+        made = MADE;
+        goto done;
+    }
     if (!(nest = PyObject_GetAttr(self->nests, names.own))) goto done;
     if (!(depth = PyObject_GetAttr(nest, names.depth))) goto done;
     if (!(thread = PyObject_GetAttr(nest, names.thread))) goto done;
@@ -861,16 +867,17 @@ static int keep_open(Hooks *self, Sent *sent, PyObject *arguments)
 {
     long long number = read_id(arguments);
     if (number == -1 && PyErr_Occurred()) return FAILED;
-    if (self->latest) {
-        if (PyDict_GET_SIZE(self->open) >= self->calls->most_open) PyDict_Clear(self->open);
-        PyObject *key = PyLong_FromLongLong(self->latest_id);
-        int failed = !key || PyDict_SetItem(self->open, key, self->latest) < 0;
-        Py_XDECREF(key);
-        if (failed) return FAILED;
-    }
-    Py_XSETREF(self->latest, Py_NewRef(sent));
+    PyObject *earlier = self->latest; /* whatever runs below may take the next one */
+    long long earlier_id = self->latest_id;
+    self->latest = Py_NewRef(sent);
     self->latest_id = number;
-    return MADE;
+    if (!earlier) return MADE;
+    if (PyDict_GET_SIZE(self->open) >= self->calls->most_open) PyDict_Clear(self->open);
+    PyObject *key = PyLong_FromLongLong(earlier_id);
+    int failed = !key || PyDict_SetItem(self->open, key, earlier) < 0;
+    Py_XDECREF(key);
+    Py_DECREF(earlier);
+    return failed ? FAILED : MADE;
 }
 
 /* Take an operation whose second hook this is; NULL if there is none, or with an exception. */
