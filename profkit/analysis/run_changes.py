@@ -111,7 +111,11 @@ class _Levels:
         wall_ns = times.wall_ns
         self._logs = np.log(np.maximum(wall_ns, 1.0))
         settled = find_settled(wall_ns)
-        shifts = list(self._with_ends(find_shifts(wall_ns[settled:]), settled))
+        found = find_shifts(wall_ns[settled:])
+        if settled and not found:  # fewer steps show less of what differs by chance
+            found = [shift for shift in find_shifts(wall_ns) if shift.at > settled + _NEAR]
+            settled = 0 if found else settled
+        shifts = list(self._with_ends(found, settled))
         self._bounds = [settled, *self._confirmed(shifts, settled), len(used)]
         self.usual_ns = np.empty(len(used))
         for begin, end in itertools.pairwise(sorted({0, *self._bounds})):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow.compute as pc
 
 from profkit.analysis.estimate import FEWEST_STEPS, Ints
 from profkit.analysis.notices import is_log
@@ -16,6 +17,9 @@ from profkit.text import plural, safe_text
 from profkit.trace import Trace
 from profkit.trace.window import WindowTrace, cut_trace
 
+SHORT_NS = 10_000_000_000
+"""Counters, which are read once per second, say little of a shorter level between two changes."""
+
 NEAR = 8
 """A change may begin so many steps from the step that is named."""
 
@@ -24,7 +28,7 @@ def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
     """Return the steps before `step`, and those from it on; each part has enough of them.
 
     If a change begins there, each part is one level: from the change before it, to the change or
-    the end of the burst after it.
+    the end of the burst after it. A short level is joined with what comes after it.
     """
     where = safe_text(str(trace.path))
     if is_log(trace):
@@ -57,12 +61,22 @@ def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
             begin, before_end, warm_up = first, last, 0
             before = f"{trace.name} from step {first:,} to {last:,}"
         level_end = change.last_step
-        if level_end is not None and _has_enough(used, step, level_end):
+        lasts = change.kind is ChangeKind.BURST or _is_long(trace, step, level_end)
+        if level_end is not None and lasts and _has_enough(used, step, level_end):
             end, after = level_end, f"{trace.name} from step {step:,} to {level_end:,}"
     return (
         cut_trace(trace, begin, before_end, warm_up=warm_up, label=before),
         cut_trace(trace, step, end, warm_up=0, label=after),
     )
+
+
+def _is_long(trace: Trace, first: int, last: int | None) -> bool:
+    """Return true if the steps from one to another take long enough to have a cause."""
+    if last is None:
+        return True
+    steps = trace.steps["step"].to_numpy()
+    rows = trace.steps.filter((steps >= first) & (steps <= last))
+    return int(pc.max(rows["end_ns"]).as_py() - pc.min(rows["start_ns"]).as_py()) >= SHORT_NS
 
 
 def _has_enough(used: Ints, first: int, last: int) -> bool:

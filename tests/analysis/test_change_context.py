@@ -199,13 +199,16 @@ def test_a_burst_is_compared_until_its_end(tmp_path: Path) -> None:
 def test_a_change_is_compared_until_the_next_one(tmp_path: Path) -> None:
     forward = _forward(10)
     forward[AT + 60 :] += 100 * MS
+    short = _trace(tmp_path / "short", forward)
+    assert "to" not in cut_at(short, build_overview(short).changes[0].first_step)[1].name.split()
+    forward *= 4
     trace = _trace(tmp_path / "run", forward)
     first, second = build_overview(trace).changes
     before, after = cut_at(trace, first.first_step)
     assert f"from step {first.first_step} to {second.first_step - 1}" in after.name
     row = explain(before, after).ledger.find("forward")
     assert row is not None
-    assert row.delta.value * 32 == pytest.approx(10 * MS, rel=0.1)
+    assert row.delta.value * 32 == pytest.approx(40 * MS, rel=0.1)
     assert "on" in cut_at(trace, second.first_step)[1].name.split()
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from profkit.analysis.change_points import find_shifts
+from profkit.analysis.change_points import find_settled, find_shifts
 from profkit.analysis.drifts import find_drift_alone
 from profkit.analysis.overview import build_overview
 from profkit.analysis.periodic import find_periodic
 from profkit.analysis.run_change import ChangeKind, RunChange
+from profkit.analysis.run_changes import find_changes
 from profkit.testing.series import series_trace
 from profkit.trace import Trace
 
@@ -157,6 +158,23 @@ def test_a_drift_is_no_step(tmp_path: Path) -> None:
     assert change.kind is ChangeKind.DRIFT
     assert abs(change.first_step - AT) <= STEPS // 10
     assert change.change.value == pytest.approx(0.6 * 50 / 80, rel=0.2)
+
+
+def test_steps_that_are_no_part_of_the_first_level_still_show_what_is_chance(
+    tmp_path: Path,
+) -> None:
+    """A slow change of the first steps must not hide a jump that is three times as large."""
+    random, logs, last = np.random.default_rng(2), np.empty(200), 0.0
+    for place in range(200):
+        last = 0.5 * last + 0.086 * random.standard_normal()
+        logs[place] = last
+    logs[33:] += 0.15
+    logs[85:] += 0.4
+    lengths_ns = 20 * MS * np.exp(logs)
+    assert find_settled(lengths_ns) > 0
+    trace = Trace.open(series_trace(tmp_path / "run", {"forward": lengths_ns}))
+    (change,) = find_changes(trace, np.arange(200))
+    assert abs(change.first_step - 85) <= 2
 
 
 @pytest.mark.parametrize("later", [40, 50, 60, 70, 80, 90])
