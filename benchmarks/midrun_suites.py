@@ -29,7 +29,16 @@ class Planted:
     """A change that comes every so many steps."""
 
 
-SEEN = frozenset({"a growing history", "longer sentences"})
+SEEN = frozenset(
+    {
+        "a growing history",
+        "a slow network",
+        "a thread",
+        "averaging weights",
+        "longer sentences",
+        "reading files",
+    }
+)
 """Held-out jobs whose misses led to a rule: they no longer show what the rules are worth."""
 
 DEVELOPMENT: Mapping[str, Planted] = {

@@ -51,7 +51,7 @@ _LEVEL_STEPS = 100
 _LATEST = 8_192
 """What differs by chance is learned from so many steps at most, which bounds the time."""
 
-_NOT_LEARNED, _LEAST_DIVIDED = 0.25, 128
+_NOT_LEARNED, _LEAST_DIVIDED = 0.5, 128
 """The noise of so many steps is not learned from their last part: a change may have begun there.
 
 Each part that is searched is as long as all before it, so that a change before the last part has

@@ -160,6 +160,19 @@ def test_a_drift_is_no_step(tmp_path: Path) -> None:
     assert change.change.value == pytest.approx(0.6 * 50 / 80, rel=0.2)
 
 
+def test_a_large_change_is_found_in_a_job_whose_speed_moves_by_itself() -> None:
+    """What is learned from the past must not hold the first steps after the change."""
+    found = 0
+    for seed in range(20):
+        random, logs = np.random.default_rng(seed), np.empty(220)
+        last = 0.086 * random.standard_normal()
+        for place in range(220):
+            last = logs[place] = 0.8 * last + 0.052 * random.standard_normal()
+        logs[85:] += 0.38
+        found += any(abs(shift.at - 85) <= 15 for shift in find_shifts(20 * MS * np.exp(logs)))
+    assert found >= 11
+
+
 def test_steps_that_are_no_part_of_the_first_level_still_show_what_is_chance(
     tmp_path: Path,
 ) -> None:
