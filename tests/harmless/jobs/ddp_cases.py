@@ -3096,6 +3096,32 @@ def compiled_with_a_hook(rank: int, world: int) -> Evidence:
     return run.done()
 
 
+@case("compiled_wait")
+def compiled_wait(rank: int, world: int) -> Evidence:
+    """A compiled function waits: the compiler must find what it finds without profkit."""
+    run = Run(rank)
+    run.step(2)
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+
+    def finish(values: torch.Tensor, work: Any) -> torch.Tensor:
+        doubled = values * 2
+        work.wait()
+        return doubled + values
+
+    compiled: Any = torch.compile(finish, backend="eager")
+    for _ in range(3):
+        values = torch.arange(6, dtype=torch.float32) * (rank + 0.3)
+        work = dist.all_reduce(values, async_op=True)
+        result: torch.Tensor = compiled(torch.ones(6), work)
+        run.evidence.add("result", result)
+        run.evidence.add("sum", values)
+    run.evidence.add("graphs", counters["stats"]["unique_graphs"])
+    run.evidence.add("breaks", len(counters["graph_break"]))
+    torch._dynamo.reset()
+    return run.done()
+
+
 def run_case(name: str, rank: int, world: int) -> tuple[dict[str, object], bool]:
     """The line of a case, and whether an exception ended it."""
     random.seed(rank)
