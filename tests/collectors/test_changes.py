@@ -181,7 +181,7 @@ def test_a_step_that_never_ends_is_sampled_ever_more_rarely(tmp_path: Path) -> N
             usual.append(waited_s)
         now_ns[0] += int(waited_s * 1e9)
     assert len(usual) == pytest.approx(loop.step_ns / 1e9 / SHORTEST_GAP_S, rel=0.3)
-    assert len(loop.stacks) < 1_000
+    assert len(loop.stacks) < 10 * SAMPLES_PER_STEP
     weight_s = sum(row[2] for row in loop.stacks) / 1e9
     assert weight_s == pytest.approx(MINUTE_S, rel=0.05)
 
