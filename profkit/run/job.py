@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,9 @@ DESCRIBED_AFTER = 3
 LOOK_EVERY_S = 0.1
 """So often the thread that opened the files looks if they have."""
 
+_LAST = -1_000_000
+"""The priority of our finalizer: those of the job come first."""
+
 SPAN_COST_REPEATS = 500
 """The job trains while its span cost is measured, so the measurement is kept short."""
 
@@ -93,7 +96,8 @@ class Job:
         self._config: Mapping[str, Any] = {}
         """The description of the job, once its first steps have ended."""
         self._pid = os.getpid()
-        atexit.register(guarded("the end of the recording", self.finish, None))
+        self._is_finished = False
+        _at_end(guarded("the end of the recording", self.finish, None))
 
     def hook(self, framework: str) -> None:
         """Install the hooks of a framework that has been imported; a second time does nothing."""
@@ -121,9 +125,10 @@ class Job:
             self._patches.pop().undo()
 
     def finish(self) -> None:
-        """Close the last step and the files. In a forked child this does nothing."""
-        if os.getpid() != self._pid:
+        """Close the last step and the files, once. In a forked child this does nothing."""
+        if os.getpid() != self._pid or self._is_finished:
             return
+        self._is_finished = True
         self.tracker.finish()
         self.recorder.stop()
         self._ended.set()
@@ -278,6 +283,19 @@ class Job:
             config={"command": plain_words(sys.argv)},
         )
         complete_manifest(manifest, created_ns=self._created_ns, in_job=True).write(self.run)
+
+
+def _at_end(finish: Callable[[], None]) -> None:
+    """Call a function when this process ends.
+
+    A child that multiprocessing forks leaves by `os._exit`, before `atexit`: it calls its own
+    finalizers first, which are those of the lowest priority last.
+    """
+    atexit.register(finish)
+    if multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, finish, exitpriority=_LAST)
 
 
 def _before_flush(timer: DeviceTimer | None, final: bool) -> None:
