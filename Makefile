@@ -6,7 +6,7 @@ ALONE := traces/recorded-resnet50-workers-0
 
 TORCHES := 2.4.1 2.10.0 2.15.0
 
-.PHONY: screenshots check test contracts systems converge gpu bench trust accuracy programs slow-lines sharded sharded-faults recorded docs
+.PHONY: screenshots check test test-full contracts systems converge gpu bench trust accuracy programs slow-lines sharded sharded-faults recorded docs
 
 check:  ## lint, format, types, import contracts
 	$(RUN) ruff check .
@@ -16,6 +16,9 @@ check:  ## lint, format, types, import contracts
 
 test:  ## all tests
 	$(RUN) pytest
+
+test-full:  ## all tests, and the combinations in which a failure would show in others as well
+	$(RUN) pytest -m "full or not full"
 
 contracts:  ## the hooks with the oldest supported torch, the V100's and the newest, and with Megatron and DeepSpeed; minutes for each
 	for version in $(TORCHES); do .ci/contracts $$version || exit 1; done

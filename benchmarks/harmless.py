@@ -30,9 +30,10 @@ def torch_rows(folder: Path) -> Iterator[Row]:
     for world in WORLDS:
         place = folder / f"torch{world}"
         before = [sys.executable, "-m", "profkit", "run", "--output", str(place / "traces"), "--"]
-        bare = ddp.launch(world, place / "bare", [])
-        recorded = ddp.launch(world, place / "recorded", before)
-        for name in ddp.names_of_cases():
+        names = ddp.names_of_cases(world, full=True)
+        bare = ddp.launch(world, names, place / "bare", [])
+        recorded = ddp.launch(world, names, place / "recorded", before)
+        for name in names:
             sides = [
                 [rank.get(name, {"outcome": "not reached", "digest": None}) for rank in side.ranks]
                 for side in (bare, recorded)

@@ -38,11 +38,31 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "alone: fails while other tests use the machine; .ci/run runs it after the others",
     )
+    config.addinivalue_line(
+        "markers",
+        "full: runs only if -m names it (make test-full); the test says why others suffice",
+    )
     config.stash[RAN_AGAIN] = []
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not _is_full(config):
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if not item.get_closest_marker("full")]
     items.sort(key=lambda item: item.path.parent.name not in LONG_FOLDERS)
+
+
+def _is_full(config: pytest.Config) -> bool:
+    expression: str = config.getoption("markexpr")
+    return "full" in expression
+
+
+@pytest.fixture(scope="session")
+def is_full(request: pytest.FixtureRequest) -> bool:
+    """Whether combinations run, too, in which a failure would show in others as well."""
+    return _is_full(request.config)
 
 
 def pytest_collection_finish() -> None:
@@ -126,13 +146,16 @@ def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def generated_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Make generated data sets once per session, and let threads wait without spinning.
+    """Make generated data sets once for all workers, and let threads wait without spinning.
 
     They are in a temporary folder, unless the caller names one.
     """
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
     with pytest.MonkeyPatch.context() as patch:
         if "PROFKIT_CACHE" not in os.environ:
-            patch.setenv("PROFKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+            patch.setenv("PROFKIT_CACHE", str(base / "generated"))
         patch.setenv(
             "OMP_WAIT_POLICY", "PASSIVE"
         )  # jobs of tests share the cores with their own loaders, and with other tests

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from profkit.hangs.account import FINE, HUNG, read_account
 from profkit.hangs.status import ENDED, FOLDER, Status, read_statuses
 from profkit.trace.reader import find_runs
 from tests.hangs.test_jobs import PATIENCE_S, why
+from tests.warm import warm_python
 
 LIMIT_S = 3
 AT = 12
@@ -38,9 +38,10 @@ def start(folder: Path, *words: str, standing: bool = True) -> subprocess.Popen[
     plant.mkdir()
     if standing:
         (plant / "sitecustomize.py").write_text(STANDING)
-    command = [sys.executable, "-m", "profkit", *SYSTEM, *words, "--collect", "none"]
+    python = warm_python("paddle" if "paddle" in words else "torch")
+    command = [python, "-m", "profkit", *SYSTEM, *words, "--collect", "none"]
     command += ["--hang-after", str(LIMIT_S), "-o", str(folder / "runs")]
-    environment = {**os.environ, "PYTHONPATH": str(plant)}
+    environment = {**os.environ, "PYTHONPATH": str(plant), "OMP_NUM_THREADS": "1"}
     with open(folder / "err", "w") as err:
         return subprocess.Popen(
             command, stdout=err, stderr=err, env=environment, start_new_session=True

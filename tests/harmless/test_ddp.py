@@ -1,4 +1,9 @@
-"""A recorded job of data parallel training behaves, to the bit, like the bare job."""
+"""A recorded job of data parallel training behaves, to the bit, like the bare job.
+
+All cases run on three ranks, where means are rounded and a group of two is not all ranks. On two
+ranks run those whose code depends on the number of ranks; `make test-full` runs the others there,
+too. They do nothing there that they do not do on three: each rank calls the same functions.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +21,11 @@ from typing import Any
 
 import pytest
 
+from tests.warm import warm_python
+
 JOB = Path(__file__).parent / "jobs" / "ddp_cases.py"
 WORLDS = (2, 3)
+MOST = 3
 PATIENCE_S = 250
 GRACE_S = 20
 MOST_DIFFERENCES = 12  # of those parts of a case that a message shows
@@ -42,27 +50,48 @@ class Pair:
     recorded: Launch
 
 
-def names_of_cases() -> list[str]:
-    """The names in the decorators of the job, which is not imported."""
-    tree = ast.parse(JOB.read_text(encoding="utf-8"))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    decorators = [decorator for function in functions for decorator in function.decorator_list]
-    return [
-        str(decorator.args[0].value)
-        for decorator in decorators
-        if isinstance(decorator, ast.Call)
-        and isinstance(decorator.func, ast.Name)
-        and decorator.func.id == "case"
-        and isinstance(decorator.args[0], ast.Constant)
-    ]
+def functions_of_cases() -> dict[str, ast.FunctionDef]:
+    """The functions of the job by the names in their decorators; the job is not imported."""
+    found = {}
+    for function in ast.parse(JOB.read_text(encoding="utf-8")).body:
+        if isinstance(function, ast.FunctionDef):
+            for decorator in function.decorator_list:
+                match decorator:
+                    case ast.Call(func=ast.Name("case"), args=[ast.Constant(name)]):
+                        found[str(name)] = function
+    return found
 
 
-def launch(world: int, folder: Path, before: list[str]) -> Launch:
-    """Run all cases under torchrun, which the words in front may wrap."""
+def depends_on_world(function: ast.FunctionDef) -> bool:
+    """Whether a case uses the number of ranks, or makes groups of some of them."""
+    for statement in function.body:
+        for node in ast.walk(statement):
+            match node:
+                case ast.Name("world") | ast.Attribute(attr="new_group"):
+                    return True
+    return False
+
+
+def names_of_cases(world: int, *, full: bool) -> list[str]:
+    """The cases that run on so many ranks."""
+    found = []
+    for name, function in functions_of_cases().items():
+        if full or world == MOST or depends_on_world(function):
+            found.append(name)
+    return found
+
+
+def launch(world: int, names: list[str], folder: Path, before: list[str]) -> Launch:
+    """Run cases under torchrun, which the words in front may wrap."""
     results = folder / "results"
     results.mkdir(parents=True)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    python = sys.executable
+    if world != MOST:
+        python = warm_python()
+    torchrun = [python, "-m", "torch.distributed.run", "--standalone"]
     job = ["--nproc-per-node", str(world), str(JOB), "--out", str(results)]
+    for name in names:
+        job += ["--only", name]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     errors = folder / "errors"
     with open(errors, "wb") as sink:
@@ -104,7 +133,7 @@ def lines_of(path: Path) -> Lines:
 
 
 @pytest.fixture(scope="session")
-def pair_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Pair]:
+def pair_of(tmp_path_factory: pytest.TempPathFactory, is_full: bool) -> Callable[[int], Pair]:
     """Both launches of a number of ranks, made when they are first asked for."""
 
     @cache
@@ -112,8 +141,9 @@ def pair_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Pair]:
         folder = tmp_path_factory.mktemp(f"ddp{world}")
         traces = str(folder / "traces")
         profkit = [sys.executable, "-m", "profkit", "run", "--output", traces, "--"]
-        bare = launch(world, folder / "bare", [])
-        return Pair(bare, launch(world, folder / "recorded", profkit))
+        names = names_of_cases(world, full=is_full)
+        bare = launch(world, names, folder / "bare", [])
+        return Pair(bare, launch(world, names, folder / "recorded", profkit))
 
     return launched
 
@@ -149,8 +179,13 @@ def shortened(text: str, other: str, most: int = 160) -> str:
     return ("..." if start else "") + cut + ("..." if start + most < len(text) else "")
 
 
-def test_the_names_are_those_of_the_job(pair_of: Callable[[int], Pair]) -> None:
-    assert list(pair_of(2).bare.ranks[0]) == names_of_cases()
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_names_are_those_of_the_job(
+    world: int, pair_of: Callable[[int], Pair], is_full: bool
+) -> None:
+    assert list(pair_of(world).bare.ranks[0]) == names_of_cases(world, full=is_full)
+    assert len(names_of_cases(MOST, full=False)) > 150
+    assert len(names_of_cases(2, full=False)) > 20
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -160,8 +195,18 @@ def test_both_jobs_end_well(world: int, pair_of: Callable[[int], Pair]) -> None:
     assert pair.recorded.exit_code == 0, pair.recorded.errors
 
 
-@pytest.mark.parametrize("name", names_of_cases())
-@pytest.mark.parametrize("world", WORLDS)
+def combinations() -> list[Any]:
+    """Numbers of ranks with cases; those that only `make test-full` runs are marked so."""
+    found = []
+    for world in WORLDS:
+        usual = names_of_cases(world, full=False)
+        for name in functions_of_cases():
+            marks = [] if name in usual else [pytest.mark.full]
+            found.append(pytest.param(world, name, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("world", "name"), combinations())
 def test_recorded_is_as_bare(world: int, name: str, pair_of: Callable[[int], Pair]) -> None:
     pair = pair_of(world)
     found = [

@@ -25,6 +25,7 @@ from profkit.run.signals import forwarding
 from profkit.trace import Trace, verify
 from profkit.trace.reader import find_runs
 from profkit.vocab import Integrity, RunState
+from tests.warm import warm_python
 
 JOBS = Path(__file__).parent / "jobs"
 PATIENCE_S = 300
@@ -42,6 +43,11 @@ TORCHRUN = [
     "localhost:0",
 ]
 PROFKIT_RUN = [sys.executable, "-m", "profkit", "run", "--"]
+
+
+def warm_torchrun() -> list[str]:
+    """Return the words that start two ranks at once; see `tests.warm`."""
+    return [warm_python(), *TORCHRUN[1:]]
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ def test_evaluation_is_other_and_no_step(single: tuple[Ended, Ended]) -> None:
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """The single-process script, ended in each way."""
-    script = [sys.executable, JOBS / "torch_single.py", "--steps", "4", "--end"]
+    script = [warm_python(), JOBS / "torch_single.py", "--steps", "4", "--end"]
     started = {
         end: _start([*script, end], tmp_path_factory.mktemp(end))
         for end in ("raise", "_exit", "kill")
@@ -407,7 +413,7 @@ def paddle(
 ) -> tuple[tuple[Path, Ended], tuple[Path, Ended]]:
     """The DataParallel script on two ranks, of which the second fails at the end, twice."""
     job = [
-        sys.executable,
+        warm_python("paddle"),
         "-m",
         "paddle.distributed.launch",
         "--nproc_per_node",
@@ -455,7 +461,7 @@ def test_a_rank_late_in_backward_is_named_and_its_lateness_is_waiting(tmp_path: 
     """100 ms slept in rank 1's backward: at least 95 of them are rank 0's waiting."""
     ended = _run(
         [
-            *TORCHRUN,
+            *warm_torchrun(),
             JOBS / "torch_ddp.py",
             "--steps",
             "24",
@@ -502,7 +508,7 @@ def test_ones_own_communication_hook_keeps_working(tmp_path: Path) -> None:
     script.write_text("\n".join(line[8:] for line in code.splitlines()))
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    _, recorded = _run_both([*TORCHRUN, script], tmp_path / "a", tmp_path / "b")
+    _, recorded = _run_both([*warm_torchrun(), script], tmp_path / "a", tmp_path / "b")
     assert recorded.code == 0, recorded.err
     said = {
         folder: [(tmp_path / folder / f"loss{rank}").read_text() for rank in range(2)]
@@ -525,7 +531,7 @@ def test_a_rank_that_dies_ends_the_job_as_without_profkit(tmp_path: Path) -> Non
         "    optimizer.zero_grad(); time.sleep(0.02)\n"
         "    if step == 60 and dist.get_rank() == 1: os._exit(3)\n"
     )
-    ended = _run([*TORCHRUN, script], tmp_path)
+    ended = _run([*warm_torchrun(), script], tmp_path)
     assert ended.code == 1
     assert ended.trace.manifest.state is RunState.ABORTED
     found = verify(ended.trace.path)

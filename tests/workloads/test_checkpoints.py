@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from profkit.workloads.training.checkpoints import Checkpoints, Progress, find_c
 from profkit.workloads.training.loop import Plan, Training
 from profkit.workloads.training.samples import BadSamples
 from profkit.workloads.training.target import Target
+from tests.warm import warm_python
 from tests.workloads.test_shared_loop import FakeDriver
 
 SETTINGS = {
@@ -104,7 +104,7 @@ def trace(output: Path, framework: str, *options: str) -> str:
     words = ["trace", "tsm", "--framework", framework, "--image-size", "32", "--batch-size", "2"]
     words += ["--workers", "0", "--output", str(output), *options]
     done = subprocess.run(
-        [sys.executable, "-m", "profkit", *words],
+        [warm_python(framework), "-m", "profkit", *words],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -119,15 +119,16 @@ def trace(output: Path, framework: str, *options: str) -> str:
 def test_a_continued_run_has_the_weights_of_an_uninterrupted_one_to_the_bit(
     framework: str, ranks: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """TSM has dropout, whose random numbers continue, and norms with running statistics."""
+    """TSM has dropout, whose random numbers continue, and norms with running statistics.
+
+    The run that is not interrupted leaves a checkpoint on its way, from which the other continues.
+    """
     pytest.importorskip(framework)
     options = ("--checkpoint", str(tmp_path / "whole"), *ranks)
-    trace(tmp_path / "traces", framework, "--steps", "4", *options)
+    trace(tmp_path / "traces", framework, "--steps", "4", "--checkpoint-every", "2", *options)
+    middle = tmp_path / "whole" / "step-00000002"
     options = ("--checkpoint", str(tmp_path / "part"), *ranks)
-    trace(tmp_path / "traces", framework, "--steps", "2", *options)
-    said = trace(
-        tmp_path / "traces", framework, "--steps", "4", *options, "--resume", str(tmp_path / "part")
-    )
+    said = trace(tmp_path / "traces", framework, "--steps", "4", *options, "--resume", str(middle))
     assert "continued from a checkpoint at step 2" in said
     states = []
     for folder in ("whole", "part"):
