@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
 from profkit.errors import ExitCode, ProfkitError, UsageError
+from profkit.own_process import claim_process
 from profkit.text import did_you_mean, safe_text
 from profkit.version import __version__
 
@@ -122,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = sys.argv[1:] if arguments is None else list(arguments)
         args = parse(words)
         args.words = words
+        if arguments is None:
+            claim_process()
         code = int(args.run(args))
         sys.stdout.flush()
     except ProfkitError as error:

@@ -18,7 +18,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from profkit.own_process import spare_pandas
 from profkit.vocab import PHASES, SCHEMA_VERSION
+
+spare_pandas(pa.array)
 
 MEANING: Final = b"meaning"
 UNIT: Final = b"unit"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from profkit.testing import synthetic_trace
 
 HEAVY = (
     "numpy",
@@ -60,3 +64,18 @@ def test_a_report_loads_no_framework_and_no_interface() -> None:
 
 def test_the_public_names_load_when_they_are_used() -> None:
     assert "pyarrow" in _loaded_after("import profkit; profkit.Trace")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
+def test_a_command_of_its_own_process_never_loads_pandas(tmp_path: Path) -> None:
+    """It takes a second, and `pyarrow.array` loads it for any numpy array."""
+    run = synthetic_trace(tmp_path / "run", steps=40)
+    code = (
+        f"import sys\nsys.argv = ['profkit', 'report', {str(run)!r}]\n"
+        "import profkit.cli\nassert profkit.cli.main() == 0"
+    )
+    assert "pandas" not in _loaded_after(code)
+    convert = "import pyarrow\nassert len(pyarrow.table({'a': [1]}).to_pandas()) == 1"
+    assert "pandas" in _loaded_after(f"{code}\n{convert}")
+    as_library = code.replace("main()", f"main(['report', {str(run)!r}])")
+    assert "pandas" in _loaded_after(as_library)
