@@ -33,6 +33,22 @@ FOREIGN_THREAD = "_DummyThread"
 """Python's class for threads that others started, such as autograd's, which also launch kernels."""
 
 
+class OverThreads:
+    """The sum of a counter over threads. What those counted that have ended stays in it."""
+
+    def __init__(self) -> None:
+        self._present: dict[int, float] = {}
+        self._ended = 0.0
+
+    def add_up(self, present: dict[int, float]) -> float:
+        """Return the sum, from what each of the present threads has counted by now."""
+        for thread, known in self._present.items():
+            if present.get(thread, -1.0) < known:  # a new thread may have the id of an old one
+                self._ended += known
+        self._present = present
+        return self._ended + sum(present.values())
+
+
 @dataclass(frozen=True)
 class ProcessCollector:
     """Reads `/proc` and `getrusage`; a reading takes some tens of microseconds."""
@@ -41,8 +57,10 @@ class ProcessCollector:
     interval_s = 1.0
     reads_at_end = True
     proc: Path = Path("/proc/self")
-    spent_s: dict[int, float] = field(default_factory=dict, repr=False)
-    """Processor time of each of the job's other Python threads, also of those that have ended."""
+    spent_s: OverThreads = field(default_factory=OverThreads, repr=False, compare=False)
+    """Processor time of the job's other Python threads."""
+    waited_s: OverThreads = field(default_factory=OverThreads, repr=False, compare=False)
+    """How long threads were ready to run and had no core."""
 
     def why_not(self) -> str:
         if (self.proc / "statm").exists():
@@ -73,28 +91,28 @@ class ProcessCollector:
             and not thread.name.startswith(OWN_THREADS)
             and type(thread).__name__ != FOREIGN_THREAD
         ]
+        spent_s: dict[int, float] = {}
         for thread in others[:MOST_PYTHON_THREADS]:
             with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
                 stat = (self.proc / f"task/{thread.native_id}/stat").read_text()
                 ticks = stat.rpartition(")")[2].split()[_CPU_FIELDS]
-                spent_s = sum(map(int, ticks)) / _TICKS_PER_S
-                known_s = self.spent_s.get(thread.native_id or 0, 0.0)
-                self.spent_s[thread.native_id or 0] = max(known_s, spent_s)
-        return sum(self.spent_s.values())
+                spent_s[thread.native_id or 0] = sum(map(int, ticks)) / _TICKS_PER_S
+        return self.spent_s.add_up(spent_s)
 
     def _read_waits(self) -> Iterator[Reading]:
-        """Yield how long the present threads were ready to run and had no core.
+        """Yield how long all threads were ready to run and had no core.
 
         A kernel that does not count it has no such files, or writes only zeros.
         """
-        ran_ns = waited_ns = 0
+        ran_ns, waited_s = 0, dict[int, float]()
         with contextlib.suppress(OSError):  # no such folder
             for task in (self.proc / "task").iterdir():
                 with contextlib.suppress(OSError):  # the thread has ended meanwhile
                     words = (task / "schedstat").read_text().split()
-                    ran_ns, waited_ns = ran_ns + int(words[0]), waited_ns + int(words[1])
+                    ran_ns += int(words[0])
+                    waited_s[int(task.name)] = int(words[1]) / 1e9
         if ran_ns:
-            yield Reading("cpu_wait_seconds", waited_ns / 1e9)
+            yield Reading("cpu_wait_seconds", self.waited_s.add_up(waited_s))
 
 
 COLLECTOR = ProcessCollector()

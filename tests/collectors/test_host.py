@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,31 @@ def test_waits_for_a_core_are_those_of_all_threads(
     found = {reading.metric: reading.value for reading in ProcessCollector(proc=tmp_path).read()}
     assert found.get("cpu_wait_seconds") == seconds
     assert "resident_bytes" in found
+
+
+def test_waits_of_threads_that_ended_still_count(tmp_path: Path) -> None:
+    """The sum never falls, also if a new thread has the number of an old one."""
+    waits: dict[int, int] = {}
+    (tmp_path / "stat").write_text(f"7 (a) {' '.join(['0'] * 50)}")
+    (tmp_path / "statm").write_text("1 1 1")
+    collector = ProcessCollector(proc=tmp_path)
+
+    def read() -> float:
+        shutil.rmtree(tmp_path / "task", ignore_errors=True)
+        for thread, waited_ns in waits.items():
+            (tmp_path / "task" / str(thread)).mkdir(parents=True)
+            (tmp_path / "task" / str(thread) / "schedstat").write_text(f"5000 {waited_ns} 3")
+        found = {each.metric: each.value for each in collector.read()}
+        return found["cpu_wait_seconds"]
+
+    waits |= {7: 1_000_000_000, 8: 3_000_000_000}
+    assert read() == 4.0
+    del waits[8]
+    assert read() == 4.0
+    waits |= {8: 500_000_000}
+    assert read() == 4.5
+    waits |= {7: 2_000_000_000, 8: 250_000_000}
+    assert read() == pytest.approx(5.75)
 
 
 def _values(collector: GarbageCollector) -> dict[str, float]:
