@@ -57,6 +57,9 @@ _MEANINGS: Final = {
     Phase.OTHER: "evaluation, checkpoints, logging",
 }
 
+OTHER_OF_PIPELINE: Final = f"the pipeline's schedule, {Phase.OTHER.meaning}"
+"""The meaning of `Phase.OTHER` in a job with a pipeline."""
+
 PHASES: Final = tuple(phase.value for phase in Phase)
 
 
@@ -196,6 +199,9 @@ PIPELINE_MESSAGES: Final = "messages"
 
 PIPELINE_BATCHES: Final = "microbatches"
 """Name of the span in which a pipeline divides a batch, or joins what came of its parts."""
+
+PIPELINE_SCHEDULE: Final = "pipeline schedule"
+"""Name of the span in which the schedule of a pipeline does neither of these, nor computes."""
 
 EXPOSED: Final = "exposed"
 """Name of the span in which nothing but the exchange went on."""

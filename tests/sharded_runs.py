@@ -36,6 +36,8 @@ class Phase:
     """A phase that begins; an empty name ends the open one."""
 
     name: str = ""
+    region: str = ""
+    """The name of its span, if that is not the phase's."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def both(begin: Begin) -> list[Action]:
 class _Rank:
     now: int = BEGIN_NS
     todo: list[Action] = field(default_factory=list)
-    phase: str = ""
+    phase: Phase = Phase()
     opened: int = 0
     spans: list[dict[str, Any]] = field(default_factory=list)
     collectives: list[dict[str, Any]] = field(default_factory=list)
@@ -148,7 +150,7 @@ def _play(
         if isinstance(action, Work):
             state.now += int(action.ms * MS * (1 + 0.02 * random.standard_normal()))
         elif isinstance(action, Phase):
-            _open(state, step, action.name)
+            _open(state, step, action)
         elif isinstance(action, Begin):
             met[action.key].ready[rank] = state.now
             _begin(state, step, action)
@@ -162,7 +164,7 @@ def _play(
                 meeting.end = max(links[link], *meeting.ready.values()) + transfer_ns
                 links[link] = meeting.end
             end = row["end_ns"] = meeting.end
-            depth = 1 if state.phase else 0
+            depth = 1 if state.phase.name else 0
             until = max(end, state.now) + 2 * US
             state.spans.append(_span(step, "allreduce", row["op"], depth, state.now, until))
             state.now = until
@@ -171,10 +173,12 @@ def _play(
     return moved
 
 
-def _open(state: _Rank, step: int, name: str) -> None:
-    if state.phase:
-        state.spans.append(_span(step, state.phase, state.phase, 0, state.opened, state.now))
-    state.phase, state.opened = name, state.now
+def _open(state: _Rank, step: int, phase: Phase) -> None:
+    before = state.phase
+    if before.name:
+        region = before.region or before.name
+        state.spans.append(_span(step, before.name, region, 0, state.opened, state.now))
+    state.phase, state.opened = phase, state.now
 
 
 def _begin(state: _Rank, step: int, action: Begin) -> None:

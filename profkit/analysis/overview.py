@@ -130,6 +130,10 @@ class Overview:
         return self.costs is None or self.costs.exchange_timed
 
     @property
+    def has_pipeline(self) -> bool:
+        return self.sharded is not None and self.sharded.pipeline is not None
+
+    @property
     def judged(self) -> bool:
         return self.throughput.judged and self.is_whole
 

@@ -52,12 +52,12 @@ from profkit.report.sharded_sections import sharded_sections
 from profkit.report.whatif_section import answers_section
 from profkit.report.words import (
     clock_words,
-    exchange_meanings,
     interval_words,
     known,
     meaning,
     own_cost_words,
     plain,
+    run_meanings,
     share_range,
     steps_line,
     why_not_judged,
@@ -190,7 +190,7 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
     if view.phases:
         shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
         notes = (*clock_words(view), *unknown_note(view))
-        meanings = {**log_meanings(view.config), **exchange_meanings(view)}
+        meanings = {**log_meanings(view.config), **run_meanings(view)}
         grid = phase_grid(view.phases, meanings)
         yield Section("Where a step goes", notes, charts=(("", shares),), grid=grid)
     yield from changes_section(view)

@@ -10,9 +10,9 @@ from profkit.analysis.device_times import LAUNCHES, PhaseClock
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.selection import SWITCHED_OFF
+from profkit.analysis.selection import CAPTURED, SWITCHED_OFF
 from profkit.text import duration, low_to_high, percent, plural, significant
-from profkit.vocab import PHASES, Phase
+from profkit.vocab import OTHER_OF_PIPELINE, PHASES, Phase
 
 if TYPE_CHECKING:
     from profkit.analysis.views.live import LiveView
@@ -78,9 +78,13 @@ def share_range(share: Estimate) -> str:
 # -- one run ---------------------------------------------------------------------------------------
 
 
+_REASONS = {SWITCHED_OFF: "control steps (recording off)", CAPTURED: "line capture"}
+"""The names of reasons that would mislead behind a number of steps: `9 lines captured`."""
+
+
 def reason_name(reason: str) -> str:
     """Return the reason to exclude a step as it is shown."""
-    return "control steps (recording off)" if reason == SWITCHED_OFF else reason
+    return _REASONS.get(reason, reason)
 
 
 def steps_line(view: Overview) -> str:
@@ -130,11 +134,14 @@ def _words_of_sums(view: Overview, fewer: list[str]) -> Iterator[str]:
         yield "They hold the exchange only as far as it was timed."
 
 
-def exchange_meanings(view: Overview) -> dict[str, str]:
-    """Return what happens in a phase that holds an exchange which was not timed."""
-    if view.exchange_timed or view.clock is not PhaseClock.DEVICE:
-        return {}
-    return {Phase.BACKWARD.value: f"{Phase.BACKWARD.meaning}, and their exchange"}
+def run_meanings(view: Overview) -> dict[str, str]:
+    """Return what happens in the phases of this run that hold more than their meaning says."""
+    found = {}
+    if not view.exchange_timed and view.clock is PhaseClock.DEVICE:
+        found[Phase.BACKWARD.value] = f"{Phase.BACKWARD.meaning}, and their exchange"
+    if view.has_pipeline:
+        found[Phase.OTHER.value] = OTHER_OF_PIPELINE
+    return found
 
 
 def live_parts_words(view: LiveView) -> Iterator[str]:

@@ -83,6 +83,8 @@ def pipeline(
     ms: dict[int, float] | None = None,
     ranks: int = 2,
     send_ms: float = 0.3,
+    schedule_ms: float = 0.0,
+    evaluation_ms: float = 0.0,
 ) -> Iterator[Action]:
     """A step of a pipeline: all forwards, then all backwards, each with its message."""
     mine = {0: 8.0, 1: 8.0, **(ms or {})}[rank] / microbatches
@@ -103,6 +105,8 @@ def pipeline(
             if 0 <= before < ranks:
                 yield from both(message("recv", (before, rank), kind, number))
             yield Work(0.01)
+            if schedule_ms:
+                yield from other("pipeline schedule", schedule_ms)
             yield Phase(kind)
             yield Work(share * mine)
             yield Phase()
@@ -110,7 +114,13 @@ def pipeline(
                 sent.append(message("send", (rank, after), kind, number))
                 yield sent[-1]
         yield from (Wait(each.key) for each in sent)
+    if evaluation_ms:
+        yield from other("evaluation", evaluation_ms)
     yield Work(1.0)
+
+
+def other(region: str, ms: float) -> list[Action]:
+    return [Phase("other", region), Work(ms), Phase()]
 
 
 Make = Callable[..., Trace]
@@ -308,6 +318,38 @@ def test_a_longer_stage_is_named(make: Make, longer: int, kind: str) -> None:
     # Forward and backward take three times `ms`; of the first microbatch, nobody waits for it.
     assert cost_ms(found[kind]) == pytest.approx(3 * (12 - 8) * 3 / 4, rel=0.15)
     assert causes(uneven, even)[kind].is_gain
+
+
+def test_the_schedule_of_a_pipeline_is_no_evaluation(make: Make) -> None:
+    usual = make(pipeline, config=parts("a", "b"), schedule_ms=0.1)
+    config = parts("a", "b")
+    for facts in config.values():
+        facts["pipeline"]["microbatches"] = 16
+    divided = make(pipeline, config=config, schedule_ms=0.1, microbatches=16, send_ms=0.08)
+    cause = causes(usual, divided)["pipeline_schedule"]
+    assert "microbatches per step went from 4 to 16" in cause.evidence
+    assert "fewer microbatches" in cause.remedy
+    assert cost_ms(cause) == pytest.approx(2 * (16 - 4) * 0.1, rel=0.1)
+    assert "evaluation_in_training" not in causes(usual, divided)
+
+
+def test_a_longer_schedule_has_a_cause_but_no_number_of_microbatches(make: Make) -> None:
+    usual = make(pipeline, config=parts("a", "b"), schedule_ms=0.1)
+    longer = make(pipeline, config=parts("a", "b"), schedule_ms=1.0)
+    cause = causes(usual, longer)["pipeline_schedule"]
+    assert "microbatches" not in cause.evidence
+    assert "--stacks" in cause.remedy
+    assert causes(longer, usual)["pipeline_schedule"].is_gain
+    unseen = make(pipeline, config=parts("a", "b"))
+    assert "pipeline_schedule" not in causes(unseen, longer)
+
+
+def test_an_evaluation_in_a_pipeline_is_one(make: Make) -> None:
+    usual = make(pipeline, config=parts("a", "b"), schedule_ms=0.1)
+    evaluates = make(pipeline, config=parts("a", "b"), schedule_ms=0.2, evaluation_ms=4.0)
+    cause = causes(usual, evaluates)["evaluation_in_training"]
+    assert cost_ms(cause) == pytest.approx(4.0, rel=0.1)
+    assert "pipeline schedule" not in cause.evidence
 
 
 def test_a_slower_rank_with_the_same_stage_is_late(make: Make) -> None:

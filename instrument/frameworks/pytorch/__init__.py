@@ -25,8 +25,8 @@ from profkit.instrument.frameworks.pytorch.identity import describe_loader
 from profkit.instrument.frameworks.pytorch.layout import hook_end_of_groups, hook_meshes
 from profkit.instrument.frameworks.pytorch.optimizers import hook_optimizers, hook_scaler
 from profkit.instrument.frameworks.pytorch.phases import hook_backward, hook_modules
+from profkit.instrument.frameworks.pytorch.schedules import hook_schedules
 from profkit.instrument.frameworks.pytorch.stages import (
-    hook_batches,
     hook_messages,
     hook_stages,
 )
@@ -55,6 +55,8 @@ def install(seams: Seams) -> Patches:
     if looks:
         looks.append(hook_stages(patches, seams, models, exchanges))
         looks[-1]()
+        looks.append(hook_schedules(patches, seams.recorder))  # around the hooks of stages
+        looks[-1]()
         hook_end_of_groups(patches, models.models)
     hook_backward(patches, seams, exchanges, models.nesting)
     hook_optimizers(patches, seams)
@@ -79,7 +81,6 @@ def _hook_exchange(patches: Patches, books: Books, looks: list[Callable[[], None
         looks.append(hook_functional(patches, calls, starts=not has_hooks))
         looks.append(hook_units(patches))
         looks.append(hook_messages(patches, calls))
-        looks.append(hook_batches(patches, books.recorder))
         if has_hooks:  # torch 2.15 and later
             hook_each_group(patches, calls)
         else:

@@ -22,28 +22,32 @@ from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.phases import Calls, ModelCalls
 from profkit.instrument.frameworks.shared import Function, Wrap, timed
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Recorder
-from profkit.vocab import PIPELINE_BATCHES, PIPELINE_MESSAGES, Phase
+from profkit.vocab import PIPELINE_MESSAGES, Phase
 
 _STAGES: Final = "torch.distributed.pipelining.stage"
 _SCHEDULES: Final = "torch.distributed.pipelining.schedules"
 
-_FORWARD: Final = "forward_one_chunk"
-_LOSS: Final = "_maybe_compute_loss"
-_BACKWARDS: Final = (
+FORWARD: Final = "forward_one_chunk"
+LOSS: Final = "_maybe_compute_loss"
+_SCALE: Final = "scale_grads"
+BACKWARDS: Final = (
     "backward_one_chunk",
     "backward_weight_one_chunk",
     "perform_reduce_grad",
-    "scale_grads",
+    _SCALE,
     "start_gradient_reduction",
     "wait_for_gradient_reduction",
 )
 """The methods of a stage that compute gradients, or reduce and scale those of all microbatches."""
 
 _PREPARE: Final = "_prepare_forward_infra"
-"""The method that calls a stage's module once, to find the shapes of its messages."""
+"""The method that calls a stage's module once, to find the shapes of its messages.
 
-_OPERATIONS: Final = (
+In torch 2.4, which has no `_SCALE`, the constructor does that.
+"""
+
+
+OPERATIONS: Final = (
     "get_fwd_recv_ops",
     "get_fwd_send_ops",
     "get_bwd_recv_ops",
@@ -51,10 +55,7 @@ _OPERATIONS: Final = (
 )
 """The methods of a stage that list a microbatch's messages."""
 
-_DIVIDES: Final = ("_split_inputs", "_check_inputs", "_merge_outputs", "_update_losses")
-"""The methods of schedules that divide a batch, or join what came of its microbatches."""
-
-_HAND_OVER: Final = "_batch_p2p"
+HAND_OVER: Final = "_batch_p2p"
 """The function of schedules that hands listed messages over to a process group."""
 
 
@@ -92,42 +93,11 @@ def hook_messages(patches: Patches, calls: GroupCalls) -> Callable[[], None]:
         return send
 
     def look(stage: Any, schedules: Any) -> None:
-        for method in _OPERATIONS:
-            _replace(patches, stage, method, functools.partial(time, lists=True))
-        _replace(patches, schedules, _HAND_OVER, functools.partial(time, lists=False))
+        for method in OPERATIONS:
+            replace(patches, stage, method, functools.partial(time, lists=True))
+        replace(patches, schedules, HAND_OVER, functools.partial(time, lists=False))
 
-    return _once_imported("messages of pipelines", look)
-
-
-def hook_batches(patches: Patches, recorder: Recorder) -> Callable[[], None]:
-    """Return a function that times how schedules divide batches, once they are imported.
-
-    On a device, the rank does this while the device still works.
-    """
-
-    def keep_unguarded(start: int) -> None:
-        if recorder.device is None:
-            recorder.keep_inner(Phase.OTHER.value, PIPELINE_BATCHES, start, recorder.clock())
-
-    keep = guarded("microbatches", keep_unguarded, None)
-
-    def time(original: Function) -> Function:
-        @functools.wraps(original)
-        def divide(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return original(*args, **kwargs)
-            start = recorder.clock()
-            result = original(*args, **kwargs)
-            keep(start)
-            return result
-
-        return divide
-
-    def look(_: Any, schedules: Any) -> None:
-        for method in _DIVIDES:
-            _replace(patches, schedules._PipelineSchedule, method, time)  # noqa: SLF001  # as below
-
-    return _once_imported("batches of pipelines", look)
+    return once_imported("messages of pipelines", look)
 
 
 def hook_stages(
@@ -166,15 +136,15 @@ def hook_stages(
         return forward
 
     def look(stage: Any, schedules: Any) -> None:
-        _replace(patches, stage, _FORWARD, functools.partial(wrap_forward, begin_model))
+        replace(patches, stage, FORWARD, functools.partial(wrap_forward, begin_model))
         schedule = schedules._PipelineSchedule  # noqa: SLF001  # no public name
-        _replace(patches, schedule, _LOSS, functools.partial(wrap_forward, begin_loss))
+        replace(patches, schedule, LOSS, functools.partial(wrap_forward, begin_loss))
         _hook_prepare(patches, nesting, stage)
         wrap_backward = functools.partial(_wrap_backward, seams, nesting, exchanges)
-        for method in _BACKWARDS:
-            _replace(patches, stage, method, wrap_backward)
+        for method in BACKWARDS:
+            replace(patches, stage, method, wrap_backward)
 
-    return _once_imported("stages of pipelines", look)
+    return once_imported("stages of pipelines", look)
 
 
 def _hook_prepare(patches: Patches, nesting: Calls, stage: Any) -> None:
@@ -191,9 +161,10 @@ def _hook_prepare(patches: Patches, nesting: Calls, stage: Any) -> None:
 
         return prepare
 
+    method = _PREPARE if hasattr(stage, _SCALE) else "__init__"
     for kind in (stage, *stage.__subclasses__()):
-        if _PREPARE in vars(kind):
-            patches.replace(kind, _PREPARE, wrap)
+        if method in vars(kind):
+            patches.replace(kind, method, wrap)
 
 
 def _wrap_backward(
@@ -220,7 +191,7 @@ def _wrap_backward(
     return backward
 
 
-def _once_imported(site: str, hook: Callable[[Any, Any], None]) -> Callable[[], None]:
+def once_imported(site: str, hook: Callable[[Any, Any], None]) -> Callable[[], None]:
     """Return a function that calls `hook` once, when torch's pipelines have been imported."""
     hooked: list[bool] = []
 
@@ -234,7 +205,7 @@ def _once_imported(site: str, hook: Callable[[Any, Any], None]) -> Callable[[], 
     return guarded(site, look, None)
 
 
-def _replace(patches: Patches, owner: Any, name: str, wrap: Wrap) -> None:
+def replace(patches: Patches, owner: Any, name: str, wrap: Wrap) -> None:
     if callable(getattr(owner, name, None)):
         patches.replace(owner, name, wrap)
 

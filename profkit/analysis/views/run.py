@@ -19,7 +19,7 @@ from profkit.analysis.selection import COMPILING, EPOCH_START
 from profkit.analysis.views.pictures import StepPoint, step_points
 from profkit.text import duration, percent, plural
 from profkit.trace import Trace
-from profkit.vocab import Phase
+from profkit.vocab import OTHER_OF_PIPELINE, Phase
 
 _TRAINS = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value, REST)
 _COSTLY_STEPS = (EPOCH_START, COMPILING, EVALUATION, OUTLIER)
@@ -160,6 +160,8 @@ def _why_host_hides(costs: RunCosts) -> str:
 
 def _evidence(part: Part, overview: Overview) -> str:
     words = _MEANINGS.get(part.name, "")
+    if part.name == Phase.OTHER.value and overview.has_pipeline:
+        words = OTHER_OF_PIPELINE
     if part.inside:
         pieces = []
         for each in sorted(part.inside, key=lambda each: -each.step_ns.value):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import durations, rows_of_steps, step_places
@@ -32,6 +33,7 @@ from profkit.explain.predict.job import Job
 from profkit.explain.predict.late import without_late_ranks
 from profkit.explain.predict.shown import MIN_SHOWN_SHARE, AbsentError, NotShownError, Removal
 from profkit.explain.rules._late_in_forward import times_broadcasts
+from profkit.explain.rules._other import OF_PIPELINE
 from profkit.explain.rules.checkpoint_in_training import CHECKPOINT
 from profkit.explain.rules.garbage_pauses import garbage_ns
 from profkit.explain.rules.input_stalls import MAX_STALLED_SHARE, STALL_RATIO
@@ -99,12 +101,18 @@ def without_stalls(job: Job, model: StepModel) -> Removal:
 
 
 def without_activity(job: Job, model: StepModel, name: str | None) -> Removal:
-    """Remove what is done in the phase `other`, or only one kind of it."""
+    """Remove what is done in the phase `other`, or only one kind of it.
+
+    What the schedule of a pipeline does there is part of training.
+    """
     spans = job.evidence.basis.spans
     spans = rows_of_steps(spans.filter(pc.equal(spans["phase"], OTHER)), model.steps)
     spans = spans.filter(pc.equal(spans["depth"], 0))
+    names = spans["name"].cast("string")
     if name is not None:
-        spans = spans.filter(pc.equal(spans["name"].cast("string"), name))
+        spans = spans.filter(pc.equal(names, name))
+    else:
+        spans = spans.filter(pc.invert(pc.is_in(names, pa.array(OF_PIPELINE))))
     place, length = step_places(spans, model.steps), durations(spans)
     rank, now = spans["rank"].to_numpy(), model.part(OTHER)
     less = np.zeros_like(now)
@@ -172,6 +180,9 @@ def without_time_outside(job: Job, model: StepModel) -> Removal:
     require(sum(times) / model.wall.mean(), "time outside all phases is")
     largest, usual = times[0], float(np.median(times[1:] or [0.0]))
     ranks, first = range(len(model.lines)), places[0]
+    what_next = "look at the lines: profkit report RUN"
+    if job.evidence.code is None:
+        what_next = "look at the lines: profkit run --stacks loop -- COMMAND"
     found = []
     for less in (largest - usual, largest, sum(times)):
         found.append(shift_parts(model, ranks, [UNKNOWN], [less]))
@@ -179,7 +190,7 @@ def without_time_outside(job: Job, model: StepModel) -> Removal:
         tuple(found),
         (f"{duration(largest)} per step go between {first.after} and {first.before}",),
         why="this is the best case: the run does not show how much of that time the job needs",
-        next="look at the lines: profkit run --stacks loop -- COMMAND",
+        next=what_next,
     )
 
 

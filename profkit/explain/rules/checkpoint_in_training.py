@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from profkit.analysis.estimate import Estimate, scale
-from profkit.explain.rules.base import Case, Cause, all_of, cost, in_time, is_material, share_of
-from profkit.text import duration
+from profkit.explain.rules._other import growth_of
+from profkit.explain.rules.base import Case, Cause, all_of, share_of
 from profkit.vocab import Phase
 
 CHECKPOINT = "checkpoint"
@@ -18,32 +17,15 @@ _REMEDY = (
 
 
 def find(case: Case) -> Cause | None:
-    ledger = case.ledger
-    row = ledger.find(Phase.OTHER.value)
-    base_factor = ledger.batch_factor(case.before.step_samples)
-    before = case.before.other_ns.get(CHECKPOINT, 0.0) * base_factor
-    target_factor = ledger.batch_factor(case.after.step_samples)
-    after = case.after.other_ns.get(CHECKPOINT, 0.0) * target_factor
-    added = after - before
-    if row is None or not is_material(added, ledger):
+    growth = growth_of(case, [CHECKPOINT])
+    if growth is None:
         return None
-    whole = cost(row, ledger)
-    price = Estimate(added)
-    if whole.value > 0:
-        price = scale(whole, added / whole.value)
-    if price.low is not None and price.low <= 0:
-        return None
-    first, then = in_time(ledger, before, after)
-    evidence = (
-        f"checkpoints went from {duration(first)} to {duration(then)} per step, "
-        "averaged over all steps"
-    )
     return Cause(
         "checkpoint_in_training",
-        price,
-        share_of(added, ledger),
-        evidence,
+        growth.cost_ns,
+        share_of(growth.cost_ns.value, case.ledger),
+        f"checkpoints went {growth.describe(case)}, averaged over all steps",
         _REMEDY,
         takes=all_of(*EXPLAINS),
-        rows=(row.name,),
+        rows=(Phase.OTHER.value,),
     )

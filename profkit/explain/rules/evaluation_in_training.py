@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from profkit.analysis.costs import EVALUATION, RunCosts
-from profkit.explain.rules.base import Case, Cause, from_to, grew, here, is_material
+from profkit.explain.ledger import Row
+from profkit.explain.rules._other import OF_PIPELINE, growth_of
+from profkit.explain.rules.base import (
+    Case,
+    Cause,
+    cost,
+    from_to,
+    grew,
+    here,
+    is_material,
+    share_of,
+)
 from profkit.text import duration, plural
 from profkit.vocab import Phase
 
@@ -34,19 +45,40 @@ def find(case: Case) -> Cause | None:
             "to the average"
         )
     if row is not None and grew(row, ledger):
-        words = [f"evaluation, checkpoints and logging went from {from_to(row, ledger)} per step"]
-        words += [
-            f"{here(ledger)}{name} {duration(ns)} per step"
-            for name, ns in case.after.other_ns.items()
-        ]
-        if excluded:
-            words.append(here(ledger) + excluded)
-        evidence = "; ".join(words)
-        return Cause.from_row("evaluation_in_training", row, ledger, evidence, _REMEDY)
+        found = _find_in_rows(case, row, excluded)
+        if found is not None:
+            return found
     known = _excluded(ledger.base)[1]
     if not steps or not is_material(excess - known, ledger) or excess < MIN_EXCESS_RATIO * known:
         return None
     return Cause("evaluation_in_training", None, None, excluded, _REMEDY)
+
+
+def _find_in_rows(case: Case, row: Row, excluded: str) -> Cause | None:
+    """Return the cause with what the row grew by; a pipeline's schedule does not count."""
+    ledger, activities = case.ledger, case.after.other_ns
+    of_pipeline = [name for name in activities if name in OF_PIPELINE]
+    if of_pipeline:
+        growth = growth_of(case, activities.keys() - of_pipeline)
+        if growth is None:
+            return None
+        price, went = growth.cost_ns, growth.describe(case)
+    else:
+        price, went = cost(row, ledger), f"from {from_to(row, ledger)} per step"
+    words = [f"evaluation, checkpoints and logging went {went}"]
+    for name, ns in activities.items():
+        if name not in of_pipeline:
+            words.append(f"{here(ledger)}{name} {duration(ns)} per step")
+    if excluded:
+        words.append(here(ledger) + excluded)
+    return Cause(
+        "evaluation_in_training",
+        price,
+        share_of(price.value, ledger),
+        "; ".join(words),
+        _REMEDY,
+        rows=row.sums or (row.name,),
+    )
 
 
 def _excluded(costs: RunCosts) -> tuple[int, float]:
