@@ -25,7 +25,8 @@ from slow_lines import replace_section
 from profkit.clock import Anchor
 from profkit.importers.reading.columns import constant, names
 from profkit.run.change_alarm import ChangeAlarm
-from profkit.run.change_look import LOOK_EVERY_S, Look
+from profkit.run.change_budget import LOOK_EVERY_S
+from profkit.run.change_look import Look
 from profkit.trace import RankManifest, RunManifest
 from profkit.trace.files import RankFiles
 from profkit.vocab import rank_folder

@@ -10,17 +10,17 @@ import pytest
 
 from profkit.analysis.change_points import find_shifts, latest_shift, seems_changed
 from profkit.run import change_look
-from profkit.run.change_look import (
+from profkit.run.change_budget import (
     CREDIT_S,
     GLANCE_CREDIT_S,
     LOOK_EVERY_S,
     MOST_CORE,
     MOST_LOAD,
-    MOST_READINGS,
     MOST_S_PER_STEP,
     Budget,
-    Look,
 )
+from profkit.run.change_glance import Seems
+from profkit.run.change_look import MOST_READINGS, Look
 from profkit.testing.series import series_trace
 from profkit.trace.pulse import PulseWriter
 from profkit.trace.tail import Latest, RunTail
@@ -213,13 +213,68 @@ def test_glances_stop_if_their_looks_find_nothing(tmp_path: Path) -> None:
     look.budget.pay(CREDIT_S)
     add_steps(pulse, 400, 1.2 * alike(40))
     assert look.look(0.01)[0] is None
-    assert look.budget.allows_more_looks() is False
+    assert look.budget.allows_more_looks(Seems.CHANGED) is False
+
+
+def test_steps_that_only_may_have_changed_are_searched_from_savings(tmp_path: Path) -> None:
+    """Ranks of a job make its steps uneven, so a late one is within five spreads of the noise."""
+    random = np.random.default_rng(3)
+    lengths_ns = 25e6 * np.exp(0.06 * random.standard_normal(140))
+    lengths_ns[100:] *= 1.2
+    run = series_trace(tmp_path / "run", {"forward": lengths_ns})
+    pulse = keep_pulse(run, lengths_ns[:60])
+    look = Look(run, run / "r00000")
+    assert look.look(0.5)[0] is None
+    add_steps(pulse, 60, lengths_ns[60:100])
+    assert look.look(0.01)[0] is None
+    add_steps(pulse, 100, lengths_ns[100:])
+    assert look.look(0.01)[0] is not None
+    look.budget.pay(CREDIT_S / 4)
+    assert look.budget.allows_more_looks(Seems.CHANGED) is True
+    assert look.budget.allows_more_looks(Seems.POSSIBLY_CHANGED) is False
+
+
+def test_what_is_usual_is_learned_again_from_more_steps(tmp_path: Path) -> None:
+    """The first steps of this job are uneven, and a change is within their range."""
+    logs = 0.02 * np.random.default_rng(0).standard_normal(300)
+    logs[:60] *= 8
+    logs[200:] += 0.15
+    lengths_ns = 50e6 * np.exp(logs)
+    run = series_trace(tmp_path / "run", {"forward": lengths_ns})
+    pulse = keep_pulse(run, lengths_ns[:60])
+    look, found = Look(run, run / "r00000"), []
+    for step in range(60, 300, 10):
+        if look.look(0.5)[0] is not None:
+            found.append(step)
+        add_steps(pulse, step, lengths_ns[step : step + 10])
+    assert found
+    assert min(found) > 200
+
+
+def test_a_change_that_the_tables_do_not_show_yet_is_searched_again_soon(tmp_path: Path) -> None:
+    """A rank writes the lengths of its steps before the rows of its tables."""
+    lengths_ns = changed(150, 70)
+    run = series_trace(tmp_path / "run", {"forward": lengths_ns})
+    pulse = keep_pulse(run, lengths_ns[:120])
+    look = Look(run, run / "r00000")
+    assert look.look(0.5)[0] is not None
+    add_steps(pulse, 120, lengths_ns[120:])
+    assert look.look(1.25)[0] is not None
+
+
+def test_the_first_steps_are_no_noise(tmp_path: Path) -> None:
+    """A job warms up: its first steps would hide a change for as long as they are kept."""
+    lengths_ns = changed(100, 80)
+    lengths_ns[:10] *= np.linspace(20, 1.5, 10)
+    run = series_trace(tmp_path / "run", {"forward": lengths_ns})
+    look = Look(run, run / "r00000")
+    assert look.look(1.0)[0] is not None
 
 
 def test_the_first_looks_come_as_soon_as_there_are_steps_to_compare(tmp_path: Path) -> None:
     run = series_trace(tmp_path / "run", {"forward": alike(30)})
     keep_pulse(run, alike(30))
-    assert Look(run, run / "r00000").look(0.5)[1] <= 1.0  # 18 more steps of 50 ms
+    assert Look(run, run / "r00000").look(0.5)[1] <= 1.5  # 28 more steps of 50 ms
 
 
 def test_a_drift_whose_noise_hides_its_shifts_is_found(tmp_path: Path) -> None:

@@ -67,6 +67,11 @@ In a job with two kinds of steps, some successive ones are often of the slower k
 _SAME_SIDE = 0.75
 """This share of the later steps must be on the same side of the earlier steps' middle."""
 
+_PLAIN_FROM, _PLAIN_PARTS, _PLAINLY = 16, 12, 2.5
+"""Whatever the noise, a change is plain if the median of so many steps is this much further away
+than the median of any of the past's parts, of which there are so many.
+"""
+
 _FIRST_CHUNK, _LARGEST_CHUNK = 32, 4_096
 
 SHORT_PART = 8
@@ -140,7 +145,7 @@ def seems_changed(step_ns: Floats, new: int) -> bool:
     return False
 
 
-def usual_medians(step_ns: Floats) -> tuple[float, float] | None:
+def usual_medians(step_ns: Floats, *, spreads: float = _GATE_SPREADS) -> tuple[float, float] | None:
     """Return the range of the medians of `SHORT_PART` successive steps, in ns.
 
     A later median outside it is a reason to look closer. It is `None` for too few steps.
@@ -149,7 +154,7 @@ def usual_medians(step_ns: Floats) -> tuple[float, float] | None:
         return None
     logs = np.log(np.maximum(step_ns, 1.0))
     middle = _middle(logs)
-    distance = _usual_distance(_part_medians(logs, SHORT_PART), middle)
+    distance = _usual_distance(_part_medians(logs, SHORT_PART), middle, spreads)
     return math.exp(middle - distance), math.exp(middle + distance)
 
 
@@ -160,10 +165,10 @@ def _part_medians(logs: Floats, length: int) -> Floats:
     return np.asarray(np.partition(parts, length // 2, axis=1)[:, length // 2])
 
 
-def _usual_distance(medians: Floats, middle: float) -> float:
+def _usual_distance(medians: Floats, middle: float, spreads: float = _GATE_SPREADS) -> float:
     """Return how far from the middle a part's median may be without seeming changed."""
     spread = 1.4826 * _middle(np.abs(medians - middle))
-    return max(_GATE_LEAST, _GATE_SPREADS * spread)
+    return max(_GATE_LEAST, spreads * spread)
 
 
 def _middle(values: Floats) -> float:
@@ -242,6 +247,7 @@ def _first_alarm(
     found: tuple[int, int] | None = None
     past = series[:begin]
     usual = _UNUSUAL * float(np.quantile(np.abs(past - np.median(past)), _USUAL_SHARE))
+    plain = _plain_distance(past)
     for scale in (*BY_MEDIAN, *BY_MEAN):
         by_median = scale in BY_MEDIAN
         fewest = (1 + EARLIER) * scale if by_median else scale + FEWEST_BEFORE
@@ -252,7 +258,10 @@ def _first_alarm(
         count = np.minimum(EARLIER * scale, ends - scale)
         # A shorter earlier part varies more.
         longer = np.sqrt((1 / scale + 1 / count) / ((1 + 1 / EARLIER) / scale))
-        least = np.maximum(LEAST_CHANGE, threshold * noise.by_scale[scale] * longer)
+        least = threshold * noise.by_scale[scale] * longer
+        if by_median and scale >= _PLAIN_FROM:
+            least = np.minimum(least, plain)
+        least = np.maximum(LEAST_CHANGE, least)
         for place in np.flatnonzero(np.abs(later - earlier) > least).tolist():
             end = int(ends[place])
             middle = float(np.median(series[end - scale - int(count[place]) : end - scale]))
@@ -262,6 +271,14 @@ def _first_alarm(
                 found = end, scale
                 break
     return found
+
+
+def _plain_distance(past: Floats) -> float:
+    """Return how far from the past's middle a change is plain; infinite after too few steps."""
+    medians = _part_medians(past, SHORT_PART)
+    if len(medians) < _PLAIN_PARTS:
+        return math.inf
+    return _PLAINLY * float(np.abs(medians - _middle(past)).max())
 
 
 def _split(series: Floats, scale: int) -> int:

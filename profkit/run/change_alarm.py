@@ -76,7 +76,9 @@ class ChangeAlarm:
                 return waited_s
             # These imports are no part of a search, for which there is a budget.
             import profkit.analysis.change_words
-            import profkit.analysis.run_changes  # noqa: F401
+            import profkit.analysis.kernels.windows
+            import profkit.analysis.run_changes
+            import profkit.analysis.selection  # noqa: F401
             from profkit.run.change_look import Look
 
             self._look = Look(self._run, first.parent)

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
+from enum import IntEnum
 from pathlib import Path
 
 from profkit.analysis.change_points import SHORT_PART, usual_medians
 from profkit.analysis.estimate import Floats
 from profkit.trace.pulse import PulseTail
+
+POSSIBLE_SPREADS = 3.0
+"""From so many spreads on, steps may have changed; `usual_medians` takes more for sure."""
+
+
+class Seems(IntEnum):
+    """What the newest steps look like."""
+
+    USUAL = 0
+    POSSIBLY_CHANGED = 1
+    """Chance brings it about now and then."""
+    CHANGED = 2
 
 
 class Glance:
@@ -21,6 +34,8 @@ class Glance:
         self._tail = PulseTail(folder)
         self._newest: deque[int] = deque(maxlen=SHORT_PART)
         self._usual: tuple[float, float] | None = None
+        self._likely: tuple[float, float] | None = None
+        """The range of most of the medians, within that of the usual ones."""
 
     @property
     def knows_usual(self) -> bool:
@@ -30,13 +45,18 @@ class Glance:
     def learn(self, lengths_ns: Floats) -> None:
         """Take these steps for the usual ones."""
         self._usual = usual_medians(lengths_ns)
+        self._likely = usual_medians(lengths_ns, spreads=POSSIBLE_SPREADS)
         self._newest.clear()
         self._tail.read()
 
-    def differs(self) -> bool:
-        """Return true if the newest steps are unlike the usual ones."""
+    def look(self) -> Seems:
+        """Read the newest steps, and compare them with the usual ones."""
         self._newest.extend(self._tail.read())
-        if self._usual is None or len(self._newest) < SHORT_PART:
-            return False
-        least, most = self._usual
-        return not least <= sorted(self._newest)[SHORT_PART // 2] <= most
+        if self._usual is None or self._likely is None or len(self._newest) < SHORT_PART:
+            return Seems.USUAL
+        median_ns = sorted(self._newest)[SHORT_PART // 2]
+        if not self._usual[0] <= median_ns <= self._usual[1]:
+            return Seems.CHANGED
+        if not self._likely[0] <= median_ns <= self._likely[1]:
+            return Seems.POSSIBLY_CHANGED
+        return Seems.USUAL

@@ -28,50 +28,24 @@ from profkit.analysis.change_points import (
 from profkit.analysis.drifts import find_drift_alone
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.periodic import find_periodic
-from profkit.run.change_glance import Glance
+from profkit.analysis.selection import DEFAULT_WARM_UP
+from profkit.run.change_budget import LOOK_EVERY_S, Budget
+from profkit.run.change_glance import Glance, Seems
 from profkit.trace.pulse import read_pulse
 from profkit.trace.tail import KEPT_ROWS, Latest, RunTail, TableTail
 
-LOOK_EVERY_S = 0.5
-"""The writer of each rank writes as often."""
-
-MOST_S_PER_STEP, MOST_LOAD = 4.5e-6, 4.5e-5
-"""Looking takes about this time per step, or of steps above 100 ms this share of a core.
-
-With the credit, that is about 10 us per step in a run of 20,000 steps.
-"""
-
-CREDIT_S, GLANCE_CREDIT_S = 0.05, 0.01
-"""So much more may be spent when something seems to have changed, or at first.
-
-Looks after a glance leave half of it for searches.
-"""
-
-MOST_DEBT_S = 0.03
-"""What a search of many rows takes beyond the credit; a change must not go unseen for hours."""
-
-MOST_NEW = KEPT_ROWS["steps"] // 2
-"""A look comes at the latest after so many steps: a change must not leave those that are kept."""
-
 KEPT_LENGTHS = KEPT_ROWS["steps"]
-
-MOST_CORE = 0.02
-"""Of very short steps, looking takes at most this share of a core."""
-
-LOOK_PART, GLANCE_PART = 1 / 8, 3 / 8
-"""The parts of the budget for looks and glances; the other half is for searches."""
-
-SUSPECT_LOOKS = 2
+SUSPECT_LOOKS = 3
 """After steps that seem to have changed, so many looks search for a change."""
+
+ENOUGH_TO_COMPARE = 256
+"""Until there are so many steps, looks come soon, because each makes the next glance surer."""
 
 LAST = 64
 """The length of a step now is the median of so many."""
 
 FEWEST_AFTER, SOON = 12, 24
 """A change is said once it is so old. On suspicion, a look comes after `SOON` steps."""
-
-LONGEST_PAUSE_S = 50.0
-"""Rows of a part that was thinned are gone: a look must come before its next part has ended."""
 
 MOST_READINGS = 32
 """A table that has grown by more than can be read at once is read in so many parts."""
@@ -90,7 +64,7 @@ class Look:
         self._lengths_ns: Floats = np.empty(0)
         self._seen = -1
         """The last step that was looked at."""
-        self._suspect = 0
+        self._suspect = self._since = 0
         self._new = 0
         """Steps that were not searched yet."""
         self.budget = Budget()
@@ -108,25 +82,30 @@ class Look:
         """
         self._since_look_s += waited_s
         self.budget.earn(waited_s)
+        if since > self._since:  # the change is known by now
+            self._since, self._suspect = since, 0
         latest = None
         is_due = self._since_look_s + LOOK_EVERY_S / 2 >= self._next_look_s
-        if is_due or self._glance_differs():
+        if is_due or self._glance_is_reason():
             latest = self._look_closer(since, knows_periodic=knows_periodic)
         pause_s = max(LOOK_EVERY_S, self._next_look_s - self._since_look_s)
         if self._glance.knows_usual:
             pause_s = min(pause_s, self.budget.glance_pause_s(self._glance_s))
         return latest, pause_s
 
-    def _glance_differs(self) -> bool:
+    def _glance_is_reason(self) -> bool:
         """Return true if the newest steps are a reason to look closer, which is paid here."""
         begun_s = time.thread_time()
-        differs = self._glance.differs() and self.budget.allows_more_looks()
+        seems = self._glance.look()
+        is_reason = seems is not Seems.USUAL and self.budget.allows_more_looks(seems)
         glance_s = time.thread_time() - begun_s
         self._glance_s = _usual(glance_s, self._glance_s)
         self.budget.pay_glance(glance_s)
-        if differs:
+        if is_reason:
             self.budget.pay(self._look_s)
-        return differs
+            if not self._suspect:
+                self._suspect, self._new = SUSPECT_LOOKS, 0
+        return is_reason
 
     def _look_closer(self, since: int, *, knows_periodic: bool) -> Latest | None:
         """Compare all new steps with those before, and decide when to do so again."""
@@ -144,6 +123,7 @@ class Look:
             return None
         steps = self.pay_for(functools.partial(self._steps_since_change, knows_periodic))
         if steps is not None and steps >= FEWEST_AFTER:
+            self._come_sooner(SOON if self._suspect else 0)  # tables may show it later
             return self._read_all()
         self._suspect = max(int(steps is not None), self._suspect - 1)
         if steps is not None:
@@ -155,8 +135,14 @@ class Look:
         return None
 
     def _steps_to_compare(self) -> int:
-        """Return how many steps are missing until a glance has some to compare others with."""
-        return FEWEST_BEFORE + SHORT_PART - len(self._lengths_ns)
+        """Return after how many steps a glance has some, or twice as many, to compare with.
+
+        What is usual follows from few medians at first, so that later ones hardly seem changed.
+        """
+        count = len(self._lengths_ns)
+        if count < FEWEST_BEFORE + SHORT_PART:
+            return FEWEST_BEFORE + SHORT_PART - count
+        return count if count < ENOUGH_TO_COMPARE else 0
 
     def _come_sooner(self, steps: int) -> None:
         """Look again once so many steps are there, if this is sooner than planned."""
@@ -213,7 +199,7 @@ class Look:
             found = self._read_steps()
         numbers = np.concatenate([self._numbers, found[0]])[-KEPT_LENGTHS:]
         lengths_ns = np.concatenate([self._lengths_ns, found[1]])[-KEPT_LENGTHS:]
-        is_later = numbers >= since
+        is_later = numbers >= max(since, DEFAULT_WARM_UP)
         self._numbers, self._lengths_ns = numbers[is_later], lengths_ns[is_later]
         if not len(self._numbers):
             return 0
@@ -228,52 +214,6 @@ class Look:
             numbers.append(batch["step"].to_numpy()[fresh])
             lengths_ns.append((batch["end_ns"].to_numpy() - batch["start_ns"].to_numpy())[fresh])
         return np.concatenate(numbers), np.concatenate(lengths_ns)
-
-
-class Budget:
-    """The processor time that looking may take: half for searches, the rest for looks."""
-
-    def __init__(self) -> None:
-        self._share, self.step_s = MOST_LOAD, 0.0
-        self._credit_s, self._glance_credit_s = CREDIT_S, GLANCE_CREDIT_S
-
-    def set_step(self, step_s: float) -> None:
-        """Allow what there is for steps of this length."""
-        self.step_s = step_s
-        self._share = max(MOST_LOAD, min(MOST_CORE, MOST_S_PER_STEP / max(step_s, 1e-9)))
-
-    def earn(self, waited_s: float) -> None:
-        """Add what this time allows."""
-        earned_s = waited_s * self._share
-        self._credit_s = min(CREDIT_S, self._credit_s + earned_s / 2)
-        glance_credit_s = self._glance_credit_s + GLANCE_PART * earned_s
-        self._glance_credit_s = min(GLANCE_CREDIT_S, glance_credit_s)
-
-    def look_pause_s(self, look_s: float) -> float:
-        """Return how long to wait after a look that took this time."""
-        longest_s = min(LONGEST_PAUSE_S, MOST_NEW * self.step_s)
-        return max(LOOK_EVERY_S, min(longest_s, look_s / (LOOK_PART * self._share)))
-
-    def glance_pause_s(self, glance_s: float) -> float:
-        """Return how long to wait before another glance, which takes this time."""
-        missing_s = glance_s - self._glance_credit_s
-        return max(LOOK_EVERY_S, missing_s / (GLANCE_PART * self._share))
-
-    def pay_glance(self, glance_s: float) -> None:
-        """Take away what a glance took."""
-        self._glance_credit_s -= glance_s
-
-    def allows_more_looks(self) -> bool:
-        """Return true if a look may be made before its time."""
-        return self._credit_s > CREDIT_S / 2
-
-    def allows(self, *, suspect: bool) -> bool:
-        """Return true if a search may be made: on suspicion at once, otherwise from savings."""
-        return self._credit_s > 0 if suspect else self._credit_s >= CREDIT_S
-
-    def pay(self, search_s: float) -> None:
-        """Take away what a search took."""
-        self._credit_s = max(-MOST_DEBT_S, self._credit_s - search_s)
 
 
 def _usual(latest_s: float, before_s: float) -> float:

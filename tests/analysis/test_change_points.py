@@ -173,6 +173,18 @@ def test_a_large_change_is_found_in_a_job_whose_speed_moves_by_itself() -> None:
     assert found >= 11
 
 
+def test_a_plain_change_is_found_whatever_the_noise() -> None:
+    """No part of the past comes near the steps after it."""
+    found = 0
+    for seed in range(20):
+        random, logs, last = np.random.default_rng(seed), np.empty(220), 0.0
+        for place in range(220):
+            last = logs[place] = 0.9 * last + 0.022 * random.standard_normal()
+        logs[150:] += 0.4
+        found += any(abs(shift.at - 150) <= 8 for shift in find_shifts(20 * MS * np.exp(logs)))
+    assert found >= 18
+
+
 def test_steps_that_are_no_part_of_the_first_level_still_show_what_is_chance(
     tmp_path: Path,
 ) -> None:
