@@ -65,7 +65,7 @@ class LateRank:
     rank: int
     share: float
     waited_ns: float
-    """The mean time per step that each of the other ranks waits."""
+    """The mean time per step that each of the other ranks waits for any rank, not only this one."""
     phase: str
     excess_ns: float
     """How much longer that phase takes per step on it than on the others."""

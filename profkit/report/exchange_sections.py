@@ -64,11 +64,15 @@ def waiting_words(view: Overview) -> str:
         )
     if not late:
         return ""
-    words = (
-        f"rank {late.rank} is late: the others wait {duration(late.waited_ns)} per step, "
-        f"{percent(late.share, 0)} of it for this rank"
+    return say_late(late) + late_words(late)
+
+
+def say_late(late: LateRank) -> str:
+    """Return how long the others wait for any rank, and how much of all waiting is for one."""
+    return (
+        f"rank {late.rank} is late: the others wait {duration(late.waited_ns)} per step, and "
+        f"{percent(late.share, 0)} of the waiting of all ranks is for this one"
     )
-    return words + late_words(late)
 
 
 def late_words(late: LateRank) -> str:

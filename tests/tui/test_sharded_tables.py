@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from profkit.analysis.overview import build_overview
+from profkit.report.words import run_meanings
+from profkit.trace import Trace
 from profkit.tui import headless
 from profkit.tui.widgets.table import VirtualTable
 from tests.rules.test_sharded_rules import fsdp, parts, pipeline
@@ -52,6 +55,12 @@ def test_stages_have_the_parts_of_their_waits(staged: Path) -> None:
         assert driver.screen == "TimelineScreen"
 
     drive(staged, look, screen="ranks", size=(200, 60))
+
+
+def test_only_in_a_pipeline_may_other_be_its_schedule(staged: Path, late: Path) -> None:
+    for folder, is_said in ((staged, True), (late, False)):
+        meanings = run_meanings(build_overview(Trace.open(folder)))
+        assert (meanings.get("other", "").startswith("the pipeline's schedule")) is is_said
 
 
 def test_the_late_rank_of_a_dimension_is_named(late: Path) -> None:

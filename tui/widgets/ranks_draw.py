@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from profkit.analysis.bandwidth import name_group
 from profkit.analysis.views.ranks import RanksView, Wait
 from profkit.report import ledger_text
-from profkit.report.exchange_sections import late_words
+from profkit.report.exchange_sections import late_words, say_late
 from profkit.text import byte_size, duration, percent, plural, significant
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.columns import Column, Columns
@@ -39,12 +39,8 @@ def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
     elif not view.collectives:
         yield [("who waits is inconclusive: no collectives were recorded", None)]
     elif view.late_rank is not None:
-        late = view.late_rank
-        waited = (
-            f"{duration(late.waited_ns)} per step, {percent(late.share, 0)} of it for this rank"
-        )
-        words = f"rank {late.rank} is late: the others wait {waited}"
-        yield [(words + late_words(late), palette.style("bad"))]
+        words = say_late(view.late_rank) + late_words(view.late_rank)
+        yield [(words, palette.style("bad"))]
     elif view.most_deviating is not None:
         rank, phase, excess = view.most_deviating
         longer = f"{phase} of rank {rank}, {duration(excess)} longer"

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from profkit.analysis.costs import INPUT
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, scale, subtract
-from profkit.analysis.exchange import LateRank
 from profkit.analysis.lateness import Lateness
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.phases import UNKNOWN
@@ -16,6 +15,7 @@ from profkit.analysis.rank_lines import lines_by_rank
 from profkit.analysis.whatif.run_operations import COORDINATES
 from profkit.errors import UnreadableError
 from profkit.explain.evidence import Evidence
+from profkit.explain.rules._late_in_exchange import find_late_in_exchange, find_waited_rank
 from profkit.explain.rules._late_in_forward import (
     MIN_WHOLE_SHARE,
     broadcast_ns,
@@ -42,7 +42,7 @@ KINDS_BY_ROW = {
     Phase.H2D.value: ("unpinned_copy",),
     Phase.OPTIMIZER.value: ("optimizer_unfused",),
     UNKNOWN: ("time_outside_phases",),
-    Phase.OTHER.value: ("evaluation_in_training", "checkpoint_in_training"),
+    Phase.OTHER.value: ("evaluation_in_training", "checkpoint_in_training", "pipeline_schedule"),
 }
 """The kinds whose cost includes the late rank's own time, by the row in which it is late."""
 
@@ -59,13 +59,25 @@ WAITING_KIND = "exposed_communication"
 
 
 def find(case: Case) -> Cause | None:
+    """Find a rank that is late before it meets the others, or else within the exchange."""
+    if not _knows_own_work(case) or find_uneven(case) is not None:  # the rank has more work
+        return None
+    found = _find_in_phases(case)
+    if found is None:
+        found = find_late_in_exchange(case)
+        if found is not None and found.cost_ns is not None and not _stands_out(found.cost_ns, case):
+            return None
+    return found
+
+
+def _find_in_phases(case: Case) -> Cause | None:
     """Compare the rank that works longest with the others, in both runs.
 
     The cost is how much longer it takes than they do, because they wait as long. What it was late
     by in the base is subtracted.
     """
-    late = case.after.work.latest() if _knows_own_work(case) else None
-    if late is None or find_uneven(case) is not None:  # the rank has more work
+    late = case.after.work.latest()
+    if late is None:
         return None
     trade = find_trade(case.after, late)
     if trade is None and case.after.figure(times_broadcasts):
@@ -181,8 +193,8 @@ def _describe_waiting(case: Case, late: Lateness, traded_ns: float | None) -> st
     waited = case.after.figure(find_waited_rank)
     if waited is not None and waited.rank == late.rank:
         words += (
-            f"; each of the others waits {duration(waited.waited_ns)} per step for it, "
-            f"{percent(waited.share, 0)} of all waiting is for it"
+            f"; each of the others waits {duration(waited.waited_ns)} per step, and "
+            f"{percent(waited.share, 0)} of the waiting of all ranks is for it"
         )
     return words
 
@@ -214,12 +226,6 @@ def _knows_own_work(case: Case) -> bool:
     before, after = case.before.costs, case.after.costs
     same_clock = before.clock is after.clock and after.clock is not PhaseClock.LAUNCH
     return same_clock and after.exchange_timed
-
-
-def find_waited_rank(evidence: Evidence) -> LateRank | None:
-    """Return the rank that most waiting in the exchange is for, if one stands out."""
-    basis = evidence.basis
-    return basis.late_rank(basis.exchange())
 
 
 def _stands_out(excess: Estimate, case: Case) -> bool:
