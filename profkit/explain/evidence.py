@@ -25,12 +25,13 @@ from profkit.analysis.lateness import RankWork, rank_work
 from profkit.analysis.parts import count_rank_steps
 from profkit.analysis.phase_basis import PhaseBasis, phase_basis
 from profkit.analysis.selection import EXPERIMENT, NO_STEPS
+from profkit.analysis.stacks import CodeView, view_code
 from profkit.analysis.whatif.step_model import ranks_by_host
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load
 from profkit.explain.evidence_exchange import Exchanges, summarize_exchanges
 from profkit.explain.evidence_kernels import Windows, summarize_windows
 from profkit.trace import Trace
-from profkit.vocab import LOADER_WORKER, USED, Phase
+from profkit.vocab import LOADER_THREAD, LOADER_WORKER, USED, Phase
 
 Figure = TypeVar("Figure")
 
@@ -41,7 +42,9 @@ class Loader:
 
     pieces: Mapping[str, float]
     workers: int
-    """Worker processes per rank; 0 if the training loop makes its batches itself."""
+    """Worker processes per rank; 0 if the training process makes its batches itself."""
+    in_thread: bool = False
+    """True if a thread of that process makes them ahead of the loop, as Paddle's loader does."""
 
 
 class Evidence:
@@ -124,11 +127,11 @@ class Evidence:
         rows = rows.filter(pc.is_in(rows["name"].cast(pa.string()), pa.array(INPUT_PIECES)))
         if not rows.num_rows:
             return None
-        workers = set()
-        for thread in pc.unique(rows["thread"]).to_pylist():
+        threads, workers = pc.unique(rows["thread"]).to_pylist(), set()
+        for thread in threads:
             if thread and thread.startswith(LOADER_WORKER):
                 workers.add(thread)
-        return Loader(self._mean_ns_by_name(rows), len(workers))
+        return Loader(self._mean_ns_by_name(rows), len(workers), LOADER_THREAD in threads)
 
     @functools.cached_property
     def other_ns(self) -> Mapping[str, float]:
@@ -150,6 +153,12 @@ class Evidence:
         return summarize_windows(self.trace, self.kernels) if self.kernels else None
 
     @functools.cached_property
+    def code(self) -> CodeView | None:
+        """The lines of the used steps, or `None` if no stack was sampled there."""
+        trace = self.trace
+        return view_code(trace.stacks, trace.frames, trace.steps, trace.spans, self.used)
+
+    @functools.cached_property
     def counters(self) -> Counters:
         """The sampled counters while the used steps ran."""
         return self._count(self.trace.samples, self.trace.steps)
@@ -167,6 +176,17 @@ class Evidence:
 
         Of several hosts, it is that of the fullest. Only the cores of the first were counted.
         """
+        found = self._fullest_load()
+        if found is None or self._may_have_workers():
+            return found
+        return dataclasses.replace(found, workers=0.0, started=found.workers)
+
+    def _may_have_workers(self) -> bool:
+        """Return true if processes that a rank started may be workers of its loader."""
+        stated = self.trace.manifest.config.get("workers")
+        return self.loader is None or self.loader.workers > 0 or bool(stated)
+
+    def _fullest_load(self) -> Load | None:
         cores = self.trace.manifest.environment.get("cpu_count")
         if not isinstance(cores, int):
             return None

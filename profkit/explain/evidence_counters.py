@@ -45,10 +45,12 @@ class Load:
     """The host of these ranks, if the run has several: it is the fullest of them."""
     cores_from: str = ""
     """The host whose cores were counted."""
+    started: float = 0.0
+    """Cores of processes that the ranks started and that are no loader workers."""
 
     @property
     def others(self) -> float | None:
-        """Cores used by processes that do not belong to the run."""
+        """Cores used by all processes but the ranks and their loader workers."""
         if self.machine is None or self.own is None:
             return None
         return self.machine - self.own - self.workers
@@ -57,7 +59,7 @@ class Load:
     def used(self) -> float:
         """Cores in use, as far as they were read."""
         if self.machine is None:
-            return (self.own or 0.0) + self.workers
+            return (self.own or 0.0) + self.workers + self.started
         return self.machine
 
     @property

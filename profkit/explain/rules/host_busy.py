@@ -1,4 +1,4 @@
-"""Processes outside the run take the processors: neither its ranks nor their workers.
+"""Other processes take the processors: neither the ranks nor their loader workers.
 
 Only phases that compute are judged: outside all phases, the job itself may write or wait. Work that
 the job itself added is not their doing, nor is more than they can have made its threads wait.
@@ -37,12 +37,19 @@ MIN_SWITCHES_PER_S = 10.0
 MAX_EXCHANGE_RATIO = 1.1
 """Other messages than these take another time by themselves."""
 
+MIN_SHARE_STARTED = 0.5
+"""Processes that the ranks started are meant if they are this share of what was added."""
+
 MIN_WORK_RATIO = 1.1
 """Threads that share a core's units take more processor time for the same work."""
 
 _REMEDY = (
     "see what else runs there (top), and give the job cores of its own (taskset, cgroups, an "
     "exclusive allocation); then measure both sides again"
+)
+_REMEDY_STARTED = (
+    "see what the ranks start beside themselves, and start less of it or give it cores of its own "
+    "(taskset, cgroups); then measure both sides again"
 )
 EXPLAINS: tuple[str, ...] = ("optimizer_unfused", "exposed_communication")
 EXPLAINS_WITH_INPUT = (*EXPLAINS, "input_bound", "input_stalls")
@@ -66,12 +73,33 @@ def find(case: Case) -> Cause | None:
         return None
     was, now = in_time(case.ledger, before.others, after.others)
     evidence = (
-        f"{name} went from {from_to(row, case.ledger)} per step while processes outside the run "
+        f"{name} went from {from_to(row, case.ledger)} per step while {_whose(after)} "
         f"went from {significant(was, 2)} to {significant(now, 2)} cores "
         f"of {significant(after.cores, 2)}{after.where}"
     )
-    cause = Cause.from_row("host_busy", row, case.ledger, evidence, _REMEDY, explains=explains)
+    added, remedy = after.others - before.others, _REMEDY
+    if after.started - before.started >= MIN_SHARE_STARTED * added:
+        remedy = _REMEDY_STARTED
+    cause = Cause.from_row("host_busy", row, case.ledger, evidence, remedy, explains=explains)
     return _without_own_work(case, row, cause)
+
+
+def _waits_longer(case: Case, after: Load) -> bool:
+    """Return true if the threads of ranks were ready and had no core for longer per step."""
+    was = case.before.counters.rate("process", "cpu_wait_seconds")
+    now = case.after.counters.rate("process", "cpu_wait_seconds")
+    if was is None or now is None or after.others is None:
+        return False
+    longer_ns = waited_ns(case.ledger, now.value, was.value, after.others)
+    return is_material(longer_ns * case.ledger.samples_per_step, case.ledger)
+
+
+def _whose(load: Load) -> str:
+    """Return which processes use the cores."""
+    if load.started < MIN_OTHER_CORES:
+        return "processes outside the run"
+    started = f"with up to {significant(load.started, 2)} cores of those that the ranks started"
+    return f"processes other than the ranks, {started},"
 
 
 class _OwnWork(NamedTuple):
@@ -144,8 +172,11 @@ def _longest_ns(case: Case, row: Row) -> float | None:
     before, after = case.before.figure(state_of), case.after.figure(state_of)
     if before is None or after is None or before.waited is None or after.waited is None:
         return None
-    waits_ns = waited_ns(case.ledger, after.waited, before.waited, after.others)
-    return waits_ns + after.share_of_others * row.base.value
+    load = case.after.load
+    started = load.started / load.cores if load is not None else 0.0  # no others of `state_of`
+    others = after.others + started * after.cores
+    waits_ns = waited_ns(case.ledger, after.waited, before.waited, others)
+    return waits_ns + (after.share_of_others + started) * row.base.value
 
 
 def _sends_as_much(case: Case) -> bool:
@@ -159,10 +190,12 @@ def _sends_as_much(case: Case) -> bool:
 
 
 def _is_held_up(case: Case, before: Load, after: Load) -> bool:
-    """Return true if ranks lose cores more often, or need more processor time per step.
+    """Return true if ranks wait longer for cores, lose them more often, or need more of them.
 
-    If neither is so, the ranks wait for something else than cores while others use them.
+    If nothing is so, the ranks wait for something else than cores while others use them.
     """
+    if _waits_longer(case, after):
+        return True
     if before.switches_per_s is None or after.switches_per_s is None:
         return True
     least = max(MIN_SWITCHES_PER_S, MIN_SWITCHES_RATIO * before.switches_per_s)
