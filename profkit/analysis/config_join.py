@@ -62,7 +62,7 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     ),
     (r"sync_bn|anomaly_mode|activation_checkpointing", "forward, backward"),
     (r"ddp_.*", "forward, backward, allreduce"),
-    (r"optimizer(_foreach|_fused|_capturable|_groups)?|optimizers_count", "optimizer"),
+    (r"optimizer(_foreach|_fused|_multi.*|_capturable|_groups)?|optimizers_count", "optimizer"),
     # Between phases, the loop's own code works on the same weights and gradients.
     (r"precision", "h2d, compute, allreduce, unknown"),
     (r"model|modules_count|parameters_.*", "compute, allreduce, unknown"),

@@ -75,6 +75,15 @@ def test_torchs_options_are_told(kit: Kit, follow: Follow) -> None:
     assert facts["deterministic"] is False
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_paddles_variant_of_an_optimizer_is_told(kit: Kit, follow: Follow, fused: bool) -> None:
+    if isinstance(kit, TorchKit):
+        pytest.skip("an option of Paddle")
+    facts = _describe(kit, follow, "Adam", use_multi_tensor=fused)
+    assert facts["optimizer_multi_tensor"] == str(fused)
+    assert "optimizer_multi_tensor" not in _describe(kit, follow), "its SGD has no such option"
+
+
 @pytest.mark.filterwarnings("ignore:.*broadcast_buffers:FutureWarning")
 @pytest.mark.parametrize(
     ("options", "facts"),

@@ -53,6 +53,9 @@ def describe(seen: Seen, models: list[Any]) -> Facts:
     if optimizers:
         facts["optimizer"] = " + ".join(sorted({type(each).__name__ for each in optimizers}))
         facts["optimizers_count"] = len(optimizers)
+        variants = {getattr(each, "_use_multi_tensor", None) for each in optimizers}
+        if variants <= {True, False}:
+            facts["optimizer_multi_tensor"] = ", ".join(sorted(map(str, variants)))
     facts |= seen.loader
     facts |= guarded("identity: layout", describe_layout, {})()
     if seen.precision:
