@@ -203,6 +203,17 @@ def test_more_than_the_peaks_is_taken_evenly() -> None:
     assert found.mean() == pytest.approx(16.0 - 7.2)
 
 
+@pytest.mark.parametrize(
+    ("less", "expected"), [(0.5, 27.25), (20.0, 7.75), (27.75, 0.0), (40.0, 0.0)]
+)
+def test_a_cost_that_few_steps_hold_is_taken_whole(less: float, expected: float) -> None:
+    """Waits for a disk are long in few steps: taking the mean from each would leave most of it."""
+    shifted = shift_parts(varying([1.0, 5.0, 4.0, 101.0]), [0], ["forward"], [less])
+    times = shifted.part("forward")
+    assert times.mean() == pytest.approx(expected)
+    assert (times >= 0).all()
+
+
 def test_a_trend_is_taken_from_the_part_that_rises() -> None:
     rising = [10.0 + place for place in range(21)]
     found = replay(remove_trend(varying(rising), 10.0))

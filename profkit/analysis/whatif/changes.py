@@ -65,7 +65,10 @@ def overlap(model: StepModel) -> StepModel:
 def shift_parts(
     model: StepModel, places: Sequence[int], parts: Sequence[str], less_ns: Sequence[float]
 ) -> StepModel:
-    """Return the model with less time in some parts of the lines at these places, not below 0."""
+    """Return the model with less time in some parts of the lines at these places, not below 0.
+
+    What steps with a short part cannot give is taken from the others: a cost is a mean over steps.
+    """
     lines = list(model.lines)
     for at in places:
         line = lines[at]
@@ -73,10 +76,24 @@ def shift_parts(
         for name, less in zip(parts, less_ns, strict=True):
             part = PARTS.index(name)
             now = work[:, part].sum(axis=0)
-            work = set_part(work, part, np.where(now > 0, np.maximum(now - less, 0.0), now))
+            most = find_most(now, less)
+            work = set_part(work, part, np.where(now > 0, np.maximum(now - most, 0.0), now))
             loader = None if part == DATA else loader
         lines[at] = dataclasses.replace(line, work=work, loader=loader)
     return dataclasses.replace(model, lines=tuple(lines))
+
+
+def find_most(times: Floats, mean_ns: float) -> float:
+    """Return the most to take from each time, so that the mean taken is the one given."""
+    known = np.sort(times[times > 0])
+    wanted = mean_ns * len(times)
+    if wanted <= 0 or not len(known):
+        return mean_ns
+    if wanted >= known.sum():
+        return float(known[-1])
+    sums, left = np.cumsum(known), np.arange(len(known), 0, -1)
+    place = int(np.searchsorted(sums + known * (left - 1), wanted))
+    return float((wanted - (sums[place] - known[place])) / left[place])
 
 
 def reduce_evenly(model: StepModel, less_ns: float) -> StepModel:
