@@ -132,7 +132,7 @@ class Notes:
             else:
                 phase, start, before = kind, at, mark
                 used |= kind == FORWARD
-                trains |= kind in (BACKWARD, OPTIMIZER) or (kind == FORWARD and what)
+                trains |= kind in (BACKWARD, OPTIMIZER) or (kind == FORWARD and bool(what))
                 if kind == BACKWARD:
                     gradients.append(what)
                 elif kind == OPTIMIZER:

@@ -268,6 +268,20 @@ def test_a_usual_step_is_noted(notes: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(loop.notes) == 0
 
 
+def test_a_forward_that_does_not_say_if_it_has_gradients_is_noted(
+    notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library's callback before an evaluation may give nothing."""
+    before, loop = FAILURES["borders"], Loop(notes, monkeypatch)
+    for _ in range(3):
+        loop.run(STEP[:1])
+        span = loop.notes.begin_forward(with_gradients=None)
+        loop.notes.end(span)
+        loop.run(STEP[1:])
+    assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1]
+    assert FAILURES["borders"] == before
+
+
 def test_a_loop_that_never_fetches_again_does_not_note_for_ever(
     notes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
