@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from profkit.analysis.config_join import ANY, NOT_SAID
+from profkit.analysis.config_join import ANY, COMPUTE, NOT_SAID
 from profkit.analysis.costs import INPUT, REST
+from profkit.analysis.device_times import is_own
+from profkit.analysis.phases import UNKNOWN
 from profkit.explain.ledger import Row, Verdict
 from profkit.explain.rules._input_in_log import is_doubtful_wait
 from profkit.explain.rules.base import (
@@ -23,6 +25,9 @@ from profkit.explain.rules.base import (
 from profkit.explain.turned import turn
 from profkit.vocab import Phase
 
+_ON_HOST = (Phase.OTHER.value, UNKNOWN)
+"""The rows that are the host's time also where a device computes."""
+
 
 @dataclass(frozen=True)
 class Coverage:
@@ -36,6 +41,8 @@ class Coverage:
     row_share: float | None = None
     settings: tuple[str, ...] = ()
     """The settings that differ and can affect that row."""
+    lacks_lines: bool = False
+    """True if sampled lines of code would show more of that row, and a side has none."""
 
 
 def cover(case: Case, causes: Sequence[Cause]) -> Coverage | None:
@@ -73,7 +80,17 @@ def cover(case: Case, causes: Sequence[Cause]) -> Coverage | None:
     if rest is None:
         return Coverage(share, is_bound)
     settings = tuple(_settings(case, rest.name))
-    return Coverage(share, is_bound, rest.name, share_of(most_ns, ledger), settings)
+    row_share, lacks_lines = share_of(most_ns, ledger), _lacks_lines(case, rest.name)
+    return Coverage(share, is_bound, rest.name, row_share, settings, lacks_lines)
+
+
+def _lacks_lines(case: Case, row: str) -> bool:
+    """Return true if a row is the host's time, and the lines of a side were not sampled."""
+    is_of_host = row in _ON_HOST or (row in COMPUTE and trains_on_host(case))
+    before, after = case.before, case.after
+    if not is_of_host or not (is_own(before.trace) and is_own(after.trace)):
+        return False
+    return before.code is None or after.code is None
 
 
 def _left_ns(row: Row, counted: Sequence[Cause], factor: float) -> float:

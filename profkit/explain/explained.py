@@ -26,7 +26,6 @@ from profkit.analysis.overview import silent_ranks
 from profkit.analysis.rank_sums import SpanSums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import WARM_UP, steady_steps
-from profkit.analysis.stacks import view_code
 from profkit.explain.between import carry, find_order, judge_between
 from profkit.explain.causes import find_all, rank
 from profkit.explain.coverage import Coverage, cover
@@ -184,16 +183,12 @@ def _uneven_starts(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> It
 
 def _compare_lines(before: Evidence, after: Evidence, ledger: Ledger) -> LineChanges | None:
     """Compare the lines of the runs of middle speed, per step of the base's batch."""
-    views = []
-    for run in (before, after):
-        trace, used = run.trace, run.costs.selection.steps
-        views.append(view_code(trace.stacks, trace.frames, trace.steps, trace.spans, used))
-    if views[0] is None or views[1] is None:
+    if before.code is None or after.code is None:
         return None
     factor = 1.0
     if ledger.per_sample and after.step_samples:
         factor = before.step_samples / after.step_samples
-    return compare_lines(views[0], views[1], factor)
+    return compare_lines(before.code, after.code, factor)
 
 
 def _middle(runs: Sequence[Evidence]) -> Evidence:

@@ -66,6 +66,8 @@ def coverage_words(coverage: Coverage | None, *, is_gain: bool) -> str:
         if coverage.row == REST:
             why = "which is not divided any further"
         words.append(f"{share}{of_gap} is in {coverage.row}, {why}")
+        if coverage.lacks_lines:
+            words.append("to see its lines, record with 'profkit run --stacks loop'")
     if coverage.settings:
         named = ", ".join(coverage.settings[:MOST_SETTINGS])
         left = len(coverage.settings) - MOST_SETTINGS

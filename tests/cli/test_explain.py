@@ -74,7 +74,7 @@ def test_the_cause_stands_first_with_its_cost_and_what_to_try(
     assert found["cost_ns_per_step"]["low"] < 7 * MS < found["cost_ns_per_step"]["high"]
     assert found["share_of_gap"] == pytest.approx(1, abs=0.1)
     assert "workers 2 and 0" in found["evidence"]
-    assert "--workers" in found["remedy"]
+    assert "num_workers" in found["remedy"]
 
 
 def test_text_and_json_tell_the_same(explain: Explain, runs: dict[str, Path]) -> None:

@@ -12,12 +12,16 @@ import pyarrow as pa
 import pytest
 
 from profkit.analysis.estimate import Estimate
+from profkit.analysis.exchange import LateRank
+from profkit.analysis.selection import CAPTURED
 from profkit.explain.coverage import Coverage
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
 from profkit.explain.rules.base import Cause
 from profkit.instrument.rows import SampleRow
 from profkit.report import cause_words, ledger_words
+from profkit.report.exchange_sections import say_late
+from profkit.report.words import reason_name
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 from profkit.vocab import UNMEASURED
@@ -126,3 +130,15 @@ def test_what_is_not_measured_is_a_caveat_of_a_comparison(tmp_path: Path) -> Non
     assert any(
         "not measured: updates by others" in each for each in explain(sides[0], sides[1]).caveats
     )
+
+
+def test_the_share_of_a_late_rank_is_of_the_waiting_of_all_ranks() -> None:
+    """On two ranks, all of the other's wait is for it; it waits itself in some steps."""
+    said = say_late(LateRank(1, share=0.77, waited_ns=10 * MS, phase="data", excess_ns=8 * MS))
+    assert "the others wait 10.0 ms per step, and 77 % of the waiting of all ranks" in said
+    assert "of it" not in said
+
+
+def test_excluded_steps_are_not_called_lines() -> None:
+    """Behind their number, `9 lines captured` would be nine lines, and not nine steps."""
+    assert "lines" not in reason_name(CAPTURED)

@@ -134,6 +134,45 @@ def test_the_rest_of_the_gap_is_named_with_its_row_and_settings(pair: Pair) -> N
     assert told["row_without_cause"] == "backward"
 
 
+@pytest.mark.parametrize(
+    ("base", "target", "shows"),
+    [
+        ({}, {}, True),
+        ({"stacks": True}, {}, True),
+        ({"stacks": True}, {"stacks": True}, False),
+        ({"device": "cuda"}, {"device": "cuda"}, False),
+    ],
+)
+def test_lines_are_asked_for_where_they_show_more(
+    base: dict[str, Any], target: dict[str, Any], shows: bool, pair: Pair
+) -> None:
+    """Not where both sides have them, and not for what a device computes."""
+    view = pair(base, {"phase_ns": {"backward": 39 * MS}, **target})
+    words = " ".join(as_text.document(ledger_document.explained(view)).split())
+    assert "is in backward, for which no cause was found" in words
+    assert ("to see its lines, record with 'profkit run --stacks loop'" in words) == shows
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "kinds"),
+    [
+        ({}, {}, []),
+        ({"optimizer_multi_tensor": "True"}, {"optimizer_multi_tensor": "True"}, []),
+        (
+            {"optimizer_multi_tensor": "True"},
+            {"optimizer_multi_tensor": "False"},
+            ["optimizer_unfused"],
+        ),
+    ],
+)
+def test_an_update_is_unfused_only_if_something_shows_it(
+    base: dict[str, str], target: dict[str, str], kinds: list[str], pair: Pair
+) -> None:
+    """That it takes longer shows nothing: it may clip gradients, or average weights."""
+    view = pair({"config": base}, {"config": target, "phase_ns": {"optimizer": 10 * MS}})
+    assert [cause.kind for cause in view.causes] == kinds
+
+
 def test_causes_that_can_overlap_explain_at_most_their_sum(pair: Pair) -> None:
     view = pair({}, {"phase_ns": {"backward": 60 * MS}, "config": {"amp": True}})
     found = view.coverage

@@ -14,18 +14,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from profkit.analysis.costs import run_costs
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.lateness import WORK, RankWork
 from profkit.analysis.machine_state import MachineState
 from profkit.analysis.trend import find_trend
 from profkit.explain.causes import find_all
 from profkit.explain.evidence import Evidence, Loader
-from profkit.explain.evidence_counters import Load
+from profkit.explain.evidence_counters import Counters, Load
 from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.evidence_kernels import Windows
 from profkit.explain.explained import explain
+from profkit.explain.ledger import compare
 from profkit.explain.rules import (
     _late_ranks,
     amp_without_effect,
@@ -58,6 +61,7 @@ FIGURES: Mapping[str, Callable[[Evidence], object]] = {
 """The figures that only one rule computes; all others are attributes of the evidence."""
 
 RANKS = {"ranks": 2}
+KEPT = "persistent_workers"
 
 IDLE = Load(cores=8, own=1.0, workers=1.0, machine=2.5, switches_per_s=5.0)
 WORKERS = Loader({"read": 1.0 * MS, "decode": 8.0 * MS, "collate": 0.5 * MS}, workers=4)
@@ -594,6 +598,7 @@ def test_a_run_that_becomes_slower_drifts(tmp_path: Path) -> None:
     assert cause is not None
     assert cause.cost_ns is not None
     assert cause.cost_ns.value == pytest.approx(8 * MS, rel=0.25)
+    assert "of all pairs of the run's tenths, the later one is slower" in cause.evidence
     assert _ask("drift", explain(base, _drifting(tmp_path / "steady", 3, 0)).case) is None
 
 
@@ -663,6 +668,77 @@ def test_a_slow_input_says_which_time_of_which_process_is_longer(
     cause = _ask("input_bound", case)
     assert cause is not None
     assert f"to 48.0 ms per step, {said}" in cause.evidence
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "in_thread", "evidence", "remedy"),
+    [
+        (4, 4, False, "the loader's workers", "use more workers (num_workers), or"),
+        (0, 0, False, "the training process", "use workers (num_workers above 0)"),
+        (4, 0, False, "the loop makes the batches itself", "the loop makes each batch itself"),
+        (0, 0, True, "a thread of the training process", "a thread makes each batch"),
+        (4, 0, True, "a thread of the training process makes", "a thread makes each batch"),
+    ],
+)
+def test_the_remedy_of_a_slow_input_fits_the_makers_of_the_batches(
+    before: int, after: int, in_thread: bool, evidence: str, remedy: str, make: Make
+) -> None:
+    """Paddle's loader makes batches in a thread if it has no workers."""
+    slow = {**WORKERS.pieces, "decode": 48.0 * MS}
+    first = replace(WORKERS, workers=before, in_thread=in_thread and not before)
+    then = replace(WORKERS, workers=after, in_thread=in_thread, pieces=slow)
+    target = {"phase_ns": {"data": 12 * MS}}
+    cause = _ask("input_bound", make(Planted(0, target, {"loader": first}, {"loader": then})))
+    assert cause is not None
+    assert evidence in cause.evidence
+    assert remedy in cause.remedy
+    assert ("the loop makes" in cause.evidence + cause.remedy) == (not after and not in_thread)
+    assert "--" not in cause.remedy, "these are options of reference systems"
+
+
+@pytest.mark.parametrize(("kept", "advised"), [(None, True), (False, True), (True, False)])
+def test_workers_that_are_kept_over_epochs_are_not_to_be_kept(
+    kept: bool | None, advised: bool, make: Make
+) -> None:
+    plain = PLANTED["worker_start"]
+    cause = _ask("worker_start", make(replace(plain, target={"config": {KEPT: kept}})))
+    assert cause is not None
+    assert (f"{KEPT}=True" in cause.remedy) == advised
+    assert advised or "kept already" in cause.remedy
+
+
+def test_stalls_within_an_epoch_are_not_its_workers_start(make: Make) -> None:
+    """The rows exclude the first steps of epochs, so these stalls have another reason."""
+    case = make(Planted(0))
+    costs = case.ledger.target
+    stall_ns = np.zeros(costs.steps, dtype=np.int64)
+    stall_ns[::10] = 60 * MS
+    parts = {**costs.parts, "input": costs.parts["input"] + stall_ns}
+    slow = replace(costs, parts=parts, wall_ns=costs.wall_ns + stall_ns)
+    cause = _ask("input_stalls", replace(case, ledger=compare(case.ledger.base, slow)))
+    assert cause is not None
+    assert "wait" in cause.evidence
+    assert "a new file or shard" in cause.remedy
+    assert "persistent" not in cause.remedy
+
+
+@pytest.mark.parametrize(
+    ("thread", "expected"),
+    [("loader worker 1", (1, False)), ("loader thread", (0, True)), ("MainThread", (0, False))],
+)
+def test_the_names_of_threads_say_who_makes_the_batches(
+    thread: str, expected: tuple[int, bool], tmp_path: Path
+) -> None:
+    trace = Trace.open(synthetic_trace(tmp_path / "run"))
+    spans = trace.spans
+    made = spans.filter(pc.equal(spans["phase"].cast("string"), "data"))
+    for name, value in (("name", "decode"), ("thread", thread)):
+        column = pa.array([value] * made.num_rows).cast(pa.dictionary(pa.int32(), pa.string()))
+        made = made.set_column(made.schema.get_field_index(name), name, column)
+    vars(trace)["spans"] = made
+    loader = Evidence(trace, run_costs(trace)).loader
+    assert loader is not None
+    assert (loader.workers, loader.in_thread) == expected
 
 
 def test_an_input_that_others_crowd_out_is_not_its_own_fault(make: Make) -> None:
@@ -739,3 +815,53 @@ def test_a_throughput_that_is_not_the_published_one_is_told(make: Make) -> None:
         assert (
             _ask("published_mismatch", replace(case, target=replace(known, config=other))) is None
         )
+
+
+@pytest.mark.parametrize(("started", "whose"), [(0.0, "top"), (5.5, "the ranks start")])
+def test_processes_that_the_ranks_started_are_told_from_those_outside(
+    started: float, whose: str, make: Make
+) -> None:
+    load = Load(8, 1.0, 0.5, 7.9, 40.0, started=started)
+    cause = _ask("host_busy", make(replace(PLANTED["host_busy"], after={"load": load})))
+    assert cause is not None
+    assert ("those that the ranks started" in cause.evidence) == (started > 0)
+    assert whose in cause.remedy
+
+
+@pytest.mark.parametrize(
+    ("loader", "workers"), [(WORKERS, 1.0), (replace(WORKERS, workers=0), 0.0), (None, 1.0)]
+)
+def test_processes_are_loader_workers_only_if_the_loader_has_some(
+    loader: Loader | None, workers: float, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a loader that was not seen from inside, it is not known."""
+    monkeypatch.setattr(Evidence, "_fullest_load", lambda evidence: IDLE)
+    load = make(Planted(0, after={"loader": loader})).after.load
+    assert load is not None
+    assert (load.workers, load.started) == (workers, 1.0 - workers)
+    assert load.used == IDLE.used
+
+
+def test_waits_for_a_core_show_that_ranks_are_held_up(make: Make) -> None:
+    """A rank that sleeps much loses no core, and needs no more processor time per step."""
+    planted = Planted(13, SLOWER, {"load": replace(IDLE, switches_per_s=50.0)})
+    case = make(replace(planted, after={"load": Load(8, 0.7, 1.0, 7.9, 40.0)}))
+    assert _ask("host_busy", case) is None
+    busy = read_waits(0.4)
+    for evidence, counters in ((case.before, read_waits(0.0)), (case.after, busy)):
+        vars(evidence)["counters"] = counters
+    assert _ask("host_busy", case) is not None
+
+
+def read_waits(share: float) -> Counters:
+    """Return counters of a rank that waits for a core this share of the time."""
+    times = np.arange(0, 10_000_000_000, 1_000_000_000)
+    rows = {
+        "rank": np.zeros(len(times), np.int32),
+        "device": pa.nulls(len(times), pa.dictionary(pa.int32(), pa.string())),
+        "source": ["process"] * len(times),
+        "metric": ["cpu_wait_seconds"] * len(times),
+        "time_ns": times,
+        "value": share * times / 1e9,
+    }
+    return Counters(pa.table(rows), 0, 10_000_000_000)

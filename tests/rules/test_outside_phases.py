@@ -109,6 +109,34 @@ def test_a_pause_between_phases_is_named_with_its_place(
     assert usual.get(after, "the batch") in cause.remedy
 
 
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (("the step's start", "forward"), ["logging", "the batch"]),
+        (("optimizer", "forward"), ["logging", "the batch"]),
+        (("data", "forward"), ["the batch"]),
+        (("backward", "forward"), ["the batch"]),
+        (("optimizer", "the step's end"), ["logging"]),
+        (("backward", "allreduce"), []),
+    ],
+)
+def test_a_loop_without_a_loader_logs_before_its_next_forward(
+    place: tuple[str, str], expected: list[str]
+) -> None:
+    """Its step ends with the update, so what follows the update is at the start of the next one."""
+    said = time_outside_phases.usual_work(place)
+    assert [words for words in ("logging", "the batch") if words in said] == expected
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_lines_that_were_sampled_need_no_further_run(sampled: bool, compare: Compare) -> None:
+    view = compare(ranks=1, stacks=sampled)
+    cause = view.causes[0]
+    assert cause.kind == "time_outside_phases"
+    assert ("--stacks loop" in cause.remedy) == (not sampled)
+    assert ("'profkit report' of the run" in cause.remedy) == sampled
+
+
 def test_a_pause_on_one_rank_is_a_late_rank(compare: Compare) -> None:
     view = compare("data", late=(1,))
     assert [each.kind for each in view.causes if each.cost_ns][:1] == ["late_rank"]

@@ -37,8 +37,8 @@ def _blame(case: Case, after: Trend, added: Estimate, part: str | None) -> Cause
     evidence = (
         f"{here(case.ledger)}"
         f"{part or 'the step'} goes from {duration(max(0.0, after.first_ns))} to "
-        f"{duration(after.last_ns)} over the run and rises {percent(after.share_rising, 0)} of "
-        "the time"
+        f"{duration(after.last_ns)} over the run; in {percent(after.share_rising, 0)} of all pairs "
+        "of the run's tenths, the later one is slower"
     )
     detail = ""
     for reason in (

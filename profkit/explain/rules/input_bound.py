@@ -34,12 +34,10 @@ from profkit.text import duration, significant
 from profkit.vocab import Phase
 
 _REMEDIES = {
-    NO_WORKERS: "make batches in workers (num_workers above 0, --workers): now the loop makes each "
-    "batch itself, and does not train meanwhile",
-    "read": "put the data on a faster disk or in memory, or read ahead with more workers",
-    "decode": "more workers (--workers), or decode elsewhere (--dali); check that the host has the "
-    "cores",
-    "collate": "collate less: smaller or fixed shapes, or collate in the workers",
+    NO_WORKERS: "make batches in {workers}",
+    "read": "put the data on a faster disk or in memory, or read ahead with {workers}",
+    "decode": "use {workers}, or decode elsewhere (DALI); check that the host has the cores",
+    "collate": "collate less: smaller or fixed shapes; or use {workers}",
     "queue": "pin the memory, or hand batches over in shared memory: they are ready, but arrive "
     "late",
 }
@@ -53,8 +51,7 @@ _MEASURED = {
 """The figure behind a piece of the loader."""
 
 _OTHERWISE = (
-    "more workers (--workers) and a deeper prefetch; then see which of read, decode and collate "
-    "is left"
+    "use {workers} and a deeper prefetch; then see which of read, decode and collate is left"
 )
 
 
@@ -67,11 +64,12 @@ def find(case: Case) -> Cause | None:
     what = "the wait for input" if is_log(case.after.trace) else "exposed input"
     words = [f"{what} went from {from_to(row, ledger)} per step"]
     words += _describe_loader(case, detail)
-    remedy = _REMEDIES.get(detail, _OTHERWISE)
+    piece = detail
     if row.inside and not detail:
         largest = max(row.inside, key=lambda part: part.delta.value)
         words.append(f"most of it is {largest.name}, {from_to(largest, ledger)}")
-        remedy = _REMEDIES.get(largest.name, _OTHERWISE)
+        piece = largest.name
+    remedy = _say_remedy(piece, case.after.loader)
     words += knobs_for(case, INPUT)
     if is_log(case.after.trace) and not ledger.turned:
         words += describe_input_in_log(case, row)
@@ -100,9 +98,12 @@ def _describe_loader(case: Case, detail: str) -> Iterator[str]:
         return
     if detail == NO_WORKERS:
         was, now = in_time(case.ledger, before.workers, after.workers)
+        maker = "the loop makes the batches itself"
+        if after.in_thread:
+            maker = "a thread of the training process makes the batches"
         yield (
             f"the loader's workers of each rank went from {significant(was)} to "
-            f"{significant(now)}; without any, the loop makes the batches itself"
+            f"{significant(now)}; without any, {maker}"
         )
     elif detail:
         first, then = in_time(case.ledger, before.pieces.get(detail, 0.0), after.pieces[detail])
@@ -122,6 +123,22 @@ def _describe_makers(case: Case, before: Loader, after: Loader) -> str:
     """Return the processes whose time a piece of the loader is."""
     makers = []
     for loader in in_time(case.ledger, before, after):
-        makers.append("the loader's workers" if loader.workers else "the training process")
+        if loader.workers:
+            makers.append("the loader's workers")
+        elif loader.in_thread:
+            makers.append("a thread of the training process")
+        else:
+            makers.append("the training process")
     first, then = makers
     return first if first == then else f"{first}, then {then}"
+
+
+def _say_remedy(piece: str, loader: Loader | None) -> str:
+    """Return what helps a piece of the input; a loader without workers first needs some."""
+    remedy = _REMEDIES.get(piece, _OTHERWISE)
+    if loader is None or loader.workers:
+        return remedy.format(workers="more workers (num_workers)")
+    maker = "the loop makes each batch itself, and does not train meanwhile"
+    if loader.in_thread:
+        maker = "a thread makes each batch, and Python runs one thread at a time"
+    return f"{remedy.format(workers='workers (num_workers above 0)')}; now {maker}"

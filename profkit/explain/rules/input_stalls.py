@@ -1,10 +1,11 @@
-"""A few steps wait long for input, such as when workers start again at an epoch."""
+"""A few steps wait long for input, such as when a new file or shard is opened."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from profkit.analysis.costs import INPUT
+from profkit.analysis.device_times import is_own
 from profkit.analysis.estimate import Estimate
 from profkit.explain.rules._input import is_crowded_out
 from profkit.explain.rules.base import Case, Cause, grew, here, input_is_hidden
@@ -23,6 +24,10 @@ MIN_INPUT_SHARE_OF_GAP = 0.25
 """Stalls are reported if input makes at least this share of the gap."""
 
 _REMEDY = (
+    "see which steps stall and what their batches need: a new file or shard, a slow sample, a full "
+    "cache; batches that are made ahead (num_workers, prefetch_factor) even out short stalls"
+)
+_REMEDY_IF_IMPORTED = (
     "keep workers and their batches over epochs (persistent_workers, or one loader for all "
     "epochs), and see which steps stall"
 )
@@ -55,4 +60,6 @@ def find(case: Case) -> Cause | None:
         f"these stalls are {percent(added / row.delta.value, 0)} of what input {verb}"
     )
     cost_ns = Estimate(added * ledger.samples_per_step)
-    return Cause("input_stalls", cost_ns, added / gap, evidence, _REMEDY, rows=(INPUT,))
+    # The rows of profkit's own runs exclude the first steps of epochs, in which workers start.
+    remedy = _REMEDY if is_own(case.after.trace) else _REMEDY_IF_IMPORTED
+    return Cause("input_stalls", cost_ns, added / gap, evidence, remedy, rows=(INPUT,))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from profkit.analysis.estimate import scale
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.unknown_places import unknown_places
+from profkit.analysis.unknown_places import BEGIN, unknown_places
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Row
 from profkit.explain.rules import slow_line
@@ -61,6 +61,10 @@ _BEFORE = {
 
 _AFTER_UPDATE = "logging, metrics, averages of weights, writing files"
 
+_UPDATED = (BEGIN, Phase.OPTIMIZER.value, Phase.OTHER.value)
+_WITH_BATCH = (Phase.H2D.value, Phase.FORWARD.value)
+"""Between the first and the second, a loop without a wait for a loader does both kinds of work."""
+
 
 def find(case: Case) -> Cause | None:
     ledger = case.ledger
@@ -85,18 +89,28 @@ def find(case: Case) -> Cause | None:
         price,
         share_of(price.value, ledger),
         "; ".join(words),
-        f"look at what the loop does there{_usual_work(place)}; "
-        "'profkit run --stacks loop' samples its lines",
+        f"look at what the loop does there{usual_work(place)}; {_say_lines(case.after)}",
         detail=f"{place[0]} to {place[1]}",
         rows=(UNKNOWN,),
     )
 
 
-def _usual_work(place: Place) -> str:
+def _say_lines(evidence: Evidence) -> str:
+    """Return where the lines are that take the time, or how to sample them."""
+    if evidence.code is None:
+        return "'profkit run --stacks loop' samples its lines"
+    return f"'profkit report' of the run shows its sampled lines, in the phase {UNKNOWN}"
+
+
+def usual_work(place: Place) -> str:
     """Return the work that a loop usually does there; next to an exchange, nothing is usual."""
-    if place[1] in _BEFORE:
-        return f": {_BEFORE[place[1]]}"
-    return "" if place[1] == Phase.ALLREDUCE.value else f": {_AFTER_UPDATE}"
+    after, before = place
+    if before in _BEFORE:
+        words = _BEFORE[before]
+        if after in _UPDATED and before in _WITH_BATCH:
+            words = f"{_AFTER_UPDATE}, {words}"
+        return f": {words}"
+    return "" if before == Phase.ALLREDUCE.value else f": {_AFTER_UPDATE}"
 
 
 def _stands_out(case: Case, row: Row) -> bool:

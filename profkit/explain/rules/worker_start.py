@@ -24,6 +24,10 @@ from profkit.vocab import USED, Phase
 
 EXPLAINS = ("input_stalls",)
 _REMEDY = "keep the workers over epochs (persistent_workers=True), or make epochs longer"
+_REMEDY_IF_KEPT = (
+    "the workers are kept already (persistent_workers): see what an epoch's first batch needs, "
+    "such as a shuffle or opening files, or make epochs longer"
+)
 
 
 def find(case: Case) -> Cause | None:
@@ -50,8 +54,10 @@ def find(case: Case) -> Cause | None:
         f"{plural(starts, 'epoch')} began with a wait for input that is {duration(each)} longer "
         f"than usual, {duration(after.value)} per step if averaged over all steps; {in_base}"
     )
+    is_kept = case.target.config.get("persistent_workers") is True
+    remedy = _REMEDY_IF_KEPT if is_kept else _REMEDY
     return Cause(
-        "worker_start", shift(after, -known), None, evidence, _REMEDY, takes=all_of(*EXPLAINS)
+        "worker_start", shift(after, -known), None, evidence, remedy, takes=all_of(*EXPLAINS)
     )
 
 
