@@ -208,7 +208,7 @@ def _delay(trace: Trace, planted: Planted, folder: Path) -> int | None:
 
 
 def score(work: Path) -> str:
-    """Return the tables of both suites."""
+    """Return the tables of the suites."""
     about = (
         "Small jobs on the CPU with a change after 100 to 170 steps of 20 to 60 ms, recorded with "
         "`profkit run`. A planted step that changes the median step by less than "
@@ -216,7 +216,7 @@ def score(work: Path) -> str:
         "finds it. *Live*: steps until `profkit run` printed its line. *First cause*: of "
         "`explain --at`, bold if it is wrong. *Not planted*: other "
         f"changes that `report` shows. Written {time.strftime('%Y-%m-%d')} on "
-        f"{os.cpu_count()} cores. Development jobs were used to write the rules, held-out jobs "
+        f"{os.cpu_count()} cores. Development jobs were used to write the rules, the other jobs "
         "were not, except for those that are named."
     )
     lines = ["## Recorded jobs", "", about, ""]
