@@ -38,8 +38,8 @@ DAY_NS = 86_400_000_000_000
 PHASES = ("data", "forward", "backward", "optimizer")
 SHARES = np.array([0.05, 0.3, 0.6, 0.05])
 BUCKETS, READINGS, SAMPLES = 4, 40, 32
-SETTLED_SHARE = 0.2
-"""After this share of the run, pools and caches have their size."""
+SETTLED_SHARE = 0.5
+"""After this share of six hours, pools and caches have their size: the first parts are thinned."""
 
 
 class LongRank:
