@@ -90,16 +90,27 @@ _TABLE = (
 )  # fmt: skip
 
 _WRAPPERS = frozenset({"wrapper", "_wrapper", "inner", "decorate_context", "collective"})
-_EVALUATIONS = frozenset({"eval", "evaluate", "evaluation", "valid", "validate", "validation"})
+_EVALUATIONS = frozenset({"eval", "evaluate", "evaluation", "validate", "validation"})
 """Words in the name of a function, or of its class, that evaluates a model."""
 
 _OTHER_WORDS = frozenset(
     {
         *("train", "training", "trainer", "fit", "is", "config", "args", "path", "input"),
         *("inputs", "sample", "samples", "image", "images", "file", "files", "record", "item"),
+        *("batch", "batches", "label", "labels", "token", "tokens", "shape", "shapes", "schema"),
+        *("shard", "shards", "row", "rows", "tensor", "tensors", "grad", "grads", "gradients"),
+        *("checkpoint", "manifest", "metadata", "params", "json", "hash", "checksum", "expr"),
     }
 )
 """With one of these, a name is that of a loop that also trains, or of a check of data."""
+
+_OF_VALID = frozenset(
+    {
+        *("", "valid", "run", "do", "one", "on", "start", "end", "epoch", "epochs", "loop"),
+        *("step", "steps", "model", "net", "phase", "pass", "compute", "loss", "score"),
+    }
+)
+"""Words next to `valid` in a name that evaluates. Of anything else it is an adjective."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +168,8 @@ def names_evaluation(function: str) -> bool:
     for part in function.lower().split("."):
         words = set(part.split("_"))
         if words & _EVALUATIONS and not words & _OTHER_WORDS:
+            return True
+        if "valid" in words and words <= _OF_VALID:
             return True
     return False
 
