@@ -45,6 +45,12 @@ _MEETINGS = (
     "|new_subgroups.*|split_group|init_device_mesh|_setup_world_group_and_device"
     "|_create_.*_process_group"
 )
+_EXCHANGES = (
+    r"(.*\.)?(_?all_.*|.*barrier|broadcast.*|.*gather.*|_?reduce(?!_op).*|.*scatter.*|.*send.*"
+    r"|.*recv.*|.*[cC]oalesc.*|.*abort.*|.*shr[iu]nk.*|destroy_process_group)"
+)
+"""The functions of torch's collectives, without the helpers that making a group calls as well."""
+
 _NO_RUN = r"(?!(.*\.)?(run|runner|wrapper|specialized_dispatch|__call__)$).*"
 """The functions of a compiler's file without those that run what it has compiled."""
 
@@ -77,7 +83,7 @@ _TABLE = (
     _Known(Doing.MEETING, r"paddle/distributed/parallel\.py", "init_parallel_env"),
     _Known(Doing.MEETING, r"paddle/distributed/(collective|fleet/base/.*)\.py",
            "new_group|_new_process_group_impl|_init_parallel_env|init_.*|_set_up.*"),
-    _Known(Doing.COLLECTIVE, r"torch/distributed/distributed_c10d\.py"),
+    _Known(Doing.COLLECTIVE, r"torch/distributed/distributed_c10d\.py", _EXCHANGES),
     _Known(Doing.COLLECTIVE, r"torch/distributed/_functional_collectives\.py"),
     _Known(Doing.COLLECTIVE, r"paddle/distributed/communication/"),
     _Known(Doing.DEVICE, r"torch/(cuda|xpu|accelerator)/", r"(.*\.)?(synchronize|wait.*)"),
