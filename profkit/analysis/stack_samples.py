@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.columns import names_and_codes, places_in, rows_of_rank, step_places
 from profkit.analysis.estimate import Floats, Ints
+from profkit.job_code import CodeLine, mark_own
 from profkit.text import shorten
 from profkit.vocab import OWN_CODE, PHASES
 
@@ -166,9 +167,12 @@ def _find_phases(moments: Ints, spans: pa.Table, own: pa.Table) -> Ints:
 
 
 class FrameTree:
-    """The frames of one rank; an id that was lost ends the table."""
+    """The frames of one rank; an id that was lost ends the table.
 
-    def __init__(self, frames: pa.Table) -> None:
+    Those of a loader's worker do not show if the job is installed, as they have no main program.
+    """
+
+    def __init__(self, frames: pa.Table, *, of_worker: bool = False) -> None:
         frames = frames.sort_by("id")
         whole = int(np.count_nonzero(frames["id"].to_numpy() == np.arange(frames.num_rows)))
         frames = frames.slice(0, whole)
@@ -178,6 +182,9 @@ class FrameTree:
         self._functions, self._function = names_and_codes(frames["function"])
         origins, codes = names_and_codes(frames["origin"])
         self._is_own = codes == (origins.index(OWN_CODE) if OWN_CODE in origins else -2)
+        is_called = frames["parent"].is_valid().to_numpy()
+        if not of_worker and not (self._is_own & is_called).any():
+            self._is_own = np.array(mark_own(list(map(self._code_line, range(len(self))))), bool)
 
     def __len__(self) -> int:
         return len(self._parent)
@@ -196,6 +203,10 @@ class FrameTree:
     def is_own(self, frame: int) -> bool:
         """Return true for a frame of the job's own code."""
         return bool(self._is_own[frame])
+
+    def _code_line(self, frame: int) -> CodeLine:
+        at = self.place(frame)
+        return CodeLine(at.file, at.function, at.line, self.is_own(frame))
 
     def name(self, leaf: int) -> tuple[Place, str]:
         """Return the innermost line of the job's own code, and the function that it called.

@@ -80,7 +80,7 @@ def _read(found: WorkerStacks, steps: pa.Table, used: Ints) -> Samples:
         late = own["late_ns"].to_numpy()
         place = find_steps(own["time_ns"].to_numpy() - late, rows_of_rank(steps, rank), used)
         ids = own["stack"].fill_null(-1).to_numpy().astype(np.int64)
-        tree = trees[rank] = FrameTree(rows_of_rank(found.frames, rank))
+        tree = trees[rank] = FrameTree(rows_of_rank(found.frames, rank), of_worker=True)
         known = (ids >= 0) & (ids < len(tree))
         lost += int(np.count_nonzero(~known & (place >= 0)))
         kept = np.flatnonzero(known & (place >= 0))

@@ -45,6 +45,12 @@ _MEETINGS = (
     "|new_subgroups.*|split_group|init_device_mesh|_setup_world_group_and_device"
     "|_create_.*_process_group"
 )
+_EXCHANGES = (
+    r"(.*\.)?(_?all_.*|.*barrier|broadcast.*|.*gather.*|_?reduce(?!_op).*|.*scatter.*|.*send.*"
+    r"|.*recv.*|.*[cC]oalesc.*|.*abort.*|.*shr[iu]nk.*|destroy_process_group)"
+)
+"""The functions of torch's collectives, without the helpers that making a group calls as well."""
+
 _NO_RUN = r"(?!(.*\.)?(run|runner|wrapper|specialized_dispatch|__call__)$).*"
 """The functions of a compiler's file without those that run what it has compiled."""
 
@@ -77,7 +83,7 @@ _TABLE = (
     _Known(Doing.MEETING, r"paddle/distributed/parallel\.py", "init_parallel_env"),
     _Known(Doing.MEETING, r"paddle/distributed/(collective|fleet/base/.*)\.py",
            "new_group|_new_process_group_impl|_init_parallel_env|init_.*|_set_up.*"),
-    _Known(Doing.COLLECTIVE, r"torch/distributed/distributed_c10d\.py"),
+    _Known(Doing.COLLECTIVE, r"torch/distributed/distributed_c10d\.py", _EXCHANGES),
     _Known(Doing.COLLECTIVE, r"torch/distributed/_functional_collectives\.py"),
     _Known(Doing.COLLECTIVE, r"paddle/distributed/communication/"),
     _Known(Doing.DEVICE, r"torch/(cuda|xpu|accelerator)/", r"(.*\.)?(synchronize|wait.*)"),
@@ -90,16 +96,27 @@ _TABLE = (
 )  # fmt: skip
 
 _WRAPPERS = frozenset({"wrapper", "_wrapper", "inner", "decorate_context", "collective"})
-_EVALUATIONS = frozenset({"eval", "evaluate", "evaluation", "valid", "validate", "validation"})
+_EVALUATIONS = frozenset({"eval", "evaluate", "evaluation", "validate", "validation"})
 """Words in the name of a function, or of its class, that evaluates a model."""
 
 _OTHER_WORDS = frozenset(
     {
         *("train", "training", "trainer", "fit", "is", "config", "args", "path", "input"),
         *("inputs", "sample", "samples", "image", "images", "file", "files", "record", "item"),
+        *("batch", "batches", "label", "labels", "token", "tokens", "shape", "shapes", "schema"),
+        *("shard", "shards", "row", "rows", "tensor", "tensors", "grad", "grads", "gradients"),
+        *("checkpoint", "manifest", "metadata", "params", "json", "hash", "checksum", "expr"),
     }
 )
 """With one of these, a name is that of a loop that also trains, or of a check of data."""
+
+_OF_VALID = frozenset(
+    {
+        *("", "valid", "run", "do", "one", "on", "start", "end", "epoch", "epochs", "loop"),
+        *("step", "steps", "model", "net", "phase", "pass", "compute", "loss", "score"),
+    }
+)
+"""Words next to `valid` in a name that evaluates. Of anything else it is an adjective."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +174,8 @@ def names_evaluation(function: str) -> bool:
     for part in function.lower().split("."):
         words = set(part.split("_"))
         if words & _EVALUATIONS and not words & _OTHER_WORDS:
+            return True
+        if "valid" in words and words <= _OF_VALID:
             return True
     return False
 

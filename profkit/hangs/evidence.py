@@ -22,6 +22,7 @@ from profkit.hangs.status import (
     Frame,
     Status,
     Worker,
+    name_own,
     plain_host,
     read_statuses,
 )
@@ -126,6 +127,8 @@ def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | 
     workers = tuple(read_workers(folder))
     for rank, status in chosen.items():
         stack = reports[rank].frames if rank in reports else status.stack
+        if not status.is_interactive:  # a prompt is no program
+            stack = name_own(stack)
         joined = join_workers(status, workers)
         chosen[rank] = dataclasses.replace(status, stack=stack, workers=joined)
     world_size = max([max(chosen) + 1, *(status.world_size for status in statuses)])

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from profkit.errors import UnreadableError
+from profkit.job_code import CodeLine, mark_own
 from profkit.text import safe_text
 from profkit.trace.jsonfile import read_json, replace_json
-from profkit.vocab import OWN_CODE
+from profkit.vocab import OWN_CODE, PACKAGE_CODE
 
 FOLDER = "status"
 """The folder of status files inside a run."""
@@ -276,3 +277,19 @@ def read_limit(environ: Mapping[str, str]) -> float:
 def own_frame(stack: Sequence[Frame], origin: str) -> Frame | None:
     """Return the innermost frame of this origin."""
     return next((frame for frame in stack if frame.origin == origin), None)
+
+
+def name_own(stack: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return a whole stack whose frames of an installed job have the origin of the job's code."""
+    lines = [
+        CodeLine(each.file, each.function, each.line, each.origin == OWN_CODE) for each in stack
+    ]
+    marked = []
+    for frame, is_own in zip(stack, mark_own(lines[::-1])[::-1], strict=True):
+        origin = OWN_CODE if is_own else frame.origin
+        if frame.origin == OWN_CODE and not is_own:
+            origin = PACKAGE_CODE
+        marked.append(
+            frame if origin == frame.origin else dataclasses.replace(frame, origin=origin)
+        )
+    return tuple(marked)

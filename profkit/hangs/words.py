@@ -45,7 +45,7 @@ def say_verdict(verdict: Verdict) -> str:
         parts += say_difference(verdict)
     elif verdict.kind is HangClass.NONE_LEFT and verdict.ranks:
         parts += say_none_left(verdict)
-    elif waiting and verdict.kind is HangClass.STORE:
+    elif waiting and verdict.kind is HangClass.STORE and not verdict.waits.open:
         where = sorted({verdict.activities[rank].function for rank in waiting})
         parts.append(f"{say_ranks(waiting)} wait{s} in {', '.join(where)} for the other ranks")
     else:
@@ -106,7 +106,9 @@ def say_rank(verdict: Verdict, rank: int) -> str:
         return f"{who} has ended, after {status.steps:,} steps"
     activity = verdict.activities[rank]
     if verdict.kind is HangClass.STORE:
-        verb = "has not joined them" if verdict.waiting else f"waits in {activity.function}"
+        is_late = verdict.waiting and not verdict.waits.open
+        verb = "has not joined them" if is_late else f"waits in {activity.function}"
+        verb = say_absence(verdict, rank) or verb
     elif activity.evaluates and verdict.kind is HangClass.EVALUATION:
         verb = "evaluates"
     elif verdict.kind in LONG_WORDS:

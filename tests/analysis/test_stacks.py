@@ -151,6 +151,29 @@ def test_lines_of_each_phase(tmp_path: Path) -> None:
     assert parts["unknown"].samples == 3 * 40
 
 
+@pytest.mark.parametrize("starter", ["/opt/bin/acme-train", "<frozen runpy>"])
+def test_the_lines_of_an_installed_job_are_those_of_its_package(
+    tmp_path: Path, starter: str
+) -> None:
+    packages = "/opt/lib/python3.11/site-packages"
+    origin = "job" if starter.startswith("/") else "python"
+    frames: tuple[Frame, ...] = (
+        (0, None, starter, "<module>", 8, origin),
+        (1, 0, f"{packages}/acme/loop.py", "Net.forward", 31, "package"),
+        (2, 1, f"{packages}/torch/nn.py", "Linear.forward", 5, "package"),
+        (3, 1, f"{packages}/acme/ops.py", "clip", 22, "package"),
+    )
+    view = build_overview(write_run(tmp_path / "run", frames=frames)).code
+    assert view is not None
+    named = set()
+    for part in view.phases:
+        named.update(
+            (line.place.function, line.place.line, line.place.below) for line in part.lines
+        )
+    assert named >= {("Net.forward", 31, "Linear.forward"), ("clip", 22, "")}
+    assert view.folder == f"{packages}/acme/"
+
+
 def test_files_are_shown_below_their_common_folder(tmp_path: Path) -> None:
     view = build_overview(write_run(tmp_path / "run"))
     text = as_text.overview(view)
@@ -187,7 +210,7 @@ def test_lost_stacks_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_stack_without_the_jobs_code_names_none(tmp_path: Path) -> None:
-    frames = [(0, None, "/lib/site-packages/a.py", "train", 3, "package")]
+    frames = [(0, None, "/lib/site-packages/torch/a.py", "train", 3, "package")]
     samples = [(step, 80, 0) for step in range(40)]
     text = as_text.overview(
         build_overview(write_run(tmp_path / "run", samples=samples, frames=frames))
@@ -305,6 +328,18 @@ def test_a_line_that_the_base_lacks_is_named_though_its_phase_is_short_there(
     assert [(change.phase, change.place.function) for change in sure] == [("unknown", "clip")]
     assert sure[0].difference.value == pytest.approx(30 * MS)
     assert found.too_few == ()
+
+
+def test_late_samples_make_the_lines_of_two_runs_less_certain(tmp_path: Path) -> None:
+    base = write_run(tmp_path / "base")
+    view = explain(base, write_run(tmp_path / "target", clip_ms=60))
+    assert "came too late" not in as_text.document(explained(view))
+    late = view.case.after
+    assert late.code is not None
+    vars(late)["code"] = dataclasses.replace(late.code, unsure=late.code.samples // 5)
+    text = " ".join(as_text.document(explained(view)).split())
+    assert "Many samples of the target came too late to show their line" in text
+    assert "Many samples of the base" not in text
 
 
 def test_a_short_run_says_that_it_has_too_few_samples(tmp_path: Path) -> None:

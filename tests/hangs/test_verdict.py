@@ -370,6 +370,34 @@ def test_a_rank_that_has_not_joined() -> None:
     assert "rank 3 has not joined them: train.py:12 resize" in say_verdict(verdict)
 
 
+@pytest.mark.parametrize(
+    ("inner", "outer", "doing"),
+    [
+        ("BackendConfig.__init__", "init_process_group", Doing.MEETING),
+        ("_World.default_pg", "new_group", Doing.MEETING),
+        ("barrier", "new_group", Doing.COLLECTIVE),
+        ("_check_single_tensor", "all_reduce", Doing.COLLECTIVE),
+        ("_reduce_scatter_base", "reduce_scatter_tensor", Doing.COLLECTIVE),
+    ],
+)
+def test_helpers_of_groups_and_collectives(inner: str, outer: str, doing: Doing) -> None:
+    """The look may fall into any function that making a group or a collective calls."""
+    file = f"{TORCH}distributed/distributed_c10d.py"
+    frames = (Frame(file, inner, 10, "package"), Frame(file, outer, 20, "package"), *IN_CODE)
+    assert find_activity(rank(0, stack=frames)).doing is doing
+
+
+def test_ranks_that_wait_in_a_collective_for_one_at_the_store() -> None:
+    at_store = rank(3, stack=IN_CODE, calls=calls(55, done=True), store="gpu01:29500")
+    at_store = dataclasses.replace(at_store, system_call="poll", reads="10.0.0.1:29500")
+    verdict = verdict_of(*waiting(0, 1, 2), at_store)
+    assert (verdict.kind, verdict.ranks) == (HangClass.STORE, (3,))
+    assert say_verdict(verdict) == (
+        "ranks 0-2 wait in all_reduce #56; rank 3 has not entered it: train.py:12 resize, "
+        "in the store, state S (sleeps), poll on 10.0.0.1:29500"
+    )
+
+
 def test_a_rank_that_makes_its_group_is_in_the_rendezvous() -> None:
     group = Frame(
         f"{TORCH}distributed/distributed_c10d.py", "_create_gloo_process_group", 760, "package"
@@ -552,6 +580,9 @@ def test_a_hostile_name_steers_no_terminal() -> None:
         ("fit_and_validate", False),
         ("is_valid", False),
         ("validate_sample", False),
+        ("validate_labels", False),
+        ("filter_valid_boxes", False),
+        ("wait_for_valid_token", False),
         ("main", False),
         ("retrieval", False),
     ],
