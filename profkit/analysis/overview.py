@@ -269,6 +269,17 @@ def silent_ranks(trace: Trace) -> int:
     return 0 if trace.sharing.data_ranks == noted.get("size") else missing
 
 
+def counted_ranks(trace: Trace) -> int:
+    """Return the ranks by which a time per sample and rank is divided for the job's throughput.
+
+    These are all ranks, except if those without files share the samples of the others.
+    """
+    world = trace.manifest.world_size
+    if is_log(trace) or silent_ranks(trace):
+        return world
+    return min(world, len(pc.unique(trace.steps["rank"])))
+
+
 def _losses(steps: pa.Table) -> dict[str, Any]:
     """Return the first and the last loss of rank 0, or of the lowest rank."""
     own = steps.filter(pc.equal(steps["rank"], pc.min(steps["rank"])))

@@ -18,11 +18,11 @@ from profkit.analysis.config_join import (
 )
 from profkit.analysis.costs import RunCosts, run_costs
 from profkit.analysis.device_times import device_of, find_device_times, is_own
-from profkit.analysis.estimate import USUAL_LEVEL
+from profkit.analysis.estimate import USUAL_LEVEL, scale
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.line_changes import LineChanges, compare_lines
 from profkit.analysis.notices import find_unmeasured
-from profkit.analysis.overview import silent_ranks
+from profkit.analysis.overview import counted_ranks, silent_ranks
 from profkit.analysis.rank_sums import SpanSums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import WARM_UP, steady_steps
@@ -286,5 +286,7 @@ def scale_sides(sides: Sequence[Side]) -> tuple[ScalingRow, ...]:
         run, why = side.middle.trace.manifest, ""
         if all_samples_known:
             why = doubt(first, run, row.efficiency, join_config(first, run))
-        rows.append(dataclasses.replace(row, doubt=why))
+        seen = counted_ranks(side.middle.trace) / run.world_size
+        speed = scale(row.throughput, seen)
+        rows.append(dataclasses.replace(row, doubt=why, throughput=speed))
     return tuple(rows)

@@ -63,6 +63,15 @@ DATA_RANKS_ALONE = (
 )
 
 OLDER_RESULTS = f"results that the log states before the last {MAX_RESULTS}"
+_DIMENSIONS = {
+    "cp": "context_parallel",
+    "sp": "sequence_parallel",
+    "tp": "tensor_parallel",
+    "pp": "pipeline_parallel",
+}
+"""The settings that state the sizes of dimensions whose ranks share their samples."""
+_RARE = ("cp", "sp")
+"""Dimensions that most jobs lack, so that a size of one is not worth a word."""
 _RESULT_FIELDS = ("what", "value", "unit", "how", "line")
 _NOT_LOGS = (b'{"', b'[{"', b"{\n", b"[\n", b"SQLite format 3\0", b"\x80\x04", b"\x80\x02")
 
@@ -139,7 +148,7 @@ class TrainingLog:
             )
             if len(placed.step):
                 tables.write("steps", placed.step_columns())
-            if placed.has_data.any():
+            if placed.has_data.any() or placed.other_ns.any():
                 tables.write("spans", placed.span_columns())
             draft.dropped.update(placed.dropped)
             if left := len(log.stated) - len(_kept_results(log)):
@@ -268,8 +277,9 @@ def _dimensions(metadata: Metadata) -> dict[str, int] | None:
     if not world or not data_ranks or world == data_ranks:
         return None
     sizes = {"dp": data_ranks}
-    for name, knob in (("tp", "tensor_parallel"), ("pp", "pipeline_parallel")):
-        if size := as_count(metadata.knobs.get(knob)):
+    for name, knob in _DIMENSIONS.items():
+        size = as_count(metadata.knobs.get(knob))
+        if size and (size > 1 or name not in _RARE):
             sizes[name] = size
     if math.prod(sizes.values()) == world:
         return sizes

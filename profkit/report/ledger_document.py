@@ -99,12 +99,11 @@ def explained(
 def _figures(view: Explained) -> Iterator[tuple[str, str, str]]:
     ledger, case = view.ledger, view.case
     for side, name, own, run in (
-        (BASE, case.base_name, ledger.total.base, case.base),
-        (TARGET, case.target_name, ledger.total.target, case.target),
+        (BASE, case.base_name, ledger.total.base, case.before.trace),
+        (TARGET, case.target_name, ledger.total.target, case.after.trace),
     ):
-        speed, _, where = ledger_words.pace(
-            ledger, own, run.world_size, sample_unit(run.config)
-        ).partition(" on ")
+        unit = sample_unit(run.manifest.config)
+        speed, _, where = ledger_words.pace(ledger, own, run, unit).partition(" on ")
         yield side, speed, f"{where}: {name}".removeprefix(": ")
     change = ledger.change
     label = "time per step and rank"

@@ -10,6 +10,7 @@ from profkit.analysis.costs import RunCosts
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.exchange import LATE_SHARE
+from profkit.analysis.overview import counted_ranks
 from profkit.analysis.phase_basis import UNTIMED_EXCHANGE
 from profkit.explain.kernel_ledger import KernelLedger, KernelRow
 from profkit.explain.ledger import Ledger, Row, Verdict, why_not
@@ -17,6 +18,7 @@ from profkit.explain.meeting import Meeting
 from profkit.explain.scaling import ScalingRow
 from profkit.report.words import interval_in_brackets, interval_range, reason_name
 from profkit.text import amount, byte_size, duration, percent, plural, signed, significant
+from profkit.trace import Trace
 from profkit.vocab import Phase
 
 MOST_SHARE = 0.5
@@ -35,10 +37,11 @@ def verdict_name(verdict: Verdict) -> str:
     return str(verdict.value)
 
 
-def pace(ledger: Ledger, own: Estimate, gpus: int, unit: str = "samples") -> str:
+def pace(ledger: Ledger, own: Estimate, trace: Trace, unit: str = "samples") -> str:
     if not own.value > 0:
         return "no steps"
-    rate = 1e9 * gpus / own.value
+    gpus = trace.manifest.world_size
+    rate = 1e9 * counted_ranks(trace) / own.value
     if not ledger.per_sample:  # all ranks take the same steps
         unit, rate = "steps", 1e9 / own.value
     return f"{significant(rate, 4)} {unit}/s on {plural(gpus, 'rank')}"

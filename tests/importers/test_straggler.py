@@ -25,13 +25,16 @@ from profkit.analysis.whatif.run_operations import operations_of
 from profkit.analysis.whatif.slowdown import find_slowdown
 from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
+from profkit.explain.explained import explain, scale_runs
 from profkit.importers.base import read_head
 from profkit.importers.reading.plan import plan_import
 from profkit.importers.straggler import IMPORTER, NO_PAUSES
 from profkit.importers.straggler.table import read_operations
 from profkit.plugins import IMPORTERS
 from profkit.report import as_text
+from profkit.report.ledger_document import explained
 from profkit.testing import synthetic_trace
+from profkit.text import significant
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity
 from tests.importers.conftest import DATA, Import
@@ -252,6 +255,19 @@ def test_a_slow_replica_is_named_with_the_phases_that_make_it_late(
     assert late is not None
     assert late.rank == 2
     assert late.phase == "backward"
+
+
+def test_both_verbs_show_the_throughput_of_ranks_that_share_samples(
+    tmp_path: Path, import_files: Import
+) -> None:
+    """The file has one rank of each tensor-parallel group; the others train on its samples."""
+    path = run_pipeline(PLANS["tensor parallel"]).write(tmp_path)
+    trace = imported(path, import_files, samples_per_step=8)
+    assert trace.manifest.world_size > len(trace.ranks)
+    shown = significant(build_overview(trace).throughput.value, 4)
+    assert as_text.document(explained(explain(trace, trace), ())).count(f"{shown} samples/s") == 2
+    (row,) = scale_runs([trace])
+    assert significant(row.throughput.value, 4) == shown
 
 
 def test_the_waiting_of_a_pipeline_is_not_all_for_one_rank(
@@ -497,6 +513,20 @@ def test_messages_that_do_not_match_are_reported_and_wait_for_nobody(
     assert any("were not matched: stage 1 has 4" in flag for flag in trace.manifest.flags)
     sent = trace.collectives.filter(pc.is_in(trace.collectives["op"], pa.array(["send", "recv"])))
     assert set(sent["group_size"].to_pylist()) == {1}
+
+
+def test_messages_match_although_ranks_collect_garbage_at_other_times(
+    tmp_path: Path, import_files: Import
+) -> None:
+    path = run_pipeline(PipelinePlan(stages=2)).write(tmp_path)
+
+    def without_most(table: pa.Table) -> pa.Table:
+        elsewhere = pc.and_(pc.equal(table["optype"], "gc"), pc.not_equal(table["dp_rank"], 1))
+        return table.filter(pc.invert(elsewhere))
+
+    rewrite(path, without_most)
+    (run,) = import_files(IMPORTER, path)
+    assert not any("not matched" in flag for flag in run.flags)
 
 
 def test_other_parquet_files_are_not_recognised(tmp_path: Path) -> None:

@@ -95,12 +95,12 @@ def verdict_lines(view: Explained, palette: Palette) -> Iterator[Text]:
     """Yield both runs with their speed, the verdict, and its caveats."""
     ledger, case = view.ledger, view.case
     sides = (
-        ("base  ", case.base_name, ledger.total.base, case.base),
-        ("target", case.target_name, ledger.total.target, case.target),
+        ("base  ", case.base_name, ledger.total.base, case.before.trace),
+        ("target", case.target_name, ledger.total.target, case.after.trace),
     )
-    for side, name, own, manifest in sides:
-        unit = sample_unit(manifest.config)
-        pace = ledger_text.pace(ledger, own, manifest.world_size, unit)
+    for side, name, own, trace in sides:
+        unit = sample_unit(trace.manifest.config)
+        pace = ledger_text.pace(ledger, own, trace, unit)
         title = (f"{name}  ", palette.style("title"))
         yield line([(f"{side}  ", palette.style("dim")), title, (pace, None)])
     style = palette.style(_ROLES[ledger.verdict]) + Style(bold=True)

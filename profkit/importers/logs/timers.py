@@ -35,7 +35,8 @@ def read_timers(line: Line, found: Found) -> None:
         for name, value in _LISTED.findall(text):
             _keep(line, found, name, [value])
     elif match := _ACROSS.search(text):
-        _keep(line, found, match[1], filter(None, match.groups()[1:]))
+        of_all = "timer" in found.memory  # Megatron's `max` prints the slowest rank alone
+        _keep(line, found, match[1], filter(None, match.groups()[1:]), of_all=of_all)
     elif HEADING in text:
         found.memory["timer"] = ""
     elif "timer" in found.memory:
@@ -54,7 +55,14 @@ def forget_timers(found: Found) -> None:
     found.memory.pop("timer_places", None)
 
 
-def _keep(line: Line, found: Found, name: str, values: Iterator[str] | list[str]) -> None:
+def _keep(
+    line: Line,
+    found: Found,
+    name: str,
+    values: Iterator[str] | list[str],
+    *,
+    of_all: bool = False,
+) -> None:
     """Keep the longest time of a timer, in place of the one from an earlier line."""
     if any(part in name for part in OUTSIDE_STEPS):
         if found.records and "load" not in name:
@@ -73,6 +81,8 @@ def _keep(line: Line, found: Found, name: str, values: Iterator[str] | list[str]
     how = "the last line that has it; timers may contain each other"
     if len(times) > 1:
         how = f"the slowest rank, {min(times):,.10g} the fastest; {how}"
+    elif of_all:
+        how = f"the slowest rank; {how}"
     stated = Stated(line.number, f"{TIMER}{name}", max(times), "ms", how)
     if name in places:
         found.stated[places[name]] = stated

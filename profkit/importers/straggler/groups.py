@@ -10,6 +10,7 @@ import numpy as np
 from profkit.analysis.whatif.operations import (
     CLIP,
     COMMUNICATES,
+    COMPUTES,
     DATA_PARALLEL,
     EMBEDDING,
     GATHER,
@@ -139,7 +140,9 @@ class _Maker:
     def _match(self, rows: Ints) -> tuple[Ints, Ints, Ints, list[str], int]:
         """Return link, number and microbatch of each message, the links, and messages of a link."""
         operations = self._operations
-        first = np.flatnonzero(self._tensor == 0)
+        # Other operations, such as garbage collection, may differ between ranks and steps.
+        matters = np.isin(operations.kinds, [*COMPUTES, *MESSAGES])[operations.kind]
+        first = np.flatnonzero((self._tensor == 0) & matters)
         columns = {}
         for name, column in vars(operations).items():
             columns[name] = column if name == "kinds" else column[first]

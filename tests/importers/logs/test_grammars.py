@@ -197,7 +197,11 @@ def test_cards_that_split_a_model_share_its_samples() -> None:
     assert (log.metadata.world_size, log.metadata.data_ranks) == (8, 2)
     assert (log.metadata.batch_size, log.metadata.global_batch_size) == (BATCH // 2, BATCH)
     assert log.metadata.precision == "bf16"
-    assert log.metadata.knobs == {"tensor_parallel": "2", "pipeline_parallel": "2"}
+    assert log.metadata.knobs == {
+        "context_parallel": "1",
+        "tensor_parallel": "2",
+        "pipeline_parallel": "2",
+    }
     assert set(place_steps(log).samples.tolist()) == {BATCH // 2}
 
 

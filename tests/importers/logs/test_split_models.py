@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 from profkit.analysis.costs import run_costs
@@ -125,6 +128,55 @@ def test_the_dimensions_are_read_from_the_arguments(tmp_path: Path) -> None:
     lines = SAMPLES["megatron"].text.splitlines()
     trace = imported(tmp_path, "arguments", "\n".join([*arguments, *lines[1:]]))
     assert trace.manifest.config["parallel"] == {"dp": 2, "tp": 2, "pp": 2}
+
+
+def test_the_longest_times_of_all_ranks_are_of_other_ranks_as_well(tmp_path: Path) -> None:
+    """With `--timing-log-option max`, Megatron prints the slowest rank's time alone."""
+    text = SAMPLES["megatron"].text.replace("(min, max) time", "max time")
+    text = re.sub(r"\([\d.]+, ([\d.]+)\)$", r"\1", text, flags=re.MULTILINE)
+    shown = as_text.overview(build_overview(imported(tmp_path, "longest", text)))
+    assert "timer forward-backward 599 ms (the slowest rank; the last line" in shown
+    assert "it has only the timers of the other 7" in shown
+
+
+@pytest.mark.parametrize(
+    ("stated", "dimension"),
+    [
+        ("context-parallel size: 2, hierarchical context-parallel sizes: None", "cp"),
+        ("sequence-parallel size: 2", "sp"),
+    ],
+)
+def test_ranks_that_split_a_sequence_are_a_dimension(
+    stated: str, dimension: str, tmp_path: Path
+) -> None:
+    """Without it the sizes of the others do not make the number of ranks, and none is shown."""
+    world = (
+        f"using world size: 16, data-parallel size: 2, {stated}, tensor-model-parallel size: 2, "
+        "pipeline-model-parallel size: 2"
+    )
+    lines = SAMPLES["megatron"].text.splitlines()
+    trace = imported(tmp_path, "sequence", "\n".join([world, *lines[1:]]))
+    assert trace.manifest.config["parallel"] == {"dp": 2, dimension: 2, "tp": 2, "pp": 2}
+    text = as_text.overview(build_overview(trace))
+    assert f"16 ranks (dp 2 x {dimension} 2 x tp 2 x pp 2)" in text
+
+
+def test_a_checkpoint_counts_as_other_if_the_log_has_no_wait_for_data(tmp_path: Path) -> None:
+    """A line of DeepSpeed includes what passed since the line before, so a checkpoint as well."""
+    lines, late = [], 0.0
+    begin = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    for step in range(10, 310, 10):
+        late += 20.0 if step == 160 else 0.0
+        when = begin + timedelta(seconds=step * 0.5 + late)
+        stamp = f"[{when:%Y-%m-%d %H:%M:%S},000] [INFO] [logging.py:96:log_dist] [Rank 0]"
+        lines.append(f"{stamp} step={step}, skipped=0, lr=[0.001], mom=[(0.9, 0.95)]")
+        if step == 150:
+            lines.append(f"{stamp} Saving model checkpoint: out/model_states.pt")
+    trace = imported(tmp_path, "saves", "\n".join(lines) + "\n")
+    others = trace.spans.filter(pc.equal(trace.spans["phase"], "other"))
+    total = pc.sum(pc.subtract(others["end_ns"], others["start_ns"])).as_py()
+    assert total == pytest.approx(20e9, rel=0.01)
+    assert "other" in {each.name for each in build_overview(trace).phases}
 
 
 def timers(count: int, *, before: str = "") -> str:

@@ -27,6 +27,7 @@ _RECORD = re.compile(
 )
 _WORLD = re.compile(
     r"using world size: (\d{1,6})(?:, data-parallel[- ]size: (\d{1,6}))?"
+    r"(?:, sequence-parallel size: (\d{1,6}))?(?:, context-parallel size: (\d{1,6}))?"
     r"(?:.{0,160}?(?<!-)tensor-model-parallel size: (\d{1,6}))?"
     r"(?:.{0,160}?(?<!-)pipeline-model-parallel size: (\d{1,6}))?"
 )
@@ -37,6 +38,7 @@ _KNOBS = {
     "micro_batch_size": "micro_batch_size", "seq_length": "sequence_length",
     "tensor_model_parallel_size": "tensor_parallel",
     "pipeline_model_parallel_size": "pipeline_parallel",
+    "context_parallel_size": "context_parallel", "ds_sequence_parallel_size": "sequence_parallel",
     "recompute_granularity": "recompute", "num_layers": "layers", "hidden_size": "hidden_size",
 }  # fmt: skip
 _TYPES = ("bf16", "fp16")
@@ -54,8 +56,10 @@ def read(line: Line, found: Found) -> None:
             **{
                 "world_size": as_count(match[1]) or None,
                 "data_ranks": as_count(match[2]) or None,
-                PREFIX + "tensor_parallel": match[3],
-                PREFIX + "pipeline_parallel": match[4],
+                PREFIX + "sequence_parallel": match[3],
+                PREFIX + "context_parallel": match[4],
+                PREFIX + "tensor_parallel": match[5],
+                PREFIX + "pipeline_parallel": match[6],
             }
         )
     elif " .." in text and (match := _ARGUMENT.search(text)):
