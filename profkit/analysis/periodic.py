@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,9 @@ FEWEST_SLOW = 8
 SHORTEST_PERIOD = 3
 MOST_OTHER_GAPS = 0.2
 """This share of the gaps between slow steps may differ from the period."""
+
+BY_CHANCE = 1e-4
+"""Slow steps without order make as many regular gaps with at most this probability."""
 
 LEAST_COST = 0.005
 """Slow steps that cost less than this share of the run's time are not worth a line."""
@@ -48,10 +52,23 @@ def find_periodic(numbers: Ints, step_ns: Floats, usual_ns: Floats) -> Periodic 
     if every < SHORTEST_PERIOD:
         return None
     apart = np.abs(gaps - every * np.maximum(1, np.rint(gaps / every)))
-    regular = apart <= max(1, every // 20)
-    if (~regular).mean() > MOST_OTHER_GAPS:
+    for most in (0, max(1, every // 20)):  # a clock may decide which step is slow
+        regular = apart <= most
+        if _is_order(float(regular.mean()), len(gaps), (1 + 2 * most) / every):
+            break
+    else:
         return None
     if (step_ns[slow] - usual_ns[slow]).sum() < LEAST_COST * step_ns[slow[0] :].sum():
         return None
     kept = np.concatenate([[regular[0]], regular[:-1] | regular[1:], [regular[-1]]])
     return Periodic(every, slow[kept])
+
+
+def _is_order(share: float, gaps: int, by_chance: float) -> bool:
+    """Return true if far more of the gaps are regular than the share that is so by chance."""
+    if share < 1 - MOST_OTHER_GAPS or share <= by_chance:
+        return False
+    exponent = share * math.log(share / by_chance)  # Chernoff's bound of the binomial tail
+    if share < 1:
+        exponent += (1 - share) * math.log((1 - share) / (1 - by_chance))
+    return gaps * exponent >= -math.log(BY_CHANCE)

@@ -40,7 +40,16 @@ PARTS, PART = 10, 200
 """Permutations are made in so many parts of so many."""
 
 OUTLIER = 4.0
-"""Runs further from the median of their side, in robust standard deviations, are moved here."""
+"""Runs further from the median of their side, in robust standard deviations, are moved here.
+
+None is moved if at least half of the runs are equal, as quantized times are: these have no spread.
+"""
+
+MOST_DISTURBED = 0.05
+"""This share of earlier runs may be disturbed, or one of `FEWEST_RUNS`.
+
+If more are far away, runs are of two kinds.
+"""
 
 WINDOW = 11
 """Runs of the median that the likeness of neighbours is measured against."""
@@ -91,16 +100,25 @@ def find_course(values: Sequence[float]) -> Course:
 def compare_newest(values: Sequence[float]) -> Estimate | None:
     """Return how much the last value is above those before it, with a prediction interval.
 
-    The values before it are at one level. `None` if there are too few to know their noise.
+    The values before it are at one level. `None` if there are too few to know their noise, or if
+    all are equal. The interval reaches to the earlier runs, except for those that were disturbed.
     """
     series = np.log(np.asarray(values, dtype=np.float64))
     if len(series) < FEWEST_COMPARED:
         return None
-    before, newest = series[:-1], series[-1]
-    clean = _without_outliers(before[None, :], np.array([len(before)]))[0]
-    delta, count = float(newest - clean.mean()), len(clean)
+    before, newest, count = series[:-1], float(series[-1]), len(series) - 1
+    if before.min() == before.max():
+        return None
+    disturbed = max(int(count >= FEWEST_RUNS), int(MOST_DISTURBED * count))
+    clean = _without_outliers(before[None, :], np.array([count]))[0]
+    if np.count_nonzero(~np.isclose(clean, before, rtol=0, atol=1e-9)) > disturbed:
+        clean = before
+    level, ordered = float(clean.mean()), np.sort(before)
     spread = float(clean.std(ddof=1)) * math.sqrt(1 + _likeness(clean) / count)
-    return _as_share(delta, student_of_few(count - 1) * spread)
+    half = student_of_few(count - 1) * spread
+    most = max(level + half, float(ordered[-1 - disturbed]))
+    least = min(level - half, float(ordered[disturbed]))
+    return Estimate(*map(math.expm1, (newest - level, newest - most, newest - least)))
 
 
 def _split(series: Floats, start: int) -> Iterator[int]:
@@ -198,6 +216,7 @@ def _without_outliers(rows: Floats, places: Ints) -> Floats:
             medians += np.where(side, own, 0.0)
     residuals = rows - medians
     limit = OUTLIER * MAD_TO_SD * np.median(np.abs(residuals), axis=1, keepdims=True)
+    limit = np.where(limit > 0, limit, np.inf)
     return np.asarray(medians + np.clip(residuals, -limit, limit))
 
 

@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def split_words(words: list[str]) -> tuple[list[Path], str | None]:
-    """Return the runs and the query; a query has spaces, and is no path that there is."""
+    """Return the runs and the query; a query has several words, and is no path that there is."""
     query = None
-    if words and (words[-1] == STDIN or (" " in words[-1].strip() and not is_path(words[-1]))):
+    if words and (words[-1] == STDIN or (len(words[-1].split()) > 1 and not is_path(words[-1]))):
         *words, query = words
     if query == STDIN:
         query = sys.stdin.read()

@@ -34,7 +34,7 @@ class Past:
     change: Estimate | None
     """How much more time a sample takes than at that level, with a prediction interval.
 
-    It is null if there are too few runs to know how runs differ.
+    It is null if there are too few runs to know how runs differ, or if all of them are equal.
     """
     why_not: str = ""
 
@@ -65,7 +65,11 @@ def compare_with_past(records: Sequence[Any], targets: Sequence[Trace], last: in
     level = ordered[course.since :]
     change = compare_newest([*(run.ns for run in level), newest.ns])
     history = History(newest.setting, (*ordered, newest), course)
-    why_not = "" if change else f"{plural(len(level), 'run')} at the present level; {MORE_RUNS}"
+    why_not = ""
+    if change is None:
+        are_equal = len(level) > 1 and len({run.ns for run in level}) == 1
+        equal = ", which do not differ at all" if are_equal else ""
+        why_not = f"{plural(len(level), 'run')} at the present level{equal}; {MORE_RUNS}"
     return Past(history, len(level), change, why_not)
 
 

@@ -11,7 +11,7 @@ import pytest
 from profkit.analysis.change_points import find_settled, find_shifts
 from profkit.analysis.drifts import find_drift_alone
 from profkit.analysis.overview import build_overview
-from profkit.analysis.periodic import find_periodic
+from profkit.analysis.periodic import Periodic, find_periodic
 from profkit.analysis.run_change import ChangeKind, RunChange
 from profkit.analysis.run_changes import find_changes
 from profkit.testing.series import series_trace
@@ -259,6 +259,36 @@ def test_warm_up_and_healthy_steps_are_no_change(tmp_path: Path) -> None:
     forward = np.exp(_noise("autocorrelated", 5))
     forward[:WARM_UP] *= 3
     assert _changes(tmp_path, forward) == ()
+
+
+def _looks(slow: npt.NDArray[np.bool_], seed: int) -> Periodic | None:
+    """Return what is found first while a run with these slow steps grows."""
+    random = np.random.default_rng(seed)
+    times = 80 * MS * np.exp(0.01 * random.standard_normal(len(slow)) + 0.4 * slow)
+    for count in range(40, len(slow), 20):
+        usual = np.full(count, np.median(times[:count]))
+        found = find_periodic(np.arange(count), times[:count], usual)
+        if found is not None:
+            return found
+    return None
+
+
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.2, 0.25, 0.3])
+def test_slow_steps_without_order_have_no_period(share: float) -> None:
+    """With gaps of about three steps, nearly all differ by at most one from a multiple of it."""
+    for seed in range(20):
+        slow = np.random.default_rng(seed).random(STEPS) < share
+        assert _looks(slow, seed) is None
+
+
+@pytest.mark.parametrize("every", [3.0, 4.0, 8.3, 20.0, 33.4])
+def test_slow_steps_that_a_clock_decides_on_have_a_period(every: float) -> None:
+    for seed in range(5):
+        slow = np.zeros(STEPS, np.bool_)
+        slow[np.arange(0, STEPS - 1, every).astype(np.int64)] = True
+        found = _looks(slow, seed)
+        assert found is not None
+        assert found.every == int(every)
 
 
 def test_a_period_is_found_if_steps_are_missing() -> None:

@@ -77,5 +77,48 @@ def test_the_prediction_interval_holds_the_next_run() -> None:
     assert 0.92 <= held / 400 <= 0.99
 
 
+@pytest.mark.parametrize("share", [0.15, 0.3, 0.5])
+@pytest.mark.parametrize("runs", [8, 20, 50])
+def test_a_run_of_the_rarer_kind_is_seldom_surely_slower(share: float, runs: int) -> None:
+    """A third of the runs are not disturbed: such runs made up to 27 % of the gates fail."""
+    random, surely = np.random.default_rng(11), 0
+    for _ in range(300):
+        slow = 0.1 * (random.random(runs) < share)
+        found = compare_newest(np.exp(slow + random.normal(0, 0.005, runs)).tolist())
+        assert found is not None
+        assert found.low is not None
+        surely += found.low > 0
+    assert surely / 300 <= 0.1
+
+
+def test_one_disturbed_run_of_many_hides_no_slower_one() -> None:
+    values = np.exp(np.random.default_rng(5).normal(0, 0.01, 26))
+    values[12] *= 1.3
+    values[-1] = 1.06
+    found = compare_newest(values.tolist())
+    assert found is not None
+    assert found.low is not None
+    assert found.low > 0
+
+
 def test_the_newest_of_too_few_runs_is_not_compared() -> None:
     assert compare_newest([1.0, 1.1, 1.0, 1.0]) is None
+
+
+def test_equal_runs_say_nothing_about_the_noise() -> None:
+    """Times of a log are often rounded: an interval without width would be sure of anything."""
+    assert compare_newest([0.31] * 6 + [0.32]) is None
+
+
+def test_a_step_between_equal_runs_is_found() -> None:
+    (change,) = find_course([0.31] * 10 + [0.32] * 10).changes
+    assert change.at == 10
+    assert change.share.value == pytest.approx(0.32 / 0.31 - 1)
+
+
+def test_rounded_times_are_no_change() -> None:
+    found = 0
+    for seed in range(100):
+        noise = np.random.default_rng(seed).normal(0, 0.006, 30)
+        found += bool(find_course((1 + np.rint(noise / 0.02) * 0.02).tolist()).changes)
+    assert found <= 3

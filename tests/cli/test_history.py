@@ -167,6 +167,8 @@ def test_a_run_with_a_damaged_date_is_left_out(
     [
         {"setting": ["job", "pytorch"]},
         {"ns_per_sample": 10**400},
+        {"ns_per_sample": 1e300},
+        {"ns_per_sample": 5e-324},
         {"ns_per_sample": -1},
         {"created_ns": 10**30},
         {"created_ns": True},

@@ -123,6 +123,32 @@ def test_the_remarks_of_torch_are_no_part_of_a_guard(compiler: tuple[MemorySink,
     assert metric.endswith(("number == 1", "L['number'] == 1")), metric  # torch 2.4: the latter
 
 
+def test_a_function_with_too_many_variants_is_not_what_is_compiled(
+    compiler: tuple[MemorySink, Any],
+) -> None:
+    """It fails its guards whenever it is called, between the compilations of other functions."""
+    sink, torch = compiler
+    if torch.__version__ < "2.7":
+        pytest.skip("torch before 2.7 does not say what it compiles")
+
+    def double(x: Any) -> Any:
+        return x * 2
+
+    def add(x: Any, number: int) -> Any:
+        return x + number
+
+    doubled = torch.compile(double, backend="eager", dynamic=False)
+    added = torch.compile(add, backend="eager", dynamic=False)
+    for size in (2, 3):
+        doubled(torch.ones(size))
+    for number in range(torch._dynamo.config.recompile_limit + 3):
+        added(torch.ones(2), number)
+    doubled(torch.ones(5))
+    metric = _metrics(sink)[-1]
+    assert metric.startswith(f"{RECOMPILED}double (test_compilations.py:")
+    assert "size mismatch" in metric
+
+
 def test_torch_says_where_a_graph_breaks(compiler: tuple[MemorySink, Any]) -> None:
     sink, torch = compiler
 

@@ -102,6 +102,10 @@ def test_a_query_from_stdin(profkit: Call, run: Path, monkeypatch: pytest.Monkey
     assert "120" in profkit("sql", run, "-")[1]
 
 
+def test_a_query_may_have_a_line_for_each_word(ask: Callable[[str], Any]) -> None:
+    assert ask("FROM\nrun\nSELECT\nworld_size\n")["rows"] == [[2]]
+
+
 def test_the_tables_can_be_described(ask: Callable[[str], Any]) -> None:
     assert len(ask("DESCRIBE steps")["rows"]) == 9
     names = {row[0] for row in ask("SELECT table_name FROM information_schema.tables")["rows"]}

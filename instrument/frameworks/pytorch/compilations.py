@@ -20,8 +20,8 @@ from profkit.instrument.guard import Patches, guarded
 CALLBACKS = "torch._dynamo.callback"
 _UTILS = "torch._dynamo.utils"
 
-_CACHE_ENTRY = re.compile(r"^\d+/\d+: ")
-"""The id of the compiled function whose guard failed, which torch 2.6 and later write first."""
+_CACHE_ENTRY = re.compile(r"^(\d+)/\d+: ")
+"""The number of the function whose guard failed, and of its variant: torch 2.6 and later."""
 _REMARK = re.compile(r"\s+# .*", re.DOTALL)
 """The line of code behind a guard, and hints."""
 
@@ -65,7 +65,8 @@ class Compiler:
         if not begun_ns:
             return
         ended_ns = self._log.clock()
-        name, guard = self._failed_guard()
+        number = str(about[0].compile_id).partition("/")[0] if about else ""
+        name, guard = self._failed_guard(number)
         trigger = about[0].callback_trigger.name if about else ""
         if trigger in _LATER:
             name, guard = _LATER[trigger], None  # if a guard failed, it was that of the forward
@@ -75,10 +76,12 @@ class Compiler:
         self._log.add(begun_ns, ended_ns, name, guard=guard)
         self._log.add_breaks(self._breaks())
 
-    def _failed_guard(self) -> tuple[str, str | None]:
+    def _failed_guard(self, number: str) -> tuple[str, str | None]:
         """Return the function that is compiled again, and the guard that failed last.
 
-        A function that was compiled several times fails a guard of each of its variants.
+        A function that was compiled several times fails a guard of each of its variants. Another
+        one, which has too many of them, may have failed its guards since the last compilation.
+        `number` is that of the function, which torch before 2.7 does not pass.
         """
         failures = getattr(sys.modules.get(_UTILS), "guard_failures", {})
         found: tuple[str, str | None] = ("", None)
@@ -86,8 +89,11 @@ class Compiler:
             seen = self._failed.get(code, 0)
             self._failed[code] = len(reasons)
             if len(reasons) > seen:
-                reason = next(filter(None, reversed(reasons)), "")
-                guard = _REMARK.sub("", _CACHE_ENTRY.sub("", reason.strip()))
+                reason = next(filter(None, reversed(reasons)), "").strip()
+                entry = _CACHE_ENTRY.match(reason)
+                if number and entry and entry[1] != number:
+                    continue
+                guard = _REMARK.sub("", _CACHE_ENTRY.sub("", reason))
                 found = name_code(code), cut(guard) or "no reason known"
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,10 @@ FEWEST_WORDS = 6
 """Words of a setting that describe it. Other versions may write more after them."""
 
 COMMIT_LETTERS = 9
+
+LONGEST_NS = float(2**63)
+SHORTEST_NS = 1 / LONGEST_NS
+"""The columns of a run hold no other times per sample. Quotients of these are finite."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,7 @@ def from_records(records: Sequence[Any]) -> list[PastRun]:
         created_ns = record.get("created_ns")
         setting = record.get("setting")
         is_time = isinstance(ns, int | float) and not isinstance(ns, bool)
-        if not is_time or not 0 < ns <= sys.float_info.max:
+        if not is_time or not SHORTEST_NS <= ns <= LONGEST_NS:
             continue
         if type(created_ns) is not int or not fits_a_column(created_ns):
             continue
