@@ -31,6 +31,10 @@ MOST_CHANGES = 12
 MANY_UNSURE = 0.1
 """A larger share of samples that came too late to show their line is reported."""
 
+LATE = (
+    "came too late to show their line, which busy Python or a busy machine causes; lines of Python "
+    "are less certain than their intervals say."
+)
 SAMPLED = "Shares of samples of the training thread's stack, in the used steps."
 HOST_TIMES = (
     "The times are the host's: the device may still compute what an earlier line has launched."
@@ -62,18 +66,19 @@ def code_sections(run: Overview) -> Iterator[Section]:
             seen = plural(part.samples, "sample")
             least = f"at least {FEWEST_SAMPLES} for an interval"
             notes.append(f"{part.phase}: {seen} only, so no line is named: {least}.")
-    if view.unsure > MANY_UNSURE * view.samples:
-        share = percent(view.unsure / view.samples, 0)
-        notes.append(
-            f"{share} of the samples came too late to show their line, which busy Python or a busy "
-            "machine causes; lines of Python are less certain than their intervals say."
-        )
+    if has_many_late(view):
+        notes.append(f"{percent(view.unsure / view.samples, 0)} of the samples {LATE}")
     if view.lost:
         seen = plural(view.lost, "more sample")
         notes.append(f"{seen} had a stack that was not stored or cannot be read.")
     yield Section("Where in the code", tuple(notes), grid=_lines_grid("phase", rows))
     if run.rank_lines:
         yield _rank_section(run)
+
+
+def has_many_late(view: CodeView) -> bool:
+    """Return true if so many samples came late that lines are less certain than they look."""
+    return view.unsure > MANY_UNSURE * view.samples
 
 
 def _lines_grid(first: str, rows: Sequence[tuple[str, ...]]) -> Grid | None:
@@ -177,6 +182,12 @@ def changed_lines(view: Explained, base: str, target: str) -> Iterator[Section]:
     sampled = _sampled(view.case.before.costs.clock, view.case.after.costs.clock)
     matched = "Lines are matched by file, number and function: an edit moves those below."
     notes = [f"{sampled} {matched}"]
+    late = []
+    for name, evidence in ((base, view.case.before), (target, view.case.after)):
+        if evidence.code is not None and has_many_late(evidence.code):
+            late.append(f"the {name}")
+    if late:
+        notes.append(f"Many samples of {' and of '.join(late)} {LATE}")
     for phase, before, after in found.too_few:
         least = f"one run needs {FEWEST_SAMPLES}, the other {FEWEST_SAMPLES} in all phases"
         notes.append(f"{phase}: {before:,} and {plural(after, 'sample')} only: {least}.")

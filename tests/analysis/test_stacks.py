@@ -330,6 +330,18 @@ def test_a_line_that_the_base_lacks_is_named_though_its_phase_is_short_there(
     assert found.too_few == ()
 
 
+def test_late_samples_make_the_lines_of_two_runs_less_certain(tmp_path: Path) -> None:
+    base = write_run(tmp_path / "base")
+    view = explain(base, write_run(tmp_path / "target", clip_ms=60))
+    assert "came too late" not in as_text.document(explained(view))
+    late = view.case.after
+    assert late.code is not None
+    vars(late)["code"] = dataclasses.replace(late.code, unsure=late.code.samples // 5)
+    text = " ".join(as_text.document(explained(view)).split())
+    assert "Many samples of the target came too late to show their line" in text
+    assert "Many samples of the base" not in text
+
+
 def test_a_short_run_says_that_it_has_too_few_samples(tmp_path: Path) -> None:
     base = _code(write_run(tmp_path / "base", clip_ms=0, steps=3))
     found = compare_lines(base, _code(write_run(tmp_path / "target")))
