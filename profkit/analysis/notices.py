@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from profkit.analysis.device_times import find_device_times
 from profkit.analysis.parts import sampled_one_in
 from profkit.errors import UnreadableError
+from profkit.hangs.incidents import is_hung
 from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace
 from profkit.trace.sharing import AT_LEAST
@@ -24,6 +25,9 @@ from profkit.vocab import (
     RunState,
 )
 
+NO_END = "it still runs, or it was killed"
+"""Why a run has no end; which of the two it is, no file says."""
+
 
 def find_notices(trace: Trace) -> tuple[str, ...]:
     """Return the notices, most important first; none if all is well."""
@@ -31,7 +35,9 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
     if trace.manifest.state is RunState.ABORTED:
         notices.append(f"the run was aborted: {trace.manifest.why}")
     elif trace.manifest.state is RunState.RUNNING:
-        notices.append("the run has no end: it still runs, or it was killed")
+        notices.append(f"the run has no end: {NO_END}")
+    if trace.manifest.state is not RunState.COMPLETE and is_hung(trace.path):
+        notices.append("the job stood still: 'profkit why' names the rank and the line")
     notices += _end_notices(trace)
     missing = len(trace.missing_ranks)
     if missing and not is_log(trace):

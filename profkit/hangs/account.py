@@ -181,7 +181,9 @@ def account_of_files(
         state, headline = HUNG, f"the job stood still, no step for {stood}: {kind}"
         if verdict.level is Level.NOTICE:
             state, headline = LONG, f"no step for {stood}, which may be as it should: {kind}"
-        if verdict.kind is HangClass.UNCLEAR:
+        # Code that computes may take long if no rank waits for it, which other folders may show.
+        is_unseen = verdict.kind is HangClass.OWN_CODE and bool(evidence.missing)
+        if verdict.kind is HangClass.UNCLEAR or (is_unseen and state == LONG):
             state = UNKNOWN
     elif has_ended and (verdict.stood_s >= SHORTEST_S or verdict.entered):
         state = UNKNOWN

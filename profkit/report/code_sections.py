@@ -182,9 +182,12 @@ def changed_lines(view: Explained, base: str, target: str) -> Iterator[Section]:
     sampled = _sampled(view.case.before.costs.clock, view.case.after.costs.clock)
     matched = "Lines are matched by file, number and function: an edit moves those below."
     notes = [f"{sampled} {matched}"]
+    late = []
     for name, evidence in ((base, view.case.before), (target, view.case.after)):
         if evidence.code is not None and has_many_late(evidence.code):
-            notes.append(f"Many samples of the {name} {LATE}")
+            late.append(f"the {name}")
+    if late:
+        notes.append(f"Many samples of {' and of '.join(late)} {LATE}")
     for phase, before, after in found.too_few:
         least = f"one run needs {FEWEST_SAMPLES}, the other {FEWEST_SAMPLES} in all phases"
         notes.append(f"{phase}: {before:,} and {plural(after, 'sample')} only: {least}.")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from profkit.errors import ProfkitError, UnreadableError, UsageError
-from profkit.text import safe_text
+from profkit.text import plural, safe_text
 from profkit.trace.manifest import RunManifest
 from profkit.trace.rank import RankTrace
 from profkit.vocab import REPEATS, RUN_FILE, RunState
@@ -124,7 +124,8 @@ def check_folder(path: Path) -> None:
             problem = "an empty folder; a run is made by 'profkit trace WORKLOAD'"
         elif runs:
             newest = safe_text(str(runs[-1]))
-            problem = f"holds {len(runs)} runs and is none itself; name one, such as {newest}"
+            held = plural(len(runs), "run")
+            problem = f"holds {held} and is none itself; name one, such as {newest}"
         else:
             problem = f"not a run (it has no {RUN_FILE}){_newest_run_near(path)}"
     raise UnreadableError(f"{safe_text(str(path))}: {problem}")

@@ -15,6 +15,8 @@ from profkit.analysis.overview import Overview, build_overview
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.selection import EPOCH_START, PARTIAL_BATCH, WARM_UP
 from profkit.errors import UnreadableError
+from profkit.hangs.incidents import ALARM, SEEN, append_event
+from profkit.hangs.status import FOLDER
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 
@@ -172,6 +174,17 @@ def test_what_the_run_says_of_itself_is_told(
     run: Path, changes: Mapping[str, object], told: str
 ) -> None:
     _edit_json(run / "run.json", **changes)
+    assert told in _view(run).quality
+
+
+def test_a_job_that_hung_until_it_was_killed_is_told(run: Path) -> None:
+    verdict = {"class": "never entered", "level": ALARM, "text": "rank 1 has not entered it"}
+    verdict |= {"ranks": [1], "places": {}, "missing": []}
+    (run / FOLDER).mkdir(exist_ok=True)
+    append_event(run, "host", {"event": SEEN, "time_ns": 0, "verdict": verdict})
+    told = "the job stood still: 'profkit why' names the rank and the line"
+    assert told not in _view(run).quality  # it went on, and ended well
+    _edit_json(run / "run.json", state="running")
     assert told in _view(run).quality
 
 

@@ -145,6 +145,20 @@ def test_the_screen_and_the_page_draw_it(profkit: Call, folder: Path, tmp_path: 
     assert "<svg" in content
 
 
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [("running", "it still runs, or it was killed"), ("aborted", "it was aborted")],
+)
+def test_a_run_without_a_good_end_has_no_figure(
+    profkit: Call, tmp_path: Path, state: str, why: str
+) -> None:
+    run = make_run(tmp_path / "runs", 0)
+    content = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**content, "state": state}))
+    (left_out,) = json.loads(profkit("history", tmp_path / "runs", "--json")[1])["runs_left_out"]
+    assert why in left_out.values()
+
+
 @pytest.mark.parametrize("created_ns", [10**30, -(10**30), 2**63])
 def test_a_run_with_a_damaged_date_is_left_out(
     profkit: Call, tmp_path: Path, created_ns: int

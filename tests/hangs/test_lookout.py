@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing import process as multiprocessing_process
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from profkit.hangs.status import (
     read_statuses,
 )
 from profkit.instrument.collectives import CallLog, Message
+from profkit.instrument.models import TrainedModels
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.sent import Group
 from profkit.instrument.tracking.tracker import Tracker
@@ -288,6 +290,38 @@ def test_a_worker_that_failed_has_its_exit_code(*, is_reaped: bool) -> None:
     finally:
         children.discard(child)
         child.join()
+
+
+@dataclass(eq=False)
+class Module:
+    """As torch's and Paddle's."""
+
+    training: bool
+    inner: tuple[Module, ...] = ()
+
+    def children(self) -> Iterator[Module]:
+        return iter(self.inner)
+
+
+def test_a_wrapped_model_that_is_evaluated_does_not_train(tmp_path: Path, tracker: Tracker) -> None:
+    """`model.module.eval()` changes the model alone, and DDP around it stays in training mode."""
+    frozen = Module(training=False)
+    net = Module(training=True, inner=(frozen,))
+    wrapper, critic = Module(training=True, inner=(net,)), Module(training=False)
+    vars(net)["children"] = []  # of the job's own
+    models = TrainedModels("torch", lambda model: (), lambda model: (), lambda model: 0)
+    models.add(wrapper)
+    models.add(critic)
+    tracker.models.append(models)
+    lookout = Lookout(tmp_path, tracker, LIMIT_S)
+    lookout._follow_steps()
+    assert not lookout._evaluates  # nothing has trained yet
+    tracker.recorder.end_step(tracker.recorder.clock(), 4)
+    lookout._follow_steps()
+    assert not lookout._evaluates
+    net.training = False
+    lookout._follow_steps()
+    assert lookout._evaluates
 
 
 def test_a_prompt_is_noted_while_the_loop_stands(

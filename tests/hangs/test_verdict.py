@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from profkit.hangs.account import FINE, HUNG, UNKNOWN, read_account
+from profkit.hangs.account import FINE, HUNG, LONG, UNKNOWN, read_account
 from profkit.hangs.activity import Doing, find_activity
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.incidents import SEEN, append_event
@@ -429,6 +430,18 @@ def test_the_folder_of_one_host_does_not_suffice(tmp_path: Path) -> None:
     verdict = as_json(verdict_of(*waiting(0, 1, 2)))
     append_event(tmp_path, "host", {"event": SEEN, "time_ns": NOW, "verdict": verdict})
     assert read_account(tmp_path).state == UNKNOWN
+
+
+@pytest.mark.parametrize(("seen", "state"), [(range(4), LONG), ((1, 2), UNKNOWN)])
+def test_ranks_that_compute_may_be_late_for_those_of_other_hosts(
+    tmp_path: Path, seen: Sequence[int], state: str
+) -> None:
+    (tmp_path / FOLDER).mkdir()
+    RunManifest("job").write(tmp_path)
+    for number in seen:
+        status = rank(number, stack=IN_CODE, calls=calls(55, done=True), alive_ns=NOW)
+        status.write(tmp_path / FOLDER)
+    assert read_account(tmp_path).state == state
 
 
 def test_a_rank_that_is_seen_to_be_late_is_named_without_those_of_other_hosts() -> None:

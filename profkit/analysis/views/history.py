@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from profkit.analysis.costs import run_costs
 from profkit.analysis.device_times import device_kinds
+from profkit.analysis.notices import NO_END
 from profkit.analysis.run_series import Course, find_course
 from profkit.errors import ProfkitError, UnreadableError
 from profkit.text import plural, safe_text
@@ -133,7 +134,8 @@ def read_complete(path: Path, full: Collection[Setting]) -> PastRun | None:
     """Return a run, or `None` if its history has enough; an error says why it has no figure."""
     trace = Trace.open(path)
     if trace.manifest.state is not RunState.COMPLETE:
-        raise ProfkitError(f"it is {trace.manifest.state.value}")
+        is_running = trace.manifest.state is RunState.RUNNING
+        raise ProfkitError(NO_END if is_running else "it was aborted")
     if setting_of(trace) in full:
         return None
     run = read_past_run(trace)

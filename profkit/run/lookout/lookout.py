@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from profkit.clock import now_ns, wall_ns
 from profkit.hangs.processes import look_at, pid_space
@@ -56,6 +56,8 @@ LIVE_SHARE = 0.02
 """A thread that uses less of a processor is waiting."""
 
 MOST_ERROR_CHARS = 200
+MOST_WRAPPERS = 4
+"""Modules around a model: those of DDP, of a compiler, of a library."""
 
 
 class Lookout:
@@ -72,7 +74,8 @@ class Lookout:
         self._lock = threading.Lock()
         self._stacks = Stacks()
         self._durations: deque[float] = deque(maxlen=MOST_DURATIONS)
-        self._seen_training = False
+        self._most_training: dict[int, int] = {}
+        """By model: so many of it and of what it wraps were in training mode after a step."""
         self._cpu: tuple[int, float] | None = None
         self._fault: FaultStack | None = None
         self._framework: Framework | None = None
@@ -180,10 +183,12 @@ class Lookout:
         recorder, status, now = self._loop.recorder, self._status, now_ns()
         steps = recorder.step_index
         models = [model for known in self._loop.models for model in known.alive]
-        training = any(getattr(model, "training", False) for model in models)
+        count = guarded("modes of models", count_training, 0)
+        training = {id(model): count(model) for model in models}
         if steps != status.steps:
             self._durations.append(recorder.last_step_ns / 1e9)
-            self._seen_training |= training
+            for model, modules in training.items():
+                self._most_training[model] = max(modules, self._most_training.get(model, 0))
             self._cpu = None
             self._moved_ns = self._alive_ns = now
             status = dataclasses.replace(
@@ -202,7 +207,9 @@ class Lookout:
                 peers={},
             )
         self._status = self._dated(status)
-        self._evaluates = bool(models) and self._seen_training and not training
+        trained = [model for model in training if self._most_training.get(model)]
+        fewer = [model for model in trained if training[model] < self._most_training[model]]
+        self._evaluates = bool(trained) and fewer == trained
         stood_ns = now - self._moved_ns
         return stood_ns >= max(status.limit_ns * STANDS_AFTER, 2e9 * status.usual_step_s)
 
@@ -272,3 +279,19 @@ class Lookout:
             steps=self._loop.recorder.step_index,
         )
         self._status.write(self._folder)
+
+
+def count_training(model: Any) -> int:
+    """Return how many of a model and of what it wraps are in training mode.
+
+    `model.module.eval()` changes the model alone, and DDP's module around it stays in that mode.
+    """
+    count = int(bool(getattr(model, "training", False)))
+    for _ in range(MOST_WRAPPERS):
+        # By the class, because a job may give this name to a list of its own.
+        inner = list(getattr(type(model), "children", lambda _: ())(model))
+        if len(inner) != 1:
+            break
+        model = inner[0]
+        count += bool(getattr(model, "training", False))
+    return count
