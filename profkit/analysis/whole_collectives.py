@@ -41,54 +41,56 @@ def whole_collectives(collectives: pa.Table, used: Ints) -> pa.Table:
     group, _, matched = group_rows(rows)
     if matched.all():
         return rows
-    found = _Calls(
-        codes_of(collectives["communicator"]),
-        collectives["sequence"].to_numpy(),
-        collectives["rank"].to_numpy(),
-        collectives["step"].fill_null(-1).to_numpy(),
-        collectives["group_size"].to_numpy(),
-    )
+    calls = _Calls.of(collectives)
     places = np.flatnonzero(chosen.to_numpy())
     cut = np.zeros(len(matched), dtype=bool)
-    cut[list(_find_cut(found, places, group, matched))] = True
+    cut[list(_find_cut(calls, places, group, matched))] = True
     return rows.filter(pa.array(~cut[group]))
 
 
 class _Calls(NamedTuple):
-    """Columns of all collectives of a run."""
+    """Columns of all collectives of a run, and their order by communicator, rank and sequence."""
 
     communicator: Ints
     sequence: Ints
     rank: Ints
     step: Ints
     size: Ints
+    order: Ints
+
+    @classmethod
+    def of(cls, table: pa.Table) -> _Calls:
+        communicator, rank = codes_of(table["communicator"]), table["rank"].to_numpy()
+        sequence, step = table["sequence"].to_numpy(), table["step"].fill_null(-1).to_numpy()
+        order = np.lexsort((sequence, rank, communicator))
+        return cls(communicator, sequence, rank, step, table["group_size"].to_numpy(), order)
+
+    def by_rank(self, code: int) -> dict[int, Ints]:
+        """Return each rank's calls of a communicator, in their order."""
+        first, end = np.searchsorted(self.communicator[self.order], (code, code + 1))
+        own = self.order[first:end]
+        parts = np.split(own, np.flatnonzero(np.diff(self.rank[own])) + 1)
+        return {int(self.rank[part[0]]): part for part in parts}
 
 
 def _find_cut(calls: _Calls, places: Ints, group: Ints, matched: Bools) -> Iterator[int]:
     """Yield the collectives that each missing rank has in a step that is not among the used."""
     lacking = np.flatnonzero(~matched[group])
-    recorded: dict[int, Ints] = {}
-    for rank in np.unique(calls.rank).tolist():
-        recorded[rank] = np.unique(calls.step[calls.rank == rank])
-    for code in np.unique(calls.communicator[places[lacking]]).tolist():
-        mine = np.flatnonzero(calls.communicator == code)
-        members = np.unique(calls.rank[mine])
-        if len(members) != calls.size[mine[0]]:
+    lacking = lacking[np.argsort(group[lacking], kind="stable")]
+    of_rank: dict[int, dict[int, Ints]] = {}
+    for same in np.split(lacking, np.flatnonzero(np.diff(group[lacking])) + 1):
+        known = places[same]
+        code = int(calls.communicator[known[0]])
+        if code not in of_rank:
+            of_rank[code] = calls.by_rank(code)
+        if len(of_rank[code]) != calls.size[known[0]]:
             continue  # a rank has no rows of this communicator at all
-        own: dict[int, Ints] = {}
-        for rank in members.tolist():
-            of_rank = mine[calls.rank[mine] == rank]
-            own[rank] = of_rank[np.argsort(calls.sequence[of_rank], kind="stable")]
-        rows = lacking[calls.communicator[places[lacking]] == code]
-        rows = rows[np.argsort(group[rows], kind="stable")]
-        for same in np.split(rows, np.flatnonzero(np.diff(group[rows])) + 1):
-            known = places[same]
-            others = set(own) - set(calls.rank[known].tolist())
-            if all(_is_elsewhere(calls, own[each], recorded[each], known[0]) for each in others):
-                yield int(group[same[0]])
+        others = set(of_rank[code]) - set(calls.rank[known].tolist())
+        if all(_is_elsewhere(calls, of_rank[code][rank], known[0]) for rank in others):
+            yield int(group[same[0]])
 
 
-def _is_elsewhere(calls: _Calls, own: Ints, recorded: Ints, known: int) -> bool:
+def _is_elsewhere(calls: _Calls, own: Ints, known: int) -> bool:
     """Return true if a rank has a collective in another step, or in one that was not recorded."""
     sequence, step = calls.sequence[own], calls.step[own]
     place = int(np.searchsorted(sequence, calls.sequence[known]))
@@ -98,6 +100,9 @@ def _is_elsewhere(calls: _Calls, own: Ints, recorded: Ints, known: int) -> bool:
         return bool(step[-1] >= calls.step[known])
     if place == 0:
         return bool(step[0] <= calls.step[known])
-    before, after = step[place - 1], step[place]
-    between = np.searchsorted(recorded, after) - np.searchsorted(recorded, before, side="right")
-    return bool(between < after - before - 1)
+    before, after = int(step[place - 1]), int(step[place])
+    if after - before < 2:
+        return False
+    mine = calls.step[calls.rank == calls.rank[own[0]]]
+    recorded = np.unique(mine[(mine > before) & (mine < after)])
+    return len(recorded) < after - before - 1

@@ -21,12 +21,10 @@ def release_last(rows: pa.Table, steps: Sequence[pa.RecordBatch]) -> pa.Table:
     The end of a loop without a loader is known only when the job ends. A barrier or an evaluation
     after it was noted for the last step, which does not contain it.
     """
-    last, end_ns = None, 0
-    for batch in steps:
-        if batch.num_rows:
-            last, end_ns = batch["step"][-1].as_py(), batch["end_ns"][-1].as_py()
-    if last is None or not rows.num_rows:
+    batch = next((each for each in reversed(steps) if each.num_rows), None)
+    if batch is None:
         return rows
+    last, end_ns = batch["step"][-1], batch["end_ns"][-1]
     is_later = pc.and_(pc.equal(rows["step"], last), pc.greater_equal(rows["start_ns"], end_ns))
     if not pc.any(is_later).as_py():
         return rows
