@@ -21,6 +21,7 @@ from profkit.analysis.estimate import NEGLIGIBLE, Ints
 from profkit.analysis.intervals import covered_each, union_length
 from profkit.analysis.phases import step_times
 from profkit.analysis.pipelines import MESSAGES, find_pipelines, join_stages
+from profkit.analysis.whole_collectives import group_rows, whole_collectives
 from profkit.vocab import Phase
 
 
@@ -160,7 +161,7 @@ class Matched:
 
 def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
     """Group the used steps' collectives over the ranks."""
-    return match_all(rows_of_steps(collectives, used))
+    return match_all(whole_collectives(collectives, used))
 
 
 def match_all(rows: pa.Table) -> Matched:
@@ -176,12 +177,12 @@ def match_all(rows: pa.Table) -> Matched:
     if shared.any():
         rows, is_bucket = rows.filter(pa.array(~shared)), is_bucket[~shared]
     pipelines = find_pipelines(rows)
-    group, quickest, matched = _group_rows(rows)
+    group, quickest, matched = group_rows(rows)
     by_host = pc.is_in(rows["backend"].cast(pa.string()), pa.array(HOST_BACKENDS)).to_numpy()
     counts = is_bucket | (matched[group] & by_host)
     if is_bucket.any() and not counts.all():
         rows = rows.filter(pa.array(counts))
-        group, quickest, matched = _group_rows(rows)
+        group, quickest, matched = group_rows(rows)
     rank = rows["rank"].to_numpy().astype(np.int64)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     late = rank[quickest]
@@ -207,20 +208,6 @@ def match_all(rows: pa.Table) -> Matched:
         ends_shared=bool(shared.any()),
         rows=rows,
     )
-
-
-def _group_rows(rows: pa.Table) -> tuple[Ints, Ints, Bools]:
-    """Return each row's collective, and the quickest row and completeness of each collective."""
-    length = rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
-    sequence, communicator = rows["sequence"].to_numpy(), codes_of(rows["communicator"])
-    order = np.lexsort((length, sequence, communicator))
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = (np.diff(communicator[order]) != 0) | (np.diff(sequence[order]) != 0)
-    group = np.empty(len(order), dtype=np.int64)
-    group[order] = np.cumsum(first) - 1
-    quickest = order[first]  # sorted by duration within the collective
-    size = rows["group_size"].to_numpy()[quickest]
-    return group, quickest, np.bincount(group, minlength=len(quickest)) == size
 
 
 def is_end_shared(rows: pa.Table, *, with_last: bool = False) -> Bools:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.columns import names_and_codes, rows_of_rank, rows_of_steps
 from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.exchange import Matched, exposed_windows, match_all
+from profkit.analysis.exchange import Matched, exposed_windows, match_collectives
 from profkit.analysis.intervals import covered_each
 from profkit.analysis.pipelines import MESSAGES
 from profkit.vocab import PIPELINE_MESSAGES, Phase
@@ -144,7 +144,7 @@ def describe_unmatched(found: Matched) -> str:
 
 def find_places(collectives: pa.Table, spans: pa.Table, used: Ints) -> Places | None:
     """Return the collectives of the used steps by place; `None` if there are none."""
-    found = match_all(rows_of_steps(collectives, used))
+    found = match_collectives(collectives, used)
     if not found.count or not len(used):
         return None
     windows, outer = exposed_windows(spans, used), _outer_phases(rows_of_steps(spans, used))

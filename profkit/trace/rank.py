@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from profkit.errors import UnreadableError
 from profkit.schema import SCHEMAS, is_name, open_schema
 from profkit.text import safe_text
+from profkit.trace.after_end import HOST, OF_STEPS, release_last
 from profkit.trace.jsonfile import read_json
 from profkit.trace.manifest import RankManifest
 from profkit.trace.recent import recent_file
@@ -175,7 +176,19 @@ class RankTrace:
     def table(self, table: str) -> pa.Table:
         """Return the rows of a table, with names in place of ids."""
         batches = self.content(table).batches
-        return self._named(batches, open_schema(table)) if batches else empty_table(table)
+        if not batches:
+            return empty_table(table)
+        rows = self._named(batches, open_schema(table))
+        if table in OF_STEPS and self._runs_on_host:
+            return release_last(rows, self.content("steps").batches)
+        return rows
+
+    @functools.cached_property
+    def _runs_on_host(self) -> bool:
+        """True if no device works on for a step after the host has ended it."""
+        with contextlib.suppress(UnreadableError):
+            return self.manifest.device == HOST
+        return False
 
     def select(self, table: str, columns: Sequence[str]) -> tuple[pa.Table, str]:
         """Return some columns of a table, and its damage. Unpack no others and keep nothing."""

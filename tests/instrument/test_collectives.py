@@ -229,3 +229,17 @@ def test_what_a_hook_does_to_a_bucket_before_it_is_sent_is_no_transfer(hooked: H
     (row,) = (row for row in hooked.rows if row["bucket"] is not None)
     assert row["bucket"] == 0
     assert row["ready_ns"] + 20_000_000 <= row["start_ns"] <= row["end_ns"]
+
+
+def test_what_the_job_has_imported_is_hooked_when_it_makes_a_group() -> None:
+    """A function that is replaced after it was compiled is compiled again."""
+    from profkit.instrument.frameworks.pytorch.functional import hook_first_group
+    from profkit.instrument.guard import Patches
+
+    patches, looks = Patches(), list[bool]()
+    hook_first_group(patches, lambda: looks.append(True))
+    try:
+        distributed.new_group([0])
+    finally:
+        patches.undo()
+    assert looks == [True]

@@ -27,6 +27,7 @@ from tests.warm import warm_python
 
 pytest.importorskip("torch")
 
+from profkit.instrument.frameworks.pytorch.phases import ModelCalls  # torch
 from profkit.instrument.frameworks.pytorch.stages import hook_messages  # torch
 
 PATIENCE_S = 200
@@ -286,6 +287,20 @@ def test_phases_cover_a_pipeline_with_work(tmp_path: Path, kind: str) -> None:
     computed = costs.parts["forward"].sum() / costs.steps
     chunks = 2 * MICROBATCHES * (2 if kind == "interleaved" else 1)
     assert computed >= 0.95 * chunks * 5e6
+
+
+def test_a_schedule_that_evaluates_trains_on_no_batch() -> None:
+    """`eval` of a schedule leaves gradients enabled, and computes none."""
+    torch = importlib.import_module("torch")
+    called: list[bool | None] = []
+    notes = SimpleNamespace(begin_forward=lambda *, with_gradients: called.append(with_gradients))
+    tracker = SimpleNamespace(models=[], notes=notes)
+    calls = ModelCalls(cast("Any", SimpleNamespace(tracker=tracker, autocast=False)))
+    model = torch.nn.Linear(1, 1)
+    calls.begin(model)
+    calls.begin(model, has_backward=False)
+    calls.begin(model.eval(), has_backward=False)
+    assert called == [True, False, None]
 
 
 def test_torch_without_the_names_of_pipelines_is_left_alone(monkeypatch: Any) -> None:

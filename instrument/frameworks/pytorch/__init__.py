@@ -18,7 +18,7 @@ from profkit.instrument.frameworks.pytorch.compilations import CALLBACKS, hook_c
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges, hook_ddp
 from profkit.instrument.frameworks.pytorch.device import CudaDevice, on_device
 from profkit.instrument.frameworks.pytorch.flight import dump_flight
-from profkit.instrument.frameworks.pytorch.functional import hook_functional
+from profkit.instrument.frameworks.pytorch.functional import hook_first_group, hook_functional
 from profkit.instrument.frameworks.pytorch.group_hooks import hook_each_group
 from profkit.instrument.frameworks.pytorch.group_methods import hook_methods
 from profkit.instrument.frameworks.pytorch.identity import describe_loader
@@ -86,6 +86,7 @@ def _hook_exchange(patches: Patches, books: Books, looks: list[Callable[[], None
         else:
             hook_methods(patches, calls)
         hook_meshes(patches, calls.look)
+        hook_first_group(patches, calls.look)
         calls.look()
         hook_coalescing(patches, calls)
         hook_waits(patches, calls)

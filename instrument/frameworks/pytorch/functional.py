@@ -71,6 +71,27 @@ def hook_functional(patches: Patches, calls: GroupCalls, *, starts: bool) -> Cal
     return guarded("functional collectives", look, None)
 
 
+def hook_first_group(patches: Patches, look: Callable[[], None]) -> None:
+    """Call `look` when the job makes a process group, which is before it compiles its model.
+
+    Compiled code depends on the functions that it calls: it is compiled again if one is replaced.
+    """
+    c10d: Any = torch.distributed.distributed_c10d
+    look = guarded("process group", look, None)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def register(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            look()
+            return result
+
+        return register
+
+    if hasattr(c10d, "_register_process_group"):
+        patches.replace(c10d, "_register_process_group", wrap)
+
+
 def _wrap_start(
     calls: GroupCalls,
     groups: weakref.WeakKeyDictionary[Any, Watched | None],

@@ -39,12 +39,14 @@ class ModelCalls:
         self._seams = seams
         seams.tracker.models.append(self.models)
 
-    def begin(self, model: Any, *, is_same_batch: bool = False) -> Followed | int | None:
+    def begin(
+        self, model: Any, *, is_same_batch: bool = False, has_backward: bool = True
+    ) -> Followed | int | None:
         """Begin a forward that calls this model; `hook_modules` has the same, inlined.
 
         With `is_same_batch`, a forward with another part of the batch has been counted already.
         """
-        seams, gradients = self._seams, torch.is_grad_enabled()
+        seams, gradients = self._seams, has_backward and torch.is_grad_enabled()
         if (enabled := _AUTOCASTS()) is not seams.autocast:
             seams.note_autocast(enabled, autocast_dtype)
         noted = self.models.note_call(model, gradients)

@@ -111,7 +111,8 @@ def hook_stages(
         # A step has one forward of the loop, that of the first microbatch in this rank's first
         # stage: the number of forwards says how many batches a step trains on.
         is_first = chunk == 0 and stage.stage_index < stage.group_size
-        return models.begin(stage.submod, is_same_batch=not is_first)
+        has_backward = getattr(stage, "has_backward", True)  # not in `eval` of a schedule
+        return models.begin(stage.submod, is_same_batch=not is_first, has_backward=has_backward)
 
     def begin_loss(schedule: Any, stage: Any, *_: Any) -> Any:
         if not LAYOUT.pipeline:
