@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from profkit.analysis.change_points import find_settled, find_shifts
+from profkit.analysis.change_words import say_change
 from profkit.analysis.drifts import find_drift_alone
+from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import build_overview
 from profkit.analysis.periodic import Periodic, find_periodic
 from profkit.analysis.run_change import ChangeKind, RunChange
@@ -96,6 +99,17 @@ def test_a_step_names_its_phase_and_its_size(tmp_path: Path) -> None:
     assert [name for name, _ in change.phases] == ["forward"]
     assert change.phases[0][1] == pytest.approx(20 * MS, rel=0.1)
     assert change.unix_ns is not None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [(0.091, 0.129, "(9 to 13)"), (0.002, 0.043, "(0.2 to 4.3)"), (0.101, 0.112, "(10.1 to 11.2)")],
+)
+def test_an_interval_is_rounded_but_not_to_zero(low: float, high: float, words: str) -> None:
+    change = Estimate((low + high) / 2, low, high)
+    step = RunChange(ChangeKind.STEP, 10, None, None, change, change, change, ())
+    assert words in say_change(step)
+    assert words in say_change(replace(step, change=Estimate(-change.value, -high, -low)))
 
 
 def test_a_burst_ends(tmp_path: Path) -> None:
