@@ -15,6 +15,7 @@ from profkit.vocab import Phase
 LEAST_SHARE = 0.5
 """A rank is late if it explains at least this share of the change."""
 
+
 def find_late(
     steps: pa.Table, spans: pa.Table, before: Ints, after: Ints, change_ns: float
 ) -> LateSince | None:

@@ -216,6 +216,19 @@ def test_steps_that_are_no_part_of_the_first_level_still_show_what_is_chance(
     assert abs(change.first_step - 85) <= 2
 
 
+@pytest.mark.parametrize("at", [1_000, 2_300])
+def test_a_jump_in_a_drift_makes_no_steps_of_it(tmp_path: Path, at: int) -> None:
+    """All shifts of one direction are no bent line then; every shift was reported by itself."""
+    steps = np.arange(2_400)
+    logs = 0.03 * np.random.default_rng(3).standard_normal(2_400)
+    logs += 0.0004 * np.maximum(0, steps - 300) + 0.6 * (steps >= at)
+    changes = _changes(tmp_path, np.exp(logs))
+    assert len(changes) <= 3
+    first, jump = changes[:2]
+    assert (first.kind, first.last_step) == (ChangeKind.DRIFT, jump.first_step - 1)
+    assert (jump.kind, abs(jump.first_step - at) <= 2) == (ChangeKind.STEP, True)
+
+
 @pytest.mark.parametrize("later", [40, 50, 60, 70, 80, 90])
 def test_a_drift_is_reported_from_its_beginning_on(tmp_path: Path, later: int) -> None:
     """At first it looks like a step; no length between may show nothing."""
