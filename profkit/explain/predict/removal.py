@@ -35,7 +35,7 @@ def step_factor(ledger: Ledger, job: Job) -> float:
 
 
 def predict_without(case: Case, causes: Sequence[Cause]) -> tuple[Cause, ...]:
-    """Return the causes with what a step of the target would take without each that it includes.
+    """Return the causes with the step of the target without each cause that the step includes.
 
     Very large runs are not replayed for it. Logs are not either: their lines are means, which show
     no scatter.
