@@ -318,6 +318,16 @@ def test_slow_steps_that_a_clock_decides_on_have_a_period(every: float) -> None:
         assert found.every == int(every)
 
 
+def test_slow_steps_that_come_in_pairs_have_a_period() -> None:
+    """A loader that starts again, or a file that is flushed, slows the step after it as well."""
+    numbers = np.arange(STEPS)
+    usual = np.full(STEPS, 80.0 * MS)
+    times = np.select([numbers % 50 == 0, numbers % 50 == 1], [2.5, 1.4], 1.0) * usual
+    found = find_periodic(numbers, times, usual)
+    assert found is not None
+    assert (found.every, set(found.places % 50)) == (50, {0})
+
+
 def test_a_period_is_found_if_steps_are_missing() -> None:
     numbers = np.setdiff1d(np.arange(STEPS), np.arange(0, STEPS, 7))  # as control steps are
     usual = np.full(len(numbers), 80.0 * MS)
