@@ -59,6 +59,21 @@ def test_a_healthy_run_is_silent(tmp_path: Path) -> None:
     assert _look(tmp_path, forward, ChangeAlarm(tmp_path, lambda line: None)) == []
 
 
+def test_a_drift_that_goes_on_is_not_said_again_and_again(tmp_path: Path) -> None:
+    """A leak of weeks must leave lines for other changes: there are ten in all."""
+    random, alarm, lines = np.random.default_rng(3), ChangeAlarm(tmp_path, lambda line: None), []
+    steps = np.arange(4_000)
+    forward = np.exp(0.03 * random.standard_normal(4_000) + 0.0003 * np.maximum(0, steps - 300))
+    for count in range(800, 3_201, 240):
+        lines += _look(tmp_path, forward[:count], alarm)
+    assert 1 <= len(lines) <= 3
+    assert all(line.startswith("from step ") for line in lines)
+    forward[3_300:] *= 1.5
+    *drifts, step = _look(tmp_path, forward[:3_400], alarm)
+    assert len(drifts) <= 1
+    assert step.startswith("since step 3,300 ")
+
+
 def _own_work(kind: str, steps: list[int]) -> tuple[list[Marked], list[Compiled]]:
     if kind == "compiled":
         return [], [Compiled(0, step, f"{COMPILED}f", 20.0 * MS) for step in steps]

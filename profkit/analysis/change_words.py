@@ -13,6 +13,8 @@ from profkit.text import amount, duration, percent, signed, significant
 _ROUGH = 0.02
 """An interval that is wider than this share needs no decimals."""
 
+_LEAST_ROUNDED = 0.5
+"""Per cent. Less would be rounded to zero, which a sure change's interval does not contain."""
 
 _FEW_SPANS = "a step has too many spans to keep those of the steps before; see 'profkit report'"
 
@@ -75,7 +77,8 @@ def _longer(change: Estimate) -> str:
     word = "longer" if sign > 0 else "less time"
     if change.low is None or change.high is None:
         return f"{percent(sign * change.value)} {word} (no interval)"
-    digits = 0 if change.high - change.low >= _ROUGH else 1
     low, high = sorted(100 * sign * end for end in (change.low, change.high))
+    is_rough = change.high - change.low >= _ROUGH and low >= _LEAST_ROUNDED
+    digits = 0 if is_rough else 1
     shown = f"{percent(sign * change.value, digits)} {word}"
     return f"{shown} ({low:.{digits}f} to {high:.{digits}f})"

@@ -47,6 +47,25 @@ def find_drift_alone(logs: Floats) -> int | None:
     return sum(len(part) for part in parts[:corner])
 
 
+def find_drift_among(
+    logs: Floats, bounds: Sequence[int], place: int, rises: Sequence[float]
+) -> tuple[int | None, int]:
+    """Return where a drift begins that some shifts are, and the number of the shift after it.
+
+    Shifts of one direction from the number `place` on may be a drift. If they are none, the largest
+    of them may be a jump of its own, which ends the drift. `bounds` has the ends of the series too.
+    """
+    after = place + 1
+    while after < len(rises) and (rises[after] > 0) == (rises[place] > 0):
+        after += 1
+    while after > place:
+        drift = find_drift(logs, bounds, bounds[place], bounds[after + 1])
+        if drift is not None:
+            return drift, after
+        after = place + int(np.argmax(np.abs(rises[place:after])))
+    return None, after
+
+
 def find_drift(logs: Floats, bounds: Sequence[int], begin: int, end: int) -> int | None:
     """Return where a drift begins, if a bent line fits better than the shifts; else `None`.
 

@@ -45,6 +45,8 @@ def find_periodic(numbers: Ints, step_ns: Floats, usual_ns: Floats) -> Periodic 
     logs = np.log(np.maximum(step_ns, 1.0) / np.maximum(usual_ns, 1.0))
     scatter = 1.4826 * float(np.median(np.abs(logs - np.median(logs)))) if len(logs) else 0.0
     slow = np.flatnonzero(logs > max(np.log1p(LEAST_SLOWER), SCATTER_FACTOR * scatter))
+    # What slows a step may slow the next ones, too: the first of them counts.
+    slow = slow[np.diff(numbers[slow], prepend=-2) > 1]
     if len(slow) < FEWEST_SLOW:
         return None
     gaps = np.diff(numbers[slow])

@@ -16,7 +16,7 @@ from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_settled, fi
 from profkit.analysis.change_ranks import find_late
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.costs import OUTLIER_FACTOR
-from profkit.analysis.drifts import find_drift, find_drift_alone
+from profkit.analysis.drifts import find_drift_alone, find_drift_among
 from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
 from profkit.analysis.notices import is_log
 from profkit.analysis.periodic import Periodic, find_periodic
@@ -165,14 +165,10 @@ class _Levels:
         place = 0
         while place < len(rises):
             begin, at = self._bounds[place], self._bounds[place + 1]
-            alike = place + 1
-            while alike < len(rises) and (rises[alike] > 0) == (rises[place] > 0):
-                alike += 1
-            end = self._bounds[alike + 1]
-            drift = find_drift(self._logs, self._bounds, begin, end)
+            drift, after = find_drift_among(self._logs, self._bounds, place, rises)
             if drift is not None:
-                yield ChangeKind.DRIFT, drift, end, np.arange(begin, drift)
-                place = alike
+                yield ChangeKind.DRIFT, drift, self._bounds[after + 1], np.arange(begin, drift)
+                place = after
                 continue
             following, before = self._bounds[place + 2], np.arange(begin, at)
             back = rises[place] + (rises[place + 1] if place + 1 < len(rises) else math.inf)

@@ -118,7 +118,7 @@ def _less(cause: Cause, owed: float, ledger: Ledger) -> Iterator[Cause]:
         yield dataclasses.replace(
             cause,
             cost_ns=cost_ns,
-            share_of_gap=share_of(cost_ns.value, ledger),
+            share_of_gap=None if cause.is_outside else share_of(cost_ns.value, ledger),
             evidence=f"{cause.evidence}; other causes explain {duration(owed)} of it",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from profkit.run.capture_requests import CaptureRequests
 from profkit.run.choosing import Choice
 
 if TYPE_CHECKING:
+    from profkit.analysis.estimate import Ints
+    from profkit.analysis.run_change import RunChange
     from profkit.run.change_look import Look
     from profkit.trace.tail import Latest
 
@@ -26,6 +29,12 @@ AGAIN_S = 10.0
 
 MOST_SAID = 10
 """Lines of one run; after that, only `profkit report` lists the changes."""
+
+FIRST_PART = 1 / 4
+"""A drift that seems to begin in this part of the kept steps may have begun before them."""
+
+STEEPER = 2.0
+"""It is said again if it changes the kept steps by so many times what was said of it."""
 
 LONGEST_END_S = 2.0
 """The job's exit code does not wait longer for a look that is under way."""
@@ -47,6 +56,8 @@ class ChangeAlarm:
         self.since = 0
         """The first step of the level that the run has now."""
         self._said = 0
+        self._drift = 0.0
+        """The change of the last drift that was said."""
         self.knows_periodic = False
         self._captures = CaptureRequests(run)
         self._look: Look | None = None
@@ -92,7 +103,6 @@ class ChangeAlarm:
 
     def find(self, latest: Latest) -> list[str]:
         """Return a line for each change that the latest steps show and that was not said yet."""
-        from profkit.analysis.change_points import FEWEST_BEFORE
         from profkit.analysis.change_words import say_change
         from profkit.analysis.kernels.windows import window_steps
         from profkit.analysis.run_change import ChangeKind
@@ -124,16 +134,33 @@ class ChangeAlarm:
             anchor=anchor,
             spans_from=latest.spans_from,
         ):
-            goes_on = self.since > 0 and change.kind is ChangeKind.DRIFT
             if change.kind is ChangeKind.PERIODIC:
                 if self.knows_periodic:
                     continue
                 self.knows_periodic = True
-            elif change.first_step <= self.since + (FEWEST_BEFORE if goes_on else 0):
-                continue  # of a drift that goes on, any later place may seem the first
+            elif change.first_step <= self.since or self._goes_on(change, used):
+                continue
             else:
                 self.since = change.last_step or change.first_step
+                if change.kind is ChangeKind.DRIFT:
+                    self._drift = change.change.value
             self._said += 1
             lines.append(say_change(change))
             guarded("a request for a capture", self._captures.ask, False)()
         return lines
+
+    def _goes_on(self, change: RunChange, used: Ints) -> bool:
+        """Return true if a drift is one that was said: any later place may seem its first.
+
+        Once the steps before it are no longer kept, it seems to begin where the kept ones do. It is
+        said again once it is far steeper.
+        """
+        from profkit.analysis.change_points import FEWEST_BEFORE
+        from profkit.analysis.run_change import ChangeKind
+
+        if change.kind is not ChangeKind.DRIFT or not self.since:
+            return False
+        if change.first_step <= self.since + FEWEST_BEFORE:
+            return True
+        steeper = change.change.value / self._drift if self._drift else math.inf
+        return 0 < steeper < STEEPER and change.first_step <= used[int(FIRST_PART * len(used))]

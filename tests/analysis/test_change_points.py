@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from profkit.analysis.change_points import find_settled, find_shifts
+from profkit.analysis.change_words import say_change
 from profkit.analysis.drifts import find_drift_alone
+from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import build_overview
 from profkit.analysis.periodic import Periodic, find_periodic
 from profkit.analysis.run_change import ChangeKind, RunChange
@@ -96,6 +99,17 @@ def test_a_step_names_its_phase_and_its_size(tmp_path: Path) -> None:
     assert [name for name, _ in change.phases] == ["forward"]
     assert change.phases[0][1] == pytest.approx(20 * MS, rel=0.1)
     assert change.unix_ns is not None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [(0.091, 0.129, "(9 to 13)"), (0.002, 0.043, "(0.2 to 4.3)"), (0.101, 0.112, "(10.1 to 11.2)")],
+)
+def test_an_interval_is_rounded_but_not_to_zero(low: float, high: float, words: str) -> None:
+    change = Estimate((low + high) / 2, low, high)
+    step = RunChange(ChangeKind.STEP, 10, None, None, change, change, change, ())
+    assert words in say_change(step)
+    assert words in say_change(replace(step, change=Estimate(-change.value, -high, -low)))
 
 
 def test_a_burst_ends(tmp_path: Path) -> None:
@@ -202,6 +216,19 @@ def test_steps_that_are_no_part_of_the_first_level_still_show_what_is_chance(
     assert abs(change.first_step - 85) <= 2
 
 
+@pytest.mark.parametrize("at", [1_000, 2_300])
+def test_a_jump_in_a_drift_makes_no_steps_of_it(tmp_path: Path, at: int) -> None:
+    """All shifts of one direction are no bent line then; every shift was reported by itself."""
+    steps = np.arange(2_400)
+    logs = 0.03 * np.random.default_rng(3).standard_normal(2_400)
+    logs += 0.0004 * np.maximum(0, steps - 300) + 0.6 * (steps >= at)
+    changes = _changes(tmp_path, np.exp(logs))
+    assert len(changes) <= 3
+    first, jump = changes[:2]
+    assert (first.kind, first.last_step) == (ChangeKind.DRIFT, jump.first_step - 1)
+    assert (jump.kind, abs(jump.first_step - at) <= 2) == (ChangeKind.STEP, True)
+
+
 @pytest.mark.parametrize("later", [40, 50, 60, 70, 80, 90])
 def test_a_drift_is_reported_from_its_beginning_on(tmp_path: Path, later: int) -> None:
     """At first it looks like a step; no length between may show nothing."""
@@ -289,6 +316,16 @@ def test_slow_steps_that_a_clock_decides_on_have_a_period(every: float) -> None:
         found = _looks(slow, seed)
         assert found is not None
         assert found.every == int(every)
+
+
+def test_slow_steps_that_come_in_pairs_have_a_period() -> None:
+    """A loader that starts again, or a file that is flushed, slows the step after it as well."""
+    numbers = np.arange(STEPS)
+    usual = np.full(STEPS, 80.0 * MS)
+    times = np.select([numbers % 50 == 0, numbers % 50 == 1], [2.5, 1.4], 1.0) * usual
+    found = find_periodic(numbers, times, usual)
+    assert found is not None
+    assert (found.every, set(found.places % 50)) == (50, {0})
 
 
 def test_a_period_is_found_if_steps_are_missing() -> None:

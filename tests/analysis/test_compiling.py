@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from profkit.analysis.compiling import find_compiling
+from profkit.analysis.costs import run_costs
 from profkit.analysis.overview import build_overview
 from profkit.analysis.selection import COMPILING, steady_steps
+from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain
+from profkit.explain.predict.ask import ask
+from profkit.explain.predict.job import open_job
+from profkit.explain.predict.prediction import WITHOUT, Question
 from profkit.explain.rules.base import Cause
 from profkit.instrument.compilations import Compilations
 from profkit.instrument.recorder import MemorySink, Recorder
@@ -143,6 +148,20 @@ def test_a_reason_that_was_never_kept_is_said_to_be_missing(tmp_path: Path) -> N
     base, target = _trace(tmp_path, "base"), _trace(tmp_path, "target", compiled, seed=1)
     evidence = _causes(base, target)["recompiles"].evidence
     assert "forward (train.py:12) 4 times, because of a reason that was not kept" in evidence
+
+
+def test_no_step_is_predicted_without_what_no_row_includes(tmp_path: Path) -> None:
+    """The rows exclude the steps that compiled: a step is as long without them."""
+    base, target = _trace(tmp_path, "base"), _trace(tmp_path, "target", _late(), seed=1)
+    found = _causes(base, target)["recompiles"]
+    assert (found.cost_ns is None, found.share_of_gap, found.without_ns) == (False, None, None)
+    sides = [open_job(Evidence(trace, run_costs(trace))) for trace in (base, target)]
+    answer = ask(sides[1], Question(WITHOUT, cause="recompiles"), sides[0])
+    assert answer.step_ns is None
+    assert "no figure includes it" in answer.why
+    often = tuple(Compiled(0, step, GUARD, 90.0 * MS) for step in range(20, 180))
+    mostly = _causes(base, _trace(tmp_path, "mostly", often, seed=2))["recompiles"]
+    assert mostly.without_ns is not None
 
 
 def test_few_short_compilations_are_no_cause(tmp_path: Path) -> None:

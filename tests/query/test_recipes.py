@@ -48,15 +48,16 @@ class Runs(NamedTuple):
     target: Path
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3, 4])
+@pytest.fixture(scope="module", params=[(1, 1), (2, 2), (3, 3), (4, 4), (2, 1), (1, 2)])
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Two runs of some ranks with kernels and stacks."""
-    folder, ranks = tmp_path_factory.mktemp("runs"), request.param
-    common: Any = {"ranks": ranks, "kernels_per_step": 4, "stacks": True, "steps_per_epoch": 17}
+    """Two runs of some ranks with kernels and stacks; one rank alone exchanges nothing."""
+    folder, (before, after) = tmp_path_factory.mktemp("runs"), request.param
+    common: Any = {"kernels_per_step": 4, "stacks": True, "steps_per_epoch": 17}
+    phase_ns = {"data": 6_000_000}
     return Runs(
-        synthetic_trace(folder / "base", steps=60, last_batch_size=9, **common),
+        synthetic_trace(folder / "base", ranks=before, steps=60, last_batch_size=9, **common),
         synthetic_trace(
-            folder / "target", steps=70, seed=1, phase_ns={"data": 6_000_000}, **common
+            folder / "target", ranks=after, steps=70, seed=1, phase_ns=phase_ns, **common
         ),
     )
 

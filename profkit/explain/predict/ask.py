@@ -72,19 +72,7 @@ def ask_without(job: Job, question: Question, base: Job | None) -> Prediction:
     """Remove a cause that the run shows alone, or that it has compared with another."""
     kind = question.cause
     if base is not None:
-        found = explain_sides([base.evidence], [job.evidence])
-        cause = None
-        for each in found.causes:
-            if each.kind == kind and not each.is_gain:
-                cause = each
-        if cause is None or cause.cost_ns is None or job.model is None:
-            why = f"explain finds no cost of {kind} here, compared with {base.evidence.trace.name}"
-            return unanswered(job, question, job.why_no_model or why)
-        factor = step_factor(found.ledger, job)
-        removal = remove_explained(job, job.model, cause, cause.cost_ns, factor)
-        return predict(
-            job, question, removal.models, rests_on=removal.rests_on, leaves_out=removal.leaves_out
-        )
+        return _without_compared(job, question, base)
     if kind not in ALONE:
         return unanswered(
             job,
@@ -103,6 +91,25 @@ def ask_without(job: Job, question: Question, base: Job | None) -> Prediction:
     )
     return dataclasses.replace(
         answer, why=answer.why or removal.why, next=answer.next or removal.next
+    )
+
+
+def _without_compared(job: Job, question: Question, base: Job) -> Prediction:
+    """Remove a cause that the comparison with another run has."""
+    kind, cause = question.cause, None
+    found = explain_sides([base.evidence], [job.evidence])
+    for each in found.causes:
+        if each.kind == kind and not each.is_gain:
+            cause = each
+    if cause is None or cause.cost_ns is None or job.model is None:
+        why = f"explain finds no cost of {kind} here, compared with {base.evidence.trace.name}"
+        return unanswered(job, question, job.why_no_model or why)
+    if cause.is_outside:
+        why = f"the steps that {kind} makes longer are excluded, so that no figure includes it"
+        return unanswered(job, question, why, "see its cost per step in 'profkit explain'")
+    removal = remove_explained(job, job.model, cause, cause.cost_ns, step_factor(found.ledger, job))
+    return predict(
+        job, question, removal.models, rests_on=removal.rests_on, leaves_out=removal.leaves_out
     )
 
 

@@ -35,7 +35,7 @@ def step_factor(ledger: Ledger, job: Job) -> float:
 
 
 def predict_without(case: Case, causes: Sequence[Cause]) -> tuple[Cause, ...]:
-    """Return the causes with what a step of the target would take without each of them.
+    """Return the causes with the step of the target without each cause that the step includes.
 
     Very large runs are not replayed for it. Logs are not either: their lines are means, which show
     no scatter.
@@ -48,7 +48,8 @@ def predict_without(case: Case, causes: Sequence[Cause]) -> tuple[Cause, ...]:
     factor, found = step_factor(case.ledger, job), []
     for cause in causes:
         step = None
-        if job.model is not None and cause.cost_ns is not None and not cause.is_gain:
+        is_in_step = not cause.is_gain and not cause.is_outside
+        if job.model is not None and cause.cost_ns is not None and is_in_step:
             models = remove_explained(job, job.model, cause, cause.cost_ns, factor).models
             answer = predict(job, Question(WITHOUT, cause=cause.kind), models)
             step = answer.step_on_same_machine

@@ -107,6 +107,8 @@ class Cause:
     """True if the target costs that much less, because the base has the cause."""
     without_ns: Estimate | None = None
     """What a step of the target would have taken without it, by a replay; null if unknown."""
+    is_outside: bool = False
+    """True if no row includes the cost, such as that of steps that the figures exclude."""
 
     @classmethod
     def from_row(

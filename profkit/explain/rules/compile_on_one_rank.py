@@ -45,6 +45,7 @@ def find(case: Case) -> Cause | None:
         evidence if is_in_rows else f"{evidence}; no row above includes it",
         _REMEDY,
         takes=all_of(*EXPLAINS) if is_in_rows else all_of(*EXPLAINS[:2]),
+        is_outside=not is_in_rows,
     )
 
 

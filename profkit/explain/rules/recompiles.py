@@ -69,6 +69,7 @@ def find(case: Case) -> Cause | None:
         _REMEDY_IN.get(framework, _REMEDY),
         takes=all_of(*EXPLAINS) if is_in_rows else all_of(*EXPLAINS[:1]),
         rows=(Phase.COMPILE.value,) if is_in_rows else (),
+        is_outside=not is_in_rows,
     )
 
 
