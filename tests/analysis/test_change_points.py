@@ -328,6 +328,16 @@ def test_slow_steps_that_come_in_pairs_have_a_period() -> None:
     assert (found.every, set(found.places % 50)) == (50, {0})
 
 
+def test_steps_that_are_a_little_slow_do_not_hide_those_that_come_regularly() -> None:
+    """The machine makes some steps a fifth longer, among those that evaluate."""
+    logs = 0.02 * np.random.default_rng(0).standard_normal(200)
+    logs[7::12] += 1.5
+    logs[[23, 40, 71, 112, 140, 166]] += 0.25
+    found = find_periodic(np.arange(200), 23e6 * np.exp(logs), np.full(200, 23e6))
+    assert found is not None
+    assert (found.every, found.places.tolist()) == (12, list(range(7, 200, 12)))
+
+
 def test_a_period_is_found_if_steps_are_missing() -> None:
     numbers = np.setdiff1d(np.arange(STEPS), np.arange(0, STEPS, 7))  # as control steps are
     usual = np.full(len(numbers), 80.0 * MS)
