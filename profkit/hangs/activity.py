@@ -137,8 +137,11 @@ def find_activity(status: Status) -> Activity:
     named = any(frame.origin == OWN_CODE and names_evaluation(frame.function) for frame in stack)
     evaluates = status.evaluates or named
     found: list[tuple[Doing, str]] = []
-    for frame in stack:
+    imported = count_imported(stack)
+    for number, frame in enumerate(stack):
         doing = None if frame.origin == OWN_CODE else _look_up(frame, status.steps)
+        if doing in WAITS_FOR_RANKS and number < imported:
+            continue  # modules set themselves up, and wait for nobody
         if doing is not None:
             found.append((doing, frame.function))
     compiling = [function for known, function in found if known is Doing.COMPILE]
@@ -157,6 +160,16 @@ def find_activity(status: Status) -> Activity:
     if status.region:
         return Activity(Doing.CHECKPOINT, status.region, place, evaluates)
     return Activity(Doing.CODE if stack else Doing.UNKNOWN, "", place, evaluates)
+
+
+def count_imported(stack: Sequence[Frame]) -> int:
+    """Return how many of the innermost frames run because a package is imported."""
+    for number, frame in enumerate(stack):
+        if frame.origin == OWN_CODE:
+            break
+        if frame.file.startswith("<frozen importlib"):
+            return number
+    return 0
 
 
 def place_in_loader(stacks: Iterable[Sequence[Frame]]) -> Frame | None:

@@ -388,6 +388,16 @@ def test_helpers_of_groups_and_collectives(inner: str, outer: str, doing: Doing)
     assert find_activity(rank(0, stack=frames)).doing is doing
 
 
+def test_a_rank_that_imports_the_rendezvous_does_not_wait_in_it() -> None:
+    file = f"{TORCH}distributed/elastic/rendezvous/registry.py"
+    setting_up = Frame(file, "_register_out_of_tree_handlers", 70, "package")
+    importing = Frame("<frozen importlib._bootstrap>", "_find_and_load", 1176, "python")
+    frames = (setting_up, Frame(file, "<module>", 90, "package"), importing, *IN_CODE)
+    assert find_activity(rank(0, steps=0, stack=frames)).doing is Doing.CODE
+    joining = (*JOINING, importing, *IN_CODE)  # a module of the job joins as it is imported
+    assert find_activity(rank(0, steps=0, stack=joining)).doing is Doing.MEETING
+
+
 def test_ranks_that_wait_in_a_collective_for_one_at_the_store() -> None:
     at_store = rank(3, stack=IN_CODE, calls=calls(55, done=True), store="gpu01:29500")
     at_store = dataclasses.replace(at_store, system_call="poll", reads="10.0.0.1:29500")

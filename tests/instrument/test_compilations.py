@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import profkit
 from profkit.analysis.compiling import Compiling, find_compiling
 from profkit.instrument.compilations import MOST_LETTERS, MOST_NAMES, Compilations, cut, name_code
 from profkit.instrument.frameworks.base import Books
@@ -160,6 +161,23 @@ def test_torch_says_where_a_graph_breaks(compiler: tuple[MemorySink, Any]) -> No
     torch.compile(broken, backend="eager")(torch.ones(2))
     (place,) = (each for each in _metrics(sink) if each.startswith(GRAPH_BREAK))
     assert "test_compilations.py:" in place
+
+
+def test_a_hook_of_ours_in_a_compiled_function_is_no_break_of_the_job(
+    compiler: tuple[MemorySink, Any],
+) -> None:
+    """A compiled function that trains calls what `backward` and the optimizer were replaced by."""
+    sink, torch = compiler
+    own: dict[str, Any] = {"torch": torch}
+    source = "def hook(x):\n    torch._dynamo.graph_break()\n    return x * 2\n"
+    exec(compile(source, str(Path(profkit.__file__).parent / "hooks.py"), "exec"), own)
+
+    def train(x: Any) -> Any:
+        return own["hook"](x + 1)
+
+    torch.compile(train, backend="eager")(torch.ones(2))
+    assert _metrics(sink)
+    assert not [each for each in _metrics(sink) if each.startswith(GRAPH_BREAK)]
 
 
 def test_a_reset_of_torch_keeps_our_callbacks(compiler: tuple[MemorySink, Any]) -> None:

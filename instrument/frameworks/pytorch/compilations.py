@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from profkit import vocab
 from profkit.instrument.compilations import Compilations, cut, name_code
 from profkit.instrument.frameworks.base import Books
 from profkit.instrument.guard import Patches, guarded
@@ -31,6 +32,8 @@ _LATER = {
     "CUDAGRAPH_RECORDING": "recording of a CUDA graph",
 }
 """The names of what follows the compilation of a function, by torch's names."""
+
+_OWN_FILES = os.path.dirname(vocab.__file__) + os.sep
 
 _FIRST = "/0"
 """The end of the id of a function's first compilation; the number before is the function's."""
@@ -104,6 +107,8 @@ class Compiler:
         self._broken = len(reasons)
         for each in reasons[first:]:
             stack = each.user_stack
+            if stack and stack[-1].filename.startswith(_OWN_FILES):
+                continue  # a compiled function calls our hook, which is no fault of the job
             place = ""
             if stack:
                 place = f" ({os.path.basename(stack[-1].filename)}:{stack[-1].lineno})"
