@@ -270,7 +270,7 @@ def silent_ranks(trace: Trace) -> int:
 
 
 def counted_ranks(trace: Trace) -> int:
-    """Return the ranks by which a time per sample and rank is divided for the job's throughput.
+    """Return the ranks whose times per sample and rank make the job's throughput.
 
     These are all ranks, except if those without files share the samples of the others.
     """

@@ -1,4 +1,4 @@
-"""The collectives of some steps, as far as all of their ranks have them in steps that were kept.
+"""Collectives of some steps, less those that a rank has in a step that is missing.
 
 Ranks need not end a step at the same collective. In a loop without a loader, a step ends with the
 next forward, and the last stage of a pipeline receives before that. So at each place where steps
@@ -91,7 +91,7 @@ def _find_cut(calls: _Calls, places: Ints, group: Ints, matched: Bools) -> Itera
 
 
 def _is_elsewhere(calls: _Calls, own: Ints, known: int) -> bool:
-    """Return true if a rank has a collective in another step, or in one that was not recorded."""
+    """Return true if a rank has a collective in another step, or in one without rows."""
     sequence, step = calls.sequence[own], calls.step[own]
     place = int(np.searchsorted(sequence, calls.sequence[known]))
     if place < len(own) and sequence[place] == calls.sequence[known]:

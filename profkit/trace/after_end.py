@@ -25,7 +25,7 @@ def release_last(rows: pa.Table, steps: Sequence[pa.RecordBatch]) -> pa.Table:
     if batch is None:
         return rows
     last, end_ns = batch["step"][-1], batch["end_ns"][-1]
-    is_later = pc.and_(pc.equal(rows["step"], last), pc.greater_equal(rows["start_ns"], end_ns))
+    is_later = pc.and_(pc.equal(rows["step"], last), pc.greater(rows["start_ns"], end_ns))
     if not pc.any(is_later).as_py():
         return rows
     place = rows.schema.get_field_index("step")

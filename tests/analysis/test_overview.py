@@ -178,7 +178,7 @@ def test_what_the_run_says_of_itself_is_told(
 
 
 def test_a_job_that_hung_until_it_was_killed_is_told(run: Path) -> None:
-    verdict = {"class": "never entered", "level": ALARM, "text": "rank 1 has not entered it"}
+    verdict: dict[str, Any] = {"class": "never entered", "level": ALARM, "text": "rank 1 is late"}
     verdict |= {"ranks": [1], "places": {}, "missing": []}
     (run / FOLDER).mkdir(exist_ok=True)
     append_event(run, "host", {"event": SEEN, "time_ns": 0, "verdict": verdict})

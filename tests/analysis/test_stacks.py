@@ -165,7 +165,7 @@ def test_the_lines_of_an_installed_job_are_those_of_its_package(
     )
     view = build_overview(write_run(tmp_path / "run", frames=frames)).code
     assert view is not None
-    named = set()
+    named: set[tuple[str, int, str]] = set()
     for part in view.phases:
         named.update(
             (line.place.function, line.place.line, line.place.below) for line in part.lines
