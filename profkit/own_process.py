@@ -1,4 +1,4 @@
-"""What only a process that was started for a command of profkit may do."""
+"""Permissions of a process that was started for a command of profkit."""
 
 from __future__ import annotations
 

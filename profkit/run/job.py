@@ -6,7 +6,6 @@ import frameworks too, and leave no trace.
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import functools
 import importlib
@@ -16,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ from profkit.run.attach.later import hook_later
 from profkit.run.awaiting import await_thread
 from profkit.run.choosing import Choice
 from profkit.run.collecting import Collecting
+from profkit.run.ending import call_at_end
 from profkit.run.late_sink import LateSink
 from profkit.run.own_run import make_own_run
 from profkit.run.wiring import (
@@ -61,9 +61,6 @@ DESCRIBED_AFTER = 3
 
 LOOK_EVERY_S = 0.1
 """So often the thread that opened the files looks if they have."""
-
-_LAST = -1_000_000
-"""The priority of our finalizer: those of the job come first."""
 
 SPAN_COST_REPEATS = 500
 """The job trains while its span cost is measured, so the measurement is kept short."""
@@ -97,7 +94,7 @@ class Job:
         """The description of the job, once its first steps have ended."""
         self._pid = os.getpid()
         self._is_finished = False
-        _at_end(guarded("the end of the recording", self.finish, None))
+        call_at_end(guarded("the end of the recording", self.finish, None))
 
     def hook(self, framework: str) -> None:
         """Install the hooks of a framework that has been imported; a second time does nothing."""
@@ -283,19 +280,6 @@ class Job:
             config={"command": plain_words(sys.argv)},
         )
         complete_manifest(manifest, created_ns=self._created_ns, in_job=True).write(self.run)
-
-
-def _at_end(finish: Callable[[], None]) -> None:
-    """Call a function when this process ends.
-
-    A child that multiprocessing forks leaves by `os._exit`, before `atexit`: it calls its own
-    finalizers first, which are those of the lowest priority last.
-    """
-    atexit.register(finish)
-    if multiprocessing.parent_process() is not None:
-        from multiprocessing.util import Finalize
-
-        Finalize(None, finish, exitpriority=_LAST)
 
 
 def _before_flush(timer: DeviceTimer | None, final: bool) -> None:

@@ -180,6 +180,47 @@ def test_a_hook_of_ours_in_a_compiled_function_is_no_break_of_the_job(
     assert not [each for each in _metrics(sink) if each.startswith(GRAPH_BREAK)]
 
 
+TRAINS = """
+import json, torch
+from torch._dynamo.utils import counters
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+optimizer = torch.optim.AdamW(model.parameters())
+
+@torch.compile(backend="eager")
+def train(x, y):
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()
+
+data = [(torch.randn(8, 16), torch.randint(0, 4, (8,))) for _ in range(8)]
+for x, y in torch.utils.data.DataLoader(data, batch_size=None):
+    loss = train(x, y)
+found = {"loss": loss.item(), "frames": counters["frames"]["total"], **counters["stats"]}
+print(json.dumps(found))
+"""
+
+
+def test_a_compiled_step_is_compiled_as_without_our_hooks(tmp_path: Path) -> None:
+    """The compiler followed the calls into the hooks of the backward and of the optimizer."""
+    (tmp_path / "job.py").write_text(TRAINS)
+    bare = [sys.executable, "job.py"]
+    recorded = [sys.executable, "-m", "profkit", "run", "-o", "runs", "--", *bare]
+    said = []
+    for command in (bare, recorded):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "graph break" not in done.stderr.lower()
+        said.append(json.loads(done.stdout))
+    frames = [each.pop("frames") for each in said]
+    assert said[0] == said[1]
+    assert frames[1] <= frames[0]
+    phases = set(Trace.open(find_runs(tmp_path / "runs")[0]).spans["phase"].to_pylist())
+    assert {"backward", "optimizer"} <= phases
+
+
 def test_a_reset_of_torch_keeps_our_callbacks(compiler: tuple[MemorySink, Any]) -> None:
     sink, torch = compiler
     torch._dynamo.reset()

@@ -31,6 +31,16 @@ def skip_code(code: CodeType) -> None:
         _EVAL.set_code_exec_strategy(code, strategy)
 
 
+def leave_alone(function: Any) -> None:
+    """Have the compiler end its graph before this function, and leave its frame alone.
+
+    Code that calls it may be compiled, and would be followed into it. What it calls is compiled.
+    """
+    skip_code(function.__code__)
+    function._torchdynamo_disable = True  # noqa: SLF001  # what torch.compiler.disable sets
+    function._torchdynamo_disable_msg = "profkit times what follows"  # noqa: SLF001  # as above
+
+
 def outside_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function` so that neither its frame nor those of its callees are compiled."""
 

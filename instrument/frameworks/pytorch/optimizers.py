@@ -14,6 +14,7 @@ from torch.optim.optimizer import (
 )
 
 from profkit.instrument.frameworks.base import Seams, other_trainer
+from profkit.instrument.frameworks.pytorch.compiler import leave_alone, outside_compiler
 from profkit.instrument.frameworks.shared import Function, call_back, hook_scale
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.rows import Opened
@@ -35,6 +36,7 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
     open_closure = guarded("closure", functools.partial(_open_closure, seams), None)
     count_around = guarded("optimizers around", _count_steps_around, 0)
 
+    @outside_compiler
     def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
         while steps.own and len(steps.own) > count_around(inspect.currentframe()):
             seams.end(steps.own.pop(), UNKNOWN)
@@ -53,6 +55,7 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
             return open_closure(span, args, kwargs)
         return None
 
+    @outside_compiler
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if steps.own:
             try:
@@ -60,6 +63,8 @@ def hook_optimizers(patches: Patches, seams: Seams) -> None:
             except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("end", failure)
 
+    leave_alone(before)
+    leave_alone(after)
     patches.on_undo(register_optimizer_step_pre_hook(before).remove)
     patches.on_undo(register_optimizer_step_post_hook(after).remove)
 
@@ -75,7 +80,8 @@ def _open_closure(seams: Seams, span: Opened, args: Any, kwargs: Any) -> Any:
 
 def _count_steps_around(hook: FrameType | None) -> int:
     """Return how many optimizer steps are open around the one that calls the hook."""
-    step = hook.f_back if hook else None
+    keeper = hook.f_back if hook else None  # it keeps the compiler away
+    step = keeper.f_back if keeper else None
     if step is None:
         return 0
     count = 0
@@ -116,6 +122,7 @@ def hook_scaler(patches: Patches, seams: Seams) -> None:
         seams.end(span)
         return result
 
+    leave_alone(step)
     patches.replace(scaler, "step", lambda _: step)
     for name in ("scale", "update"):
         hook_scale(patches, seams, scaler, name, _host_scale)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from profkit.instrument.frameworks.base import Seams
-from profkit.instrument.frameworks.pytorch.compiler import skip_code
+from profkit.instrument.frameworks.pytorch.compiler import leave_alone, set_eval_frame, skip_code
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges
 from profkit.instrument.frameworks.pytorch.identity import autocast_dtype
 from profkit.instrument.frameworks.shared import Function, Nesting
@@ -125,6 +125,7 @@ def hook_backward(patches: Patches, seams: Seams, exchanges: Exchanges, nesting:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if nesting.in_backward:
             return original(tensors, *args, **kwargs)
+        compiles = set_eval_frame(None)  # a compiled function may call this
         try:
             loss = None
             # A device's tensor is never read, because that would wait. The loss has just been
@@ -139,17 +140,23 @@ def hook_backward(patches: Patches, seams: Seams, exchanges: Exchanges, nesting:
         except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("begin_backward", failure)
             span = None
+        finally:
+            set_eval_frame(compiles)
         try:
             result = original(tensors, *args, **kwargs)
         except BaseException as error:
             seams.end(span, type(error).__name__)
             raise
         if span is not None:
+            set_eval_frame(None)
             try:
                 exchanges.end_of_backward()
                 notes.end(span)
             except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("end", failure)
+            finally:
+                set_eval_frame(compiles)
         return result
 
+    leave_alone(backward)
     patches.replace(torch.autograd, "backward", lambda _: backward)

@@ -16,6 +16,7 @@ from profkit.analysis.segments import work_by_segment
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._input import is_slow_on_all_ranks
 from profkit.explain.rules._late_phases import row_of
+from profkit.explain.rules._stages import pipeline_of
 from profkit.explain.rules.base import Case, grew, here
 from profkit.text import duration
 from profkit.vocab import Phase
@@ -102,7 +103,9 @@ def _meet_as_one(evidence: Evidence) -> bool:
     """
     sizes = pc.unique(evidence.trace.collectives["group_size"]).to_pylist()
     is_one_group = set(sizes) <= {evidence.trace.manifest.world_size}
-    return is_one_group and evidence.costs.clock is PhaseClock.HOST
+    if not is_one_group or evidence.costs.clock is not PhaseClock.HOST:
+        return False
+    return evidence.figure(pipeline_of) is None  # one of two ranks is one group, too
 
 
 def segments_of(evidence: Evidence) -> tuple[RankWork, ...]:
