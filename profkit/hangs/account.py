@@ -174,7 +174,7 @@ def account_of_files(
         if not verdict.waits.open:
             headline, shown = "in the imported dumps, all collectives have ended", None
     elif verdict.kind is HangClass.RANK_DEAD and outlived_s(evidence, verdict.ranks) < limit_s:
-        state, headline = FINE, f"the job did not stand still: {kind}"
+        state, headline = judge_dead(evidence, verdict)
     elif over := say_over(statuses, verdict):
         state, headline, shown = FINE, over, None
     elif is_long:
@@ -202,6 +202,20 @@ def say_over(statuses: Sequence[Status], verdict: Verdict) -> str:
     if running and all(status.is_idle for status in running):
         return "the job did not hang: it is idle at a prompt"
     return ""
+
+
+def judge_dead(evidence: Evidence, verdict: Verdict) -> tuple[str, str]:
+    """Return the state of a job that ended soon after a rank did, and why.
+
+    If the rank was killed when it had stood still for long, it may have been hung.
+    """
+    kind, stood_ns = verdict.kind.value, 0
+    for status in map(evidence.ranks.__getitem__, verdict.ranks):
+        if status.state != FAILED and status.stood_ns >= status.limit_ns:
+            stood_ns = max(stood_ns, status.stood_ns)
+    if stood_ns:
+        return UNKNOWN, f"inconclusive: {kind}, and no step of it for {duration(stood_ns)} before"
+    return FINE, f"the job did not stand still: {kind}"
 
 
 def outlived_s(evidence: Evidence, dead: Sequence[int]) -> float:

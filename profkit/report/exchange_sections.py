@@ -18,6 +18,12 @@ MOST_RANKS = 8
 MOST_LINKS = 6
 
 
+COMPILED_WAITS = (
+    "Compiled code may wait for a collective inside of a phase, which profkit does not see: what is "
+    "called hidden may be such a wait."
+)
+
+
 def exchange_sections(view: Overview) -> Iterator[Section]:
     if view.exchange is not None:
         yield by_rank(view, view.exchange.ranks)
@@ -45,6 +51,8 @@ def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
         notes.append(f"The {MOST_RANKS} ranks with the longest exposed time; {left} in --json.")
     if words := waiting_words(view):
         notes.append(words)
+    if view.compiling is not None and any(part.hidden_ns for part in ranks):
+        notes.append(COMPILED_WAITS)
     header = ("rank", "exposed", "waiting", "transfer", "not ready", "hidden")
     grid = Grid(header, tuple(rows), frozenset(range(1, len(header))))
     # Nothing in another tool's trace says which collectives carry gradients.

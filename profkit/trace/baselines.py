@@ -26,6 +26,8 @@ FORMAT = "profkit-baseline"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _DIGITS = 16
 
+DAMAGED = ".damaged"
+
 MOST_PAST = 200
 """Runs in the history of a name; a record takes some hundred bytes."""
 
@@ -36,6 +38,7 @@ def save_baseline(
     """Keep a copy of `run` as the baseline `name`, in place of the one that had the name.
 
     Of earlier ones only their records are kept, as the history of the name; `record` is the run's.
+    A damaged file that would be lost with its history is renamed.
     """
     _check_name(name)
     found = verify(run)
@@ -50,9 +53,12 @@ def save_baseline(
     before: Path | None = None
     past: list[Any] = []
     try:
-        with contextlib.suppress(UnreadableError):
+        try:
             content = read_json(pointer)
             before, past = _find_copy(folder, name, content), _past_in(content)
+        except UnreadableError:  # missing, or damaged: its history may be wanted
+            with contextlib.suppress(FileNotFoundError):
+                pointer.replace(pointer.with_name(f"{pointer.name}{DAMAGED}"))
         if record is not None:
             past = [*filter(lambda each: each != record, past), dict(record)]
         if not copy.exists():

@@ -395,6 +395,18 @@ def test_the_rank_that_failed_explains_the_ends_of_the_others(run: Path) -> None
     assert "rank 3 ended with KeyError: 'cat' at train.py:12 resize" in account.verdict["text"]
 
 
+@pytest.mark.parametrize(("stood_s", "state"), [(LIMIT_S - 1, FINE), (LIMIT_S + 1, UNKNOWN)])
+def test_a_rank_that_is_killed_may_have_hung_before(run: Path, stood_s: float, state: str) -> None:
+    """The other rank outlived it by less than the limit, so that nobody saw it stand still."""
+    killed = late(moved_ns=NOW - int(stood_s * SECOND), written_ns=NOW, calls=())
+    write(run, rank(0), rank(1), rank(2), killed)
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", {"states": {"1003": ""}})
+    account = read_account(run)
+    assert account.verdict is not None
+    assert account.verdict["class"] == "rank dead"
+    assert account.state == state
+
+
 def test_a_process_with_the_number_of_a_rank_is_not_the_rank(run: Path) -> None:
     """Process ids are used again: process 1 runs, and started at another time."""
     other = late(pid=1, host=platform.node(), started_ticks=2**40)

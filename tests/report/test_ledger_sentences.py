@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from profkit.analysis.compiling import Compiling
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exchange import LateRank
+from profkit.analysis.overview import build_overview
 from profkit.analysis.selection import CAPTURED
 from profkit.explain.coverage import Coverage
 from profkit.explain.explained import Explained, explain
@@ -20,7 +23,7 @@ from profkit.explain.ledger import Verdict
 from profkit.explain.rules.base import Cause
 from profkit.instrument.rows import SampleRow
 from profkit.report import cause_words, ledger_words
-from profkit.report.exchange_sections import say_late
+from profkit.report.exchange_sections import COMPILED_WAITS, by_rank, say_late
 from profkit.report.words import reason_name
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -142,3 +145,18 @@ def test_the_share_of_a_late_rank_is_of_the_waiting_of_all_ranks() -> None:
 def test_excluded_steps_are_not_called_lines() -> None:
     """Behind their number, `9 lines captured` would be nine lines, and not nine steps."""
     assert "lines" not in reason_name(CAPTURED)
+
+
+def test_what_compiled_code_waits_for_may_be_called_hidden(tmp_path: Path) -> None:
+    """It waits in C++ for the collectives of its graph, so that no wait is seen in the phase."""
+    view = build_overview(Trace.open(synthetic_trace(tmp_path / "run", ranks=2)))
+    assert view.exchange is not None
+    hides = [dataclasses.replace(each, hidden_ns=5e6) for each in view.exchange.ranks]
+    assert COMPILED_WAITS not in by_rank(view, hides).notes
+    nothing = np.empty(0, np.int64)
+    none = np.empty((0, 0))
+    compiled = Compiling(nothing, (), none, none.astype(bool), 100, 1, 0.0, (), ())
+    compiles = dataclasses.replace(view, compiling=compiled)
+    assert COMPILED_WAITS in by_rank(compiles, hides).notes
+    shown = [dataclasses.replace(each, hidden_ns=0.0) for each in view.exchange.ranks]
+    assert COMPILED_WAITS not in by_rank(compiles, shown).notes

@@ -15,7 +15,7 @@ from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError, UsageError
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
-from profkit.trace.baselines import find_baseline, save_baseline
+from profkit.trace.baselines import find_baseline, past_of, save_baseline
 
 MS = 1_000_000
 Call = Callable[..., "tuple[int, str, str]"]
@@ -132,6 +132,18 @@ def test_a_baseline_that_was_changed_is_refused(
     assert (code, said, narration.count("\n")) == (ExitCode.UNREADABLE, "", 1)
     assert "kept" in narration
     assert explain("--save-baseline", "main", runs["good"])[0] == ExitCode.DONE
+
+
+def test_a_damaged_file_of_a_baseline_is_kept_with_its_history(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "kept"
+    save_baseline(folder, "main", runs["good"], {"ns_per_sample": 1.0})
+    content = (folder / "main.json").read_text()
+    (folder / "main.json").write_text(content[:-20])
+    save_baseline(folder, "main", runs["good"], {"ns_per_sample": 2.0})
+    assert (folder / "main.json.damaged").read_text() == content[:-20]
+    assert past_of(folder, "main") == [{"ns_per_sample": 2.0}]
 
 
 def test_a_torn_run_makes_no_baseline(runs: dict[str, Path], tmp_path: Path) -> None:
