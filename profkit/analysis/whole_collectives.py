@@ -48,6 +48,10 @@ def whole_collectives(collectives: pa.Table, used: Ints) -> pa.Table:
     return rows.filter(pa.array(~cut[group]))
 
 
+MOST_APART = 0.5
+"""So many calls may be in other steps on other ranks: of two messages, one may end a step."""
+
+
 class _Calls(NamedTuple):
     """Columns of all collectives of a run, and their order by communicator, rank and sequence."""
 
@@ -72,6 +76,19 @@ class _Calls(NamedTuple):
         parts = np.split(own, np.flatnonzero(np.diff(self.rank[own])) + 1)
         return {int(self.rank[part[0]]): part for part in parts}
 
+    def agree(self, code: int) -> bool:
+        """Return true if the ranks have most calls of a communicator in the same steps.
+
+        If a rank makes more calls than the others, their numbers soon name different ones.
+        """
+        first, end = np.searchsorted(self.communicator[self.order], (code, code + 1))
+        own = self.order[first:end]
+        own = own[np.argsort(self.sequence[own], kind="stable")]
+        starts = np.flatnonzero(np.diff(self.sequence[own], prepend=-1))
+        least = np.minimum.reduceat(self.step[own], starts)
+        most = np.maximum.reduceat(self.step[own], starts)
+        return bool((least != most).mean() <= MOST_APART)
+
 
 def _find_cut(calls: _Calls, places: Ints, group: Ints, matched: Bools) -> Iterator[int]:
     """Yield the collectives that each missing rank has in a step that is not among the used."""
@@ -82,7 +99,7 @@ def _find_cut(calls: _Calls, places: Ints, group: Ints, matched: Bools) -> Itera
         known = places[same]
         code = int(calls.communicator[known[0]])
         if code not in of_rank:
-            of_rank[code] = calls.by_rank(code)
+            of_rank[code] = calls.by_rank(code) if calls.agree(code) else {}
         if len(of_rank[code]) != calls.size[known[0]]:
             continue  # a rank has no rows of this communicator at all
         others = set(of_rank[code]) - set(calls.rank[known].tolist())
