@@ -20,7 +20,7 @@ from profkit.run.change_budget import (
     Budget,
 )
 from profkit.run.change_glance import Seems
-from profkit.run.change_look import MOST_READINGS, WRITING_S, Look, after_writing
+from profkit.run.change_look import MOST_READINGS, Look
 from profkit.testing.series import series_trace
 from profkit.trace.pulse import PulseWriter
 from profkit.trace.tail import Latest, RunTail
@@ -275,23 +275,6 @@ def test_the_first_looks_come_as_soon_as_there_are_steps_to_compare(tmp_path: Pa
     run = series_trace(tmp_path / "run", {"forward": alike(30)})
     keep_pulse(run, alike(30))
     assert Look(run, run / "r00000").look(0.5)[1] <= 1.5  # 28 more steps of 50 ms
-
-
-@pytest.mark.parametrize("written_s", [0.0, 0.1, 0.3, 0.49, 0.6, 0.99])
-@pytest.mark.parametrize("pause_s", [0.5, 0.7, 1.0])
-def test_a_short_pause_ends_just_after_the_rank_has_written(
-    written_s: float, pause_s: float
-) -> None:
-    found_s = after_writing(pause_s, written_s)
-    assert LOOK_EVERY_S / 2 <= found_s <= pause_s + LOOK_EVERY_S
-    writings = (written_s + found_s - WRITING_S) / LOOK_EVERY_S
-    assert writings == pytest.approx(round(writings))
-
-
-@pytest.mark.parametrize("written_s", [None, -0.1, 3.0])
-def test_a_pause_is_as_planned_if_the_rank_does_not_write(written_s: float | None) -> None:
-    assert after_writing(0.5, written_s) == 0.5
-    assert after_writing(30.0, 0.1) == 30.0
 
 
 def test_a_drift_whose_noise_hides_its_shifts_is_found(tmp_path: Path) -> None:

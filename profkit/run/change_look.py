@@ -31,7 +31,7 @@ from profkit.analysis.periodic import find_periodic
 from profkit.analysis.selection import DEFAULT_WARM_UP
 from profkit.run.change_budget import LOOK_EVERY_S, Budget
 from profkit.run.change_glance import Glance, Seems
-from profkit.trace.pulse import age_s, read_pulse
+from profkit.trace.pulse import read_pulse
 from profkit.trace.tail import KEPT_ROWS, Latest, RunTail, TableTail
 
 KEPT_LENGTHS = KEPT_ROWS["steps"]
@@ -41,13 +41,10 @@ SUSPECT_LOOKS = 3
 ENOUGH_TO_COMPARE = 256
 """Until there are so many steps, looks come soon, because each makes the next glance surer."""
 
-MOST_ALIGNED_S, WRITING_S = 1.0, 0.05
-"""Shorter pauses end just after the rank has written, which takes it some milliseconds."""
-
 LAST = 64
 """The length of a step now is the median of so many."""
 
-FEWEST_AFTER, SOON = 10, 24
+FEWEST_AFTER, SOON = 12, 24
 """A change is said once it is so old. On suspicion, a look comes after `SOON` steps."""
 
 MOST_READINGS = 32
@@ -94,7 +91,7 @@ class Look:
         pause_s = max(LOOK_EVERY_S, self._next_look_s - self._since_look_s)
         if self._glance.knows_usual:
             pause_s = min(pause_s, self.budget.glance_pause_s(self._glance_s))
-        return latest, after_writing(pause_s, age_s(self._folder))
+        return latest, pause_s
 
     def _glance_is_reason(self) -> bool:
         """Return true if the newest steps are a reason to look closer, which is paid here."""
@@ -217,19 +214,6 @@ class Look:
             numbers.append(batch["step"].to_numpy()[fresh])
             lengths_ns.append((batch["end_ns"].to_numpy() - batch["start_ns"].to_numpy())[fresh])
         return np.concatenate(numbers), np.concatenate(lengths_ns)
-
-
-def after_writing(pause_s: float, written_s: float | None) -> float:
-    """Return a pause near this one that ends just after the rank writes its rows.
-
-    It wrote the last ones `written_s` ago, and writes each half second. Other pauses would find
-    rows that are a quarter of a second old on average.
-    """
-    if written_s is None or pause_s > MOST_ALIGNED_S or not 0 <= written_s <= MOST_ALIGNED_S:
-        return pause_s
-    until_s = LOOK_EVERY_S + WRITING_S - written_s
-    until_s += LOOK_EVERY_S * round((pause_s - until_s) / LOOK_EVERY_S)
-    return until_s if until_s >= LOOK_EVERY_S / 2 else until_s + LOOK_EVERY_S
 
 
 def _usual(latest_s: float, before_s: float) -> float:
