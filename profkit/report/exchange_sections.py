@@ -19,8 +19,8 @@ MOST_LINKS = 6
 
 
 COMPILED_WAITS = (
-    "Compiled code may wait for a collective inside of a phase, which profkit does not see: what is "
-    "called hidden may be such a wait."
+    "Compiled code may wait for a collective inside of a phase, which profkit does not see: what "
+    "is called hidden may be such a wait."
 )
 
 
