@@ -40,6 +40,7 @@ SEEN = frozenset(
         "metrics",
         "neighbours",
         "reading files",
+        "validation",
     }
 )
 """Held-out jobs whose misses led to a rule: they no longer show what the rules are worth."""
