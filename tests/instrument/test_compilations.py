@@ -217,8 +217,11 @@ def test_a_compiled_step_is_compiled_as_without_our_hooks(tmp_path: Path) -> Non
     frames = [each.pop("frames") for each in said]
     assert said[0] == said[1]
     assert frames[1] <= frames[0]
-    phases = set(Trace.open(find_runs(tmp_path / "runs")[0]).spans["phase"].to_pylist())
-    assert {"backward", "optimizer"} <= phases
+    trace = Trace.open(find_runs(tmp_path / "runs")[0])
+    assert {"backward", "optimizer"} <= set(trace.spans["phase"].to_pylist())
+    breaks = [name for name in trace.samples["metric"].to_pylist() if name.startswith(GRAPH_BREAK)]
+    assert any("backward" in name for name in breaks)
+    assert not any("disable" in name for name in breaks), "that is a hook of ours"
 
 
 def test_a_reset_of_torch_keeps_our_callbacks(compiler: tuple[MemorySink, Any]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from profkit import vocab
 from profkit.instrument.compilations import Compilations, cut, name_code
 from profkit.instrument.frameworks.base import Books
+from profkit.instrument.frameworks.pytorch.compiler import LEFT_ALONE
 from profkit.instrument.guard import Patches, guarded
 
 CALLBACKS = "torch._dynamo.callback"
@@ -107,7 +108,8 @@ class Compiler:
         self._broken = len(reasons)
         for each in reasons[first:]:
             stack = each.user_stack
-            if stack and stack[-1].filename.startswith(_OWN_FILES):
+            is_ours = bool(stack) and stack[-1].filename.startswith(_OWN_FILES)
+            if is_ours or LEFT_ALONE in str(each.reason):
                 continue  # a compiled function calls our hook, which is no fault of the job
             place = ""
             if stack:

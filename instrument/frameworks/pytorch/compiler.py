@@ -31,6 +31,10 @@ def skip_code(code: CodeType) -> None:
         _EVAL.set_code_exec_strategy(code, strategy)
 
 
+LEFT_ALONE = "profkit times what follows"
+"""This is part of the reason that the compiler gives for a graph that ends before our function."""
+
+
 def leave_alone(function: Any) -> None:
     """Have the compiler end its graph before this function, and leave its frame alone.
 
@@ -38,7 +42,7 @@ def leave_alone(function: Any) -> None:
     """
     skip_code(function.__code__)
     function._torchdynamo_disable = True  # noqa: SLF001  # what torch.compiler.disable sets
-    function._torchdynamo_disable_msg = "profkit times what follows"  # noqa: SLF001  # as above
+    function._torchdynamo_disable_msg = LEFT_ALONE  # noqa: SLF001  # as above
 
 
 def outside_compiler(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -42,7 +42,7 @@ _WAIT: Final = "_wait_batch_p2p"
 
 
 IsEmpty = Callable[[tuple[Any, ...], Any], bool]
-"""Tells by its arguments and its result if a call had nothing to do."""
+"""It returns true if a call had nothing to do, by its arguments and its result."""
 
 
 def _never(args: tuple[Any, ...], result: Any) -> bool:
