@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 from sharded_launch import Page, command_line, is_done, once, record_into, start, torchrun
@@ -39,17 +39,31 @@ from profkit.trace.reader import find_runs
 from profkit.trace.sharing import say_world
 
 JOB = Path(__file__).parent / "sharded_job.py"
-CASES: Mapping[str, tuple[str, int]] = {
-    "ddp-2": ("ddp", 2),
-    "fsdp2-2": ("fsdp2", 2),
-    "fsdp2-4": ("fsdp2", 4),
-    "fsdp1-2": ("fsdp1", 2),
-    "hsdp-2x2": ("hsdp", 4),
-    "tp-2": ("tp", 2),
-    "pp-2": ("pp", 2),
-    "interleaved-2": ("interleaved", 2),
+
+
+class Case(NamedTuple):
+    """The kind of a job, its ranks, and the width of its model."""
+
+    kind: str
+    ranks: int
+    width: int = 64
+
+
+WIDE = 256
+"""Steps of tens of milliseconds: what the loop does between phases is the same as in short ones."""
+
+CASES: Mapping[str, Case] = {
+    "ddp-2": Case("ddp", 2),
+    "fsdp2-2": Case("fsdp2", 2),
+    "fsdp2-4": Case("fsdp2", 4),
+    "fsdp1-2": Case("fsdp1", 2),
+    "hsdp-2x2": Case("hsdp", 4),
+    "tp-2": Case("tp", 2),
+    "pp-2": Case("pp", 2),
+    "pp-2-wide": Case("pp", 2, WIDE),
+    "interleaved-2": Case("interleaved", 2),
+    "interleaved-2-wide": Case("interleaved", 2, WIDE),
 }
-"""The kind of each job, and its ranks."""
 
 STEPS, PROBED = 40, 4
 SETTLED = 2
@@ -99,11 +113,13 @@ class Score:
 
 def launch(case: str, folder: Path, *, recorded: bool) -> None:
     """Run a job, bare or recorded."""
-    kind, ranks = CASES[case]
+    kind, ranks, width = CASES[case]
     probe = [] if recorded else ["--probe", str(PROBED)]
     out = ["--out", str(folder / "out"), "--steps", str(STEPS)]
     command = torchrun(JOB, ranks, kind, *out, *probe)
-    start(record_into(folder / "runs", command) if recorded else command, case)
+    if recorded:
+        command = record_into(folder / "runs", command)
+    start(command, case, SHARDED_WIDTH=str(width))
 
 
 def run(work: Path, cases: Sequence[str]) -> None:
@@ -126,7 +142,7 @@ def results_of(folder: Path, ranks: int) -> list[dict[str, Any]]:
 
 def score(case: str, work: Path) -> Score:
     """Compare a recorded job with its bare twin."""
-    ranks = CASES[case][1]
+    ranks = CASES[case].ranks
     bare = results_of(work / case / "bare", ranks)
     recorded = results_of(work / case / "recorded", ranks)
     trace = Trace.open(next(iter(find_runs(work / case / "recorded" / "runs"))))
@@ -238,6 +254,7 @@ def as_markdown(scores: Sequence[Score], missing: Sequence[str], costs: Costs) -
         "`benchmarks/sharded.py`). *Collectives seen*: those of the bare job's last "
         f"{PROBED} steps by torch's profiler, on all ranks, that the last recorded steps have, "
         "too. Control steps (recording off) are excluded. "
+        f"*wide*: models {WIDE} wide instead of 64. "
         "*Wrong bytes*: steps of a rank whose operations or bytes differ from the closed form. "
         f"*Unknown* (goal: at most {UNKNOWN_GOAL:.0%}) is the share of a step that no phase "
         "covers, and *most of it* the phases around the largest part of it. *Clock* (goal: within "

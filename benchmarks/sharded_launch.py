@@ -39,11 +39,11 @@ def record_into(runs: Path, command: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "profkit", "run", *options, "--", *command]
 
 
-def start(command: Sequence[str], what: str) -> str:
+def start(command: Sequence[str], what: str, **variables: str) -> str:
     """Run a command on the CPU and return its output; one that fails ends the benchmark."""
     done = subprocess.run(
         command,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables},
         capture_output=True,
         text=True,
         check=False,

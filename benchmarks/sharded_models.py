@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import torch
 from torch import nn
 
-WIDTH, BLOCKS, BATCH, MICROBATCHES = 64, 3, 8, 4
+WIDTH = int(os.environ.get("SHARDED_WIDTH", "64"))
+BLOCKS, BATCH, MICROBATCHES = 3, 8, 4
 FLOAT = 4
 
 

@@ -121,10 +121,11 @@ class Schedules:
             finally:
                 own.in_part = False
                 if not ask(args, result):
+                    end = clock()
                     self._end_own_time(begin)
                     if name:
-                        self._keep(name, begin, clock())
-                    own.since = clock()
+                        self._keep(name, begin, end)
+                    own.since = end
             return result
 
         return part
