@@ -11,6 +11,7 @@ import pytest
 from profkit.analysis.change_points import find_shifts, latest_shift, seems_changed
 from profkit.run import change_look
 from profkit.run.change_budget import (
+    ALARM_CREDIT_S,
     CREDIT_S,
     GLANCE_CREDIT_S,
     LOOK_EVERY_S,
@@ -20,7 +21,7 @@ from profkit.run.change_budget import (
     Budget,
 )
 from profkit.run.change_glance import Seems
-from profkit.run.change_look import MOST_READINGS, Look
+from profkit.run.change_look import MOST_READINGS, WRITING_S, Look, after_writing
 from profkit.testing.series import series_trace
 from profkit.trace.pulse import PulseWriter
 from profkit.trace.tail import Latest, RunTail
@@ -211,9 +212,43 @@ def test_glances_stop_if_their_looks_find_nothing(tmp_path: Path) -> None:
     look = Look(run, run / "r00000")
     look.look(0.5)
     look.budget.pay(CREDIT_S)
+    assert look.budget.allows(suspect=True, sure=True)
+    look.budget.pay(ALARM_CREDIT_S)
     add_steps(pulse, 400, 1.2 * alike(40))
     assert look.look(0.01)[0] is None
     assert look.budget.allows_more_looks(Seems.CHANGED) is False
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sure_change_is_found_although_searches_have_used_their_time_up(
+    tmp_path: Path, seed: int
+) -> None:
+    """Searches of steps that only seemed changed must not hide a change for good."""
+    lengths_ns = 1e6 * np.exp(0.03 * np.random.default_rng(seed).standard_normal(2_000))
+    lengths_ns[1_400:] *= 1.2
+    run = series_trace(tmp_path / "run", {"forward": lengths_ns[:1_800]})
+    pulse = keep_pulse(run, lengths_ns[:900])
+    look = Look(run, run / "r00000")
+    assert look.look(0.5)[0] is None
+    look.budget.pay(10 * CREDIT_S)
+    add_steps(pulse, 900, lengths_ns[900:1_300])
+    assert look.look(0.5)[0] is None
+    add_steps(pulse, 1_300, lengths_ns[1_300:1_800])
+    assert look.look(0.5)[0] is not None
+
+
+def test_a_search_of_many_new_steps_settles_a_suspicion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = series_trace(tmp_path / "run", {"forward": alike(1_000)})
+    pulse = keep_pulse(run, alike(1_000))
+    look = Look(run, run / "r00000")
+    assert look.look(0.5)[0] is None
+    searches: list[bool] = []
+    add_steps(pulse, 1_000, alike(100))
+    monkeypatch.setattr(look, "_steps_since_change", searches.append)
+    assert look.look(60.0)[0] is None
+    assert not searches
 
 
 def test_steps_that_only_may_have_changed_are_searched_from_savings(tmp_path: Path) -> None:
@@ -275,6 +310,23 @@ def test_the_first_looks_come_as_soon_as_there_are_steps_to_compare(tmp_path: Pa
     run = series_trace(tmp_path / "run", {"forward": alike(30)})
     keep_pulse(run, alike(30))
     assert Look(run, run / "r00000").look(0.5)[1] <= 1.5  # 28 more steps of 50 ms
+
+
+@pytest.mark.parametrize("written_s", [0.0, 0.1, 0.3, 0.49, 0.6, 0.99])
+@pytest.mark.parametrize("pause_s", [0.5, 0.7, 1.0])
+def test_a_short_pause_ends_just_after_the_rank_has_written(
+    written_s: float, pause_s: float
+) -> None:
+    found_s = after_writing(pause_s, written_s)
+    assert LOOK_EVERY_S / 2 <= found_s <= pause_s + LOOK_EVERY_S
+    writings = (written_s + found_s - WRITING_S) / LOOK_EVERY_S
+    assert writings == pytest.approx(round(writings))
+
+
+@pytest.mark.parametrize("written_s", [None, -0.1, 3.0])
+def test_a_pause_is_as_planned_if_the_rank_does_not_write(written_s: float | None) -> None:
+    assert after_writing(0.5, written_s) == 0.5
+    assert after_writing(30.0, 0.1) == 30.0
 
 
 def test_a_drift_whose_noise_hides_its_shifts_is_found(tmp_path: Path) -> None:

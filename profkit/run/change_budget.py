@@ -26,25 +26,35 @@ SAVED_PART = 0.8
 MOST_DEBT_S = 0.03
 """What a search of many rows takes beyond the credit; a change must not go unseen for hours."""
 
+ALARM_CREDIT_S, ALARM_PART = 0.15, 1 / 8
+"""What surely changed is searched in debt too, from this credit and this part of the budget.
+
+Chance has it searched a few times in vain, and on a slow machine a search takes longer than is
+saved. Once the steps before a change are no longer kept, it is never found.
+"""
+
 MOST_NEW = KEPT_ROWS["steps"] // 2
 """A look comes at the latest after so many steps: a change must not leave those that are kept."""
 
 MOST_CORE = 0.02
 """Of very short steps, looking takes at most this share of a core."""
 
-LOOK_PART, GLANCE_PART = 1 / 8, 3 / 8
-"""The parts of the budget for looks and glances; the other half is for searches."""
+LOOK_PART, GLANCE_PART, SEARCH_PART = 1 / 8, 3 / 8, 3 / 8
+"""The parts of the budget for looks, glances and searches."""
 
 LONGEST_PAUSE_S = 50.0
 """Rows of a part that was thinned are gone: a look must come before its next part has ended."""
 
 
 class Budget:
-    """The processor time that looking may take: half for searches, the rest for looks."""
+    """The processor time that looking may take, for each kind of look."""
 
     def __init__(self) -> None:
         self._share, self.step_s = MOST_LOAD, 0.0
         self._credit_s, self._glance_credit_s = CREDIT_S, GLANCE_CREDIT_S
+        self._alarm_credit_s = ALARM_CREDIT_S
+        self.is_alarm = False
+        """True while what is paid for is the search of a sure change, in debt."""
 
     def set_step(self, step_s: float) -> None:
         """Allow what there is for steps of this length."""
@@ -54,7 +64,9 @@ class Budget:
     def earn(self, waited_s: float) -> None:
         """Add what this time allows."""
         earned_s = waited_s * self._share
-        self._credit_s = min(CREDIT_S, self._credit_s + earned_s / 2)
+        self._credit_s = min(CREDIT_S, self._credit_s + SEARCH_PART * earned_s)
+        alarm_credit_s = self._alarm_credit_s + ALARM_PART * earned_s
+        self._alarm_credit_s = min(ALARM_CREDIT_S, alarm_credit_s)
         glance_credit_s = self._glance_credit_s + GLANCE_PART * earned_s
         self._glance_credit_s = min(GLANCE_CREDIT_S, glance_credit_s)
 
@@ -77,13 +89,22 @@ class Budget:
 
         What may well be chance is searched from savings, so that a sure change finds some left.
         """
-        left = 1 / 2 if seems is Seems.CHANGED else SAVED_PART
-        return self._credit_s > left * CREDIT_S
+        if seems is Seems.CHANGED:
+            return self._credit_s > CREDIT_S / 2 or self._alarm_credit_s > 0
+        return self._credit_s > SAVED_PART * CREDIT_S
 
-    def allows(self, *, suspect: bool) -> bool:
-        """Return true if a search may be made: on suspicion at once, otherwise from savings."""
-        return self._credit_s > 0 if suspect else self._credit_s >= CREDIT_S
+    def allows(self, *, suspect: bool, sure: bool = False) -> bool:
+        """Return true if a search may be made: on suspicion at once, otherwise from savings.
+
+        What surely changed is searched in debt too.
+        """
+        is_allowed = self._credit_s > 0 if suspect else self._credit_s >= CREDIT_S
+        self.is_alarm = sure and not is_allowed and self._alarm_credit_s > 0
+        return is_allowed or self.is_alarm
 
     def pay(self, search_s: float) -> None:
         """Take away what a search took."""
-        self._credit_s = max(-MOST_DEBT_S, self._credit_s - search_s)
+        if self.is_alarm:
+            self._alarm_credit_s -= search_s
+        else:
+            self._credit_s = max(-MOST_DEBT_S, self._credit_s - search_s)

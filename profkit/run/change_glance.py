@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 
@@ -52,9 +53,13 @@ class Glance:
     def look(self) -> Seems:
         """Read the newest steps, and compare them with the usual ones."""
         self._newest.extend(self._tail.read())
-        if self._usual is None or self._likely is None or len(self._newest) < SHORT_PART:
+        return self.judge(self._newest)
+
+    def judge(self, newest_ns: Sequence[float]) -> Seems:
+        """Compare the newest steps with the usual ones."""
+        if self._usual is None or self._likely is None or len(newest_ns) < SHORT_PART:
             return Seems.USUAL
-        median_ns = sorted(self._newest)[SHORT_PART // 2]
+        median_ns = sorted(newest_ns)[len(newest_ns) // 2]
         if not self._usual[0] <= median_ns <= self._usual[1]:
             return Seems.CHANGED
         if not self._likely[0] <= median_ns <= self._likely[1]:

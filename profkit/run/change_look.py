@@ -31,7 +31,7 @@ from profkit.analysis.periodic import find_periodic
 from profkit.analysis.selection import DEFAULT_WARM_UP
 from profkit.run.change_budget import LOOK_EVERY_S, Budget
 from profkit.run.change_glance import Glance, Seems
-from profkit.trace.pulse import read_pulse
+from profkit.trace.pulse import age_s, read_pulse
 from profkit.trace.tail import KEPT_ROWS, Latest, RunTail, TableTail
 
 KEPT_LENGTHS = KEPT_ROWS["steps"]
@@ -41,10 +41,16 @@ SUSPECT_LOOKS = 3
 ENOUGH_TO_COMPARE = 256
 """Until there are so many steps, looks come soon, because each makes the next glance surer."""
 
+MOST_ALIGNED_S, WRITING_S = 1.0, 0.05
+"""Shorter pauses end just after the rank has written, which takes it some milliseconds."""
+
+SETTLED = 128
+"""If a search of so many new steps shows no change, there is none to wait for."""
+
 LAST = 64
 """The length of a step now is the median of so many."""
 
-FEWEST_AFTER, SOON = 12, 24
+FEWEST_AFTER, SOON = 10, 24
 """A change is said once it is so old. On suspicion, a look comes after `SOON` steps."""
 
 MOST_READINGS = 32
@@ -91,7 +97,7 @@ class Look:
         pause_s = max(LOOK_EVERY_S, self._next_look_s - self._since_look_s)
         if self._glance.knows_usual:
             pause_s = min(pause_s, self.budget.glance_pause_s(self._glance_s))
-        return latest, pause_s
+        return latest, after_writing(pause_s, age_s(self._folder))
 
     def _glance_is_reason(self) -> bool:
         """Return true if the newest steps are a reason to look closer, which is paid here."""
@@ -111,6 +117,8 @@ class Look:
         """Compare all new steps with those before, and decide when to do so again."""
         begun_s = time.thread_time()
         count = self._read_new(since)
+        newest_ns = self._lengths_ns[-SHORT_PART:].tolist()
+        is_sure = self._glance.judge(newest_ns) is Seems.CHANGED
         if count:
             self.budget.set_step(float(np.median(self._lengths_ns[-LAST:])) / 1e9)
             self._judge(count)
@@ -118,14 +126,15 @@ class Look:
         self._look_s = _usual(time.thread_time() - begun_s, self._look_s)
         self._since_look_s = 0.0
         self._next_look_s = self.budget.look_pause_s(self._look_s)
-        if not count or not self.budget.allows(suspect=self._suspect > 0):
+        if not count or not self.budget.allows(suspect=self._suspect > 0, sure=is_sure):
             self._come_sooner(self._steps_to_compare())
             return None
         steps = self.pay_for(functools.partial(self._steps_since_change, knows_periodic))
         if steps is not None and steps >= FEWEST_AFTER:
             self._come_sooner(SOON if self._suspect else 0)  # tables may show it later
             return self._read_all()
-        self._suspect = max(int(steps is not None), self._suspect - 1)
+        settled = self._new >= SETTLED and steps is None
+        self._suspect = 0 if settled else max(int(steps is not None), self._suspect - 1)
         if steps is not None:
             self._come_sooner(FEWEST_AFTER - steps)
         elif self._suspect:
@@ -214,6 +223,19 @@ class Look:
             numbers.append(batch["step"].to_numpy()[fresh])
             lengths_ns.append((batch["end_ns"].to_numpy() - batch["start_ns"].to_numpy())[fresh])
         return np.concatenate(numbers), np.concatenate(lengths_ns)
+
+
+def after_writing(pause_s: float, written_s: float | None) -> float:
+    """Return a pause near this one that ends just after the rank writes its rows.
+
+    It wrote the last ones `written_s` ago, and writes each half second. Other pauses would find
+    rows that are a quarter of a second old on average.
+    """
+    if written_s is None or pause_s > MOST_ALIGNED_S or not 0 <= written_s <= MOST_ALIGNED_S:
+        return pause_s
+    until_s = LOOK_EVERY_S + WRITING_S - written_s
+    until_s += LOOK_EVERY_S * round((pause_s - until_s) / LOOK_EVERY_S)
+    return until_s if until_s >= LOOK_EVERY_S / 2 else until_s + LOOK_EVERY_S
 
 
 def _usual(latest_s: float, before_s: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import os
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -113,6 +114,14 @@ class PulseTail:
             self._last = numbers[fresh - 1]
             self._next = (self._next + fresh) % MOST_STEPS
         return entries[1 : 2 * fresh : 2]
+
+
+def age_s(folder: Path) -> float | None:
+    """Return how long ago the rank wrote its file; `None` if there is none."""
+    try:
+        return time.time() - (folder / PULSE_FILE).stat().st_mtime
+    except OSError:
+        return None
 
 
 def _last_numbers(values: Sequence[int]) -> list[int]:
