@@ -99,7 +99,7 @@ BOARD: Mapping[str, Benchmark] = {
         "hooks and the sampler's thread. The limits are those of a training step.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         stack_rows,
-        ("--stacks", "--processes", "4", "--keep-heap"),
+        ("--stacks", "--processes", "8", "--turns", "15", "--keep-heap"),
         ("--stacks", "--turns", "3", "--block-ms", "100"),
         script="collectors",
     ),
