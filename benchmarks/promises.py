@@ -242,6 +242,43 @@ CHECKS: Mapping[str, Check] = {
             Tests("tests/trace/test_thinning.py", "exact or killed or quantiles or exchange"),
         ),
     ),
+    "21": Check(
+        "Lines of code",
+        "With --stacks, losses are equal to the bit. A job that is killed at any moment leaves "
+        "stacks that can be read. No frame of profkit is stored. Hostile names of functions and "
+        "files are shown safely.",
+        (
+            Tests(
+                "tests/collectors/test_stacks.py tests/collectors/test_worker_stacks.py",
+                "equal_to_the_bit or killed or no_frame_of",
+            ),
+            Tests("tests/trust/test_hostile_names.py", "stacks"),
+        ),
+    ),
+    "22": Check(
+        "A job that stands still",
+        "Long parts of a healthy job, ends, and clocks that jump raise no alarm. A verdict needs "
+        "files only: nothing listens, and `why` names the same rank and line after SIGKILL.",
+        (
+            Tests(
+                "tests/hangs/test_alarm.py",
+                "no_hang or no_alarm or says_nothing or jumps or not_hang",
+            ),
+            Tests("tests/hangs/test_jobs.py"),
+        ),
+    ),
+    "23": Check(
+        "Sharded jobs",
+        "Under profkit, losses of FSDP, tensor and pipeline jobs are equal to the bit. Every "
+        "collective has one row with its bytes, and samples count once per data-parallel rank.",
+        (Tests("tests/instrument/test_sharded.py", "equal_to_the_bit or bytes or samples_count"),),
+    ),
+    "24": Check(
+        "Watching for changes",
+        "Looking for changes while a job runs takes at most 10 us per step, or 0.01 % of a step, "
+        "and a change of 20 % is said.",
+        (Script("change_cost", "--runs", 5, 1),),
+    ),
     "A": Check(
         "Check of the checks",
         "Without validation and checksums, check 3 must fail, and it does.",

@@ -21,7 +21,7 @@ import os
 import platform
 import statistics
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -134,29 +134,26 @@ def run(work: Path, cases: Sequence[str]) -> None:
 
 
 def results_of(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    found = []
-    for rank in range(ranks):
-        found.append(json.loads((folder / "out" / f"{rank}.json").read_text(encoding="utf-8")))
-    return found
+    files = [folder / "out" / f"{rank}.json" for rank in range(ranks)]
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
 def score(case: str, work: Path) -> Score:
     """Compare a recorded job with its bare twin."""
     ranks = CASES[case].ranks
-    bare = results_of(work / case / "bare", ranks)
-    recorded = results_of(work / case / "recorded", ranks)
+    bare, recorded = (results_of(work / case / way, ranks) for way in ("bare", "recorded"))
     trace = Trace.open(next(iter(find_runs(work / case / "recorded" / "runs"))))
-    rows: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    rows: defaultdict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     for row in trace.collectives.to_pylist():
         if row["step"] is not None:
-            rows.setdefault((row["rank"], row["step"]), []).append(row)
+            rows[row["rank"], row["step"]].append(row)
     seen = probed = extra = wrong = steps = 0
     settled = recorded_steps(trace)
     for rank, result in enumerate(bare):
         expected = {op: tuple(numbers) for op, numbers in result["expected"].items()}
         found: Counter[str] = Counter()
         for step in settled:
-            own = rows.get((rank, step), [])
+            own = rows[rank, step]
             counts = Counter(row["op"] for row in own)
             size: Counter[str] = Counter()
             for row in own:
@@ -170,7 +167,6 @@ def score(case: str, work: Path) -> Score:
         seen += (found & counted).total()
         extra += (found - counted).total()
     costs = run_costs(trace)
-    bare_losses = [each["losses"] for each in bare]
     return Score(
         case=case,
         world=say_world(ranks, trace.manifest.config),
@@ -185,7 +181,7 @@ def score(case: str, work: Path) -> Score:
         unknown=float(costs.parts[UNKNOWN].sum() / costs.wall_ns.sum()),
         longest_unknown=name_longest(trace, costs),
         closure=compare_clocks(trace, recorded),
-        equal_losses=bare_losses == [each["losses"] for each in recorded],
+        equal_losses=all(a["losses"] == b["losses"] for a, b in zip(bare, recorded, strict=True)),
     )
 
 
@@ -247,7 +243,6 @@ def as_markdown(scores: Sequence[Score], missing: Sequence[str], costs: Costs) -
             "equal" if each.equal_losses else "differ",
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    load = os.getloadavg()[2]
     day = dt.datetime.now(dt.timezone.utc).date()
     opening = (
         f"Small sharded jobs run over gloo on the CPU, bare and recorded ({STEPS} steps, "
@@ -260,11 +255,10 @@ def as_markdown(scores: Sequence[Score], missing: Sequence[str], costs: Costs) -
         "covers, and *most of it* the phases around the largest part of it. *Clock* (goal: within "
         f"{CLOSURE_GOAL:.0%}) is the recorded step compared with the "
         f"job's own clock. Written {day}, Python {platform.python_version()}, torch "
-        f"{metadata.version('torch')}, {os.cpu_count()} cores, load average {load:.1f} over the "
-        "last 15 minutes. Not tested on several GPUs."
+        f"{metadata.version('torch')}, {os.cpu_count()} cores, load {os.getloadavg()[2]:.1f} over "
+        "the last 15 minutes. Not tested on several GPUs."
     )
-    if missing:
-        opening += f" Not run yet: {', '.join(missing)}."
+    opening += f" Not run yet: {', '.join(missing)}." if missing else ""
     return "\n\n".join(["## Sharded jobs", opening, "\n".join(lines), *say_costs(costs)])
 
 
@@ -296,11 +290,8 @@ def report(work: Path, cases: Sequence[str]) -> tuple[str, bool]:
     """Return the section of docs/accuracy.md, and true if all jobs that were run are right."""
     there = [case for case in cases if is_done(work / case / "recorded")]
     scores = [score(case, work) for case in there]
-    costs: dict[int, Mapping[str, Sequence[float]]] = {}
-    for ranks in COST_RANKS:
-        measured = work / f"cost-{ranks}.json"
-        if measured.exists():
-            costs[ranks] = json.loads(measured.read_text(encoding="utf-8"))
+    measured = {ranks: work / f"cost-{ranks}.json" for ranks in COST_RANKS}
+    costs = {n: json.loads(file.read_text()) for n, file in measured.items() if file.exists()}
     section = as_markdown(scores, [case for case in cases if case not in there], costs)
     return section, all(each.is_right for each in scores)
 

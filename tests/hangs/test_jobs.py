@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -95,6 +97,65 @@ def test_long_parts_of_a_healthy_job_raise_no_alarm(tmp_path: Path) -> None:
     assert "which may be as it should: only some ranks evaluate" in said
     code, account = why(tmp_path)
     assert (code, account["state"]) == (0, "did not hang")
+
+
+STANDING = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for number, (batch,) in enumerate(DataLoader(TensorDataset(torch.ones(400, 4)), 4)):
+    model(batch).sum().backward()
+    optimizer.step()
+    time.sleep(0.02)
+    if number == 60:
+        time.sleep(600)
+"""
+
+
+def listeners(group: int) -> list[str]:
+    """Return the sockets on which a process of this group listens."""
+    listening: set[str] = set()
+    for table in ("tcp", "tcp6"):
+        rows = map(str.split, Path("/proc/net", table).read_text().splitlines()[1:])
+        listening.update(row[9] for row in rows if row[3] == "0A")
+    for row in map(str.split, Path("/proc/net/unix").read_text().splitlines()[1:]):
+        if int(row[3], 16) & 0x10000:
+            listening.add(row[6])
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            open_file = os.readlink(link)
+            if open_file.strip("socket:[]") in listening:
+                found += [open_file] * (os.getpgid(int(link.parts[2])) == group)
+    return found
+
+
+def test_a_job_that_stands_still_has_no_listener(tmp_path: Path) -> None:
+    """profkit finds out who hangs from files alone."""
+    (tmp_path / "job.py").write_text(STANDING)
+    profkit = [sys.executable, "-m", "profkit", "run", "--stacks", "loop", "--hang-after"]
+    profkit += [str(LIMIT_S), "-o", str(tmp_path / "runs"), "--", sys.executable]
+    with open(tmp_path / "err", "w") as err, socket.socket() as own:
+        own.bind(("127.0.0.1", 0))
+        own.listen()
+        assert listeners(os.getpgrp()), "the check sees a listener"
+        process = subprocess.Popen(
+            [*profkit, str(tmp_path / "job.py")], stdout=err, stderr=err, start_new_session=True
+        )
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline and process.poll() is None:
+            if "the job stands still" in (tmp_path / "err").read_text():
+                break
+            time.sleep(0.2)
+        is_running, found = process.poll() is None, listeners(process.pid)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert is_running
+    assert "the job stands still" in (tmp_path / "err").read_text()
+    assert found == []
 
 
 FORKING = """
