@@ -357,7 +357,9 @@ def test_a_slower_rank_with_the_same_stage_is_late(make: Make) -> None:
     same = parts("a", "b")
     found = causes(make(pipeline, config=same), make(pipeline, ms={0: 16.0}, config=same))
     assert not {"uneven_stages", "long_last_stage"} & set(found)
-    assert "late_rank" in found
+    assert "no other rank has that stage" in found["late_rank"].remedy
+    usual, late = make(fsdp), make(fsdp, late={1: 12.0})
+    assert "stage" not in causes(usual, late)["late_rank"].remedy
 
 
 @pytest.mark.parametrize("late", [0, 1])
