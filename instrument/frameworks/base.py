@@ -160,6 +160,7 @@ class Seams(Books):
         self.pause = guarded("pause", tracker.pause, None)
         self.resume = guarded("resume", tracker.resume, None)
         self.begin_checkpoint = guarded("begin_checkpoint", tracker.begin_checkpoint, None)
+        self.begin_evaluation = guarded("begin_evaluation", tracker.begin_evaluation, None)
         self.end = guarded("end", notes.end, None)
         self.follow_loader = guarded("loader", tracker.follow_loader, None)
         self.forget_loader = guarded("loader", tracker.forget_loader, None)

@@ -22,6 +22,7 @@ import threading
 
 from profkit.instrument.rows import Followed
 from profkit.instrument.tracking.hook_reports import HookReports
+from profkit.instrument.tracking.pending import EVALUATION
 from profkit.instrument.tracking.states import OPEN_MODES, LoopEvent, Progress, StepMode
 from profkit.vocab import Phase
 
@@ -157,6 +158,15 @@ class Tracker(HookReports):
         self._steps.fire(LoopEvent.ASIDE)
         self._state.model_called = True
         return self._regions.open(_OTHER, name)
+
+    def begin_evaluation(self) -> Followed | None:
+        """Begin a call that only evaluates; the loop may still train on the batch that waits."""
+        self.catch_up()
+        if not self._follows():
+            return None
+        self._steps.fire(LoopEvent.ACTIVITY)
+        self._state.model_called = True
+        return self._regions.open(_OTHER, EVALUATION)
 
     def note_epoch(self, epoch: int) -> None:
         """Note the epoch of the open step, if the loop knows better than its loaders."""

@@ -16,7 +16,7 @@ MOST_CALLS_SAID = 4
 
 def say_call(call: Call, *, with_size: bool = False) -> str:
     """Return a collective in words: `all_reduce #56 (bucket 2)`."""
-    words = safe_text(call.op) or "a collective"
+    words = safe_text(call.called or call.op) or "a collective"
     if call.peer is not None:
         return f"{words} with rank {call.peer}"
     words = f"{words} #{call.sequence}"

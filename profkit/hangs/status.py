@@ -86,6 +86,8 @@ class Call:
     bucket: int | None = None
     started: bool | None = None
     """True if its kernel runs on the device; null if the backend does not say."""
+    called: str = ""
+    """The operation that the job called, if its backend does it by another one."""
 
     @property
     def is_message(self) -> bool:

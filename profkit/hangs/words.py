@@ -241,7 +241,7 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
         else {
             "communicator": call.group,
             "sequence": call.sequence,
-            "op": call.op,
+            "op": call.called or call.op,
             "bytes": call.bytes,
             "dtype": call.dtype,
             "bucket": call.bucket,

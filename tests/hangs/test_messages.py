@@ -8,6 +8,7 @@ from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
+from profkit.hangs.call_words import say_call
 from profkit.hangs.evidence import Evidence
 from profkit.hangs.status import Call, Frame, Status
 from profkit.hangs.verdict import HangClass, Level, Verdict, judge
@@ -15,7 +16,7 @@ from profkit.hangs.words import as_json, say_verdict
 from profkit.instrument.collectives import CallLog, Message
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.sent import Group
-from profkit.run.lookout.calls import read_calls
+from profkit.run.lookout.calls import name_open_calls, read_calls
 from tests.hangs.test_flight import entry
 from tests.hangs.test_verdict import ALL_REDUCE, IN_CODE, TORCH, calls, rank
 
@@ -171,3 +172,21 @@ def test_a_dump_without_messages_gets_those_that_profkit_has_noted() -> None:
         ("send", 16, 1, True),
         ("send", 32, 1, False),
     ]
+
+
+def test_an_open_collective_has_the_name_by_which_the_job_called_it() -> None:
+    """Gloo does a reduce-scatter by reducing all, which is what its list says."""
+    noted = [
+        Call("0", 7, "all_gather", members=(0, 1), done=True, since_ns=100),
+        Call("0", 8, "reduce_scatter", members=(0, 1), since_ns=200),
+        Call("1", 3, "broadcast", members=(0, 2), since_ns=205),
+    ]
+    listed = [
+        Call("0", 7, "all_gather", members=(0, 1), done=True, since_ns=110),
+        Call("0", 8, "all_reduce", members=(0, 1), since_ns=210),
+    ]
+    found = name_open_calls(listed, noted)
+    assert [call.op for call in found] == ["all_gather", "all_reduce"]  # compared over the ranks
+    assert say_call(found[1]) == "reduce_scatter #8"
+    several = [*noted, Call("0", 9, "all_reduce", members=(0, 1), since_ns=209)]
+    assert name_open_calls(listed, several) == name_open_calls(listed, []) == listed

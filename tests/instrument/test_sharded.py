@@ -19,7 +19,12 @@ import pytest
 
 from profkit.analysis.costs import run_costs
 from profkit.analysis.phases import UNKNOWN
+from profkit.clock import now_ns
+from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.guard import Patches
+from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.rows import SpanRow, StepRow
+from profkit.instrument.tracking.tracker import Tracker
 from profkit.trace import Trace
 from profkit.trace.sharing import say_world
 from tests.scripts import BENCHMARKS
@@ -28,6 +33,7 @@ from tests.warm import warm_python
 pytest.importorskip("torch")
 
 from profkit.instrument.frameworks.pytorch.phases import ModelCalls  # torch
+from profkit.instrument.frameworks.pytorch.schedules import Schedules  # torch
 from profkit.instrument.frameworks.pytorch.stages import hook_messages  # torch
 
 PATIENCE_S = 200
@@ -301,6 +307,32 @@ def test_a_schedule_that_evaluates_trains_on_no_batch() -> None:
     calls.begin(model, has_backward=False)
     calls.begin(model.eval(), has_backward=False)
     assert called == [True, False, None]
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_messages_of_a_schedule_that_evaluates_are_no_exchange_of_training(trains: bool) -> None:
+    """A schedule trains on a batch; then it trains on it again, or evaluates it."""
+    sink = MemorySink()
+    recorder = Recorder(sink)
+    tracker = Tracker(recorder)
+    seams = Seams(tracker, sink.appender("collectives"))
+
+    def step(schedule: Any) -> None:
+        recorder.keep_inner("allreduce", "recv", now_ns(), now_ns())
+        seams.end(seams.begin_forward(with_gradients=schedule._has_backward))
+
+    run = Schedules(seams).evaluate(step)
+    seams.end_data(seams.begin_data(), 8)
+    for has_backward in (True, trains):
+        run(SimpleNamespace(_has_backward=has_backward))
+        if has_backward:
+            seams.end(seams.begin_backward("torch", None))
+            seams.end(seams.begin_optimizer(1))
+    tracker.finish()
+    phases = [SpanRow(*row).phase for row in sink.rows["spans"]]
+    trained = ["data", "allreduce", "forward", "backward", "optimizer"]
+    assert phases == trained + (trained[1:] if trains else ["other", "other"])
+    assert [StepRow(*row).sample_count for row in sink.rows["steps"]] == [8]
 
 
 def test_torch_without_the_names_of_pipelines_is_left_alone(monkeypatch: Any) -> None:

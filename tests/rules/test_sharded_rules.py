@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from profkit.analysis.costs import run_costs
 from profkit.explain.explained import Explained, explain
 from profkit.explain.rules.base import Cause
 from profkit.trace import Trace
@@ -356,7 +357,31 @@ def test_a_slower_rank_with_the_same_stage_is_late(make: Make) -> None:
     same = parts("a", "b")
     found = causes(make(pipeline, config=same), make(pipeline, ms={0: 16.0}, config=same))
     assert not {"uneven_stages", "long_last_stage"} & set(found)
-    assert "late_rank" in found
+    assert "no other rank has that stage" in found["late_rank"].remedy
+    usual, late = make(fsdp), make(fsdp, late={1: 12.0})
+    assert "stage" not in causes(usual, late)["late_rank"].remedy
+
+
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("send_ms", [0.3, 3.0])
+def test_a_late_stage_costs_no_time_in_which_it_waited_before(
+    make: Make, late: int, send_ms: float
+) -> None:
+    """The transfers of its messages hide behind its work."""
+    config = parts("a", "b")
+    base = make(pipeline, config=config, send_ms=send_ms)
+    target = make(pipeline, ms={late: 16.0}, config=config, send_ms=send_ms)
+    step_ms = [run_costs(run).wall_ns.mean() / 2 / MS for run in (base, target)]
+    cause = causes(base, target)["late_rank"]
+    assert cost_ms(cause) == pytest.approx(step_ms[1] - step_ms[0], rel=0.05)
+    assert "of it cost nothing" in cause.evidence
+
+
+def test_a_late_stage_that_was_short_costs_what_it_takes_beyond_the_others(make: Make) -> None:
+    base = make(pipeline, config=parts("a", "b"), ms={0: 7.0})
+    target = make(pipeline, config=parts("a", "b"), ms={0: 16.0})
+    cause = causes(base, target)["late_rank"]
+    assert cost_ms(cause) == pytest.approx(3 * (16 - 8), rel=0.05)
 
 
 @pytest.mark.parametrize("known", ["batch_elements", "batch_shapes"])

@@ -55,7 +55,7 @@ def install(seams: Seams) -> Patches:
     if looks:
         looks.append(hook_stages(patches, seams, models, exchanges))
         looks[-1]()
-        looks.append(hook_schedules(patches, seams.recorder))  # around the hooks of stages
+        looks.append(hook_schedules(patches, seams))  # around the hooks of stages
         looks[-1]()
         hook_end_of_groups(patches, models.models)
     hook_backward(patches, seams, exchanges, models.nesting)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.frameworks.pytorch.stages import (
     BACKWARDS,
     FORWARD,
@@ -21,12 +22,14 @@ from profkit.instrument.frameworks.pytorch.stages import (
     once_imported,
     replace,
 )
-from profkit.instrument.frameworks.shared import Function
+from profkit.instrument.frameworks.shared import Function, timed
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Recorder
 from profkit.vocab import PIPELINE_BATCHES, PIPELINE_SCHEDULE, Phase
 
 _STEP: Final = "step"
+
+_TRAINS: Final = "_has_backward"
+"""The attribute of schedules that is false in `eval`, and if they have no loss."""
 
 _DIVIDES: Final = ("_split_inputs", "_check_inputs", "_merge_outputs", "_update_losses")
 """The methods of schedules that divide a batch, or join what came of its microbatches."""
@@ -77,12 +80,27 @@ class OwnTime(threading.local):
 class Schedules:
     """Records what passes between the parts of a schedule's step."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, seams: Seams) -> None:
+        self._seams, self._recorder = seams, seams.recorder
         self._own = OwnTime()
         self._keep = guarded("schedule", self._keep_unguarded, None)
         self.sees_waits = False
         """True if waits for messages are parts; otherwise they would be counted twice."""
+
+    def evaluate(self, original: Function) -> Function:
+        """Return the step of a schedule, which is evaluation if it computes no gradients.
+
+        Its forwards and messages would otherwise count as those of a step that trains.
+        """
+        seams = self._seams
+
+        @functools.wraps(original)
+        def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(schedule, _TRAINS, True) or torch.compiler.is_compiling():
+                return original(schedule, *args, **kwargs)
+            return timed(seams, seams.begin_evaluation(), original, schedule, *args, **kwargs)
+
+        return step
 
     def step(self, original: Function) -> Function:
         """Return the step of a schedule, which records its own time."""
@@ -138,12 +156,15 @@ class Schedules:
         self._recorder.keep_inner(Phase.OTHER.value, name, start, end)
 
 
-def hook_schedules(patches: Patches, recorder: Recorder) -> Callable[[], None]:
+def hook_schedules(patches: Patches, seams: Seams) -> Callable[[], None]:
     """Return a function that hooks schedules, once they are imported and their stages hooked."""
-    schedules = Schedules(recorder)
+    schedules = Schedules(seams)
     part = schedules.part
     divide = functools.partial(part, name=PIPELINE_BATCHES)
     list_messages = functools.partial(part, is_empty=_lists_nothing)
+
+    def step(original: Function) -> Function:
+        return schedules.evaluate(schedules.step(original))
 
     def look(stage: Any, module: Any) -> None:
         base = module._PipelineSchedule  # noqa: SLF001  # no public name
@@ -157,7 +178,7 @@ def hook_schedules(patches: Patches, recorder: Recorder) -> Callable[[], None]:
         replace(patches, base, LOSS, functools.partial(part, is_empty=_has_no_loss))
         for method in _DIVIDES:
             replace(patches, base, method, divide)
-        wraps = {_STEP: schedules.step, **dict.fromkeys(_PREPARES, part)}
+        wraps = {_STEP: step, **dict.fromkeys(_PREPARES, part)}
         wraps[_GATHERS] = functools.partial(part, is_empty=_has_no_shards)
         for kind in _all_subclasses(base):
             for method in wraps.keys() & vars(kind).keys():

@@ -10,6 +10,7 @@ from profkit.analysis.estimate import Estimate, scale, subtract
 from profkit.analysis.lateness import Lateness
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.rules._input import is_slow_on_all_ranks
+from profkit.explain.rules._stages import hidden_ns
 from profkit.explain.rules.base import Case, here, is_material, other_side, shift
 from profkit.text import duration
 from profkit.vocab import Phase
@@ -32,6 +33,8 @@ class Growth(NamedTuple):
     """What it was late by in the same phases of the base; zero if it was not."""
     changes: Mapping[str, Estimate]
     """The change of each of these phases, the largest first; of some, it catches up."""
+    hidden_ns: float = 0.0
+    """The part of its lateness that costs nothing: it waits so much less in its pipeline."""
 
 
 def find_growth(case: Case, late: Lateness, *, has_trade: bool, is_told: bool) -> Growth | None:
@@ -60,10 +63,12 @@ def find_growth(case: Case, late: Lateness, *, has_trade: bool, is_told: bool) -
     cost_ns = scale(found.excess, factor)
     if known_ns.value > 0:
         cost_ns = subtract(cost_ns, scale(known_ns, known_factor))
+    hidden, in_turns_ns = hidden_ns(case, found), 0.0
     if not has_trade:  # if one rank is late in all steps, ranks are no longer late in turns
         in_turns_ns = before.turns_ns() * known_factor - after.turns_ns() * factor
-        cost_ns = shift(cost_ns, -max(0.0, in_turns_ns))
-    return Growth(found, cost_ns, known_ns.value, {name: changes[name] for name in names})
+    cost_ns = shift(cost_ns, -max(0.0, in_turns_ns, hidden))  # ranks wait for turns, too
+    changes = {name: changes[name] for name in names}
+    return Growth(found, cost_ns, known_ns.value, changes, hidden)
 
 
 def _largest(case: Case, changes: Mapping[str, Estimate]) -> list[str]:
@@ -142,4 +147,9 @@ def describe_lateness(case: Case, growth: Growth) -> str:
         words += " the others'"
     if is_material(growth.known_ns, case.ledger):
         words += f", against {duration(growth.known_ns)} in the {other_side(case.ledger)}"
+    if is_material(growth.hidden_ns, case.ledger):
+        less.append(
+            f"; {duration(growth.hidden_ns)} of it cost nothing, because it waits so much less for "
+            "messages of its pipeline"
+        )
     return words + "".join(less)

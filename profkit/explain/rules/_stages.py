@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from profkit.analysis.estimate import Estimate, estimate_ratios, scale, subtract
+from profkit.analysis.lateness import Lateness
 from profkit.analysis.place_costs import PIPELINE, Pipeline, cost_pipeline
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import places_of
@@ -108,6 +109,24 @@ def pipeline_of(evidence: Evidence) -> Pipeline | None:
     if places is None:
         return None
     return cost_pipeline(evidence.trace, evidence.basis, places)
+
+
+def hidden_ns(case: Case, late: Lateness) -> float:
+    """Return how much less a rank waits for messages of its pipeline, per step of the base.
+
+    Work that is added to a stage costs so much less than it takes: in the base, the rank waited
+    there for other stages and for transfers. Time by which it was earlier than the other ranks is
+    no part of its lateness.
+    """
+    factor = case.ledger.batch_factor(case.before.step_samples)
+    known = case.before.work.lateness(late.rank, *late.phases)
+    shorter = -min(0.0, known.excess.value * factor) if known is not None else 0.0
+    waited = []
+    for run in (case.before, case.after):
+        found = run.figure(pipeline_of)
+        own = [each.exposed_ns for each in found.stages if each.rank == late.rank] if found else []
+        waited += [ns * case.ledger.batch_factor(run.step_samples) for ns in own]
+    return max(0.0, waited[0] - waited[1] - shorter) if len(waited) == 2 else 0.0
 
 
 def _excess(evidence: Evidence, rank: int, ranks: list[int]) -> Estimate | None:

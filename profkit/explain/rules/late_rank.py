@@ -26,7 +26,7 @@ from profkit.explain.rules._late_in_forward import (
 )
 from profkit.explain.rules._late_phases import Growth, describe_lateness, find_growth, row_of
 from profkit.explain.rules._late_ranks import LateRanks, find_late_ranks
-from profkit.explain.rules._stages import find_uneven
+from profkit.explain.rules._stages import find_uneven, pipeline_of
 from profkit.explain.rules.base import Case, Cause, grew, share_of
 from profkit.text import duration, percent
 from profkit.vocab import Phase
@@ -94,7 +94,8 @@ def _find_in_phases(case: Case) -> Cause | None:
     share, evidence = share_of(added.value, ledger), describe_lateness(case, growth)
     # The others' waiting is part of the exchange, the rank's own time is part of its phases.
     ranks = case.after.costs.ranks
-    takes = {WAITING_KIND: added.value * (ranks - 1) / ranks}
+    own_ns = (added.value + growth.hidden_ns) / ranks
+    takes = {WAITING_KIND: max(0.0, added.value - own_ns)}
     if confirmed is None and trade is not None:
         evidence += describe_trade(late, trade)
         unsure = Cause("late_rank", added, share, evidence, _TELL, takes=takes)
@@ -155,7 +156,13 @@ def _remedy(evidence: Evidence, late: Lateness) -> str:
     ranks = {rank for rank, each in stages.items() if each == stage}
     if stage is not None and len(ranks) > 1 and ranks == {late.rank, *evidence.work.as_late(late)}:
         return f"these are all ranks of stage {stage} of the pipeline: give it less of the model"
-    return f"compare rank {late.rank}'s host, cores, disk and clock with the others'"
+    words = f"compare rank {late.rank}'s host, cores, disk and clock with the others'"
+    pipeline = evidence.figure(pipeline_of)
+    parts = {each.rank: each.stages for each in pipeline.stages} if pipeline else {}
+    own = parts.pop(late.rank, ())
+    if own and own not in parts.values():  # more work in a stage looks like a slow host
+        words += ", and what its stage computes with the other run: no other rank has that stage"
+    return words
 
 
 def _is_late(case: Case, growth: Growth, *, has_trade: bool) -> bool:
