@@ -134,5 +134,5 @@ def _times(part: PhaseLines, factor: float) -> Mapping[Key, Estimate]:
 
 def _unseen(part: PhaseLines, factor: float) -> Estimate:
     """Return the time of a line without a hit: zero, or a little more."""
-    most = wilson(0.0, part.independent).high or 0.0
+    most = min(1.0, (wilson(0.0, part.independent).high or 0.0) + part.doubtful)
     return Estimate(0.0, 0.0, most * max(0.0, part.step_ns) * factor)

@@ -82,7 +82,9 @@ def _mean_of(views: Sequence[CodeView]) -> CodeView:
         lines: tuple[LineTime, ...] = ()
         if fewest >= FEWEST_SAMPLES:
             lines = _mean_lines(parts, step_ns)
-        phases.append(PhaseLines(name, step_ns, step_share, samples, independent, lines))
+        doubtful = float(np.mean([part.doubtful for part in parts]))
+        mean = PhaseLines(name, step_ns, step_share, samples, independent, lines, doubtful)
+        phases.append(mean)
     return dataclasses.replace(views[0], samples=fewest, phases=tuple(phases))
 
 
@@ -94,7 +96,8 @@ def _mean_lines(parts: Sequence[PhaseLines], step_ns: float) -> tuple[LineTime, 
             seen.setdefault(key, []).append(line)
     unseen_ns = []
     for part in parts:
-        unseen_ns.append(max(0.0, part.step_ns) * (wilson(0.0, part.independent).high or 0.0))
+        most = min(1.0, (wilson(0.0, part.independent).high or 0.0) + part.doubtful)
+        unseen_ns.append(max(0.0, part.step_ns) * most)
     found = []
     for (file, number, function), lines in seen.items():
         times = [line.step_ns for line in lines]

@@ -16,6 +16,7 @@ from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.stack_samples import (
     FORCED,
     HELD_PLACE,
+    PROMPT,
     UNSURE,
     Place,
     Samples,
@@ -48,7 +49,8 @@ class PhaseLines:
     all the same, if the whole run has enough samples: a phase that is short there has few.
 
     `step_ns` is the phase's time on the host per step, `independent` the number of samples that
-    would give the same intervals if they were independent.
+    would give the same intervals if they were independent. `doubtful` is the share of samples that
+    may be of another line than the one they are counted for.
     """
 
     phase: str
@@ -57,6 +59,7 @@ class PhaseLines:
     samples: int
     independent: float
     lines: tuple[LineTime, ...]
+    doubtful: float = 0.0
 
     @property
     def judged(self) -> bool:
@@ -119,11 +122,13 @@ def _open_phase(found: Samples, phase: int, step_ns: float, step_share: float) -
     if not samples:
         return PhaseLines(name, step_ns, step_share, 0, 0.0, ())
     lines, independent = time_lines(found, rows, step_ns)
-    return PhaseLines(name, step_ns, step_share, samples, independent, lines)
+    doubtful = float(_doubtful_shares(found, rows)[1])
+    return PhaseLines(name, step_ns, step_share, samples, independent, lines, doubtful)
 
 
 def time_lines(found: Samples, rows: Ints, step_ns: float) -> tuple[tuple[LineTime, ...], float]:
     """Return the lines in these samples, longest first, and the effective number of samples."""
+    own_doubt, doubt = _doubtful_shares(found, rows)
     rows, weight, place = share_out(found, rows)
     _, step = np.unique(found.step[rows], return_inverse=True)
     lines = []
@@ -132,6 +137,9 @@ def time_lines(found: Samples, rows: Ints, step_ns: float) -> tuple[tuple[LineTi
         hits = place == number
         share, independent = estimate_share(hits, weight, step)
         fewest = min(fewest, independent)
+        if number != HELD_PLACE:
+            own = float(own_doubt[number])
+            share = _widen(share, own, doubt - own)
         below = Counter(found.below[rows[hits]].tolist()).most_common(1)[0][0]
         at = found.places[number]
         if found.callees[below] and number != HELD_PLACE:
@@ -160,6 +168,31 @@ def share_out(found: Samples, rows: Ints) -> tuple[Ints, Floats, Ints]:
         return rows, weight, place
     weight[forced] *= 1 + weight[unsure].sum() / weight[forced].sum()
     return rows[~unsure], weight[~unsure], place[~unsure]
+
+
+def _doubtful_shares(found: Samples, rows: Ints) -> tuple[Floats, float]:
+    """Return which share of the samples counts for each place without being certain, and the sum.
+
+    A line that holds the interpreter has hardly any prompt samples. On a line that has some, as
+    many forced ones may have come late because the machine was busy: they may be of a line before.
+    """
+    weight, place, kind = found.weight[rows], found.place[rows], found.kind[rows]
+    prompt, forced, unsure = (
+        np.bincount(place, weights=weight * (kind == each), minlength=len(found.places))
+        for each in (PROMPT, FORCED, UNSURE)
+    )
+    own = np.minimum(prompt, forced)
+    total = own.sum() + unsure.sum()
+    if forced.any():
+        own += forced * unsure.sum() / forced.sum()
+    return own / weight.sum(), float(total / weight.sum())
+
+
+def _widen(share: Estimate, below: float, above: float) -> Estimate:
+    """Return a share with an interval that is longer by this much on each side."""
+    low = share.value if share.low is None else share.low
+    high = share.value if share.high is None else share.high
+    return Estimate(share.value, max(0.0, low - below), min(1.0, high + above))
 
 
 def estimate_share(

@@ -32,8 +32,8 @@ MANY_UNSURE = 0.1
 """A larger share of samples that came too late to show their line is reported."""
 
 LATE = (
-    "came too late to show their line, which busy Python or a busy machine causes; lines of Python "
-    "are less certain than their intervals say."
+    "came too late to show their line, which busy Python or a busy machine causes; the intervals "
+    "of the lines allow for that."
 )
 SAMPLED = "Shares of samples of the training thread's stack, in the used steps."
 HOST_TIMES = (
@@ -77,7 +77,7 @@ def code_sections(run: Overview) -> Iterator[Section]:
 
 
 def has_many_late(view: CodeView) -> bool:
-    """Return true if so many samples came late that lines are less certain than they look."""
+    """Return true if so many samples came late that the intervals are much wider."""
     return view.unsure > MANY_UNSURE * view.samples
 
 

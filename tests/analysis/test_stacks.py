@@ -54,15 +54,16 @@ def write_run(
     samples: Sequence[tuple[int, int, int | None]] | None = None,
     frames: Sequence[Frame] = FRAMES,
     clip_ms: int | Sequence[int] = 30,
+    late_ms: Sequence[int] = (),
 ) -> Trace:
     """Write a run of equal steps with these samples (step, ms in it, stack), or one each 10 ms.
 
-    Several lengths of `clip` make as many ranks.
+    Several lengths of `clip` make as many ranks. `late_ms` says by how much each sample came late.
     """
     folder.mkdir()
     lengths = [clip_ms] if isinstance(clip_ms, int) else clip_ms
     for rank, own_ms in enumerate(lengths):
-        _write_rank(folder, rank, steps, samples, frames, own_ms)
+        _write_rank(folder, rank, steps, samples, frames, own_ms, late_ms)
     RunManifest(
         workload="test",
         state=RunState.COMPLETE,
@@ -79,6 +80,7 @@ def _write_rank(
     samples: Sequence[tuple[int, int, int | None]] | None,
     frames: Sequence[Frame],
     clip_ms: int,
+    late_ms: Sequence[int],
 ) -> None:
     files = RankFiles(folder / rank_folder(rank), rank)
     RankManifest(rank, "host", 1, "cpu", Anchor(0, 0, 0), 0, 1, "pytorch").write(files.folder)
@@ -117,7 +119,7 @@ def _write_rank(
             "stacks",
             {
                 "time_ns": [step * length * MS + at * MS for step, at, _ in samples],
-                "late_ns": [0] * len(samples),
+                "late_ns": [late * MS for late in late_ms or [0] * len(samples)],
                 "every_ns": [10 * MS] * len(samples),
                 "thread": ["MainThread"] * len(samples),
                 "stack": [stack for _, _, stack in samples],
@@ -277,6 +279,52 @@ def test_a_rare_sample_counts_for_its_time() -> None:
     hits = np.array([True, False, False])
     found, _ = estimate_share(hits, np.array([2.0, 1.0, 1.0]), np.arange(3))
     assert found.value == 0.5
+
+
+def _with_busy_python(folder: Path, *, delays: Sequence[int] = ()) -> Trace:
+    """Write a run whose step ends with 20 ms of busy Python on line 31 and 10 ms on line 22.
+
+    Samples that are due in the busy line come after 5 ms, or when it ends. On a busy machine some
+    are delayed by so many ms more, and see the line of that time.
+    """
+    begin, end = DATA_MS + FORWARD_MS, DATA_MS + FORWARD_MS + 20
+    samples: list[tuple[int, int, int | None]] = []
+    late_ms = []
+    for step in range(80):
+        due = begin + step * 7 % 30
+        seen = due if due >= end else min(due + 5, end)
+        if delays and due < end:
+            seen = min(end + 9, seen + delays[step % len(delays)])
+        samples.append((step, seen, 1 if seen < end else 3))
+        late_ms.append(seen - due)
+    return write_run(folder, steps=80, samples=samples, late_ms=late_ms)
+
+
+@pytest.mark.parametrize("delays", [(), (0, 9, 0, 14)])
+def test_intervals_hold_the_truth_though_samples_come_late(
+    tmp_path: Path, delays: Sequence[int]
+) -> None:
+    view = _code(_with_busy_python(tmp_path / "run", delays=delays))
+    part = next(each for each in view.phases if each.phase == "unknown")
+    times = {line.place.line: line.step_ns for line in part.lines}
+    for line, truth_ms in ((31, 20), (22, 10)):
+        low, high = times[line].low, times[line].high
+        assert low is not None
+        assert high is not None
+        assert low <= truth_ms * MS <= high
+
+
+def test_a_busy_machine_changes_no_line(tmp_path: Path) -> None:
+    quiet = _code(_with_busy_python(tmp_path / "quiet"))
+    loaded = _code(_with_busy_python(tmp_path / "loaded", delays=(0, 9, 0, 14)))
+    assert not [change for change in compare_lines(quiet, loaded).lines if change.is_sure]
+
+
+def test_a_busy_line_is_named_although_its_samples_come_late(tmp_path: Path) -> None:
+    base = _code(write_run(tmp_path / "base"))
+    target = _code(_with_busy_python(tmp_path / "target"))
+    sure = [change for change in compare_lines(base, target).lines if change.is_sure]
+    assert (31, True) in {(change.place.line, change.difference.value > 0) for change in sure}
 
 
 # -- two runs --------------------------------------------------------------------------------------
