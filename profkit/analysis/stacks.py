@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -50,7 +51,8 @@ class PhaseLines:
 
     `step_ns` is the phase's time on the host per step, `independent` the number of samples that
     would give the same intervals if they were independent. `doubtful` is the share of samples that
-    may be of another line than the one they are counted for.
+    may be of another line than the one they are counted for. `functions` are the sums of lines by
+    function, each named by its longest line.
     """
 
     phase: str
@@ -60,6 +62,7 @@ class PhaseLines:
     independent: float
     lines: tuple[LineTime, ...]
     doubtful: float = 0.0
+    functions: tuple[LineTime, ...] = ()
 
     @property
     def judged(self) -> bool:
@@ -123,33 +126,64 @@ def _open_phase(found: Samples, phase: int, step_ns: float, step_share: float) -
         return PhaseLines(name, step_ns, step_share, 0, 0.0, ())
     lines, independent = time_lines(found, rows, step_ns)
     doubtful = float(_doubtful_shares(found, rows)[1])
-    return PhaseLines(name, step_ns, step_share, samples, independent, lines, doubtful)
+    groups = _group_by_function(found)
+    functions, _ = _time_groups(found, rows, step_ns, groups, is_function=True)
+    known = tuple(each for each in functions if each.place.lines)
+    return PhaseLines(name, step_ns, step_share, samples, independent, lines, doubtful, known)
 
 
 def time_lines(found: Samples, rows: Ints, step_ns: float) -> tuple[tuple[LineTime, ...], float]:
     """Return the lines in these samples, longest first, and the effective number of samples."""
-    own_doubt, doubt = _doubtful_shares(found, rows)
+    return _time_groups(found, rows, step_ns, np.arange(len(found.places)), is_function=False)
+
+
+def _group_by_function(found: Samples) -> Ints:
+    """Return for each place the number of the first one in the same function."""
+    first: dict[tuple[str, str], int] = {}
+    groups = []
+    for number, place in enumerate(found.places):
+        key = place.file, place.function
+        groups.append(first.setdefault(key, number) if place.line else number)
+    return np.array(groups)
+
+
+def _time_groups(
+    found: Samples, rows: Ints, step_ns: float, group: Ints, *, is_function: bool
+) -> tuple[tuple[LineTime, ...], float]:
+    """Return the time of each group of places under its longest line, longest first."""
+    doubt_of_place, doubt = _doubtful_shares(found, rows)
+    own_doubt = np.bincount(group, weights=doubt_of_place, minlength=len(group))
     rows, weight, place = share_out(found, rows)
     _, step = np.unique(found.step[rows], return_inverse=True)
     lines = []
     fewest = float(len(rows))
-    for number in np.unique(place).tolist():
-        hits = place == number
+    for number in np.unique(group[place]).tolist():
+        hits = group[place] == number
         share, independent = estimate_share(hits, weight, step)
         fewest = min(fewest, independent)
         if number != HELD_PLACE:
             own = float(own_doubt[number])
             share = _widen(share, own, doubt - own)
-        below = Counter(found.below[rows[hits]].tolist()).most_common(1)[0][0]
-        at = found.places[number]
-        if found.callees[below] and number != HELD_PLACE:
-            at = Place(at.file, at.line, at.function, found.callees[below])
+        at = _name_longest(found, rows[hits], place[hits], weight[hits])
+        if is_function and at.line:
+            numbers = [found.places[each].line for each in np.unique(place[hits]).tolist()]
+            at = dataclasses.replace(at, lines=(min(numbers), max(numbers)))
         seen = int(np.count_nonzero(hits))
         # A negative phase, as `unknown` may be, has no bounds.
         bounded = share if step_ns > 0 else Estimate(share.value)
         lines.append(LineTime(at, share, scale(bounded, step_ns), seen))
     lines.sort(key=lambda line: -line.share.value)
     return tuple(lines), fewest
+
+
+def _name_longest(found: Samples, rows: Ints, place: Ints, weight: Floats) -> Place:
+    """Return the longest line of some samples, with the library's function that it called most."""
+    longest = int(np.bincount(place, weights=weight).argmax())
+    below = Counter(found.below[rows[place == longest]].tolist()).most_common(1)[0][0]
+    at = found.places[longest]
+    if found.callees[below] and longest != HELD_PLACE:
+        return dataclasses.replace(at, below=found.callees[below])
+    return at
 
 
 def share_out(found: Samples, rows: Ints) -> tuple[Ints, Floats, Ints]:

@@ -433,6 +433,65 @@ def test_a_line_that_grew_is_found_among_thirty() -> None:
     assert sure[0] == 8
 
 
+def _metrics(first: int, *, lines: int) -> list[Frame]:
+    """Return the frames of a function that spreads over so many lines."""
+    own: list[Frame] = [(0, None, "/home/x/train.py", "main", 10, "job")]
+    for line in range(lines):
+        own.append((line + 1, 0, "/home/x/train.py", "metrics", first + line, "job"))
+    return own
+
+
+def _spread(length: int, *, lines: int) -> list[tuple[int, int, int]]:
+    """Return samples of which those after the forward are spread over the lines of a function."""
+    samples = []
+    for step in range(40):
+        for at in range(5, length, 10):
+            in_metrics = at > DATA_MS + FORWARD_MS
+            samples.append((step, at, 1 + step % lines if in_metrics else 0))
+    return samples
+
+
+def test_a_function_is_named_if_none_of_its_lines_is_sure(tmp_path: Path) -> None:
+    base = _code(write_run(tmp_path / "base", clip_ms=0))
+    samples = _spread(DATA_MS + FORWARD_MS + 10, lines=20)
+    frames = _metrics(40, lines=20)
+    target = _code(write_run(tmp_path / "run", clip_ms=10, frames=frames, samples=samples))
+    found = compare_lines(base, target)
+    sure = [change for change in found.lines if change.is_sure and change.phase == "unknown"]
+    assert [change.place.lines for change in sure] == [(40, 59)]
+    assert sure[0].difference.value == pytest.approx(10 * MS)
+    assert re.fullmatch(
+        r"/?train.py:\d+ metrics, whole function, lines 40 to 59", sure[0].place.words("/home/x")
+    )
+    assert found.moved == ()
+
+
+@pytest.mark.parametrize(("target_ms", "grown"), [(30, []), (60, [30 * MS])])
+def test_lines_that_an_edit_moved_are_compared_by_function(
+    tmp_path: Path, target_ms: int, grown: list[int]
+) -> None:
+    """The lines 40 to 42 of the base are 41 to 43 in the target, so that two numbers are in both."""
+    base = write_run(
+        tmp_path / "base",
+        frames=_metrics(40, lines=3),
+        samples=_spread(DATA_MS + FORWARD_MS + 30, lines=3),
+    )
+    target = write_run(
+        tmp_path / "target",
+        clip_ms=target_ms,
+        frames=_metrics(41, lines=3),
+        samples=_spread(DATA_MS + FORWARD_MS + target_ms, lines=3),
+    )
+    view = explain(base, target)
+    assert view.lines is not None
+    assert [place.function for place in view.lines.moved] == ["metrics"]
+    sure = [change for change in view.lines.lines if change.is_sure]
+    assert [change.difference.value for change in sure] == pytest.approx(grown)
+    text = " ".join(as_text.document(explained(view)).split())
+    assert "metrics: lines make up for each other, as after an edit." in text
+    assert ("whole function, lines 41 to 43" in text) is bool(grown)
+
+
 # -- ranks -----------------------------------------------------------------------------------------
 
 
