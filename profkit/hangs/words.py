@@ -24,6 +24,9 @@ STATES = {
 }
 """The letters of `/proc` for a thread that exists and is not stopped."""
 
+LOCK_CALL = "futex"
+"""The system call of a thread that waits for another one of its process."""
+
 MOST_RANKS = 4
 """So many of the ranks that hold up the job are described; the others may do something else."""
 
@@ -188,6 +191,11 @@ def say_thread(status: Status, activity: Activity) -> Iterator[str]:
         yield "after the last batch of its loader"
     if status.reads and status.system_call:
         yield f"{status.system_call} on {safe_text(status.reads)}"
+    if activity.doing is Doing.CODE and status.system_call == LOCK_CALL:
+        places = [own_frame(stack, OWN_CODE) for stack in status.other_stacks]
+        shown = [shown_name(place) for place in places if place is not None]
+        if shown:
+            yield f"waits for a lock or a thread; another thread of it is at {shown[0]}"
 
 
 def say_workers(status: Status, activity: Activity) -> str:
