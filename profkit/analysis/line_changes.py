@@ -26,7 +26,8 @@ ERROR_RATE = 0.05
 class LineChange:
     """A line's time in one phase in both runs, and the difference; in ns per step.
 
-    It `is_sure` if the difference is beyond chance although many lines are compared at once.
+    It `is_sure` if the difference is beyond chance although many lines are compared at once. By
+    `doubt_ns` its interval is longer on each side than chance alone would make it.
     """
 
     phase: str
@@ -35,6 +36,7 @@ class LineChange:
     target: Estimate
     difference: Estimate
     is_sure: bool = False
+    doubt_ns: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def mark_sure(changes: Sequence[LineChange], compared: int) -> list[LineChange]:
     """Mark the changes that are beyond chance if `compared` lines are compared.
 
     Of a hundred equal lines, five are outside their 95 % intervals. So an interval must be that
-    much wider which makes an error in any of them as improbable.
+    much wider which makes an error in any of them as improbable. What is doubtful has bounds.
     """
     wider = NormalDist().inv_cdf(1 - ERROR_RATE / 2 / max(1, compared)) / Z_95
     marked = []
@@ -125,7 +127,10 @@ def mark_sure(changes: Sequence[LineChange], compared: int) -> list[LineChange]:
         value, low, high = (getattr(change.difference, name) for name in ("value", "low", "high"))
         is_sure = low is not None and high is not None
         if is_sure:
-            is_sure = value - wider * (value - low) > 0 or value + wider * (high - value) < 0
+            below, above = change.doubt_ns
+            lowest = value - wider * (value - low - below) - below
+            highest = value + wider * (high - value - above) + above
+            is_sure = lowest > 0 or highest < 0
         marked.append(dataclasses.replace(change, is_sure=is_sure))
     return marked
 
@@ -163,17 +168,38 @@ def _compare_all(
     """Compare the lines of a phase, or the functions, whichever `times` returns."""
     ours = {line.place.key: line for line in times(before)}
     theirs = {line.place.key: line for line in times(after)}
-    unseen = _unseen(before, 1.0), _unseen(after, factor)
     found = []
     for key in ours.keys() | theirs.keys():
-        base = ours[key].step_ns if key in ours else unseen[0]
-        target = scale(theirs[key].step_ns, factor) if key in theirs else unseen[1]
         place = (theirs.get(key) or ours[key]).place
-        found.append(LineChange(before.phase, place, base, target, subtract(target, base)))
+        base, target = ours.get(key) or find_unseen(before), theirs.get(key) or find_unseen(after)
+        found.append(_compare(before.phase, place, base, target, factor))
     return found
 
 
-def _unseen(part: PhaseLines, factor: float) -> Estimate:
+def _compare(
+    phase: str, place: Place, base: LineTime, target: LineTime, factor: float
+) -> LineChange:
+    """Return the difference. Deviations by chance add up as squares, and doubts as they are."""
+    below = target.doubt_ns[0] * factor + base.doubt_ns[1]
+    above = target.doubt_ns[1] * factor + base.doubt_ns[0]
+    change = subtract(scale(_by_chance(target), factor), _by_chance(base))
+    if change.low is not None and change.high is not None:
+        change = dataclasses.replace(change, low=change.low - below, high=change.high + above)
+    after = scale(target.step_ns, factor)
+    return LineChange(phase, place, base.step_ns, after, change, doubt_ns=(below, above))
+
+
+def _by_chance(line: LineTime) -> Estimate:
+    """Return a line's time with the interval that it would have without doubt."""
+    value, low, high = line.step_ns.value, line.step_ns.low, line.step_ns.high
+    if low is None or high is None:
+        return line.step_ns
+    return Estimate(value, min(value, low + line.doubt_ns[0]), max(value, high - line.doubt_ns[1]))
+
+
+def find_unseen(part: PhaseLines) -> LineTime:
     """Return the time of a line without a hit: zero, or a little more."""
-    most = min(1.0, (wilson(0.0, part.independent).high or 0.0) + part.doubtful)
-    return Estimate(0.0, 0.0, most * max(0.0, part.step_ns) * factor)
+    step_ns = max(0.0, part.step_ns)
+    most, doubt_ns = (wilson(0.0, part.independent).high or 0.0) * step_ns, part.doubtful * step_ns
+    time_ns = Estimate(0.0, 0.0, min(step_ns, most + doubt_ns))
+    return LineTime(Place("", 0, ""), Estimate(0.0), time_ns, 0, (0.0, doubt_ns))

@@ -9,14 +9,13 @@ import numpy as np
 
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.estimate import Estimate, Ints
-from profkit.analysis.line_changes import LineChange, compare_lines, mark_sure
+from profkit.analysis.line_changes import LineChange, compare_lines, find_unseen, mark_sure
 from profkit.analysis.stacks import (
     FEWEST_SAMPLES,
     CodeView,
     LineTime,
     PhaseLines,
     view_code,
-    wilson,
 )
 from profkit.trace import Trace
 
@@ -97,20 +96,17 @@ def _mean_lines(
     for each in times_of:
         for line in each:
             seen.setdefault(line.place.key, []).append(line)
-    unseen_ns = []
-    for part in parts:
-        most = min(1.0, (wilson(0.0, part.independent).high or 0.0) + part.doubtful)
-        unseen_ns.append(max(0.0, part.step_ns) * most)
+    unseen = [find_unseen(part) for part in parts]
+    unseen.sort(key=lambda line: line.step_ns.high or 0.0)
     found = []
-    for lines in seen.values():
-        times = [line.step_ns for line in lines]
-        missing = sorted(unseen_ns)[: len(parts) - len(lines)]
-        times += [Estimate(0.0, 0.0, high_ns) for high_ns in missing]
-        mean = _mean_estimate(times)
+    for seen_lines in seen.values():
+        lines = [*seen_lines, *unseen[: len(parts) - len(seen_lines)]]
+        mean = _mean_estimate([line.step_ns for line in lines])
+        below, above = np.mean([line.doubt_ns for line in lines], axis=0).tolist()
         share = Estimate(mean.value / step_ns if step_ns > 0 else 0.0)
-        samples = sum(line.samples for line in lines)
         place = dataclasses.replace(lines[0].place, below="")
-        found.append(LineTime(place, share, mean, samples))
+        samples = sum(line.samples for line in lines)
+        found.append(LineTime(place, share, mean, samples, (below, above)))
     return tuple(found)
 
 

@@ -34,12 +34,16 @@ LEAST_SHARE = 0.05
 
 @dataclass(frozen=True)
 class LineTime:
-    """A line's share of a phase, its time per step in ns, and the samples that saw it."""
+    """A line's share of a phase, its time per step in ns, and the samples that saw it.
+
+    By `doubt_ns` its intervals are longer, on each side, than chance alone would make them.
+    """
 
     place: Place
     share: Estimate
     step_ns: Estimate
     samples: int
+    doubt_ns: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -161,9 +165,11 @@ def _time_groups(
         hits = group[place] == number
         share, independent = estimate_share(hits, weight, step)
         fewest = min(fewest, independent)
+        below = above = 0.0
         if number != HELD_PLACE:
-            own = float(own_doubt[number])
-            share = _widen(share, own, doubt - own)
+            below = float(own_doubt[number])
+            above = doubt - below
+            share = _widen(share, below, above)
         at = _name_longest(found, rows[hits], place[hits], weight[hits])
         if is_function and at.line:
             numbers = [found.places[each].line for each in np.unique(place[hits]).tolist()]
@@ -171,7 +177,8 @@ def _time_groups(
         seen = int(np.count_nonzero(hits))
         # A negative phase, as `unknown` may be, has no bounds.
         bounded = share if step_ns > 0 else Estimate(share.value)
-        lines.append(LineTime(at, share, scale(bounded, step_ns), seen))
+        doubt_ns = below * max(0.0, step_ns), above * max(0.0, step_ns)
+        lines.append(LineTime(at, share, scale(bounded, step_ns), seen, doubt_ns))
     lines.sort(key=lambda line: -line.share.value)
     return tuple(lines), fewest
 

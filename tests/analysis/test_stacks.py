@@ -281,23 +281,23 @@ def test_a_rare_sample_counts_for_its_time() -> None:
     assert found.value == 0.5
 
 
-def _with_busy_python(folder: Path, *, delays: Sequence[int] = ()) -> Trace:
+def _with_busy_python(folder: Path, *, delays: Sequence[int] = (), busy_ms: int = 20) -> Trace:
     """Write a run whose step ends with 20 ms of busy Python on line 31 and 10 ms on line 22.
 
     Samples that are due in the busy line come after 5 ms, or when it ends. On a busy machine some
     are delayed by so many ms more, and see the line of that time.
     """
-    begin, end = DATA_MS + FORWARD_MS, DATA_MS + FORWARD_MS + 20
+    begin, end = DATA_MS + FORWARD_MS, DATA_MS + FORWARD_MS + busy_ms
     samples: list[tuple[int, int, int | None]] = []
     late_ms = []
     for step in range(80):
-        due = begin + step * 7 % 30
+        due = begin + step * 7 % (busy_ms + 10)
         seen = due if due >= end else min(due + 5, end)
         if delays and due < end:
             seen = min(end + 9, seen + delays[step % len(delays)])
         samples.append((step, seen, 1 if seen < end else 3))
         late_ms.append(seen - due)
-    return write_run(folder, steps=80, samples=samples, late_ms=late_ms)
+    return write_run(folder, steps=80, samples=samples, late_ms=late_ms, clip_ms=busy_ms + 10)
 
 
 @pytest.mark.parametrize("delays", [(), (0, 9, 0, 14)])
@@ -320,9 +320,11 @@ def test_a_busy_machine_changes_no_line(tmp_path: Path) -> None:
     assert not [change for change in compare_lines(quiet, loaded).lines if change.is_sure]
 
 
-def test_a_busy_line_is_named_although_its_samples_come_late(tmp_path: Path) -> None:
-    base = _code(write_run(tmp_path / "base"))
-    target = _code(_with_busy_python(tmp_path / "target"))
+@pytest.mark.parametrize("busy_ms", [9, 20])
+def test_a_busy_line_is_named_although_its_samples_come_late(tmp_path: Path, busy_ms: int) -> None:
+    """Of 9 ms of Python, the samples of the last 5 ms show no line."""
+    base = _code(write_run(tmp_path / "base", clip_ms=10))
+    target = _code(_with_busy_python(tmp_path / "target", busy_ms=busy_ms))
     sure = [change for change in compare_lines(base, target).lines if change.is_sure]
     assert (31, True) in {(change.place.line, change.difference.value > 0) for change in sure}
 
