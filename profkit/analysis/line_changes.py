@@ -79,7 +79,7 @@ def compare_lines(
             whole.extend(_compare_all(before, after, factor, lambda part: part.functions))
         elif max(before.step_share, after.step_share) >= LEAST_SHARE:
             too_few.append((phase, before.samples, after.samples))
-    whole = [each for each in whole if sum(_is_in(line, each) for line in changes) > 1]
+    whole = [each for each in whole if _has_lines(each, changes)]
     compared = len(changes) + len(whole)
     changes, whole = mark_sure(changes, compared), mark_sure(whole, compared)
     changes, moved = _join_lines(changes, whole, same_code=same_code)
@@ -103,6 +103,10 @@ def _join_lines(
         if function.is_sure and not of_it:
             changes.append(function)
     return changes, moved
+
+
+def _has_lines(function: LineChange, changes: Sequence[LineChange]) -> bool:
+    return sum(_is_in(change, function) for change in changes) > 1
 
 
 def _is_in(change: LineChange, function: LineChange) -> bool:

@@ -52,7 +52,7 @@ class Place:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What a line, or a function as a whole, is matched by."""
+        """The identity of a line, or of a function as a whole, in two runs."""
         return self.file, 0 if self.lines else self.line, self.function
 
     def words(self, folder: str = "") -> str:

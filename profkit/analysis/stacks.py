@@ -184,7 +184,7 @@ def _time_groups(
 
 
 def _name_longest(found: Samples, rows: Ints, place: Ints, weight: Floats) -> Place:
-    """Return the longest line of some samples, with the library's function that it called most."""
+    """Return the longest line of some samples, with the function that it called most."""
     longest = int(np.bincount(place, weights=weight).argmax())
     below = Counter(found.below[rows[place == longest]].tolist()).most_common(1)[0][0]
     at = found.places[longest]
@@ -212,7 +212,7 @@ def share_out(found: Samples, rows: Ints) -> tuple[Ints, Floats, Ints]:
 
 
 def _doubtful_shares(found: Samples, rows: Ints) -> tuple[Floats, float]:
-    """Return which share of the samples counts for each place without being certain, and the sum.
+    """Return the share of samples that count for each place but are doubtful, and the sum.
 
     A line that holds the interpreter has hardly any prompt samples. On a line that has some, as
     many forced ones may have come late because the machine was busy: they may be of a line before.

@@ -472,7 +472,7 @@ def test_a_function_is_named_if_none_of_its_lines_is_sure(tmp_path: Path) -> Non
 def test_lines_that_an_edit_moved_are_compared_by_function(
     tmp_path: Path, target_ms: int, grown: list[int]
 ) -> None:
-    """The lines 40 to 42 of the base are 41 to 43 in the target, so that two numbers are in both."""
+    """The lines 40 to 42 of the base are 41 to 43 in the target: two numbers are in both."""
     base = write_run(
         tmp_path / "base",
         frames=_metrics(40, lines=3),
