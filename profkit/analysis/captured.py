@@ -85,7 +85,7 @@ def compare_captured(
     if before is None or after is None:
         return None
     lines = []
-    for change in compare_lines(before.code, after.code).lines:
+    for change in compare_lines(before.code, after.code, same_code=True).lines:
         by = phases.get(change.phase, 0.0)
         is_named = change.is_sure and change.place.line
         if is_named and by and change.difference.value / by >= LEAST_SHARE_OF_CHANGE:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 from profkit.analysis.estimate import Z_95, Estimate, scale, subtract
 from profkit.analysis.stack_samples import Place
-from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, PhaseLines, wilson
+from profkit.analysis.stacks import (
+    FEWEST_SAMPLES,
+    LEAST_SHARE,
+    CodeView,
+    LineTime,
+    PhaseLines,
+    wilson,
+)
 
 ERROR_RATE = 0.05
 """The probability that any line of equal runs is said to differ."""
@@ -19,7 +26,8 @@ ERROR_RATE = 0.05
 class LineChange:
     """A line's time in one phase in both runs, and the difference; in ns per step.
 
-    It `is_sure` if the difference is beyond chance although many lines are compared at once.
+    It `is_sure` if the difference is beyond chance although many lines are compared at once. By
+    `doubt_ns` its interval is longer on each side than chance alone would make it.
     """
 
     phase: str
@@ -28,6 +36,7 @@ class LineChange:
     target: Estimate
     difference: Estimate
     is_sure: bool = False
+    doubt_ns: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -36,43 +45,85 @@ class LineChanges:
 
     These are phases with enough samples in one run, if the other run has as many in all phases: a
     line that one run lacks has few samples or none there. `too_few` are the other considerable
-    phases with the samples of the base and of the target.
+    phases with the samples of the base and of the target. `moved` are functions in which some lines
+    make up for others, as they do if an edit has moved them.
     """
 
     lines: tuple[LineChange, ...]
     too_few: tuple[tuple[str, int, int], ...]
+    moved: tuple[Place, ...] = ()
 
 
-def compare_lines(base: CodeView, target: CodeView, factor: float = 1.0) -> LineChanges:
+def compare_lines(
+    base: CodeView, target: CodeView, factor: float = 1.0, *, same_code: bool = False
+) -> LineChanges:
     """Compare each line in each phase; the target's times are multiplied by `factor`.
 
     Lines are matched by file, line and function. If the runs have no file in common, as two
     checkouts do, files are matched by their path below the folder that holds all of a run's files.
-    A line that one run never saw has the interval of zero hits there.
+    A line that one run never saw has the interval of zero hits there. A function is compared as a
+    whole if no line of it surely differs, or if an edit may have moved its lines.
     """
     folders = base.folder, target.folder
     if folders[0] != folders[1] and _files(base) & _files(target):
         folders = "", ""
     sides = [_by_phase(base, folders[0]), _by_phase(target, folders[1])]
     changes: list[LineChange] = []
+    whole: list[LineChange] = []
     too_few = []
     for phase in sorted(sides[0].keys() & sides[1].keys()):
         before, after = sides[0][phase], sides[1][phase]
         enough = min(base.samples, target.samples) >= FEWEST_SAMPLES
         if enough and (before.judged or after.judged):
-            changes.extend(_compare_phase(before, after, factor))
+            changes.extend(_compare_all(before, after, factor, lambda part: part.lines))
+            whole.extend(_compare_all(before, after, factor, lambda part: part.functions))
         elif max(before.step_share, after.step_share) >= LEAST_SHARE:
             too_few.append((phase, before.samples, after.samples))
-    changes = mark_sure(changes, len(changes))
+    whole = [each for each in whole if _has_lines(each, changes)]
+    compared = len(changes) + len(whole)
+    changes, whole = mark_sure(changes, compared), mark_sure(whole, compared)
+    changes, moved = _join_lines(changes, whole, same_code=same_code)
     changes.sort(key=lambda change: -abs(change.difference.value))
-    return LineChanges(tuple(changes), tuple(too_few))
+    return LineChanges(tuple(changes), tuple(too_few), tuple(moved))
+
+
+def _join_lines(
+    changes: list[LineChange], whole: Sequence[LineChange], *, same_code: bool
+) -> tuple[list[LineChange], list[Place]]:
+    """Add the functions that are compared as a whole, and return which of them may have moved."""
+    moved: list[Place] = []
+    for function in whole:
+        of_it = [change for change in changes if change.is_sure and _is_in(change, function)]
+        if not same_code and any(_is_made_up_for(change, function) for change in of_it):
+            moved.append(function.place)
+            for number, change in enumerate(changes):
+                if change in of_it:
+                    changes[number] = dataclasses.replace(change, is_sure=False)
+            of_it = []
+        if function.is_sure and not of_it:
+            changes.append(function)
+    return changes, moved
+
+
+def _has_lines(function: LineChange, changes: Sequence[LineChange]) -> bool:
+    return sum(_is_in(change, function) for change in changes) > 1
+
+
+def _is_in(change: LineChange, function: LineChange) -> bool:
+    names = [(each.phase, each.place.file, each.place.function) for each in (change, function)]
+    return names[0] == names[1]
+
+
+def _is_made_up_for(change: LineChange, function: LineChange) -> bool:
+    """Return true if other lines of the function make up for more than half of a change."""
+    return function.difference.value / change.difference.value < 0.5
 
 
 def mark_sure(changes: Sequence[LineChange], compared: int) -> list[LineChange]:
     """Mark the changes that are beyond chance if `compared` lines are compared.
 
     Of a hundred equal lines, five are outside their 95 % intervals. So an interval must be that
-    much wider which makes an error in any of them as improbable.
+    much wider which makes an error in any of them as improbable. What is doubtful has bounds.
     """
     wider = NormalDist().inv_cdf(1 - ERROR_RATE / 2 / max(1, compared)) / Z_95
     marked = []
@@ -80,7 +131,10 @@ def mark_sure(changes: Sequence[LineChange], compared: int) -> list[LineChange]:
         value, low, high = (getattr(change.difference, name) for name in ("value", "low", "high"))
         is_sure = low is not None and high is not None
         if is_sure:
-            is_sure = value - wider * (value - low) > 0 or value + wider * (high - value) < 0
+            below, above = change.doubt_ns
+            lowest = value - wider * (value - low - below) - below
+            highest = value + wider * (high - value - above) + above
+            is_sure = lowest > 0 or highest < 0
         marked.append(dataclasses.replace(change, is_sure=is_sure))
     return marked
 
@@ -96,43 +150,60 @@ def _by_phase(view: CodeView, folder: str) -> dict[str, PhaseLines]:
     """Return the phases by name, with the paths of files below the folder."""
     found = {}
     for part in view.phases:
-        lines = []
-        for line in part.lines:
-            file = line.place.file.removeprefix(folder)
-            place = dataclasses.replace(line.place, file=file)
-            lines.append(dataclasses.replace(line, place=place))
-        found[part.phase] = dataclasses.replace(part, lines=tuple(lines))
+        lines, functions = _below(part.lines, folder), _below(part.functions, folder)
+        found[part.phase] = dataclasses.replace(part, lines=lines, functions=functions)
     return found
 
 
-def _compare_phase(before: PhaseLines, after: PhaseLines, factor: float) -> list[LineChange]:
-    ours, theirs = _times(before, 1.0), _times(after, factor)
-    unseen = _unseen(before, 1.0), _unseen(after, factor)
-    names = _named(after) | _named(before)
+def _below(lines: Sequence[LineTime], folder: str) -> tuple[LineTime, ...]:
+    shown = []
+    for line in lines:
+        place = dataclasses.replace(line.place, file=line.place.file.removeprefix(folder))
+        shown.append(dataclasses.replace(line, place=place))
+    return tuple(shown)
+
+
+def _compare_all(
+    before: PhaseLines,
+    after: PhaseLines,
+    factor: float,
+    times: Callable[[PhaseLines], Sequence[LineTime]],
+) -> list[LineChange]:
+    """Compare the lines of a phase, or the functions, whichever `times` returns."""
+    ours = {line.place.key: line for line in times(before)}
+    theirs = {line.place.key: line for line in times(after)}
     found = []
     for key in ours.keys() | theirs.keys():
-        base, target = ours.get(key, unseen[0]), theirs.get(key, unseen[1])
-        difference = subtract(target, base)
-        found.append(LineChange(before.phase, names[key], base, target, difference))
+        place = (theirs.get(key) or ours[key]).place
+        base, target = ours.get(key) or find_unseen(before), theirs.get(key) or find_unseen(after)
+        found.append(_compare(before.phase, place, base, target, factor))
     return found
 
 
-Key = tuple[str, int, str]
+def _compare(
+    phase: str, place: Place, base: LineTime, target: LineTime, factor: float
+) -> LineChange:
+    """Return the difference. Deviations by chance add up as squares, and doubts as they are."""
+    below = target.doubt_ns[0] * factor + base.doubt_ns[1]
+    above = target.doubt_ns[1] * factor + base.doubt_ns[0]
+    change = subtract(scale(_by_chance(target), factor), _by_chance(base))
+    if change.low is not None and change.high is not None:
+        change = dataclasses.replace(change, low=change.low - below, high=change.high + above)
+    after = scale(target.step_ns, factor)
+    return LineChange(phase, place, base.step_ns, after, change, doubt_ns=(below, above))
 
 
-def _key(place: Place) -> Key:
-    return place.file, place.line, place.function
+def _by_chance(line: LineTime) -> Estimate:
+    """Return a line's time with the interval that it would have without doubt."""
+    value, low, high = line.step_ns.value, line.step_ns.low, line.step_ns.high
+    if low is None or high is None:
+        return line.step_ns
+    return Estimate(value, min(value, low + line.doubt_ns[0]), max(value, high - line.doubt_ns[1]))
 
 
-def _named(part: PhaseLines) -> dict[Key, Place]:
-    return {_key(line.place): line.place for line in part.lines}
-
-
-def _times(part: PhaseLines, factor: float) -> Mapping[Key, Estimate]:
-    return {_key(line.place): scale(line.step_ns, factor) for line in part.lines}
-
-
-def _unseen(part: PhaseLines, factor: float) -> Estimate:
+def find_unseen(part: PhaseLines) -> LineTime:
     """Return the time of a line without a hit: zero, or a little more."""
-    most = wilson(0.0, part.independent).high or 0.0
-    return Estimate(0.0, 0.0, most * max(0.0, part.step_ns) * factor)
+    step_ns = max(0.0, part.step_ns)
+    most, doubt_ns = (wilson(0.0, part.independent).high or 0.0) * step_ns, part.doubtful * step_ns
+    time_ns = Estimate(0.0, 0.0, min(step_ns, most + doubt_ns))
+    return LineTime(Place("", 0, ""), Estimate(0.0), time_ns, 0, (0.0, doubt_ns))

@@ -9,15 +9,13 @@ import numpy as np
 
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.estimate import Estimate, Ints
-from profkit.analysis.line_changes import LineChange, compare_lines, mark_sure
-from profkit.analysis.stack_samples import Place
+from profkit.analysis.line_changes import LineChange, compare_lines, find_unseen, mark_sure
 from profkit.analysis.stacks import (
     FEWEST_SAMPLES,
     CodeView,
     LineTime,
     PhaseLines,
     view_code,
-    wilson,
 )
 from profkit.trace import Trace
 
@@ -55,7 +53,7 @@ def compare_ranks(views: Mapping[int, CodeView]) -> dict[int, tuple[LineChange, 
         for number, other in views.items():
             if number != rank:
                 others.append(other)
-        found[rank] = list(compare_lines(_mean_of(others), view).lines)
+        found[rank] = list(compare_lines(_mean_of(others), view, same_code=True).lines)
         compared += len(found[rank])
     sure: dict[int, tuple[LineChange, ...]] = {}
     for rank, changes in found.items():
@@ -80,30 +78,35 @@ def _mean_of(views: Sequence[CodeView]) -> CodeView:
         step_share = float(np.mean([part.step_share for part in parts]))
         independent = sum(part.independent for part in parts)
         lines: tuple[LineTime, ...] = ()
+        functions: tuple[LineTime, ...] = ()
         if fewest >= FEWEST_SAMPLES:
-            lines = _mean_lines(parts, step_ns)
-        phases.append(PhaseLines(name, step_ns, step_share, samples, independent, lines))
+            lines = _mean_lines(parts, [part.lines for part in parts], step_ns)
+            functions = _mean_lines(parts, [part.functions for part in parts], step_ns)
+        doubtful = float(np.mean([part.doubtful for part in parts]))
+        figures = step_ns, step_share, samples, independent
+        phases.append(PhaseLines(name, *figures, lines, doubtful, functions))
     return dataclasses.replace(views[0], samples=fewest, phases=tuple(phases))
 
 
-def _mean_lines(parts: Sequence[PhaseLines], step_ns: float) -> tuple[LineTime, ...]:
+def _mean_lines(
+    parts: Sequence[PhaseLines], times_of: Sequence[Sequence[LineTime]], step_ns: float
+) -> tuple[LineTime, ...]:
+    """Return the mean over ranks of lines, or of functions, whichever the times are of."""
     seen: dict[tuple[str, int, str], list[LineTime]] = {}
-    for part in parts:
-        for line in part.lines:
-            key = line.place.file, line.place.line, line.place.function
-            seen.setdefault(key, []).append(line)
-    unseen_ns = []
-    for part in parts:
-        unseen_ns.append(max(0.0, part.step_ns) * (wilson(0.0, part.independent).high or 0.0))
+    for each in times_of:
+        for line in each:
+            seen.setdefault(line.place.key, []).append(line)
+    unseen = [find_unseen(part) for part in parts]
+    unseen.sort(key=lambda line: line.step_ns.high or 0.0)
     found = []
-    for (file, number, function), lines in seen.items():
-        times = [line.step_ns for line in lines]
-        missing = sorted(unseen_ns)[: len(parts) - len(lines)]
-        times += [Estimate(0.0, 0.0, high_ns) for high_ns in missing]
-        mean = _mean_estimate(times)
+    for seen_lines in seen.values():
+        lines = [*seen_lines, *unseen[: len(parts) - len(seen_lines)]]
+        mean = _mean_estimate([line.step_ns for line in lines])
+        below, above = np.mean([line.doubt_ns for line in lines], axis=0).tolist()
         share = Estimate(mean.value / step_ns if step_ns > 0 else 0.0)
+        place = dataclasses.replace(lines[0].place, below="")
         samples = sum(line.samples for line in lines)
-        found.append(LineTime(Place(file, number, function), share, mean, samples))
+        found.append(LineTime(place, share, mean, samples, (below, above)))
     return tuple(found)
 
 

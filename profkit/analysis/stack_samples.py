@@ -39,12 +39,21 @@ HELD_PLACE = 0
 
 @dataclass(frozen=True)
 class Place:
-    """A line of code; `below` is the library's function that the line called."""
+    """A line of code; `below` is the library's function that the line called.
+
+    If a function is meant, it is its most sampled line, and `lines` its first and last sampled one.
+    """
 
     file: str
     line: int
     function: str
     below: str = ""
+    lines: tuple[int, int] | None = None
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """The identity of a line, or of a function as a whole, in two runs."""
+        return self.file, 0 if self.lines else self.line, self.function
 
     def words(self, folder: str = "") -> str:
         """Return `file:line function`, with the library's function that the line called."""
@@ -52,7 +61,11 @@ class Place:
         if not self.line:
             return f"{self.file}{below}"
         name = shorten(self.function, MOST_NAME_CHARS)
-        return f"{self.file.removeprefix(folder)}:{self.line} {name}{below}"
+        words = f"{self.file.removeprefix(folder)}:{self.line} {name}{below}"
+        if self.lines is None:
+            return words
+        first, last = self.lines
+        return f"{words}, whole function" + (f", lines {first} to {last}" if first < last else "")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.stack_samples import (
     FORCED,
     HELD_PLACE,
+    PROMPT,
     UNSURE,
     Place,
     Samples,
@@ -32,12 +34,16 @@ LEAST_SHARE = 0.05
 
 @dataclass(frozen=True)
 class LineTime:
-    """A line's share of a phase, its time per step in ns, and the samples that saw it."""
+    """A line's share of a phase, its time per step in ns, and the samples that saw it.
+
+    By `doubt_ns` its intervals are longer, on each side, than chance alone would make them.
+    """
 
     place: Place
     share: Estimate
     step_ns: Estimate
     samples: int
+    doubt_ns: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,9 @@ class PhaseLines:
     all the same, if the whole run has enough samples: a phase that is short there has few.
 
     `step_ns` is the phase's time on the host per step, `independent` the number of samples that
-    would give the same intervals if they were independent.
+    would give the same intervals if they were independent. `doubtful` is the share of samples that
+    may be of another line than the one they are counted for. `functions` are the sums of lines by
+    function, each named by its longest line.
     """
 
     phase: str
@@ -57,6 +65,8 @@ class PhaseLines:
     samples: int
     independent: float
     lines: tuple[LineTime, ...]
+    doubtful: float = 0.0
+    functions: tuple[LineTime, ...] = ()
 
     @property
     def judged(self) -> bool:
@@ -119,29 +129,68 @@ def _open_phase(found: Samples, phase: int, step_ns: float, step_share: float) -
     if not samples:
         return PhaseLines(name, step_ns, step_share, 0, 0.0, ())
     lines, independent = time_lines(found, rows, step_ns)
-    return PhaseLines(name, step_ns, step_share, samples, independent, lines)
+    doubtful = float(_doubtful_shares(found, rows)[1])
+    groups = _group_by_function(found)
+    functions, _ = _time_groups(found, rows, step_ns, groups, is_function=True)
+    known = tuple(each for each in functions if each.place.lines)
+    return PhaseLines(name, step_ns, step_share, samples, independent, lines, doubtful, known)
 
 
 def time_lines(found: Samples, rows: Ints, step_ns: float) -> tuple[tuple[LineTime, ...], float]:
     """Return the lines in these samples, longest first, and the effective number of samples."""
+    return _time_groups(found, rows, step_ns, np.arange(len(found.places)), is_function=False)
+
+
+def _group_by_function(found: Samples) -> Ints:
+    """Return for each place the number of the first one in the same function."""
+    first: dict[tuple[str, str], int] = {}
+    groups = []
+    for number, place in enumerate(found.places):
+        key = place.file, place.function
+        groups.append(first.setdefault(key, number) if place.line else number)
+    return np.array(groups)
+
+
+def _time_groups(
+    found: Samples, rows: Ints, step_ns: float, group: Ints, *, is_function: bool
+) -> tuple[tuple[LineTime, ...], float]:
+    """Return the time of each group of places under its longest line, longest first."""
+    doubt_of_place, doubt = _doubtful_shares(found, rows)
+    own_doubt = np.bincount(group, weights=doubt_of_place, minlength=len(group))
     rows, weight, place = share_out(found, rows)
     _, step = np.unique(found.step[rows], return_inverse=True)
     lines = []
     fewest = float(len(rows))
-    for number in np.unique(place).tolist():
-        hits = place == number
+    for number in np.unique(group[place]).tolist():
+        hits = group[place] == number
         share, independent = estimate_share(hits, weight, step)
         fewest = min(fewest, independent)
-        below = Counter(found.below[rows[hits]].tolist()).most_common(1)[0][0]
-        at = found.places[number]
-        if found.callees[below] and number != HELD_PLACE:
-            at = Place(at.file, at.line, at.function, found.callees[below])
+        below = above = 0.0
+        if number != HELD_PLACE:
+            below = float(own_doubt[number])
+            above = doubt - below
+            share = _widen(share, below, above)
+        at = _name_longest(found, rows[hits], place[hits], weight[hits])
+        if is_function and at.line:
+            numbers = [found.places[each].line for each in np.unique(place[hits]).tolist()]
+            at = dataclasses.replace(at, lines=(min(numbers), max(numbers)))
         seen = int(np.count_nonzero(hits))
         # A negative phase, as `unknown` may be, has no bounds.
         bounded = share if step_ns > 0 else Estimate(share.value)
-        lines.append(LineTime(at, share, scale(bounded, step_ns), seen))
+        doubt_ns = below * max(0.0, step_ns), above * max(0.0, step_ns)
+        lines.append(LineTime(at, share, scale(bounded, step_ns), seen, doubt_ns))
     lines.sort(key=lambda line: -line.share.value)
     return tuple(lines), fewest
+
+
+def _name_longest(found: Samples, rows: Ints, place: Ints, weight: Floats) -> Place:
+    """Return the longest line of some samples, with the function that it called most."""
+    longest = int(np.bincount(place, weights=weight).argmax())
+    below = Counter(found.below[rows[place == longest]].tolist()).most_common(1)[0][0]
+    at = found.places[longest]
+    if found.callees[below] and longest != HELD_PLACE:
+        return dataclasses.replace(at, below=found.callees[below])
+    return at
 
 
 def share_out(found: Samples, rows: Ints) -> tuple[Ints, Floats, Ints]:
@@ -160,6 +209,31 @@ def share_out(found: Samples, rows: Ints) -> tuple[Ints, Floats, Ints]:
         return rows, weight, place
     weight[forced] *= 1 + weight[unsure].sum() / weight[forced].sum()
     return rows[~unsure], weight[~unsure], place[~unsure]
+
+
+def _doubtful_shares(found: Samples, rows: Ints) -> tuple[Floats, float]:
+    """Return the share of samples that count for each place but are doubtful, and the sum.
+
+    A line that holds the interpreter has hardly any prompt samples. On a line that has some, as
+    many forced ones may have come late because the machine was busy: they may be of a line before.
+    """
+    weight, place, kind = found.weight[rows], found.place[rows], found.kind[rows]
+    prompt, forced, unsure = (
+        np.bincount(place, weights=weight * (kind == each), minlength=len(found.places))
+        for each in (PROMPT, FORCED, UNSURE)
+    )
+    own = np.minimum(prompt, forced)
+    total = own.sum() + unsure.sum()
+    if forced.any():
+        own += forced * unsure.sum() / forced.sum()
+    return own / weight.sum(), float(total / weight.sum())
+
+
+def _widen(share: Estimate, below: float, above: float) -> Estimate:
+    """Return a share with an interval that is longer by this much on each side."""
+    low = share.value if share.low is None else share.low
+    high = share.value if share.high is None else share.high
+    return Estimate(share.value, max(0.0, low - below), min(1.0, high + above))
 
 
 def estimate_share(

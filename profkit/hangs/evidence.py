@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,9 @@ SAME_TIME_NS = 60_000_000_000
 
 TOGETHER_NS = 50_000_000
 """Processes that end this close to each other were ended together."""
+
+CUT_OFF = re.compile(r"connection (was )?(reset|closed|aborted)|broken pipe", re.IGNORECASE)
+"""The error of a rank whose connection to another one was cut, as by the end of that one."""
 
 FORCED = {-signal.SIGTERM: 2, -signal.SIGKILL: 1}
 """A launcher ends ranks with these signals, and begins with SIGTERM."""
@@ -194,8 +198,7 @@ def read_states(
             ends[rank], seen[rank] = ended_ns, GONE
             if isinstance(told_ns, int) and ended_ns > told_ns - TOGETHER_NS:
                 were_told.add(rank)
-    bad = {rank: at for rank, at in ends.items() if ends_badly(ranks[rank], exit_codes.get(rank))}
-    first = keep_first_ends(seen, bad, ranks, exit_codes)
+    first = keep_first_ends(seen, ends, ranks, exit_codes)
     return {rank: state for rank, state in first.items() if rank not in were_told}
 
 
@@ -212,20 +215,28 @@ def read_peers(ranks: Mapping[int, Status], places: Places) -> dict[int, str]:
 
 def keep_first_ends(
     seen: dict[int, str],
-    ends: Mapping[int, int],
+    all_ends: Mapping[int, int],
     ranks: Mapping[int, Status],
     exit_codes: Mapping[int, int],
 ) -> dict[int, str]:
     """Drop the ends of ranks that ended after another one: their launcher ends them then.
 
     If all ended together and in the same way, something outside the job ended it. A rank that ended
-    without an error before a rank that SIGTERM ended may have had an exit code that nobody saw.
+    without an error before a rank that SIGTERM ended may have had an exit code that nobody saw. A
+    rank whose connection was cut did not fail first, if another process had ended before its own.
     """
+    ends = {}
+    for rank, at in all_ends.items():
+        if ends_badly(ranks[rank], exit_codes.get(rank)):
+            ends[rank] = at
     if not ends:
         return seen
-    first = min(ends.values())
+    first = earliest = min(ends.values())
     is_told = set(map(exit_codes.get, ends)) == {-signal.SIGTERM}
-    for status in ranks.values():
+    for rank, status in ranks.items():
+        was_cut = status.state == FAILED and CUT_OFF.search(status.error)
+        if was_cut and all_ends.get(rank, 0) > earliest + TOGETHER_NS:
+            continue
         if status.state == FAILED or (is_told and status.state == ENDED):
             first = min(first, status.written_ns)
     together: dict[int, list[int]] = {}

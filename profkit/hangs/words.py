@@ -10,7 +10,7 @@ from profkit.hangs.activity import Activity, Doing
 from profkit.hangs.call_words import say_absence, say_difference, say_none_left, say_waiting
 from profkit.hangs.evidence import shown_name
 from profkit.hangs.processes import ENDED_STATES, STOPPED
-from profkit.hangs.status import FAILED, RUNNING, Status, Worker, own_frame
+from profkit.hangs.status import ENDED, FAILED, RUNNING, Status, Worker, own_frame
 from profkit.hangs.verdict import HangClass, Level, Verdict
 from profkit.hangs.waits import say_ranks
 from profkit.text import duration, safe_text
@@ -23,6 +23,9 @@ STATES = {
     "I": "idles",
 }
 """The letters of `/proc` for a thread that exists and is not stopped."""
+
+LOCK_CALL = "futex"
+"""The system call of a thread that waits for another one of its process."""
 
 MOST_RANKS = 4
 """So many of the ranks that hold up the job are described; the others may do something else."""
@@ -72,10 +75,24 @@ def say_culprits(verdict: Verdict) -> Iterator[str]:
     if len(seen) > MOST_RANKS:
         s = "s" if len(seen) == MOST_RANKS + 1 else ""
         yield f"{say_ranks(seen[MOST_RANKS:])} hold{s} up the job, too"
+    yield from say_ended_before(verdict)
     if unseen:
         yield f"{say_ranks(unseen)} {'has' if len(unseen) == 1 else 'have'} left no status"
     if verdict.evidence.crashed:
         yield from say_failed(verdict)
+
+
+def say_ended_before(verdict: Verdict) -> Iterator[str]:
+    """Say which ranks had ended without an error before one failed: they may be its reason."""
+    ranks = verdict.evidence.ranks
+    known = ranks.keys() & set(verdict.ranks)
+    failed = [ranks[rank].written_ns for rank in known if ranks[rank].state == FAILED]
+    by_steps: dict[int, list[int]] = {}
+    for rank, status in ranks.items():
+        if failed and status.state == ENDED and status.written_ns < min(failed):
+            by_steps.setdefault(status.steps, []).append(rank)
+    for steps, ended in by_steps.items():
+        yield f"{say_ranks(ended)} had ended before, after {steps:,} steps"
 
 
 def say_failed(verdict: Verdict) -> Iterator[str]:
@@ -188,6 +205,11 @@ def say_thread(status: Status, activity: Activity) -> Iterator[str]:
         yield "after the last batch of its loader"
     if status.reads and status.system_call:
         yield f"{status.system_call} on {safe_text(status.reads)}"
+    if activity.doing is Doing.CODE and status.system_call == LOCK_CALL:
+        places = [own_frame(stack, OWN_CODE) for stack in status.other_stacks]
+        shown = [shown_name(place) for place in places if place is not None]
+        if shown:
+            yield f"waits for a lock or a thread; another thread of it is at {shown[0]}"
 
 
 def say_workers(status: Status, activity: Activity) -> str:

@@ -10,7 +10,7 @@ from profkit.analysis.flames import Flame
 from profkit.analysis.line_changes import LineChange, LineChanges
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.stack_samples import Place
+from profkit.analysis.stack_samples import MOST_NAME_CHARS, Place
 from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, LineTime, PhaseLines
 from profkit.analysis.unknown_places import UnknownPlace
 from profkit.analysis.views.code import CodeScreenView
@@ -18,7 +18,7 @@ from profkit.analysis.worker_lines import WorkerLines
 from profkit.report import view_json
 from profkit.report.document import Grid, Section
 from profkit.report.words import interval_range, share_range
-from profkit.text import duration, percent, plural, signed
+from profkit.text import duration, percent, plural, shorten, signed
 
 if TYPE_CHECKING:  # a report of one run does not load what compares two
     from profkit.explain.explained import Explained
@@ -32,9 +32,10 @@ MANY_UNSURE = 0.1
 """A larger share of samples that came too late to show their line is reported."""
 
 LATE = (
-    "came too late to show their line, which busy Python or a busy machine causes; lines of Python "
-    "are less certain than their intervals say."
+    "came too late to show their line, which busy Python or a busy machine causes; the intervals "
+    "of the lines allow for that."
 )
+AS_WHOLE = "So the function is compared as a whole."
 SAMPLED = "Shares of samples of the training thread's stack, in the used steps."
 HOST_TIMES = (
     "The times are the host's: the device may still compute what an earlier line has launched."
@@ -77,7 +78,7 @@ def code_sections(run: Overview) -> Iterator[Section]:
 
 
 def has_many_late(view: CodeView) -> bool:
-    """Return true if so many samples came late that lines are less certain than they look."""
+    """Return true if so many samples came late that the intervals are much wider."""
     return view.unsure > MANY_UNSURE * view.samples
 
 
@@ -191,21 +192,18 @@ def changed_lines(view: Explained, base: str, target: str) -> Iterator[Section]:
     for phase, before, after in found.too_few:
         least = f"one run needs {FEWEST_SAMPLES}, the other {FEWEST_SAMPLES} in all phases"
         notes.append(f"{phase}: {before:,} and {plural(after, 'sample')} only: {least}.")
+    if found.moved:
+        names = shorten(", ".join({place.function: 1 for place in found.moved}), MOST_NAME_CHARS)
+        notes.append(f"{names}: lines make up for each other, as after an edit. {AS_WHOLE}")
     sure = [change for change in found.lines if change.is_sure]
     if not sure:
         notes.append("No line's time certainly differs.")
     rows = []
     for change in sure[:MOST_CHANGES]:
-        rows.append(
-            (
-                change.phase,
-                duration(change.base.value),
-                duration(change.target.value),
-                signed(change.difference.value),
-                interval_range(change.difference, duration),
-                change.place.words(),
-            )
-        )
+        figures = duration(change.base.value), duration(change.target.value)
+        difference = signed(change.difference.value)
+        bounds = interval_range(change.difference, duration)
+        rows.append((change.phase, *figures, difference, bounds, change.place.words()))
     header = ("phase", base, target, "difference", "95 % interval", "line")
     grid = Grid(header, tuple(rows), frozenset({1, 2, 3, 4})) if rows else None
     yield Section("Lines whose time differs", tuple(notes), grid=grid)
@@ -236,7 +234,8 @@ def _place_json(place: Place) -> dict[str, Any]:
     if not place.line:
         known = {"file": None, "line": None, "function": None}
     no_line = None if place.line else place.file
-    return known | {"calls": place.below or None, "why_no_line": no_line}
+    whole = list(place.lines) if place.lines else None
+    return known | {"calls": place.below or None, "why_no_line": no_line, "whole_function": whole}
 
 
 def workers_json(found: WorkerLines | None) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,10 @@ GENERIC_SCRIPTS = frozenset(
 
 GENERIC_FOLDERS = frozenset({"tools", "scripts", "src", "bin", "train", "training", "examples"})
 """Folders of such scripts that name no project either."""
+
+_PYTHON = re.compile(r"(python|pypy)[\d.]*")
+_OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+_CODE_OR_MODULE = ("-c", "-m")
 
 NOTEBOOKS = "ipykernel_launcher"
 """The script of every notebook; Jupyter says in `JPY_SESSION_NAME` which one it is."""
@@ -59,7 +64,37 @@ def _find_script(command: Sequence[str]) -> Path | None:
         for word in command:
             if word.endswith(suffix):
                 return Path(word)
+    for place, word in enumerate(command):
+        if _PYTHON.fullmatch(Path(word).name):
+            return _script_of_python(command[place + 1 :])
+    if "-m" in command:
+        return None
+    return next((Path(word) for word in command[1:] if _is_for_python(Path(word))), None)
+
+
+def _script_of_python(words: Sequence[str]) -> Path | None:
+    """Return the script among Python's words, whatever its suffix."""
+    following = iter(words)
+    for word in following:
+        if word in _OPTIONS_WITH_VALUE:
+            next(following, None)
+        elif word == "-" or word.startswith(_CODE_OR_MODULE):
+            return None
+        elif not word.startswith("-"):
+            return Path(word)
     return None
+
+
+def _is_for_python(file: Path) -> bool:
+    """Return true for a file whose first line names Python as its interpreter."""
+    try:
+        if not file.is_file():
+            return False
+        with file.open("rb") as opened:
+            first = opened.readline(200)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"python" in first
 
 
 def clean(name: str) -> str:

@@ -54,15 +54,16 @@ def write_run(
     samples: Sequence[tuple[int, int, int | None]] | None = None,
     frames: Sequence[Frame] = FRAMES,
     clip_ms: int | Sequence[int] = 30,
+    late_ms: Sequence[int] = (),
 ) -> Trace:
     """Write a run of equal steps with these samples (step, ms in it, stack), or one each 10 ms.
 
-    Several lengths of `clip` make as many ranks.
+    Several lengths of `clip` make as many ranks. `late_ms` says by how much each sample came late.
     """
     folder.mkdir()
     lengths = [clip_ms] if isinstance(clip_ms, int) else clip_ms
     for rank, own_ms in enumerate(lengths):
-        _write_rank(folder, rank, steps, samples, frames, own_ms)
+        _write_rank(folder, rank, steps, samples, frames, own_ms, late_ms)
     RunManifest(
         workload="test",
         state=RunState.COMPLETE,
@@ -79,6 +80,7 @@ def _write_rank(
     samples: Sequence[tuple[int, int, int | None]] | None,
     frames: Sequence[Frame],
     clip_ms: int,
+    late_ms: Sequence[int],
 ) -> None:
     files = RankFiles(folder / rank_folder(rank), rank)
     RankManifest(rank, "host", 1, "cpu", Anchor(0, 0, 0), 0, 1, "pytorch").write(files.folder)
@@ -117,7 +119,7 @@ def _write_rank(
             "stacks",
             {
                 "time_ns": [step * length * MS + at * MS for step, at, _ in samples],
-                "late_ns": [0] * len(samples),
+                "late_ns": [late * MS for late in late_ms or [0] * len(samples)],
                 "every_ns": [10 * MS] * len(samples),
                 "thread": ["MainThread"] * len(samples),
                 "stack": [stack for _, _, stack in samples],
@@ -279,6 +281,54 @@ def test_a_rare_sample_counts_for_its_time() -> None:
     assert found.value == 0.5
 
 
+def _with_busy_python(folder: Path, *, delays: Sequence[int] = (), busy_ms: int = 20) -> Trace:
+    """Write a run whose step ends with 20 ms of busy Python on line 31 and 10 ms on line 22.
+
+    Samples that are due in the busy line come after 5 ms, or when it ends. On a busy machine some
+    are delayed by so many ms more, and see the line of that time.
+    """
+    begin, end = DATA_MS + FORWARD_MS, DATA_MS + FORWARD_MS + busy_ms
+    samples: list[tuple[int, int, int | None]] = []
+    late_ms = []
+    for step in range(80):
+        due = begin + step * 7 % (busy_ms + 10)
+        seen = due if due >= end else min(due + 5, end)
+        if delays and due < end:
+            seen = min(end + 9, seen + delays[step % len(delays)])
+        samples.append((step, seen, 1 if seen < end else 3))
+        late_ms.append(seen - due)
+    return write_run(folder, steps=80, samples=samples, late_ms=late_ms, clip_ms=busy_ms + 10)
+
+
+@pytest.mark.parametrize("delays", [(), (0, 9, 0, 14)])
+def test_intervals_hold_the_truth_though_samples_come_late(
+    tmp_path: Path, delays: Sequence[int]
+) -> None:
+    view = _code(_with_busy_python(tmp_path / "run", delays=delays))
+    part = next(each for each in view.phases if each.phase == "unknown")
+    times = {line.place.line: line.step_ns for line in part.lines}
+    for line, truth_ms in ((31, 20), (22, 10)):
+        low, high = times[line].low, times[line].high
+        assert low is not None
+        assert high is not None
+        assert low <= truth_ms * MS <= high
+
+
+def test_a_busy_machine_changes_no_line(tmp_path: Path) -> None:
+    quiet = _code(_with_busy_python(tmp_path / "quiet"))
+    loaded = _code(_with_busy_python(tmp_path / "loaded", delays=(0, 9, 0, 14)))
+    assert not [change for change in compare_lines(quiet, loaded).lines if change.is_sure]
+
+
+@pytest.mark.parametrize("busy_ms", [9, 20])
+def test_a_busy_line_is_named_although_its_samples_come_late(tmp_path: Path, busy_ms: int) -> None:
+    """Of 9 ms of Python, the samples of the last 5 ms show no line."""
+    base = _code(write_run(tmp_path / "base", clip_ms=10))
+    target = _code(_with_busy_python(tmp_path / "target", busy_ms=busy_ms))
+    sure = [change for change in compare_lines(base, target).lines if change.is_sure]
+    assert (31, True) in {(change.place.line, change.difference.value > 0) for change in sure}
+
+
 # -- two runs --------------------------------------------------------------------------------------
 
 
@@ -383,6 +433,65 @@ def test_a_line_that_grew_is_found_among_thirty() -> None:
     found = compare_lines(_random_view(rng, shares), target, factor=37 / 30)
     sure = [change.place.line for change in found.lines if change.is_sure]
     assert sure[0] == 8
+
+
+def _metrics(first: int, *, lines: int) -> list[Frame]:
+    """Return the frames of a function that spreads over so many lines."""
+    own: list[Frame] = [(0, None, "/home/x/train.py", "main", 10, "job")]
+    for line in range(lines):
+        own.append((line + 1, 0, "/home/x/train.py", "metrics", first + line, "job"))
+    return own
+
+
+def _spread(length: int, *, lines: int) -> list[tuple[int, int, int]]:
+    """Return samples of which those after the forward are spread over the lines of a function."""
+    samples = []
+    for step in range(40):
+        for at in range(5, length, 10):
+            in_metrics = at > DATA_MS + FORWARD_MS
+            samples.append((step, at, 1 + step % lines if in_metrics else 0))
+    return samples
+
+
+def test_a_function_is_named_if_none_of_its_lines_is_sure(tmp_path: Path) -> None:
+    base = _code(write_run(tmp_path / "base", clip_ms=0))
+    samples = _spread(DATA_MS + FORWARD_MS + 10, lines=20)
+    frames = _metrics(40, lines=20)
+    target = _code(write_run(tmp_path / "run", clip_ms=10, frames=frames, samples=samples))
+    found = compare_lines(base, target)
+    sure = [change for change in found.lines if change.is_sure and change.phase == "unknown"]
+    assert [change.place.lines for change in sure] == [(40, 59)]
+    assert sure[0].difference.value == pytest.approx(10 * MS)
+    assert re.fullmatch(
+        r"/?train.py:\d+ metrics, whole function, lines 40 to 59", sure[0].place.words("/home/x")
+    )
+    assert found.moved == ()
+
+
+@pytest.mark.parametrize(("target_ms", "grown"), [(30, []), (60, [30 * MS])])
+def test_lines_that_an_edit_moved_are_compared_by_function(
+    tmp_path: Path, target_ms: int, grown: list[int]
+) -> None:
+    """The lines 40 to 42 of the base are 41 to 43 in the target: two numbers are in both."""
+    base = write_run(
+        tmp_path / "base",
+        frames=_metrics(40, lines=3),
+        samples=_spread(DATA_MS + FORWARD_MS + 30, lines=3),
+    )
+    target = write_run(
+        tmp_path / "target",
+        clip_ms=target_ms,
+        frames=_metrics(41, lines=3),
+        samples=_spread(DATA_MS + FORWARD_MS + target_ms, lines=3),
+    )
+    view = explain(base, target)
+    assert view.lines is not None
+    assert [place.function for place in view.lines.moved] == ["metrics"]
+    sure = [change for change in view.lines.lines if change.is_sure]
+    assert [change.difference.value for change in sure] == pytest.approx(grown)
+    text = " ".join(as_text.document(explained(view)).split())
+    assert "metrics: lines make up for each other, as after an edit." in text
+    assert ("whole function, lines 41 to 43" in text) is bool(grown)
 
 
 # -- ranks -----------------------------------------------------------------------------------------

@@ -283,6 +283,30 @@ def test_a_rank_that_quits_explains_the_ends_of_the_others(
     assert f"rank 3 {words} (process 1003), last seen at step 55" in verdict["text"]
 
 
+@pytest.mark.parametrize(("own_end_ms", "blamed"), [(4000, 3), (110, 0)])
+def test_a_rank_whose_connection_was_cut_did_not_fail_first(
+    run: Path, own_end_ms: int, blamed: int
+) -> None:
+    """`os._exit` leaves no words. The launcher ends others only once the failed process is gone."""
+    error = "RuntimeError: [gloo/tcp/pair.cc:545] Connection reset by peer"
+    cut = rank(0, state=FAILED, error=error, written_ns=NOW, calls=calls(56, done=True))
+    write(run, cut, late(stack=(), written_ns=NOW - SECOND))
+    ends = {"1000": NOW + own_end_ms * 1_000_000, "1003": NOW + 100_000_000}
+    content = {"states": {}, "ended_ns": ends, "exit_codes": {"1000": 1}}
+    replace_json(run / FOLDER / f"gpu01{HOST_SUFFIX}", content)
+    verdict = read_account(run).verdict
+    assert verdict is not None
+    assert (verdict["class"], verdict["ranks"]) == ("rank dead", [blamed])
+
+
+def test_a_rank_that_had_ended_before_another_failed_is_said(run: Path) -> None:
+    error = "RuntimeError: Connection closed by peer"
+    write(run, rank(0, state=FAILED, error=error), late(state=ENDED, written_ns=NOW - SECOND))
+    verdict = read_account(run).verdict
+    assert verdict is not None
+    assert verdict["text"].endswith("; rank 3 had ended before, after 55 steps")
+
+
 def test_a_rank_that_ended_unseen_explains_why_others_were_told_to_end(run: Path) -> None:
     """The launcher may reap the rank before anybody can read its exit code."""
     moving = calls(56, done=False)

@@ -104,6 +104,19 @@ def test_a_loop_that_moves_shows_its_steps_and_no_stack(
     assert status.stack == ()
 
 
+def test_the_file_shows_no_place_that_the_loop_has_left(tmp_path: Path, tracker: Tracker) -> None:
+    """The rank may be stopped before its next regular write."""
+    not_due = 1
+    lookout = Lookout(tmp_path, tracker, LIMIT_S / 100)
+    (tmp_path / FOLDER).mkdir()
+    while not list((tmp_path / FOLDER).glob("*.rank.json")):
+        lookout._look(not_due)
+    assert read(tmp_path).stack
+    tracker.recorder.end_step(tracker.recorder.clock(), 4)
+    lookout._look(not_due)
+    assert (read(tmp_path).steps, read(tmp_path).stack) == (1, ())
+
+
 def test_a_rank_leaves_a_file_before_it_joins_the_others(tmp_path: Path, tracker: Tracker) -> None:
     """A rendezvous may hold the interpreter, so that no later look is possible."""
     lookout = Lookout(tmp_path, tracker, 600.0)

@@ -141,6 +141,22 @@ def test_a_loader_that_reads_in_a_thread_has_the_line_of_the_thread() -> None:
     assert as_json(verdict)["places"]["3"]["line"] == 88
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("futex", ", waits for a lock or a thread; another thread of it is at log.py:15 flush"),
+        ("clock_nanosleep", ""),
+    ],
+)
+def test_a_rank_that_waits_for_a_lock_is_said_with_its_other_thread(call: str, words: str) -> None:
+    logger = (Frame("/home/me/log.py", "flush", 15, "job"),)
+    late = rank(
+        3, stack=IN_CODE, calls=calls(55, done=True), other_stacks=(logger,), system_call=call
+    )
+    said = say_verdict(verdict_of(*waiting(0, 1, 2), late))
+    assert said.endswith(f"train.py:12 resize, state S (sleeps){words}")
+
+
 @pytest.mark.parametrize("state", ["S", "R"])
 def test_code_of_the_job_is_no_long_part(state: str) -> None:
     own = rank(3, stack=IN_CODE, calls=calls(55, done=True), idle_s=0.0, thread_state=state)

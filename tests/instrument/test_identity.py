@@ -204,6 +204,11 @@ def test_a_run_says_what_it_trains_and_explain_finds_the_difference(tmp_path: Pa
         (["python", "-m", "package.train"], "package.train", "package.train"),
         (["bash", "/work/dcgan/scripts/go.sh"], "go", "go"),
         (["yolo", "detect"], "yolo", "yolo"),
+        (["python3.11", "-u", "-X", "dev", "/work/asr/bin/train", "-m", "x"], "train", "asr-train"),
+        (["nice", "/opt/bin/python", "bin/decode"], "decode", "decode"),
+        (["python", "-c", "import job"], "python", "python"),
+        (["python", "-munittest"], "python", "python"),
+        (["python", "-", "x"], "python", "python"),
     ],
 )
 def test_runs_are_named_so_that_jobs_can_be_told_apart(
@@ -211,6 +216,16 @@ def test_runs_are_named_so_that_jobs_can_be_told_apart(
 ) -> None:
     assert name_job(command) == job
     assert name_run(command) == run
+
+
+def test_a_launcher_is_not_the_name_of_a_script_without_a_suffix(tmp_path: Path) -> None:
+    hosts, script = tmp_path / "hosts", tmp_path / "fit-model"
+    hosts.write_text("node0\n")
+    script.write_text("#!/usr/bin/env python3\n")
+    command = ["deepspeed", "--hostfile", str(hosts), str(script), "--epochs", "3"]
+    assert name_run(command) == name_job(command) == "fit-model"
+    assert name_job(["torchrun", "-m", "job", str(script)]) == "job"
+    assert name_job([str(script)]) == "fit-model"
 
 
 def test_a_notebook_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,10 +165,11 @@ class Lookout:
         with self._lock:
             if self._fault is not None and self._loop.recorder.step_index:
                 self._fault.enable()
+            had_place = bool(self._status.stack)
             stands = self._follow_steps()
             if stands:
                 self._look_closely(with_calls=is_due)
-            if stands or is_due:
+            if stands or is_due or (had_place and not self._status.stack):
                 self._status.write(self._folder)
 
     def _is_worker(self) -> bool:
