@@ -20,7 +20,7 @@ from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.testing import FakeClock
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
-from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, RECOMPILED
+from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, OVER_LIMIT, RECOMPILED
 
 JOB = Path(__file__).parents[2] / "benchmarks/compile_job.py"
 
@@ -148,6 +148,42 @@ def test_a_function_with_too_many_variants_is_not_what_is_compiled(
     metric = _metrics(sink)[-1]
     assert metric.startswith(f"{RECOMPILED}double (test_compilations.py:")
     assert "size mismatch" in metric
+
+
+def test_a_module_of_torch_has_its_class_and_the_line_that_calls_it(
+    compiler: tuple[MemorySink, Any],
+) -> None:
+    """torch compiles a wrapper in its place: `inner (external_utils.py:67)` says nothing."""
+    sink, torch = compiler
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    compiled = torch.compile(layers, backend="eager", dynamic=False)
+    for rows in (2, 3):
+        compiled(torch.ones(rows, 4))
+    (metric,) = (each for each in _metrics(sink) if each.startswith(RECOMPILED))
+    assert metric.startswith(f"{RECOMPILED}Sequential (test_compilations.py:"), metric
+    assert "size mismatch" in metric
+
+
+@pytest.mark.parametrize("kind", ["function", "module"])
+def test_a_function_over_its_limit_is_named(compiler: tuple[MemorySink, Any], kind: str) -> None:
+    """From then on torch runs it uncompiled, which no callback says."""
+    sink, torch = compiler
+
+    def double(x: Any) -> Any:
+        return x * 2
+
+    what = double if kind == "function" else torch.nn.Sequential(torch.nn.ReLU())
+    compiled = torch.compile(what, backend="eager", dynamic=False)
+    most = getattr(torch._dynamo.config, "recompile_limit", 8)
+    for size in range(2, most + 2):
+        compiled(torch.ones(size))
+    assert not [each for each in _metrics(sink) if each.startswith(OVER_LIMIT)]
+    for size in range(2, most + 6):
+        compiled(torch.ones(size))
+    (row,) = (each for each in sink.rows["samples"] if each[2].startswith(OVER_LIMIT))
+    name = "double" if kind == "function" else "Sequential"
+    assert row[2].startswith(f"{OVER_LIMIT}{name} (test_compilations.py:")
+    assert row[4] == most
 
 
 def test_torch_says_where_a_graph_breaks(compiler: tuple[MemorySink, Any]) -> None:
