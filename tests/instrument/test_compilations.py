@@ -218,7 +218,7 @@ def test_a_hook_of_ours_in_a_compiled_function_is_no_break_of_the_job(
 
 TRAINS = """
 import json, torch
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import counters, get_compilation_metrics
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
 optimizer = torch.optim.AdamW(model.parameters())
@@ -234,14 +234,21 @@ def train(x, y):
 data = [(torch.randn(8, 16), torch.randint(0, 4, (8,))) for _ in range(8)]
 for x, y in torch.utils.data.DataLoader(data, batch_size=None):
     loss = train(x, y)
-found = {"loss": loss.item(), "frames": counters["frames"]["total"], **counters["stats"]}
+found = {"loss": loss.item(), "frames": len(get_compilation_metrics()), **counters["stats"]}
 print(json.dumps(found))
 """
 
 
-def test_a_compiled_step_is_compiled_as_without_our_hooks(tmp_path: Path) -> None:
+SCALES = TRAINS.replace("loss.backward()", "scaler.scale(loss).backward()").replace(
+    "optimizer.step()", "scaler.step(optimizer); scaler.update()"
+)
+SCALES = SCALES.replace("optimizer =", "scaler = torch.amp.GradScaler('cpu')\noptimizer =")
+
+
+@pytest.mark.parametrize("job", [TRAINS, SCALES], ids=["plain", "scaler"])
+def test_a_compiled_step_is_compiled_as_without_our_hooks(tmp_path: Path, job: str) -> None:
     """The compiler followed the calls into the hooks of the backward and of the optimizer."""
-    (tmp_path / "job.py").write_text(TRAINS)
+    (tmp_path / "job.py").write_text(job)
     bare = [sys.executable, "job.py"]
     recorded = [sys.executable, "-m", "profkit", "run", "-o", "runs", "--", *bare]
     said = []
@@ -258,6 +265,7 @@ def test_a_compiled_step_is_compiled_as_without_our_hooks(tmp_path: Path) -> Non
     breaks = [name for name in trace.samples["metric"].to_pylist() if name.startswith(GRAPH_BREAK)]
     assert any("backward" in name for name in breaks)
     assert not any("disable" in name for name in breaks), "that is a hook of ours"
+    assert any("gradient scaler (job.py:" in name for name in breaks) == (job is SCALES)
 
 
 def test_a_reset_of_torch_keeps_our_callbacks(compiler: tuple[MemorySink, Any]) -> None:

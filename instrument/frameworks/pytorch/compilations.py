@@ -18,7 +18,7 @@ from profkit import vocab
 from profkit.instrument.compilations import Compilations, cut
 from profkit.instrument.frameworks.base import Books
 from profkit.instrument.frameworks.pytorch.compiled_code import find_compiled, name_compiled
-from profkit.instrument.frameworks.pytorch.compiler import LEFT_ALONE
+from profkit.instrument.frameworks.pytorch.compiler import LEFT_ALONE, NEVER_COMPILED
 from profkit.instrument.guard import Patches, guarded
 
 CALLBACKS = "torch._dynamo.callback"
@@ -122,14 +122,14 @@ class Compiler:
         first = self._broken if self._broken <= len(reasons) else 0  # after a reset
         self._broken = len(reasons)
         for each in reasons[first:]:
-            stack = each.user_stack
+            stack, reason = each.user_stack, str(each.reason)
             is_ours = bool(stack) and stack[-1].filename.startswith(_OWN_FILES)
-            if is_ours or LEFT_ALONE in str(each.reason):
+            if is_ours or LEFT_ALONE in reason:
                 continue  # a compiled function calls our hook, which is no fault of the job
             place = ""
             if stack:
                 place = f" ({os.path.basename(stack[-1].filename)}:{stack[-1].lineno})"
-            yield f"{cut(str(each.reason))}{place}"
+            yield f"{NEVER_COMPILED if NEVER_COMPILED in reason else cut(reason)}{place}"
 
 
 def hook_compiler(patches: Patches, books: Books) -> None:
