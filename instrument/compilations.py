@@ -12,7 +12,7 @@ from types import CodeType
 
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, SampleRow
-from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, RECOMPILED, Phase
+from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, OVER_LIMIT, RECOMPILED, Phase
 
 MOST_NAMES = 200
 """Names of one process: guards hold sizes, so that each failure may have another name."""
@@ -49,6 +49,11 @@ class Compilations:
         for each in breaks:
             metric = f"{GRAPH_BREAK}{self._known(each, 'more places')}"
             self._samples(SampleRow(None, COMPILER, metric, self.clock(), 1.0))
+
+    def add_limit(self, name: str, limit: float) -> None:
+        """Record that a function is compiled no more, because it has this many variants."""
+        metric = f"{OVER_LIMIT}{self._known(name, 'more functions')}"
+        self._samples(SampleRow(None, COMPILER, metric, self.clock(), limit))
 
     def _known(self, name: str, instead: str) -> str:
         """Return a name, or another one if there are too many."""

@@ -185,6 +185,9 @@ RECOMPILED: Final = "recompiled_ns:"
 GRAPH_BREAK: Final = "graph_break:"
 """Metric prefix: the compiler had to divide a function. The place and the reason follow."""
 
+OVER_LIMIT: Final = "over_limit:"
+"""Metric prefix: a function has as many variants as its compiler allows, which is the value."""
+
 WHOLE_STEPS: Final = "whole_steps_count"
 """Metric of a rank whose steps are compiled programs that do not show their phases."""
 

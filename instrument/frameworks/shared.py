@@ -157,17 +157,20 @@ def hook_saving(patches: Patches, seams: Seams, framework: Any) -> None:
     patches.replace(framework, "save", lambda _: save)
 
 
-def hook_scale(
-    patches: Patches, seams: Seams, scaler: Any, name: str, host_scale: Callable[[Any], Any]
-) -> None:
-    """Note the loss scale after each call of a gradient scaler's method."""
+def scale_noter(seams: Seams, host_scale: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Return a function that notes the loss scale of a gradient scaler."""
     read_scale = guarded("loss scale", host_scale, None)
+    return lambda scaler: seams.note_scale(read_scale(scaler))
+
+
+def hook_scale(patches: Patches, scaler: Any, name: str, note: Callable[[Any], None]) -> None:
+    """Call `note` after each call of a gradient scaler's method."""
     original: Function = getattr(scaler, name)
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        seams.note_scale(read_scale(self))
+        note(self)
         return result
 
     patches.replace(scaler, name, lambda _: call)

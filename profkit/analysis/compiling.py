@@ -14,7 +14,7 @@ from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.parts import count_rank_steps
 from profkit.trace import Trace
-from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, RECOMPILED
+from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, OVER_LIMIT, RECOMPILED
 
 MOST_COMPILED_SHARE = 0.5
 """If more than this share of the steps compiled, that is how the job runs: none is excluded."""
@@ -54,6 +54,8 @@ class Compiling:
     """The longest first."""
     breaks: tuple[tuple[str, int], ...]
     """Places and reasons of graph breaks, and how often each was met, the most frequent first."""
+    over_limit: tuple[tuple[str, int], ...] = ()
+    """Functions that are compiled no more, with the number of their variants."""
 
     @property
     def ns(self) -> float:
@@ -84,9 +86,9 @@ def find_compiling(trace: Trace) -> Compiling | None:
         np.add.at(rank_ns[row], column[inside], own["value"].to_numpy()[inside])
         again[row, column[inside & _is_again(own)]] = 1
     recompiled, compilations, breaks = _named(events)
-    return Compiling(
-        steps, ranks, rank_ns, again > 0, of_steps, compilations, max(outside), recompiled, breaks
-    )
+    counts = of_steps, compilations, max(outside)
+    limited = _over_limit(events)
+    return Compiling(steps, ranks, rank_ns, again > 0, *counts, recompiled, breaks, limited)
 
 
 def find_recompiled(trace: Trace, steps: Ints) -> tuple[Recompiled, ...]:
@@ -140,6 +142,8 @@ def _named(
         if f"{kind}:" == GRAPH_BREAK:
             breaks[rank, text] += 1
             continue
+        if f"{kind}:" == OVER_LIMIT:
+            continue
         counts[rank] += 1
         if f"{kind}:" == RECOMPILED:
             function, _, guard = text.partition("): ")
@@ -158,6 +162,16 @@ def _named(
     recompiled = tuple(sorted(found.values(), key=lambda each: -each.ns))
     ordered = tuple(sorted(most.items(), key=lambda each: (-each[1], each[0])))
     return recompiled, max(counts.values(), default=0), ordered
+
+
+def _over_limit(events: pa.Table) -> tuple[tuple[str, int], ...]:
+    """Return the functions that have too many variants, in order of time, with their number."""
+    metric = events["metric"].cast(pa.string())
+    own = events.filter(pc.starts_with(metric, OVER_LIMIT)).sort_by("time_ns")
+    found = {}
+    for name, limit in zip(own["metric"].to_pylist(), own["value"].to_pylist(), strict=True):
+        found[name.removeprefix(OVER_LIMIT)] = int(limit)
+    return tuple(found.items())
 
 
 def steps_compiled(steps: pa.Table, events: pa.Table) -> Ints:

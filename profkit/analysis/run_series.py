@@ -1,20 +1,24 @@
 """Finds the runs at which the speed of a job changed, in a series of runs.
 
 Runs of the same job differ by a per cent or more, so a pair of runs says little. A series shows its
-own noise. A change is reported if a permutation of the runs hardly ever shows one as large. Of all
-series of independent runs without a change, at most `FALSE_ALARMS` have one reported, whatever the
-distribution of the noise. Successive runs often meet the same state of the machine. The statistic
-is therefore discounted by how much runs resemble their neighbours, which `benchmarks/history.py`
-measures to be enough for about 3 % of false alarms.
+own noise. A change is reported if a permutation of the runs hardly ever shows one as large. A
+change that was undone later is two changes, of which neither alone need be large: a stretch of runs
+is compared with the rest. Of all series of independent runs without a change, at most
+`FALSE_ALARMS` have one reported, whatever the distribution of the noise. Successive runs often meet
+the same state of the machine. The statistic is therefore discounted by how much runs resemble their
+neighbours, which `benchmarks/history.py` measures to be enough for about 3 % of false alarms.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Floats, Ints
@@ -22,7 +26,10 @@ from profkit.analysis.student import student_of_few
 from profkit.text import plural
 
 FALSE_ALARMS = 0.005
-"""The share of series without a change in which one is reported."""
+"""The share of series without a change in which one is reported.
+
+The search for steps and the one for stretches have half of it each.
+"""
 
 FEWEST_PER_SIDE = 3
 """Fewer runs on one side of a change may be a disturbed machine."""
@@ -56,6 +63,10 @@ WINDOW = 11
 
 MAD_TO_SD = 1.4826
 _HIGHEST_CORRELATION = 0.9
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Scan: TypeAlias = Callable[[Floats], tuple[Floats, Ints]]
+"""Finds the runs that differ most from the rest of a row: the first of them, and the one after."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +121,7 @@ def compare_newest(values: Sequence[float]) -> Estimate | None:
     if before.min() == before.max():
         return None
     disturbed = max(int(count >= FEWEST_RUNS), int(MOST_DISTURBED * count))
-    clean = _without_outliers(before[None, :], np.array([count]))[0]
+    clean = _without_outliers(before[None, :], np.zeros((1, count), dtype=np.bool_))[0]
     if np.count_nonzero(~np.isclose(clean, before, rtol=0, atol=1e-9)) > disturbed:
         clean = before
     level, ordered = float(clean.mean()), np.sort(before)
@@ -125,33 +136,38 @@ def _split(series: Floats, start: int) -> Iterator[int]:
     """Yield the places at which the series, which begins at `start`, changes."""
     if len(series) < FEWEST_RUNS:
         return
-    place = find_step(series)
-    if place is None:
+    found = find_stretch(series, _scan_steps)
+    if found is None and len(series) >= 3 * FEWEST_PER_SIDE:
+        found = find_stretch(series, _scan_stretches)
+    if found is None:
         return
-    yield from _split(series[:place], start)
-    yield start + place
-    yield from _split(series[place:], start + place)
+    edges = [0, *(place for place in found if place < len(series)), len(series)]
+    for first, end in pairwise(edges):
+        yield from _split(series[first:end], start + first)
+        if end < len(series):
+            yield start + end
 
 
-def find_step(series: Floats) -> int | None:
-    """Return the place of the largest step, if hardly any permutation has one as large.
+def find_stretch(series: Floats, scan: Scan) -> tuple[int, int] | None:
+    """Return the runs that differ most from the rest, if hardly any permutation has such runs.
 
     Permutations are made in parts, and no more of them once too many have.
     """
     random = np.random.default_rng(0)
     shuffled = np.tile(series, (PART, 1))
     rows = np.concatenate([series[None, :], random.permuted(shuffled, axis=1)])
-    squares, places, likeness = _largest_steps(rows)
+    squares, stretches, likeness = _largest(rows, scan)
     usual = float(likeness[1:].mean())  # noise of this size without any order
     statistics = _discounted(squares, likeness - usual)
     as_large = int((statistics[1:] >= statistics[0]).sum())
-    allowed = FALSE_ALARMS * PARTS * PART - 1
+    allowed = FALSE_ALARMS / 2 * PARTS * PART - 1
     for _ in range(1, PARTS):
         if as_large > allowed:
             return None
-        squares, _, likeness = _largest_steps(random.permuted(shuffled, axis=1))
+        squares, _, likeness = _largest(random.permuted(shuffled, axis=1), scan)
         as_large += int((_discounted(squares, likeness - usual) >= statistics[0]).sum())
-    return None if as_large > allowed else int(places[0])
+    first, end = map(int, stretches[0])
+    return None if as_large > allowed else (first, end)
 
 
 def _discounted(squares: Floats, likeness: Floats) -> Floats:
@@ -160,16 +176,16 @@ def _discounted(squares: Floats, likeness: Floats) -> Floats:
     return np.asarray(squares * (1 - known) / (1 + known))
 
 
-def _largest_steps(rows: Floats) -> tuple[Floats, Ints, Floats]:
-    """Return each row's largest step as a squared t, its place, and neighbours' likeness.
+def _largest(rows: Floats, scan: Scan) -> tuple[Floats, Ints, Floats]:
+    """Return each row's largest difference as a squared t, its runs, and neighbours' likeness.
 
-    The step is found twice: outliers are known when the levels around the step are.
+    It is found twice: outliers are known when the two levels are.
     """
-    _, places = _scan(rows)
-    clean = _without_outliers(rows, places)
-    squares, places = _scan(clean)
+    _, stretches = scan(rows)
+    clean = _without_outliers(rows, _inside(rows, stretches))
+    squares, stretches = scan(clean)
     # Levels would need all changes, of which this is the first: a running median keeps their edges.
-    return squares, places, _correlation(clean - running_median(clean))
+    return squares, stretches, _correlation(clean - running_median(clean))
 
 
 def running_median(rows: Floats) -> Floats:
@@ -183,34 +199,55 @@ def _correlation(residuals: Floats) -> Floats:
     return np.asarray((residuals[:, 1:] * residuals[:, :-1]).sum(axis=1) / squares)
 
 
-def _scan(rows: Floats) -> tuple[Floats, Ints]:
-    """Return the largest squared t over all places of a step, and the place."""
+def _scan_steps(rows: Floats) -> tuple[Floats, Ints]:
+    """Return the largest squared t over all places of a step, and the runs after it."""
     count = rows.shape[1]
     left = np.arange(FEWEST_PER_SIDE, count - FEWEST_PER_SIDE + 1)
+    stretches = np.stack([left, np.full_like(left, count)], axis=1)
+    return _scan(rows, stretches)
+
+
+def _scan_stretches(rows: Floats) -> tuple[Floats, Ints]:
+    """Return the largest squared t over all stretches inside each row, and the stretch."""
+    count, fewest = rows.shape[1], FEWEST_PER_SIDE
+    places = np.arange(fewest, count - fewest + 1)
+    first, end = (places[each] for each in np.triu_indices(len(places), fewest))
+    return _scan(rows, np.stack([first, end], axis=1))
+
+
+def _scan(rows: Floats, stretches: Ints) -> tuple[Floats, Ints]:
+    """Return each row's largest squared t of a stretch against the rest, and the stretch."""
+    count = rows.shape[1]
     centred = rows - rows.mean(axis=1, keepdims=True)
-    sums = np.cumsum(centred, axis=1)[:, left - 1]
-    between = sums**2 * count / (left * (count - left))
+    totals = np.pad(np.cumsum(centred, axis=1), ((0, 0), (1, 0)))
+    first, end = stretches.T
+    size = end - first
+    between = (totals[:, end] - totals[:, first]) ** 2 * count / (size * (count - size))
     best = between.argmax(axis=1)
     most = between[np.arange(len(rows)), best]
     rest = np.maximum((centred**2).sum(axis=1) - most, np.finfo(float).tiny)
-    return most * (count - 2) / rest, np.asarray(left[best], dtype=np.int64)
+    return most * (count - 2) / rest, np.asarray(stretches[best], dtype=np.int64)
 
 
-def _levels(rows: Floats, places: Ints) -> Floats:
+def _inside(rows: Floats, stretches: Ints) -> Bools:
+    """Return which values are in their row's stretch."""
+    places = np.arange(rows.shape[1])[None, :]
+    return np.asarray((places >= stretches[:, :1]) & (places < stretches[:, 1:]))
+
+
+def _levels(rows: Floats, is_inside: Bools) -> Floats:
     """Return the mean of each row's side that a value is on."""
-    is_after = np.arange(rows.shape[1])[None, :] >= places[:, None]
     found = np.zeros_like(rows)
-    for side in (is_after, ~is_after):
+    for side in (is_inside, ~is_inside):
         size = np.maximum(side.sum(axis=1, keepdims=True), 1)
         found += np.where(side, (rows * side).sum(axis=1, keepdims=True) / size, 0.0)
     return found
 
 
-def _without_outliers(rows: Floats, places: Ints) -> Floats:
+def _without_outliers(rows: Floats, is_inside: Bools) -> Floats:
     """Return the rows with far values moved towards the median of their side."""
-    is_after = np.arange(rows.shape[1])[None, :] >= places[:, None]
     medians = np.zeros_like(rows)
-    for side in (is_after, ~is_after):
+    for side in (is_inside, ~is_inside):
         if side.any(axis=1).all():
             own = np.nanmedian(np.where(side, rows, np.nan), axis=1, keepdims=True)
             medians += np.where(side, own, 0.0)
@@ -235,9 +272,9 @@ def _likeness(series: Floats) -> float:
 def difference_of_levels(before: Floats, after: Floats) -> Estimate:
     """Return the change between two levels, with a 95 % interval."""
     both = np.concatenate([before, after])[None, :]
-    place = np.array([len(before)])
-    clean = _without_outliers(both, place)
-    residuals = clean - _levels(clean, place)
+    is_after = np.arange(len(both[0]))[None, :] >= len(before)
+    clean = _without_outliers(both, is_after)
+    residuals = clean - _levels(clean, is_after)
     freedom = len(both[0]) - 2
     variance = float((residuals**2).sum()) / freedom * float(_likeness_of_rows(residuals)[0])
     error = math.sqrt(variance * (1 / len(before) + 1 / len(after)))

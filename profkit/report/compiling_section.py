@@ -24,9 +24,13 @@ def compiling_section(view: Overview) -> Iterator[Section]:
     for each in found.recompiled[:MOST_ROWS]:
         what = f"{each.function or _UNKNOWN}: {each.guard}"
         rows.append(("compiled again", str(each.times), duration(each.ns), what))
+    for function, limit in found.over_limit[:MOST_ROWS]:
+        what = f"{function}: its {limit} variants are all that the compiler allows; other inputs"
+        rows.append(("not compiled", "", "", f"{what} run uncompiled from then on"))
     for place, times in found.breaks[:MOST_ROWS]:
         rows.append(("graph break", str(times), "", place))
-    left = max(0, len(found.recompiled) - MOST_ROWS) + max(0, len(found.breaks) - MOST_ROWS)
+    listed = found.recompiled, found.over_limit, found.breaks
+    left = sum(max(0, len(each) - MOST_ROWS) for each in listed)
     notes = [compiled_line(view)]
     if left:
         notes.append(f"{plural(left, 'more row')} in --json")
@@ -89,5 +93,6 @@ def as_json(view: Overview) -> dict[str, Any] | None:
         "ms_by_rank": by_rank,
         "outside_steps_ms": found.outside_ns * 1e-6,
         "recompiled": recompiled,
+        "over_limit": [{"function": name, "variants": count} for name, count in found.over_limit],
         "graph_breaks": breaks,
     }

@@ -64,10 +64,19 @@ def words(history: History) -> list[str]:
     if course.why_not:
         return [f"{plural(len(runs), 'run')}: {course.why_not}"]
     if not course.changes:
-        spread = float(np.std(np.log([run.ns for run in runs]), ddof=1))
-        differ = f"which differ by {percent(spread)} (standard deviation)"
-        return [f"no change was found in {plural(len(runs), 'run')}, {differ}"]
+        return [f"no change was found in {plural(len(runs), 'run')}: {usual_words(runs)}"]
     return [change_words(history, change) for change in course.changes]
+
+
+def usual_words(runs: Sequence[PastRun]) -> str:
+    """Return how much the runs differ, which says how small a change can be seen."""
+    times = np.array([run.ns for run in runs])
+    unit = "sample" if runs[-1].per_sample else "step"
+    low, median, high = (duration(each, 3) for each in np.quantile(times, (0, 0.5, 1)))
+    spread = percent(float(times.std(ddof=1) / times.mean()))
+    return (
+        f"a {unit} takes {low} to {high}, median {median} (standard deviation {spread} of the mean)"
+    )
 
 
 def change_words(history: History, change: Change) -> str:

@@ -19,11 +19,11 @@ from profkit.explain.predict.prediction import WITHOUT, Question
 from profkit.explain.rules.base import Cause
 from profkit.instrument.compilations import Compilations
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.report.compiling_section import compiled_line
+from profkit.report.compiling_section import compiled_line, compiling_section
 from profkit.testing import FakeClock
 from profkit.testing.series import Compiled, series_trace
 from profkit.trace import Trace
-from profkit.vocab import COMPILED, GRAPH_BREAK, RECOMPILED
+from profkit.vocab import COMPILED, GRAPH_BREAK, OVER_LIMIT, RECOMPILED
 
 MS = 1_000_000
 STEPS = 200
@@ -180,6 +180,25 @@ def test_graph_breaks_name_their_place(tmp_path: Path) -> None:
     assert "print (a.py:3)" in found.evidence
     assert found.cost_ns is None
     assert "graph_breaks" not in _causes(target, _trace(tmp_path, "again", broken, seed=2))
+
+
+def test_a_function_that_is_compiled_no_more_is_said(tmp_path: Path) -> None:
+    limited = (*_late(), Compiled(0, 170, f"{OVER_LIMIT}forward (train.py:12)", 8))
+    base = _trace(tmp_path, "base", _late()[:1])
+    target = _trace(tmp_path, "target", limited, seed=1)
+    said = "forward (train.py:12) has 8 variants, the most that the compiler allows"
+    assert said in _causes(base, target)["recompiles"].evidence
+    alone = _trace(tmp_path, "alone", (limited[0], limited[-1]), seed=2)
+    found = _causes(base, alone)["recompiles"]
+    assert said in found.evidence
+    assert found.cost_ns is None
+    assert "recompiles" not in _causes(alone, _trace(tmp_path, "again", limited[-1:], seed=3))
+    view = build_overview(target)
+    assert view.compiling is not None
+    assert view.compiling.compilations == 5, "a limit is no compilation"
+    (section,) = compiling_section(view)
+    assert section.grid is not None
+    assert any("run uncompiled from then on" in row[-1] for row in section.grid.rows)
 
 
 def test_a_rank_that_compiles_alone_is_named(tmp_path: Path) -> None:

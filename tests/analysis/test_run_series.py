@@ -26,6 +26,22 @@ def test_the_power_and_the_false_alarms_of_normal_noise() -> None:
     assert _share("normal", 0.03) >= 0.9
 
 
+def test_the_power_for_a_change_that_was_undone() -> None:
+    """No single step of such a series is larger than noise makes."""
+    hits = [history.judge_undone("profkit", "normal", 0.03, 10_000 + seed)[0] for seed in range(40)]
+    assert sum(hits) / len(hits) >= 0.75
+    values = 100 * np.exp(np.random.default_rng(1).normal(0, 0.01, 40))
+    values[15:25] *= 1.03
+    found = find_course(values.tolist())
+    assert len(found.changes) == 2
+    slower, faster = found.changes
+    assert abs(slower.at - 15) <= 2
+    assert abs(faster.at - 25) <= 2
+    assert slower.share.value > 0.015
+    assert faster.share.value < -0.015
+    assert found.since == faster.at
+
+
 @pytest.mark.parametrize(
     ("noise", "most"), [("outliers of 10 %", 0.03), ("drifting (autocorrelation 0.3)", 0.05)]
 )

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from profkit.analysis.views.history import read_past_run, record_of
+from profkit.analysis.views.history import PastRun, build_history, read_past_run, record_of
 from profkit.cli import main
 from profkit.errors import ExitCode
+from profkit.report import history_document
 from profkit.run import facts, session
 from profkit.run.wiring import complete_manifest
 from profkit.testing import synthetic_trace
@@ -367,3 +369,13 @@ def test_the_action_restores_baselines_of_its_own_name_only() -> None:
 def test_the_action_takes_no_input_into_its_script(gate_script: str) -> None:
     """An input in a script would be run by the shell; they are all variables."""
     assert "${{" not in gate_script
+
+
+def test_runs_of_very_different_times_have_a_spread_that_a_reader_knows() -> None:
+    """The deviation of logarithms was printed as a percentage: 338 % of what?"""
+    times = [1e6 * 10.0 ** (number % 4) for number in (0, 3, 1, 2, 3, 0, 2, 1, 0, 3)]
+    runs = [PastRun(f"r{at}", at + 1, ns, ("job", "torch", *"1234")) for at, ns in enumerate(times)]
+    (sentence,) = history_document.words(build_history(runs))
+    expected = 100 * np.std(times, ddof=1) / np.mean(times)
+    assert "a sample takes 1.00 ms to 1.00 s, median 55.0 ms" in sentence
+    assert f"(standard deviation {expected:.1f} % of the mean)" in sentence

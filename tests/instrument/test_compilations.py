@@ -20,7 +20,7 @@ from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.testing import FakeClock
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
-from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, RECOMPILED
+from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, OVER_LIMIT, RECOMPILED
 
 JOB = Path(__file__).parents[2] / "benchmarks/compile_job.py"
 
@@ -150,6 +150,42 @@ def test_a_function_with_too_many_variants_is_not_what_is_compiled(
     assert "size mismatch" in metric
 
 
+def test_a_module_of_torch_has_its_class_and_the_line_that_calls_it(
+    compiler: tuple[MemorySink, Any],
+) -> None:
+    """torch compiles a wrapper in its place: `inner (external_utils.py:67)` says nothing."""
+    sink, torch = compiler
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    compiled = torch.compile(layers, backend="eager", dynamic=False)
+    for rows in (2, 3):
+        compiled(torch.ones(rows, 4))
+    (metric,) = (each for each in _metrics(sink) if each.startswith(RECOMPILED))
+    assert metric.startswith(f"{RECOMPILED}Sequential (test_compilations.py:"), metric
+    assert "size mismatch" in metric
+
+
+@pytest.mark.parametrize("kind", ["function", "module"])
+def test_a_function_over_its_limit_is_named(compiler: tuple[MemorySink, Any], kind: str) -> None:
+    """From then on torch runs it uncompiled, which no callback says."""
+    sink, torch = compiler
+
+    def double(x: Any) -> Any:
+        return x * 2
+
+    what = double if kind == "function" else torch.nn.Sequential(torch.nn.ReLU())
+    compiled = torch.compile(what, backend="eager", dynamic=False)
+    most = getattr(torch._dynamo.config, "recompile_limit", 8)
+    for size in range(2, most + 2):
+        compiled(torch.ones(size))
+    assert not [each for each in _metrics(sink) if each.startswith(OVER_LIMIT)]
+    for size in range(2, most + 6):
+        compiled(torch.ones(size))
+    (row,) = (each for each in sink.rows["samples"] if each[2].startswith(OVER_LIMIT))
+    name = "double" if kind == "function" else "Sequential"
+    assert row[2].startswith(f"{OVER_LIMIT}{name} (test_compilations.py:")
+    assert row[4] == most
+
+
 def test_torch_says_where_a_graph_breaks(compiler: tuple[MemorySink, Any]) -> None:
     sink, torch = compiler
 
@@ -182,7 +218,7 @@ def test_a_hook_of_ours_in_a_compiled_function_is_no_break_of_the_job(
 
 TRAINS = """
 import json, torch
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import counters, get_compilation_metrics
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
 optimizer = torch.optim.AdamW(model.parameters())
@@ -198,14 +234,21 @@ def train(x, y):
 data = [(torch.randn(8, 16), torch.randint(0, 4, (8,))) for _ in range(8)]
 for x, y in torch.utils.data.DataLoader(data, batch_size=None):
     loss = train(x, y)
-found = {"loss": loss.item(), "frames": counters["frames"]["total"], **counters["stats"]}
+found = {"loss": loss.item(), "frames": len(get_compilation_metrics()), **counters["stats"]}
 print(json.dumps(found))
 """
 
 
-def test_a_compiled_step_is_compiled_as_without_our_hooks(tmp_path: Path) -> None:
+SCALES = TRAINS.replace("loss.backward()", "scaler.scale(loss).backward()").replace(
+    "optimizer.step()", "scaler.step(optimizer); scaler.update()"
+)
+SCALES = SCALES.replace("optimizer =", "scaler = torch.amp.GradScaler('cpu')\noptimizer =")
+
+
+@pytest.mark.parametrize("job", [TRAINS, SCALES], ids=["plain", "scaler"])
+def test_a_compiled_step_is_compiled_as_without_our_hooks(tmp_path: Path, job: str) -> None:
     """The compiler followed the calls into the hooks of the backward and of the optimizer."""
-    (tmp_path / "job.py").write_text(TRAINS)
+    (tmp_path / "job.py").write_text(job)
     bare = [sys.executable, "job.py"]
     recorded = [sys.executable, "-m", "profkit", "run", "-o", "runs", "--", *bare]
     said = []
@@ -222,6 +265,7 @@ def test_a_compiled_step_is_compiled_as_without_our_hooks(tmp_path: Path) -> Non
     breaks = [name for name in trace.samples["metric"].to_pylist() if name.startswith(GRAPH_BREAK)]
     assert any("backward" in name for name in breaks)
     assert not any("disable" in name for name in breaks), "that is a hook of ours"
+    assert any("gradient scaler (job.py:" in name for name in breaks) == (job is SCALES)
 
 
 def test_a_reset_of_torch_keeps_our_callbacks(compiler: tuple[MemorySink, Any]) -> None:

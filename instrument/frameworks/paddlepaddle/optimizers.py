@@ -13,6 +13,7 @@ from profkit.instrument.frameworks.shared import (
     Function,
     call_back,
     hook_scale,
+    scale_noter,
     timed,
 )
 from profkit.instrument.guard import Patches, guarded
@@ -98,7 +99,7 @@ def hook_scaler(patches: Patches, seams: Seams) -> None:
     for name in ("step", "minimize"):
         patches.replace(scaler, name, wrap_step)
     for name in ("minimize", "update", "scale"):
-        hook_scale(patches, seams, scaler, name, _host_scale)
+        hook_scale(patches, scaler, name, scale_noter(seams, _host_scale))
 
 
 def _was_skipped(scaler: Any) -> bool:

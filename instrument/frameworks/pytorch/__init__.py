@@ -15,6 +15,7 @@ from profkit.instrument.collectives import CallLog
 from profkit.instrument.frameworks.base import Books, Framework, Seams
 from profkit.instrument.frameworks.pytorch.collectives import GroupCalls
 from profkit.instrument.frameworks.pytorch.compilations import CALLBACKS, hook_compiler
+from profkit.instrument.frameworks.pytorch.compiler import skip_code
 from profkit.instrument.frameworks.pytorch.ddp import Exchanges, hook_ddp
 from profkit.instrument.frameworks.pytorch.device import CudaDevice, on_device
 from profkit.instrument.frameworks.pytorch.flight import dump_flight
@@ -37,7 +38,13 @@ from profkit.instrument.frameworks.pytorch.waits import (
     hook_waits,
 )
 from profkit.instrument.frameworks.pytorch.workers import hook_sizes, hook_workers
-from profkit.instrument.frameworks.shared import hook_copy, hook_iteration, hook_next, hook_saving
+from profkit.instrument.frameworks.shared import (
+    hook_copy,
+    hook_iteration,
+    hook_next,
+    hook_saving,
+    timed,
+)
 from profkit.instrument.guard import Patches
 
 
@@ -49,6 +56,8 @@ def install(seams: Seams) -> Patches:
     hook_iteration(patches, seams, DataLoader, describe_loader)
     for name in ("to", "cuda"):
         hook_copy(patches, seams, torch.Tensor, name, torch.compiler.is_compiling)
+        skip_code(getattr(torch.Tensor, name).__code__)
+    skip_code(timed.__code__)
     models = hook_modules(patches, seams)
     looks: list[Callable[[], None]] = []
     exchanges = _hook_exchange(patches, seams, looks)

@@ -6,6 +6,7 @@ failed and broke is read from the compiler's own lists, which it keeps in any ca
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -14,9 +15,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from profkit import vocab
-from profkit.instrument.compilations import Compilations, cut, name_code
+from profkit.instrument.compilations import Compilations, cut
 from profkit.instrument.frameworks.base import Books
-from profkit.instrument.frameworks.pytorch.compiler import LEFT_ALONE
+from profkit.instrument.frameworks.pytorch.compiled_code import find_compiled, name_compiled
+from profkit.instrument.frameworks.pytorch.compiler import LEFT_ALONE, NEVER_COMPILED
 from profkit.instrument.guard import Patches, guarded
 
 CALLBACKS = "torch._dynamo.callback"
@@ -36,6 +38,9 @@ _LATER = {
 
 _OWN_FILES = os.path.dirname(vocab.__file__) + os.sep
 
+_LIMIT_LOGGER, _LIMIT_MESSAGE = "torch._dynamo.convert_frame", "torch._dynamo hit config."
+"""Where, and with which words, torch warns that it compiles a function no more."""
+
 _FIRST = "/0"
 """The end of the id of a function's first compilation; the number before is the function's."""
 
@@ -53,12 +58,22 @@ class Compiler:
         self.begin = guarded("compiler", self._begin, None)
         self.end = guarded("compiler", self._end, None)
         self.resync = guarded("compiler", self._resync, None)
+        self.hear = guarded("compiler", self._hear, None)
 
     def _resync(self) -> None:
         """Begin to count anew from what the compiler's lists hold, because a reset clears them."""
         failures = getattr(sys.modules.get(_UTILS), "guard_failures", {})
         self._failed = {code: len(reasons) for code, reasons in list(failures.items())}
         self._broken = len(getattr(sys.modules.get(_UTILS), "graph_break_reasons", []))
+
+    def _hear(self, record: logging.LogRecord) -> None:
+        """Note a function that has too many variants: no callback and no list says so."""
+        if not str(record.msg).startswith(_LIMIT_MESSAGE) or not isinstance(record.args, tuple):
+            return
+        _, limit, function, *_ = record.args
+        code = find_compiled()
+        name = name_compiled(code) if code else cut(str(function))
+        self._log.add_limit(name, float(str(limit)))
 
     def _begin(self, *_: object) -> None:
         """Note the time: torch before 2.7 passes nothing, later versions what is compiled."""
@@ -98,7 +113,7 @@ class Compiler:
                 if number and entry and entry[1] != number:
                     continue
                 guard = _REMARK.sub("", _CACHE_ENTRY.sub("", reason))
-                found = name_code(code), cut(guard) or "no reason known"
+                found = name_compiled(code), cut(guard) or "no reason known"
         return found
 
     def _breaks(self) -> Iterator[str]:
@@ -107,14 +122,14 @@ class Compiler:
         first = self._broken if self._broken <= len(reasons) else 0  # after a reset
         self._broken = len(reasons)
         for each in reasons[first:]:
-            stack = each.user_stack
+            stack, reason = each.user_stack, str(each.reason)
             is_ours = bool(stack) and stack[-1].filename.startswith(_OWN_FILES)
-            if is_ours or LEFT_ALONE in str(each.reason):
+            if is_ours or LEFT_ALONE in reason:
                 continue  # a compiled function calls our hook, which is no fault of the job
             place = ""
             if stack:
                 place = f" ({os.path.basename(stack[-1].filename)}:{stack[-1].lineno})"
-            yield f"{cut(str(each.reason))}{place}"
+            yield f"{NEVER_COMPILED if NEVER_COMPILED in reason else cut(reason)}{place}"
 
 
 def hook_compiler(patches: Patches, books: Books) -> None:
@@ -142,8 +157,15 @@ def hook_compiler(patches: Patches, books: Books) -> None:
             if own in callbacks:
                 callbacks.remove(own)
 
+    def hear(record: logging.LogRecord) -> bool:
+        compiler.hear(record)
+        return True
+
     register()
     patches.on_undo(remove)
+    logger = logging.getLogger(_LIMIT_LOGGER)
+    logger.addFilter(hear)
+    patches.on_undo(lambda: logger.removeFilter(hear))
     patches.replace(handler, "clear", wrap_clear)
 
 

@@ -35,14 +35,18 @@ LEFT_ALONE = "profkit times what follows"
 """This is part of the reason that the compiler gives for a graph that ends before our function."""
 
 
-def leave_alone(function: Any) -> None:
+NEVER_COMPILED = "torch compiles no gradient scaler"
+"""The same, if the graph would end there also without us."""
+
+
+def leave_alone(function: Any, reason: str = LEFT_ALONE) -> None:
     """Have the compiler end its graph before this function, and leave its frame alone.
 
     Code that calls it may be compiled, and would be followed into it. What it calls is compiled.
     """
     skip_code(function.__code__)
     function._torchdynamo_disable = True  # noqa: SLF001  # what torch.compiler.disable sets
-    function._torchdynamo_disable_msg = LEFT_ALONE  # noqa: SLF001  # as above
+    function._torchdynamo_disable_msg = reason  # noqa: SLF001  # as above
 
 
 def outside_compiler(function: Callable[..., Any]) -> Callable[..., Any]:

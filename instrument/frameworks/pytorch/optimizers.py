@@ -14,8 +14,12 @@ from torch.optim.optimizer import (
 )
 
 from profkit.instrument.frameworks.base import Seams, other_trainer
-from profkit.instrument.frameworks.pytorch.compiler import leave_alone, outside_compiler
-from profkit.instrument.frameworks.shared import Function, call_back, hook_scale
+from profkit.instrument.frameworks.pytorch.compiler import (
+    NEVER_COMPILED,
+    leave_alone,
+    outside_compiler,
+)
+from profkit.instrument.frameworks.shared import Function, call_back, hook_scale, scale_noter
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.rows import Opened
 from profkit.instrument.spans import PerThread
@@ -93,39 +97,48 @@ def _count_steps_around(hook: FrameType | None) -> int:
 
 
 def hook_scaler(patches: Patches, seams: Seams) -> None:
-    """Name steps that the scaler skips because gradients overflowed, and note the loss scale."""
-    watch = guarded(
-        "scaler",
-        lambda optimizer, stepped: optimizer.register_step_pre_hook(
-            lambda *_: stepped.append(True)
-        ),
-        None,
-    )
+    """Name steps that the scaler skips because gradients overflowed, and note the loss scale.
+
+    A compiled function may call the scaler. What we call here must not be compiled then.
+    """
+    watch = outside_compiler(guarded("scaler", _watch_step, None))
+    begin, end = outside_compiler(seams.begin_optimizer), outside_compiler(seams.end)
+    name_skipped = outside_compiler(seams.name_skipped)
+    unwatch = outside_compiler(lambda handle: handle.remove())
     scaler = torch.amp.GradScaler
     original: Function = scaler.step
 
     @functools.wraps(original)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        span = seams.begin_optimizer(id(optimizer))
+        span = begin(id(optimizer))
         stepped: list[bool] = []
         handle = watch(optimizer, stepped)
         try:
             result = original(self, optimizer, *args, **kwargs)
             if handle and not stepped and self.is_enabled():
-                seams.name_skipped(span)
+                name_skipped(span)
         except BaseException as error:
-            seams.end(span, type(error).__name__)
+            end(span, type(error).__name__)
             raise
         finally:
             if handle:
-                handle.remove()
-        seams.end(span)
+                unwatch(handle)
+        end(span)
         return result
 
-    leave_alone(step)
+    leave_alone(step, NEVER_COMPILED)
     patches.replace(scaler, "step", lambda _: step)
+    note = outside_compiler(scale_noter(seams, _host_scale))
     for name in ("scale", "update"):
-        hook_scale(patches, seams, scaler, name, _host_scale)
+        hook_scale(patches, scaler, name, note)
+        leave_alone(getattr(scaler, name), NEVER_COMPILED)
+
+
+def _watch_step(optimizer: Any, stepped: list[bool]) -> Any:
+    """Have the next step of an optimizer append to a list; return the handle of the hook."""
+    note = outside_compiler(lambda *_: stepped.append(True))
+    leave_alone(note)
+    return optimizer.register_step_pre_hook(note)
 
 
 def _host_scale(scaler: Any) -> float | None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from profkit.analysis.compiling import Recompiled, find_recompiled
 from profkit.analysis.estimate import Estimate
 from profkit.explain.evidence import Evidence
-from profkit.explain.rules._compiling import added_ns, in_figures, later_ns, later_steps
+from profkit.explain.rules._compiling import (
+    added_ns,
+    compiling_of,
+    in_figures,
+    later_ns,
+    later_steps,
+)
 from profkit.explain.rules.base import (
     FRAMEWORKS,
     Case,
@@ -44,12 +50,12 @@ def find(case: Case) -> Cause | None:
     """
     recompiled = case.after.figure(_recompiled)
     if not recompiled:
-        return None
+        return _uncompiled(case)
     again_ns = [later_ns(each, again=True) for each in (case.before, case.after)]
     ns = [float(each.max(axis=0).sum()) for each in again_ns]
     cost_ns = added_ns(case, *ns)
     if not is_material(cost_ns, case.ledger):
-        return None
+        return _uncompiled(case)
     steps = int((again_ns[1] > 0).any(axis=0).sum())
     named = "; ".join(
         f"{each.function or 'a function'} {plural(each.times, 'time')}, because of {each.guard}"
@@ -59,18 +65,47 @@ def find(case: Case) -> Cause | None:
         f"{here(case.ledger)}{plural(steps, 'step')} after the warm-up compiled functions again, "
         f"{duration(ns[1])} in all: {named}; {duration(ns[0])} in the {other_side(case.ledger)}"
     )
+    limited = _limited(case)
+    evidence += f"; {limited}" if limited else ""
     is_in_rows = in_figures(case.after)
-    framework = FRAMEWORKS.get(case.target.framework, "")
     return Cause(
         "recompiles",
         Estimate(cost_ns),
         share_of(cost_ns, case.ledger) if is_in_rows else None,
         evidence if is_in_rows else f"{evidence}; no row above includes it",
-        _REMEDY_IN.get(framework, _REMEDY),
+        _remedy(case),
         takes=all_of(*EXPLAINS) if is_in_rows else all_of(*EXPLAINS[:1]),
         rows=(Phase.COMPILE.value,) if is_in_rows else (),
         is_outside=not is_in_rows,
     )
+
+
+def _remedy(case: Case) -> str:
+    return _REMEDY_IN.get(FRAMEWORKS.get(case.target.framework, ""), _REMEDY)
+
+
+def _uncompiled(case: Case) -> Cause | None:
+    """Return functions that run uncompiled, if they do not in the base; their cost is unknown."""
+    limited = _limited(case)
+    if not limited:
+        return None
+    evidence = f"{here(case.ledger)}{limited}; what that costs is not measured"
+    return Cause("recompiles", None, None, evidence, _remedy(case))
+
+
+def _limited(case: Case) -> str:
+    """Return which functions have too many variants in the target, and not in the base."""
+    found = [each.figure(compiling_of) for each in (case.before, case.after)]
+    before, after = ((each.over_limit if each else ()) for each in found)
+    new = [(name, count) for name, count in after if name not in dict(before)]
+    words = [
+        f"{name} has {plural(count, 'variant')}, the most that the compiler allows"
+        for name, count in new[:MOST_NAMED]
+    ]
+    if not words:
+        return ""
+    more = f"; so do {len(new) - MOST_NAMED:,} more" if len(new) > MOST_NAMED else ""
+    return f"{'; '.join(words)}{more}; other inputs run uncompiled"
 
 
 def _recompiled(evidence: Evidence) -> tuple[Recompiled, ...]:
