@@ -110,7 +110,7 @@ def cause_cost(cause: Cause, ledger: Ledger) -> str:
     if cause.is_gain:
         ledger = turn_ledger(ledger)
     cost, share = cause.cost_ns, cause.share_of_gap
-    words = "no cost of its own"
+    words = "no cost measured"
     if cost:
         words = f"{duration(cost.value)} per step{interval_in_brackets(cost, duration)}"
     if cause.is_gain:

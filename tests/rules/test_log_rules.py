@@ -230,7 +230,7 @@ def test_a_cause_without_a_cost_is_not_said_to_cost_nothing(compare: Explain) ->
     steps = even(0.2, 0.001)
     steps[30] = (0.2, 0.9)
     text = page(compare(paddleseg(8, even(0.2, 0.001)), paddleseg(8, steps)))
-    assert "log_integrity: no cost of its own" in text
+    assert "log_integrity: no cost measured" in text
     assert "look at the lines of the log that they name" in text
     short = paddleseg(8, even(0.2, 0.001, count=5))
     text = page(compare(short, short))
