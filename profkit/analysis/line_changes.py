@@ -79,7 +79,7 @@ def compare_lines(
             whole.extend(_compare_all(before, after, factor, lambda part: part.functions))
         elif max(before.step_share, after.step_share) >= LEAST_SHARE:
             too_few.append((phase, before.samples, after.samples))
-    whole = [each for each in whole if _has_lines(each, changes)]
+    whole = [each for each in whole if sum(_is_in(change, each) for change in changes) > 1]
     compared = len(changes) + len(whole)
     changes, whole = mark_sure(changes, compared), mark_sure(whole, compared)
     changes, moved = _join_lines(changes, whole, same_code=same_code)
@@ -90,11 +90,15 @@ def compare_lines(
 def _join_lines(
     changes: list[LineChange], whole: Sequence[LineChange], *, same_code: bool
 ) -> tuple[list[LineChange], list[Place]]:
-    """Add the functions that are compared as a whole, and return which of them may have moved."""
+    """Add the functions that are compared as a whole, and return which of them may have moved.
+
+    Their lines may have if other lines of the function make up for more than half of a change.
+    """
     moved: list[Place] = []
     for function in whole:
         of_it = [change for change in changes if change.is_sure and _is_in(change, function)]
-        if not same_code and any(_is_made_up_for(change, function) for change in of_it):
+        kept = [function.difference.value / change.difference.value for change in of_it]
+        if not same_code and min(kept, default=1.0) < 0.5:
             moved.append(function.place)
             for number, change in enumerate(changes):
                 if change in of_it:
@@ -105,18 +109,9 @@ def _join_lines(
     return changes, moved
 
 
-def _has_lines(function: LineChange, changes: Sequence[LineChange]) -> bool:
-    return sum(_is_in(change, function) for change in changes) > 1
-
-
 def _is_in(change: LineChange, function: LineChange) -> bool:
     names = [(each.phase, each.place.file, each.place.function) for each in (change, function)]
     return names[0] == names[1]
-
-
-def _is_made_up_for(change: LineChange, function: LineChange) -> bool:
-    """Return true if other lines of the function make up for more than half of a change."""
-    return function.difference.value / change.difference.value < 0.5
 
 
 def mark_sure(changes: Sequence[LineChange], compared: int) -> list[LineChange]:

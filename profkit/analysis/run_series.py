@@ -182,7 +182,9 @@ def _largest(rows: Floats, scan: Scan) -> tuple[Floats, Ints, Floats]:
     It is found twice: outliers are known when the two levels are.
     """
     _, stretches = scan(rows)
-    clean = _without_outliers(rows, _inside(rows, stretches))
+    places = np.arange(rows.shape[1])[None, :]
+    is_inside = (places >= stretches[:, :1]) & (places < stretches[:, 1:])
+    clean = _without_outliers(rows, is_inside)
     squares, stretches = scan(clean)
     # Levels would need all changes, of which this is the first: a running median keeps their edges.
     return squares, stretches, _correlation(clean - running_median(clean))
@@ -227,12 +229,6 @@ def _scan(rows: Floats, stretches: Ints) -> tuple[Floats, Ints]:
     most = between[np.arange(len(rows)), best]
     rest = np.maximum((centred**2).sum(axis=1) - most, np.finfo(float).tiny)
     return most * (count - 2) / rest, np.asarray(stretches[best], dtype=np.int64)
-
-
-def _inside(rows: Floats, stretches: Ints) -> Bools:
-    """Return which values are in their row's stretch."""
-    places = np.arange(rows.shape[1])[None, :]
-    return np.asarray((places >= stretches[:, :1]) & (places < stretches[:, 1:]))
 
 
 def _levels(rows: Floats, is_inside: Bools) -> Floats:

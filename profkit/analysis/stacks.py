@@ -169,7 +169,9 @@ def _time_groups(
         if number != HELD_PLACE:
             below = float(own_doubt[number])
             above = doubt - below
-            share = _widen(share, below, above)
+            low = share.value if share.low is None else share.low
+            high = share.value if share.high is None else share.high
+            share = Estimate(share.value, max(0.0, low - below), min(1.0, high + above))
         at = _name_longest(found, rows[hits], place[hits], weight[hits])
         if is_function and at.line:
             numbers = [found.places[each].line for each in np.unique(place[hits]).tolist()]
@@ -227,13 +229,6 @@ def _doubtful_shares(found: Samples, rows: Ints) -> tuple[Floats, float]:
     if forced.any():
         own += forced * unsure.sum() / forced.sum()
     return own / weight.sum(), float(total / weight.sum())
-
-
-def _widen(share: Estimate, below: float, above: float) -> Estimate:
-    """Return a share with an interval that is longer by this much on each side."""
-    low = share.value if share.low is None else share.low
-    high = share.value if share.high is None else share.high
-    return Estimate(share.value, max(0.0, low - below), min(1.0, high + above))
 
 
 def estimate_share(
