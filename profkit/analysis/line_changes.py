@@ -79,7 +79,9 @@ def compare_lines(
             whole.extend(_compare_all(before, after, factor, lambda part: part.functions))
         elif max(before.step_share, after.step_share) >= LEAST_SHARE:
             too_few.append((phase, before.samples, after.samples))
-    whole = [each for each in whole if sum(_is_in(change, each) for change in changes) > 1]
+    for function in whole[:]:
+        if len([change for change in changes if _is_in(change, function)]) < 2:
+            whole.remove(function)
     compared = len(changes) + len(whole)
     changes, whole = mark_sure(changes, compared), mark_sure(whole, compared)
     changes, moved = _join_lines(changes, whole, same_code=same_code)
