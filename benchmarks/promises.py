@@ -277,7 +277,7 @@ CHECKS: Mapping[str, Check] = {
         "Watching for changes",
         "Looking for changes while a job runs takes at most 10 us per step, or 0.01 % of a step, "
         "and a change of 20 % is said.",
-        (Script("change_cost", "--runs", 5, 1),),
+        (Script("change_cost", "--runs", 3, 1),),
     ),
     "A": Check(
         "Check of the checks",

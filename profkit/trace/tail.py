@@ -51,6 +51,8 @@ class StreamTail:
     table: str
     _at: int = 0
     _reach: int = MOST_BYTES
+    behind: bool = False
+    """True if there was more than was read at once."""
     _schema: pa.Schema | None = None
 
     def read(self, most: int | None = None) -> list[pa.RecordBatch]:
@@ -63,7 +65,9 @@ class StreamTail:
                 file.seek(self._at)
                 content = file.read(self._reach)
         except OSError:
+            self.behind = False
             return []
+        self.behind = len(content) == self._reach
         messages = []
         source = pa.BufferReader(content)
         start = self._at
@@ -100,14 +104,6 @@ class StreamTail:
                 batch.validate(full=True)
             return [conform_batch(batch, self.table) for batch in whole]
         return []
-
-    @property
-    def behind(self) -> bool:
-        """Return true if there is more to read now."""
-        try:
-            return self._reach > MOST_BYTES or self.path.stat().st_size - self._at >= MOST_BYTES
-        except OSError:
-            return False
 
 
 @dataclass

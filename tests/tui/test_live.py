@@ -124,6 +124,24 @@ def test_a_message_larger_than_a_look_is_read_in_the_end(
     assert rows == 400
 
 
+@pytest.mark.parametrize("parts", [1.5, 2.5, 3.9])
+def test_a_tail_is_behind_until_it_has_read_all(
+    job: _Job, monkeypatch: pytest.MonkeyPatch, parts: float
+) -> None:
+    """Spans that lag behind the steps would be time that no phase covers."""
+    for _ in range(60):
+        job.train(4)
+    spans = job.run / rank_folder(0) / "spans.arrows"
+    most = round(spans.stat().st_size / parts)
+    monkeypatch.setattr("profkit.trace.tail.MOST_BYTES", most)
+    tail = StreamTail(spans, "spans", _reach=most)
+    found = tail.read()
+    assert tail.behind
+    while tail.behind:
+        found += tail.read()
+    assert found[-1]["step"].to_numpy()[-1] == 239
+
+
 def test_a_tail_agrees_with_the_reader(tmp_path: Path) -> None:
     run = synthetic_trace(tmp_path / "run", ranks=2, steps=40)
     latest, trace = RunTail(run).look(), Trace.open(run)
