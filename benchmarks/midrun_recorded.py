@@ -29,7 +29,7 @@ from profkit.explain.explained import explain
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 NEAR, NEAR_DRIFT = 15, 60
 """A change counts as found if it is reported to begin within so many steps of its place."""
 
