@@ -152,21 +152,19 @@ class Tracker(HookReports):
 
     def begin_aside(self, name: str) -> Followed | None:
         """Begin a part that is no training, as an evaluation; reports inside belong to it."""
-        self.catch_up()
-        if not self._follows():
-            return None
-        self._steps.fire(LoopEvent.ASIDE)
-        self._state.model_called = True
-        return self._regions.open(_OTHER, name)
+        return self._begin_other(LoopEvent.ASIDE, name)
 
     def begin_evaluation(self) -> Followed | None:
         """Begin a call that only evaluates; the loop may still train on the batch that waits."""
+        return self._begin_other(LoopEvent.ACTIVITY, EVALUATION)
+
+    def _begin_other(self, event: LoopEvent, name: str) -> Followed | None:
         self.catch_up()
         if not self._follows():
             return None
-        self._steps.fire(LoopEvent.ACTIVITY)
+        self._steps.fire(event)
         self._state.model_called = True
-        return self._regions.open(_OTHER, EVALUATION)
+        return self._regions.open(_OTHER, name)
 
     def note_epoch(self, epoch: int) -> None:
         """Note the epoch of the open step, if the loop knows better than its loaders."""

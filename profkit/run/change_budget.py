@@ -89,9 +89,10 @@ class Budget:
 
         What may well be chance is searched from savings, so that a sure change finds some left.
         """
-        if seems is Seems.CHANGED:
-            return self._credit_s > CREDIT_S / 2 or self._alarm_credit_s > 0
-        return self._credit_s > SAVED_PART * CREDIT_S
+        left = 1 / 2 if seems is Seems.CHANGED else SAVED_PART
+        is_allowed = self._credit_s > left * CREDIT_S
+        self.is_alarm = seems is Seems.CHANGED and not is_allowed and self._alarm_credit_s > 0
+        return is_allowed or self.is_alarm
 
     def allows(self, *, suspect: bool, sure: bool = False) -> bool:
         """Return true if a search may be made: on suspicion at once, otherwise from savings.

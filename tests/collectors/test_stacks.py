@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -128,11 +127,9 @@ def test_a_killed_job_leaves_its_stacks(tmp_path: Path) -> None:
     assert not view.lost
 
 
+@pytest.mark.alone
 def test_the_sampler_costs_less_than_a_hundredth_of_a_processor() -> None:
-    """A thread that computes 60 frames deep is sampled for six seconds, after a first one.
-
-    The quietest second counts: other programs on the machine make a sample take longer.
-    """
+    """A thread that computes 60 frames deep is sampled for four seconds, after a first one."""
     sampler = StackSampler()
     rows: list[Any] = []
     sampler.watch(_inside(rows, rows))
@@ -142,8 +139,8 @@ def test_the_sampler_costs_less_than_a_hundredth_of_a_processor() -> None:
         if depth:
             descend(depth - 1)
             return
-        for _ in range(7):
-            end = time.monotonic() + 1
+        for seconds in (1, 4):
+            end = time.monotonic() + seconds
             while time.monotonic() < end:
                 sum(range(100))
             used.append(pollers.cpu_ns["stacks"])
@@ -152,7 +149,7 @@ def test_the_sampler_costs_less_than_a_hundredth_of_a_processor() -> None:
     pollers.start()
     descend(60)
     pollers.stop()
-    cost = min(after - before for before, after in itertools.pairwise(used)) / 1e6
+    cost = (used[1] - used[0]) / 1e6 / 4
     print(f"{cost:.2f} ms of processor time per second")
     assert len(rows) > 20
     assert 0 < cost < LIMIT_MS_PER_S

@@ -234,7 +234,8 @@ def train(x, y):
 data = [(torch.randn(8, 16), torch.randint(0, 4, (8,))) for _ in range(8)]
 for x, y in torch.utils.data.DataLoader(data, batch_size=None):
     loss = train(x, y)
-found = {"loss": loss.item(), "frames": len(get_compilation_metrics()), **counters["stats"]}
+frames = {"compiled": len(get_compilation_metrics()), "frames": counters["frames"]["total"]}
+found = {"loss": loss.item(), **frames, **counters["stats"]}
 print(json.dumps(found))
 """
 
@@ -257,9 +258,12 @@ def test_a_compiled_step_is_compiled_as_without_our_hooks(tmp_path: Path, job: s
         assert done.returncode == 0, done.stderr
         assert "graph break" not in done.stderr.lower()
         said.append(json.loads(done.stdout))
+    compiled = [each.pop("compiled") for each in said]
     frames = [each.pop("frames") for each in said]
     assert said[0] == said[1]
-    assert frames[1] <= frames[0]
+    assert compiled[1] <= compiled[0]
+    # torch looks at frames that copy a batch for the scaler, and compiles nothing of them
+    assert frames[1] <= frames[0] or job is SCALES
     trace = Trace.open(find_runs(tmp_path / "runs")[0])
     assert {"backward", "optimizer"} <= set(trace.spans["phase"].to_pylist())
     breaks = [name for name in trace.samples["metric"].to_pylist() if name.startswith(GRAPH_BREAK)]
