@@ -260,4 +260,5 @@ def wilson(share: float, count: float) -> Estimate:
     middle = (share + square / (2 * count)) / (1 + square / count)
     half = Z_95 * (share * (1 - share) / count + square / (4 * count**2)) ** 0.5
     half /= 1 + square / count
-    return Estimate(share, max(0.0, middle - half), min(1.0, middle + half))
+    low, high = min(middle - half, share), max(middle + half, share)  # a share of 1 is rounded
+    return Estimate(share, max(0.0, low), min(1.0, high))
