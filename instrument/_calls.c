@@ -39,8 +39,9 @@ static const char *const SPAN_ROW[] = {
     X(hold_collective) X(in_flight) X(input_tensors) X(inside) X(is_uniform) X(is_waited)          \
     X(keep_inner) X(keep_rows) X(last) X(log) X(mark) X(module) X(modules_seen) X(name)            \
     X(nbytes) X(nests) X(notes) X(op_id) X(open) X(open_regions) X(operations)                     \
-    X(output_tensors) X(own) X(pacer) X(recorder) X(recording) X(sent_ns) X(sequences)             \
-    X(silent) X(step_index) X(thread) X(type) X(value) X(version) X(watched) X(word) X(work)
+    X(output_tensors) X(own) X(pacer) X(parts) X(recorder) X(recording) X(sent_ns)                 \
+    X(sequences) X(silent) X(step_index) X(thread) X(type) X(value) X(version) X(watched)          \
+    X(word) X(work)
 #define DECLARE(name) PyObject *name;
 static struct { NAMES(DECLARE) } names;
 static PyObject *is_async_name, *has_own_end_name; /* arguments by their names, as tuples */
@@ -948,7 +949,8 @@ static PyObject *before(PyObject *object, PyObject *arguments)
     PyObject *here = read_here(self->calls), *was = NULL;
     int inside = here ? PyObject_IsTrue(here_value(here, names.inside)) : -1, made = FAILED;
     if (inside > 0) {
-        made = PyObject_IsTrue(here_value(here, names.sent_ns)); /* noted already, or not */
+        int is_hook = here_value(here, names.parts) != Py_None; /* whose messages are measured */
+        made = is_hook ? LEFT : PyObject_IsTrue(here_value(here, names.sent_ns));
     } else if (!inside && (was = pause_compiler(self->calls))) {
         made = begin(self, here, arguments);
         resume_compiler(self->calls, was);

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from profkit.clock import Clock, now_ns
 from profkit.instrument.collectives import Entered
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, CollectiveRow, Event
-from profkit.instrument.sent import name_group
+from profkit.instrument.sent import Part, name_group
 from profkit.vocab import Phase
 
 EXPOSED = "exposed"
@@ -24,6 +25,14 @@ COMPLETES_WHEN_DONE = frozenset({"gloo"})
 
 NCCL's are complete when the exchange is launched: only the device knows when it is done.
 """
+
+
+class To(NamedTuple):
+    """The ranks that a bucket is sent to, as rows name them."""
+
+    communicator: str
+    group_size: int
+    dimension: str | None
 
 
 @dataclass(slots=True)
@@ -40,6 +49,9 @@ class Bucket:
     mark: Event | None
     end_ns: int = 0
     end_mark: Event | None = None
+    op: str = "all_reduce"
+    to: To | None = None
+    """The ranks that it is sent to, if they are not the reducer's."""
 
 
 class BucketLog:
@@ -74,9 +86,8 @@ class BucketLog:
         self._recorder = recorder
         self._append = append
         self.communicator = communicator
-        self._group_size = group_size
+        self._to = To(communicator, group_size, dimension)
         self._backend = backend
-        self._dimension = dimension
         self._host_knows_end = backend in COMPLETES_WHEN_DONE
         self._clock = clock
         self.sequence = sequence or itertools.count()
@@ -91,7 +102,10 @@ class BucketLog:
         """Yield the buckets of the backward that runs, for a thread that looks from outside."""
         for bucket in list(self._pending):
             index, since_ns, done = bucket.index, bucket.start_ns, bucket.end_ns > 0
-            yield self.name(bucket.sequence, index, bucket.bytes, bucket.dtype, since_ns, done=done)
+            size, dtype = bucket.bytes, bucket.dtype
+            named = self.name(bucket.sequence, index, size, dtype, since_ns, done=done)
+            group = name_group(bucket.to.communicator) if bucket.to else named.group
+            yield named._replace(op=bucket.op, group=group)
 
     def name(
         self, sequence: int, index: int, size: int, dtype: str, since_ns: int, *, done: bool
@@ -127,6 +141,23 @@ class BucketLog:
         bucket = Bucket(index, size, dtype, now, now, step, next(self.sequence), mark)
         pending.append(bucket)
         return bucket
+
+    def describe(
+        self, bucket: Bucket, parts: Sequence[Part], sequences: Mapping[str, Iterator[int]]
+    ) -> None:
+        """Note what a communication hook has sent in place of the bucket, and to whom."""
+        first = parts[0]
+        bucket.op, bucket.dtype = first.op, first.dtype
+        bucket.bytes = sum(part.bytes for part in parts)
+        group = first.group
+        if group.name != self.communicator:
+            bucket.to = To(group.name, group.size, group.dimension)
+            bucket.sequence = next(sequences[group.name])
+
+    def drop(self, bucket: Bucket) -> None:
+        """Forget a bucket of which nothing was sent."""
+        self._pending.remove(bucket)
+        self._recorder.drop_marks(bucket.mark)
 
     def done(self, bucket: Bucket) -> None:
         """Note that a bucket has its result."""
@@ -198,9 +229,10 @@ class BucketLog:
             ready, end = bucket.ready_ns, bucket.end_ns or now
             last_ready = max(last_ready, ready)
             last_end = max(last_end, end)
-            row = (self.communicator, bucket.sequence, "all_reduce", bucket.bytes, bucket.dtype)
-            times = (self._group_size, ready, bucket.start_ns, end)
-            last = (self._backend, bucket.step, bucket.index, self._dimension)
+            name, group_size, dimension = bucket.to or self._to
+            row = (name, bucket.sequence, bucket.op, bucket.bytes, bucket.dtype)
+            times = (group_size, ready, bucket.start_ns, end)
+            last = (self._backend, bucket.step, bucket.index, dimension)
             self._append((*row, *times, *last))
         self._recorder.keep_inner(_ALLREDUCE, EXPOSED, last_ready, last_end)
 
@@ -247,18 +279,19 @@ class BucketLog:
             device.drop(bucket.mark)
 
     def _row(self, bucket: Bucket, end: int) -> CollectiveRow:
+        name, group_size, dimension = bucket.to or self._to
         return CollectiveRow(
-            communicator=self.communicator,
+            communicator=name,
             sequence=bucket.sequence,
-            op="all_reduce",
+            op=bucket.op,
             bytes=bucket.bytes,
             dtype=bucket.dtype,
-            group_size=self._group_size,
+            group_size=group_size,
             ready_ns=bucket.ready_ns,
             start_ns=bucket.start_ns,
             end_ns=end,
             backend=self._backend,
             step=bucket.step,
             bucket=bucket.index,
-            dimension=self._dimension,
+            dimension=dimension,
         )

@@ -48,6 +48,15 @@ class Group(NamedTuple):
     """True if a handle's future exists, and asking for it changes nothing for the job."""
 
 
+class Part(NamedTuple):
+    """What a job's own communication hook sends for a bucket of gradients."""
+
+    op: str
+    bytes: int
+    dtype: str
+    group: Group
+
+
 @dataclass(eq=False, slots=True)
 class Sent:
     """A collective that a process has entered."""
@@ -84,6 +93,8 @@ class Here(threading.local):
     """True inside a call that makes rows of its own, so that calls in it make none."""
     sent_ns = 0
     """The time of the first collective called inside, since a caller set this to 0."""
+    parts: list[Part] | None = None
+    """What a job's own communication hook has sent; `None` outside of one."""
     work: Any = None
     """The handle of a call that waits, until it does. torch would make a new one otherwise."""
     coalesced: list[Sent] | None = None

@@ -231,6 +231,62 @@ def test_what_a_hook_does_to_a_bucket_before_it_is_sent_is_no_transfer(hooked: H
     assert row["ready_ns"] + 20_000_000 <= row["start_ns"] <= row["end_ns"]
 
 
+def _exchange(hooked: Hooked, hook: Any) -> list[tuple[Any, ...]]:
+    """Train one backward with a communication hook; return the op, bytes and type of its rows."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    model.register_comm_hook(None, hook)
+    model(torch.ones(2, 64)).sum().backward()
+    hooked.end_of_backward()
+    assert model.module.weight.grad is not None
+    rows = [row for row in hooked.rows if row["bucket"] is not None]
+    return [(row["op"], row["bytes"], row["dtype"]) for row in rows]
+
+
+def test_a_bucket_that_a_hook_compresses_has_the_bytes_that_are_sent(hooked: Hooked) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    assert _exchange(hooked, fp16_compress_hook) == [("all_reduce", (64 * 64 + 64) * 2, "float16")]
+
+
+def test_a_bucket_is_named_after_what_its_hook_calls(hooked: Hooked) -> None:
+    def gather(group: object, bucket: Any) -> Any:
+        parts = [torch.empty_like(bucket.buffer())]
+        sent = distributed.all_gather(parts, bucket.buffer(), async_op=True)
+        return sent.get_future().then(lambda _: parts[0])
+
+    gather.__annotations__ = {}
+    assert _exchange(hooked, gather) == [("all_gather", (64 * 64 + 64) * 4, "float32")]
+
+
+def test_a_bucket_that_a_hook_sends_to_another_group_is_that_groups(hooked: Hooked) -> None:
+    group = distributed.new_group([0])
+    distributed.all_reduce(torch.ones(3), group=group)
+
+    def reduce(_: object, bucket: Any) -> Any:
+        sent = distributed.all_reduce(bucket.buffer(), group=group, async_op=True)
+        return sent.get_future().then(lambda done: done.value()[0])
+
+    reduce.__annotations__ = {}
+    _exchange(hooked, reduce)
+    distributed.all_reduce(torch.ones(3), group=group)
+    rows = [row for row in hooked.rows if row["communicator"] == group.group_name]
+    assert [(row["sequence"], row["bucket"]) for row in rows] == [(0, None), (1, 0), (2, None)]
+
+
+def test_a_hook_that_sends_nothing_has_no_exchange(hooked: Hooked) -> None:
+    def keep(group: object, bucket: Any) -> Any:
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    keep.__annotations__ = {}
+    rows = _exchange(hooked, keep)
+    if hasattr(distributed.ProcessGroup, HOOK):
+        assert rows == []
+    else:  # a hook may send what no method of Python shows
+        assert rows == [("all_reduce", (64 * 64 + 64) * 4, "float32")]
+
+
 def test_what_the_job_has_imported_is_hooked_when_it_makes_a_group() -> None:
     """A function that is replaced after it was compiled is compiled again."""
     from profkit.instrument.frameworks.pytorch.functional import hook_first_group

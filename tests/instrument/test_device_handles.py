@@ -23,11 +23,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from profkit.instrument.frameworks.pytorch.collectives import (  # torch
-    GroupCalls,
-    Watched,
-    describe_group,
-)
+from profkit.instrument.frameworks.pytorch.collectives import GroupCalls  # torch
+from profkit.instrument.frameworks.pytorch.groups import Watched, describe_group  # torch
 from profkit.instrument.frameworks.pytorch.operations import OPERATIONS  # torch
 from profkit.instrument.frameworks.pytorch.waits import hook_coalescing, hook_waits  # torch
 

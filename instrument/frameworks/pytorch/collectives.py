@@ -10,24 +10,19 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
-
-import torch
 
 from profkit.instrument.collectives import HERE, CallLog
 from profkit.instrument.frameworks.pytorch.compiler import set_eval_frame
+from profkit.instrument.frameworks.pytorch.groups import Watched
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
-from profkit.instrument.frameworks.pytorch.libraries import note_libraries
 from profkit.instrument.frameworks.pytorch.observed_group import size_of
 from profkit.instrument.frameworks.pytorch.operations import (
-    BLOCKING,
-    SAME_LIBRARY,
-    WITH_FUTURES,
     Operation,
 )
 from profkit.instrument.guard import report_failure
-from profkit.instrument.sent import Group, Sent, name_communicator, name_group
+from profkit.instrument.sent import Part, Sent
 from profkit.vocab import Phase
 
 _ALLREDUCE: Final = Phase.ALLREDUCE.value
@@ -45,57 +40,6 @@ with contextlib.suppress(ImportError):
     from profkit.instrument import _calls
 
     CompiledCalls = _calls.Calls
-
-
-class Watched:
-    """A process group whose operations are recorded."""
-
-    def __init__(self, group: Group, rank: int, backends: Mapping[str, str]) -> None:
-        self._group = group
-        self._rank = rank
-        self._backends = backends
-        """The backend for each kind of device; a group may have several."""
-        self.is_uniform = all(backend == group.backend for backend in backends.values())
-        """True if all kinds of devices have the same backend."""
-        self.open: dict[int, Sent] = {}
-        """The operations between their two hooks."""
-        self._groups: dict[tuple[str, str, int], Group] = {}
-        self._layout = LAYOUT.version
-
-    def group(self, device: str, op: str, root: int) -> Group:
-        """Return the ranks that take part in an operation on tensors of this kind of device."""
-        if self._layout != LAYOUT.version:  # a mesh was made, and may name the dimension
-            self._layout = LAYOUT.version
-            self._groups.clear()
-        is_message = op in ("send", "recv")
-        key = device, op if is_message else "", root if is_message else -1
-        found = self._groups.get(key)
-        if found is None:
-            group, backend = self._group, self._backends.get(device, self._group.backend)
-            group = group._replace(
-                backend=SAME_LIBRARY.get(backend, backend),
-                blocks=backend in BLOCKING,
-                has_futures=backend in WITH_FUTURES,
-            )
-            dimension = LAYOUT.dimensions.get(name_group(group.name))
-            group = group._replace(dimension=dimension or None)
-            if is_message:
-                group = self._pair(group, op, root)
-            found = self._groups[key] = group
-        return found
-
-    def _pair(self, group: Group, op: str, other: int) -> Group:
-        """Return the sender and the receiver of a message as a group of their own.
-
-        The messages of one pair match by their order, and the other ranks take no part in them.
-        """
-        own = self._rank
-        peer = other if other >= 0 else own  # a receiver may take a message of any rank
-        named = str(other) if other >= 0 else "?"
-        name = f"{group.name}:{own}>{named}" if op == "send" else f"{group.name}:{named}>{own}"
-        return group._replace(
-            name=name, size=2, peer=group.members[peer] if group.members else peer
-        )
 
 
 class GroupCalls:
@@ -138,24 +82,37 @@ class GroupCalls:
         """
         if len(sys.modules) != self.modules_seen:
             self.look()
-        device = name = ""
-        size, op = 0, operation.op
+        op = operation.op
+        group = watched.group(tensors[0].device.type if tensors else "", op, root)
+        sent = self.log.begin(group, op, self.measure(operation, tensors, group.size))
+        sent.module, sent.has_future = HERE.module, operation.has_future
+        if self.microbatches and op in ("send", "recv"):
+            sent.microbatch = self.microbatches.pop(tensors[0].data_ptr(), None)
+        return sent
+
+    def note_part(
+        self, watched: Watched, operation: Operation, tensors: Sequence[Any], root: int
+    ) -> None:
+        """Note what the job's own communication hook sends for a bucket."""
+        if HERE.parts is not None:
+            op = operation.op
+            group = watched.group(tensors[0].device.type if tensors else "", op, root)
+            size, dtype = self.measure(operation, tensors, group.size)
+            HERE.parts.append(Part(op, size, dtype, group))
+
+    def measure(
+        self, operation: Operation, tensors: Sequence[Any], group_size: int
+    ) -> tuple[int, str]:
+        """Return the bytes of a message and the type of its elements."""
+        name, size = "", 0
         if tensors:
-            first = tensors[0]
-            device, dtype = first.device.type, first.dtype
+            dtype = tensors[0].dtype
             name = self.dtypes.get(dtype, "")
             if not name:
                 name = self.dtypes[dtype] = str(dtype).removeprefix("torch.")
             for tensor in tensors:
                 size += size_of(tensor) if tensor.is_sparse else tensor.nbytes
-        group = watched.group(device, op, root)
-        if operation.is_part:
-            size *= group.size
-        sent = self.log.begin(group, op, (size, name))
-        sent.module, sent.has_future = HERE.module, operation.has_future
-        if self.microbatches and op in ("send", "recv"):
-            sent.microbatch = self.microbatches.pop(tensors[0].data_ptr(), None)
-        return sent
+        return size * group_size if operation.is_part else size, name
 
     def end(self, sent: Sent, work: Any, *, is_async: bool) -> None:
         """Note that an operation was handed over; its end is known when somebody has waited."""
@@ -261,40 +218,3 @@ def forget(held: Held) -> None:
             held.log.forget(held.sent)
     except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
         report_failure("collective forgotten", failure)
-
-
-def describe_group(real: Any) -> Watched | None:
-    """Return a process group as rows name it, or `None` if this rank is not in it."""
-    rank = int(real.rank())
-    if rank < 0:
-        return None
-    note_libraries()
-    backends = {}
-    for device in real._device_types:  # noqa: SLF001  # torch has no public name for it
-        with contextlib.suppress(RuntimeError):  # a device that this machine lacks
-            backends[device.type] = real._get_backend(device).name().lower()  # noqa: SLF001
-    members = ranks_of(real)
-    if not members:
-        return None  # a group that torch did not make itself, which it knows nothing of
-    name = communicator_of(real, members)
-    backend = next(iter(backends.values()), "")
-    if "cuda" in backends and torch.cuda.is_available():  # what has no tensors, as a barrier
-        backend = backends["cuda"]
-    group = Group(name, real.size(), backend, blocks=backend in BLOCKING, members=members)
-    return Watched(group, rank, backends)
-
-
-def ranks_of(real: Any) -> tuple[int, ...]:
-    """Return the ranks of a process group; none of a group that torch did not make itself."""
-    try:
-        return tuple(torch.distributed.get_process_group_ranks(real))
-    except (KeyError, RuntimeError, ValueError):
-        return ()
-
-
-def communicator_of(real: Any, members: Sequence[int]) -> str:
-    """Return the name that rows have for the communicator of a process group."""
-    name = str(getattr(real, "group_name", "") or "default")
-    if not members:
-        return name
-    return name_communicator(name, members, torch.distributed.get_world_size())

@@ -13,7 +13,7 @@ import functools
 import os
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,13 +21,13 @@ import torch
 from profkit.instrument.buckets import COMPLETES_WHEN_DONE, Bucket, BucketLog
 from profkit.instrument.collectives import HERE
 from profkit.instrument.frameworks.base import Books, note_unmeasured
-from profkit.instrument.frameworks.pytorch.collectives import communicator_of, ranks_of
 from profkit.instrument.frameworks.pytorch.compiler import outside_compiler, skip_code
+from profkit.instrument.frameworks.pytorch.groups import communicator_of, ranks_of
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.observed_group import ObservedGroup, size_of
 from profkit.instrument.frameworks.shared import call_first
 from profkit.instrument.guard import Patches, guarded, report_failure
-from profkit.instrument.sent import name_group
+from profkit.instrument.sent import Part, name_group
 
 Hook = Callable[[Any, Any], Any]
 
@@ -86,7 +86,8 @@ class Exchanges:
         def _register_comm_hook(reducer: Any, state: object, comm_hook: Hook) -> None:
             group = self.groups.get(reducer)
             if group:
-                comm_hook = _timed_hook(comm_hook, group.log, follows=group.follows)
+                follows, sequences = group.follows, self._sequences
+                comm_hook = _timed_hook(comm_hook, group.log, sequences, follows=follows)
             original(reducer, state, comm_hook)
 
         _register_comm_hook.__qualname__ = _register_comm_hook.__name__  # a builtin's has no module
@@ -169,8 +170,14 @@ def has_one_queue() -> bool:
     return os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
 
 
-def _timed_hook(hook: Hook, log: BucketLog, *, follows: bool) -> Hook:
-    """Time the job's hook: its arguments and its future are passed on unchanged."""
+def _timed_hook(
+    hook: Hook, log: BucketLog, sequences: Mapping[str, Iterator[int]], *, follows: bool
+) -> Hook:
+    """Time the job's hook: its arguments and its future are passed on unchanged.
+
+    The message of a bucket is what the hook sends, which may be compressed, or nothing.
+    """
+    sees_all = hasattr(torch.distributed.ProcessGroup, "register_pre_hook")
 
     def begin_unguarded(bucket: Any) -> Bucket:
         buffer = bucket.buffer()
@@ -183,21 +190,30 @@ def _timed_hook(hook: Hook, log: BucketLog, *, follows: bool) -> Hook:
     begin = outside_compiler(guarded("bucket launched", begin_unguarded, None))
     follow = outside_compiler(guarded("bucket followed", follow_unguarded, None))
     done = guarded("bucket done", log.done, None)
+    describe = outside_compiler(guarded("bucket described", log.describe, None))
+    drop = outside_compiler(guarded("bucket dropped", log.drop, None))
 
     @functools.wraps(hook)
     def timed(state: Any, bucket: Any) -> Any:
         opened = begin(bucket)
-        before = HERE.inside
-        HERE.inside, HERE.sent_ns = True, 0  # collectives called inside belong to this bucket
+        before, parts = HERE.inside, list[Part]()
+        # Collectives called inside belong to this bucket.
+        HERE.inside, HERE.sent_ns, HERE.parts = True, 0, parts
         try:
             future = hook(state, bucket)
         finally:
-            HERE.inside = before
-        if opened is not None:
-            # A hook may average or compress the gradients before it sends them.
-            opened.start_ns = HERE.sent_ns or opened.start_ns
-            if follows:
-                follow(future, opened)
+            HERE.inside, HERE.parts = before, None
+        if opened is None:
+            return future
+        # A hook may average or compress the gradients before it sends them.
+        opened.start_ns = HERE.sent_ns or opened.start_ns
+        if parts:
+            describe(opened, parts, sequences)
+        elif sees_all and not HERE.sent_ns:
+            drop(opened)  # for example, of a hook that averages weights now and then
+            return future
+        if follows:
+            follow(future, opened)
         return future
 
     skip_code(getattr(timed, "__code__"))  # noqa: B009  # wraps() hides it from mypy

@@ -15,11 +15,8 @@ from typing import Any, Final
 import torch
 
 from profkit.instrument.collectives import HERE
-from profkit.instrument.frameworks.pytorch.collectives import (
-    GroupCalls,
-    Watched,
-    describe_group,
-)
+from profkit.instrument.frameworks.pytorch.collectives import GroupCalls
+from profkit.instrument.frameworks.pytorch.groups import Watched, describe_group
 from profkit.instrument.frameworks.pytorch.operations import OPERATIONS, Operation
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.sent import Sent

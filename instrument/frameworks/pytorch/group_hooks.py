@@ -12,14 +12,9 @@ import torch
 
 from profkit.clock import now_ns
 from profkit.instrument.collectives import HERE
-from profkit.instrument.frameworks.pytorch.collectives import (
-    HOOK_ID,
-    MOST_OPEN,
-    GroupCalls,
-    Watched,
-    describe_group,
-)
+from profkit.instrument.frameworks.pytorch.collectives import HOOK_ID, MOST_OPEN, GroupCalls
 from profkit.instrument.frameworks.pytorch.compiler import set_eval_frame, skip_code
+from profkit.instrument.frameworks.pytorch.groups import Watched, describe_group
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.operations import OPERATIONS, Operation
 from profkit.instrument.guard import Patches, guarded, report_failure
@@ -114,7 +109,8 @@ class GroupHooks:
 
     `_calls.c` does the same for operations that are usual. They are `outside_compiler` and guards
     written out, because they run in each call of the job. Inside a call that makes rows of its
-    own, they only note the time: the gradient buckets of DDP pass here.
+    own, they only note the time, and what a job's own communication hook sends: the gradient
+    buckets of DDP pass here.
     """
 
     def __init__(self, calls: GroupCalls, name: str) -> None:
@@ -127,16 +123,23 @@ class GroupHooks:
 
     def before(self, args: Any) -> None:
         """Note that an operation begins."""
-        if HERE.inside:
+        inside = HERE.inside
+        if inside:
             HERE.sent_ns = HERE.sent_ns or now_ns()
-            return
+            if HERE.parts is None:
+                return
         compiler = set_eval_frame(None)
         try:
             watched = self.watched
             if not self._is_described:
                 watched = self._describe()
             operation = self.operations.get(args.name.value)
-            if operation is not None and watched is not None:
+            if operation is None or watched is None:
+                return
+            if inside:
+                tensors = args.output_tensors if operation.in_outputs else args.input_tensors
+                self._calls.note_part(watched, operation, tensors, args.root)
+            else:
                 self._begin(watched, operation, args)
         except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("collective begun", failure)

@@ -11,11 +11,8 @@ import torch
 
 from profkit.clock import now_ns
 from profkit.instrument.collectives import HERE
-from profkit.instrument.frameworks.pytorch.collectives import (
-    GroupCalls,
-    Watched,
-    describe_group,
-)
+from profkit.instrument.frameworks.pytorch.collectives import GroupCalls
+from profkit.instrument.frameworks.pytorch.groups import Watched, describe_group
 from profkit.instrument.frameworks.pytorch.operations import OPERATIONS, Operation
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.sent import Sent
@@ -89,6 +86,9 @@ def _wrap(
         place = method.outputs if operation.in_outputs else method.inputs
         tensors = [] if place is None else list(_flatten(args[place]))
         root = -1 if method.root is None else int(args[method.root])
+        if HERE.inside:
+            calls.note_part(watched, operation, tensors, root)
+            return None
         return calls.begin(watched, operation, tensors, root)
 
     begin = guarded("collective begun", begin_unguarded, None)
@@ -98,6 +98,8 @@ def _wrap(
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if HERE.inside or torch.compiler.is_compiling():
             HERE.sent_ns = HERE.sent_ns or now_ns()
+            if HERE.parts is not None:
+                begin(self, (*args, *kwargs.values()))
             return original(self, *args, **kwargs)
         sent = begin(self, (*args, *kwargs.values()))
         work = original(self, *args, **kwargs)

@@ -10,16 +10,13 @@ from typing import Any
 import torch
 
 from profkit.instrument.collectives import HERE, CallLog, Message
-from profkit.instrument.frameworks.pytorch.collectives import (
-    GroupCalls,
-    Watched,
-    describe_group,
-)
+from profkit.instrument.frameworks.pytorch.collectives import GroupCalls
 from profkit.instrument.frameworks.pytorch.compiler import (
     outside_compiler,
     set_eval_frame,
     skip_code,
 )
+from profkit.instrument.frameworks.pytorch.groups import Watched, describe_group
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.models import MOST_MODELS
 from profkit.instrument.sent import Sent
