@@ -3,7 +3,7 @@
 A collective ends on all ranks at about the same time, and begins on each when that rank is ready.
 So its shortest duration over the ranks is its transfer, the rest of each rank's duration is
 waiting, and the rank with the shortest is the one that the others waited for. This needs durations
-only: the ranks' clocks need not agree.
+only: the ranks' clocks need not agree. Messages between two ranks may be begun early on both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import NEGLIGIBLE, Ints
 from profkit.analysis.intervals import covered_each, union_length
 from profkit.analysis.phases import step_times
-from profkit.analysis.pipelines import MESSAGES, find_pipelines, join_stages
+from profkit.analysis.pipelines import (
+    MESSAGES,
+    find_pipelines,
+    join_stages,
+    longest_transfers,
+)
 from profkit.analysis.whole_collectives import group_rows, whole_collectives
 from profkit.vocab import Phase
 
@@ -121,7 +126,10 @@ def find_late_rank(
 
 @dataclass(frozen=True)
 class Matched:
-    """The collectives of the used steps, with the transfer that each one's fastest rank shows."""
+    """The collectives of the used steps, with the transfer that their fastest ranks show.
+
+    That of a message is at most what `longest_transfers` allows.
+    """
 
     rank: Ints
     step: Ints
@@ -192,12 +200,16 @@ def match_all(rows: pa.Table) -> Matched:
     is_message = pc.is_in(rows["op"].cast(pa.string()), pa.array(MESSAGES)).to_numpy()
     joins = join_stages(pipelines, rank, group, len(quickest)) | is_message[quickest]
     late[joins] = -1
+    length = (end - start)[quickest]
+    if is_message.any():
+        longest = longest_transfers(rows, group, len(quickest))
+        length = np.minimum(length, longest).astype(np.int64)
     return Matched(
         rank=rank,
         step=rows["step"].fill_null(-1).to_numpy(),
         start=start,
         end=end,
-        transfer=(end - start)[quickest][group],
+        transfer=length[group],
         late_rank=late[group],
         group=group,
         matched=matched[group],

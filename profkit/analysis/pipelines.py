@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.columns import codes_of
 from profkit.analysis.device_clock import Bools
-from profkit.analysis.estimate import Ints
+from profkit.analysis.estimate import Floats, Ints
 
 SEND, RECEIVE = "send", "recv"
 MESSAGES = (SEND, RECEIVE)
@@ -55,3 +55,38 @@ def join_stages(pipelines: Sequence[Sequence[int]], rank: Ints, group: Ints, cou
     found = np.zeros(count, dtype=bool)
     found[keys[counts > 1] // max(1, len(pipelines))] = True
     return found
+
+
+def longest_transfers(rows: pa.Table, group: Ints, count: int) -> Floats:
+    """Return how long each message took at most, by the clocks of its two ranks.
+
+    Both may have begun it long before it was sent, and have waited for it long after, so that
+    neither duration shows the transfer. It lies between the sender's begin and the receiver's end.
+    The clocks may differ. Messages in both ways show the limits of the difference: none ends before
+    it begins. It is taken as none if that is within the limits, otherwise as their middle. If
+    messages go only one way, or the clocks drift apart, it is not known, and there is no bound.
+    """
+    op = rows["op"].cast(pa.string())
+    ends = {}
+    for name in MESSAGES:
+        places = np.flatnonzero(pc.equal(op, name).to_numpy())
+        ends[name] = np.full(count, -1)
+        ends[name][group[places]] = places
+    bounds = np.full(count, np.inf)
+    whole = np.flatnonzero((ends[SEND] >= 0) & (ends[RECEIVE] >= 0))
+    sent, received = ends[SEND][whole], ends[RECEIVE][whole]
+    rank = rows["rank"].to_numpy().astype(np.int64)
+    taken = rows["end_ns"].to_numpy()[received] - rows["start_ns"].to_numpy()[sent]
+    ways = np.stack([rank[sent], rank[received]])
+    for one, other in np.unique(ways, axis=1).T.tolist():
+        there = (ways[0] == one) & (ways[1] == other)
+        back = (ways[0] == other) & (ways[1] == one)
+        if one > other or not back.any():
+            continue  # each pair once
+        most, least = int(taken[there].min()), -int(taken[back].min())
+        if most < least:
+            continue
+        ahead = 0 if least <= 0 <= most else (most + least) / 2
+        bounds[whole[there]] = taken[there] - ahead
+        bounds[whole[back]] = taken[back] + ahead
+    return bounds

@@ -12,12 +12,13 @@ from profkit.analysis.exchange import (
     Exchange,
     find_late_rank,
     is_end_shared,
+    match_all,
     split_exchange,
 )
 from profkit.analysis.intervals import covered_each, union_length
 from profkit.schema import open_schema
 from profkit.trace.arrays import build_batch
-from tests.analysis.tables import Span, Step, spans_table, steps_table
+from tests.analysis.tables import Span, Step, rows_table, spans_table, steps_table
 
 Interval = tuple[int, int]
 intervals = st.lists(
@@ -277,3 +278,54 @@ def test_a_rank_that_is_missing_leaves_waiting_unknown() -> None:
 def test_no_collectives_are_no_exchange() -> None:
     empty = open_schema("collectives").empty_table()
     assert split_exchange(empty, open_schema("spans").empty_table(), np.array([0, 1])) is None
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def _messages(steps: int, ahead_ns: int, *, both_ways: bool = True) -> pa.Table:
+    """Messages of 2 us between stages that begin them 50 us before, and end them 30 us after.
+
+    Only the receiver's end is that of the message. The clock of rank 1 is ahead.
+    """
+    rows = []
+    for step in range(steps):
+        at = 1_000 * step
+        for sender, receiver, name, sent in (
+            (0, 1, "pp:0>1", at + 100),
+            (1, 0, "pp:1>0", at + 500),
+        ):
+            if sender and not both_ways:
+                continue
+            common = {"communicator": name, "sequence": step, "step": step, "bytes": 64}
+            common |= {"dtype": "float32", "group_size": 2, "backend": "gloo", "ready_ns": None}
+            shift = [0, ahead_ns]
+            start, end = sent + shift[sender], sent + 32 + shift[sender]
+            rows.append({**common, "op": "send", "rank": sender, "start_ns": start, "end_ns": end})
+            start, end = sent - 50 + shift[receiver], sent + 2 + shift[receiver]
+            rows.append(
+                {**common, "op": "recv", "rank": receiver, "start_ns": start, "end_ns": end}
+            )
+    return rows_table("collectives", rows)
+
+
+@pytest.mark.parametrize("ahead_ns", [0, 3_600_000_000_000, -50_000_000])
+def test_a_message_that_both_ranks_began_early_took_less_than_either_call(ahead_ns: int) -> None:
+    found = match_all(_messages(20, ahead_ns))
+    assert found.is_message.all()
+    assert set(found.transfer.tolist()) == {2}
+
+
+def test_messages_in_one_way_are_bounded_by_their_calls() -> None:
+    found = match_all(_messages(20, 0, both_ways=False))
+    assert set(found.transfer.tolist()) == {32}
+
+
+def test_clocks_that_drift_apart_show_no_transfer() -> None:
+    rows = _messages(20, 0).to_pylist()
+    for row in rows:
+        if row["rank"]:  # 10 ns per step, which is more than a message takes
+            row["start_ns"] += 10 * row["step"]
+            row["end_ns"] += 10 * row["step"]
+    found = match_all(rows_table("collectives", rows))
+    assert set(found.transfer.tolist()) == {32}
