@@ -33,7 +33,7 @@ from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.rank_lines import lines_by_rank
 from profkit.analysis.run_change import RunChange
 from profkit.analysis.run_figures import find_figures
-from profkit.analysis.selection import Selection, steady_steps, warm_up_of
+from profkit.analysis.selection import Selection, lacks_spans, steady_steps, warm_up_of
 from profkit.analysis.stacks import CodeView, view_code
 from profkit.analysis.thinned import Thinned
 from profkit.analysis.unknown_places import UnknownPlace, unknown_places
@@ -221,12 +221,13 @@ def cost_of_run(trace: Trace) -> OwnCost:
 
 
 def _lines_of_code(trace: Trace, steps: pa.Table, used: Ints) -> dict[str, Any]:
+    # A log says how long its parts took, and not where in the step they were.
+    known = not (is_log(trace) or lacks_spans(trace))
     return {
         "code": view_code(trace.stacks, trace.frames, steps, trace.spans, used),
         "rank_lines": lines_by_rank(trace, used),
         "worker_lines": view_workers(trace.worker_stacks, steps, used),
-        # A log says how long its parts took, and not where in the step they were.
-        "unknown_places": () if is_log(trace) else unknown_places(steps, trace.spans, used),
+        "unknown_places": unknown_places(steps, trace.spans, used) if known else (),
     }
 
 

@@ -13,6 +13,7 @@ from profkit.analysis.estimate import Estimate, Ints, estimate_ratios
 from profkit.analysis.phase_basis import PhaseBasis
 from profkit.analysis.phase_shares import PhaseShare, phases_of
 from profkit.analysis.phases import step_times
+from profkit.analysis.selection import lacks_spans
 from profkit.analysis.thinned import find_thinned
 from profkit.trace import Trace
 
@@ -69,4 +70,4 @@ def _estimate(trace: Trace, used: Ints) -> tuple[Estimate, Estimate, tuple[Phase
     phases = []
     for row, name in enumerate(times.names):
         phases.append(PhaseShare(name, rest[row], rest[parts + row]))
-    return throughput, step_ns, tuple(phases)
+    return throughput, step_ns, () if lacks_spans(trace) else tuple(phases)

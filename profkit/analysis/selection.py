@@ -30,6 +30,7 @@ CAPTURED = "lines captured"
 SWITCHED_OFF = "profkit switched off"
 NOT_ON_ALL_RANKS = "not on all ranks"
 THINNED = "not in the sample"
+SPANS_LOST = "spans lost"
 
 REASONS = (
     *(WARM_UP, NOT_ON_ALL_RANKS, SWITCHED_OFF, KERNEL_WINDOW, EPOCH_START, PARTIAL_BATCH),
@@ -77,6 +78,7 @@ def steady_steps(trace: Trace) -> Selection:
     warm_up = warm_up_of(trace, trace.steps)
     found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
     found = without_captured(found, trace.samples)
+    found = found.without(SPANS_LOST, found.steps > last_whole_step(trace, found.steps))
     compiled = np.isin(found.steps, compiled_steps(trace.steps, trace.samples))
     if not mostly_compiled(trace, compiled):
         found = found.without(COMPILING, compiled)
@@ -86,6 +88,26 @@ def steady_steps(trace: Trace) -> Selection:
     found = dataclasses.replace(found, level=level)
     found = found.without(THINNED, step_levels(found.steps) < level)
     return _known_starts(found, trace.steps)
+
+
+def last_whole_step(trace: Trace, steps: Ints) -> int:
+    """Return the last step before spans are lost, by damage to a rank's file.
+
+    If a rank has no spans at all, no phase of the run is known, and its steps still are.
+    """
+    last = int(steps.max(initial=0))
+    for rank in trace.ranks:
+        content = rank.content("spans")
+        if content.problem and content.rows:
+            own = trace.spans.filter(pc.equal(trace.spans["rank"], rank.rank))
+            last = min(last, (pc.max(own["step"]).as_py() or 0) - 1)  # the last one may be cut
+    return last if last >= steps.min(initial=0) else int(steps.max(initial=0))
+
+
+def lacks_spans(trace: Trace) -> bool:
+    """Return true if a rank's spans are all lost, by damage to its file: no phase is known."""
+    contents = [rank.content("spans") for rank in trace.ranks]
+    return any(content.problem and not content.rows for content in contents)
 
 
 def mostly_compiled(trace: Trace, compiled: npt.NDArray[np.bool_]) -> bool:

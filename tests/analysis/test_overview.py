@@ -8,15 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from profkit.analysis.estimate import FEWEST_STEPS
 from profkit.analysis.overview import Overview, build_overview
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.selection import EPOCH_START, PARTIAL_BATCH, WARM_UP
+from profkit.analysis.selection import EPOCH_START, PARTIAL_BATCH, SPANS_LOST, WARM_UP
 from profkit.errors import UnreadableError
 from profkit.hangs.incidents import ALARM, SEEN, append_event
 from profkit.hangs.status import FOLDER
+from profkit.report import as_text
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 
@@ -223,7 +225,27 @@ def test_a_damaged_stream_costs_its_rows_and_is_told(tmp_path: Path) -> None:
         notice.startswith("rank 0, spans: ") and notice.endswith("rows after that place are lost")
         for notice in view.quality
     )
-    assert _shares(view) == {UNKNOWN: pytest.approx(1)}
+    assert _shares(view) == {}
+    assert view.throughput.judged
+    assert UNKNOWN not in as_text.overview(view)
+
+
+def test_steps_whose_spans_are_lost_have_no_phases(tmp_path: Path) -> None:
+    """The first half of the spans was written: the steps after it would be all unknown."""
+    run = synthetic_trace(tmp_path / "run", steps=80, phase_ns=PHASE_NS)
+    whole = _view(run)
+    path = run / "r00000" / "spans.arrows"
+    with pa.ipc.open_stream(path) as stream:
+        batch = pa.concat_tables([pa.Table.from_batches(list(stream))]).combine_chunks()
+    end = json.loads((run / "r00000" / "end.json").read_text())
+    with pa.ipc.new_stream(path, batch.schema) as rewritten:
+        rewritten.write_table(batch.slice(0, batch.num_rows // 2))
+    view = _view(run)
+    assert end["tables"]["spans"]["rows"] == batch.num_rows
+    assert view.selection.left_out[SPANS_LOST] == pytest.approx(40, abs=2)
+    assert _shares(view).keys() == _shares(whole).keys()
+    assert _shares(view)["forward"] == pytest.approx(_shares(whole)["forward"], abs=0.02)
+    assert "spans lost" in as_text.overview(view)
 
 
 def test_a_damaged_end_record_is_told_and_the_figures_stay(run: Path) -> None:
