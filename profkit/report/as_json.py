@@ -12,7 +12,7 @@ from profkit.analysis.exchange import RankExchange
 from profkit.analysis.overview import Overview
 from profkit.report import (
     changes_section,
-    code_sections,
+    code_json,
     compiling_section,
     device_sections,
     view_json,
@@ -95,10 +95,10 @@ def overview(view: Overview) -> dict[str, Any]:
         **device_clock(view),
         "changes": changes_section.as_json(view),
         "compiling": compiling_section.as_json(view),
-        "unknown_places": code_sections.unknown_json(view.unknown_places),
-        "code": code_sections.code_json(view.code),
-        "code_of_ranks": code_sections.ranks_json(view.rank_lines),
-        "code_of_workers": code_sections.workers_json(view.worker_lines),
+        "unknown_places": code_json.unknown_json(view.unknown_places),
+        "code": code_json.code_json(view.code),
+        "code_of_ranks": code_json.ranks_json(view.rank_lines),
+        "code_of_workers": code_json.workers_json(view.worker_lines),
         "first_loss": _scaled(view.first_loss, 1.0),
         "last_loss": _scaled(view.last_loss, 1.0),
         "exchange": exchange(view),

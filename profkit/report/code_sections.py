@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.flames import Flame
-from profkit.analysis.line_changes import LineChange, LineChanges
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.stack_samples import MOST_NAME_CHARS, Place
-from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, LineTime, PhaseLines
-from profkit.analysis.unknown_places import UnknownPlace
-from profkit.analysis.views.code import CodeScreenView
+from profkit.analysis.stack_samples import MOST_NAME_CHARS
+from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, PhaseLines
 from profkit.analysis.worker_lines import WorkerLines
-from profkit.report import view_json
 from profkit.report.document import Grid, Section
 from profkit.report.words import interval_range, share_range
 from profkit.text import duration, percent, plural, shorten, signed
@@ -25,6 +21,9 @@ if TYPE_CHECKING:  # a report of one run does not load what compares two
 
 MOST_LINES = 5
 """Lines of a phase that are shown; all of them are in the JSON."""
+
+MOST_FUNCTIONS = 3
+"""Functions of a phase that are shown, if several of their lines have a part of the time."""
 
 MOST_CHANGES = 12
 
@@ -58,15 +57,21 @@ def code_sections(run: Overview) -> Iterator[Section]:
     if view.folder:
         notes.append(f"Files are below {view.folder}")
     rows: list[tuple[str, ...]] = []
+    has_functions = False
     for part in view.phases:
         if part.step_share < LEAST_SHARE:
             continue
         if part.judged:
             rows.extend(_line_rows(part, view.folder))
+            functions = _function_rows(part, view.folder)
+            has_functions = has_functions or bool(functions)
+            rows.extend(functions)
         else:
             seen = plural(part.samples, "sample")
             least = f"at least {FEWEST_SAMPLES} for an interval"
             notes.append(f"{part.phase}: {seen} only, so no line is named: {least}.")
+    if has_functions:
+        notes.append("The time of a whole function is that of its lines, which count here again.")
     if has_many_late(view):
         notes.append(f"{percent(view.unsure / view.samples, 0)} of the samples {LATE}")
     if view.lost:
@@ -98,6 +103,20 @@ def _line_rows(part: PhaseLines | WorkerLines, folder: str) -> Iterator[tuple[st
     if left:
         rest = 1 - sum(line.share.value for line in shown)
         yield label, percent(rest), "", duration(rest * part.step_ns), plural(left, "other line")
+
+
+def _function_rows(part: PhaseLines, folder: str) -> list[tuple[str, ...]]:
+    """Return the functions that take considerably longer than their longest line."""
+    longest: dict[tuple[str, str], float] = {}
+    for line in part.lines:
+        longest.setdefault((line.place.file, line.place.function), line.share.value)
+    rows = []
+    for whole in part.functions:
+        share = whole.share.value
+        if share - longest.get((whole.place.file, whole.place.function), 0.0) >= LEAST_SHARE:
+            figures = percent(share), share_range(whole.share), duration(whole.step_ns.value)
+            rows.append(("", *figures, whole.place.words(folder)))
+    return rows[:MOST_FUNCTIONS]
 
 
 def _rank_section(run: Overview) -> Section:
@@ -207,93 +226,3 @@ def changed_lines(view: Explained, base: str, target: str) -> Iterator[Section]:
     header = ("phase", base, target, "difference", "95 % interval", "line")
     grid = Grid(header, tuple(rows), frozenset({1, 2, 3, 4})) if rows else None
     yield Section("Lines whose time differs", tuple(notes), grid=grid)
-
-
-# -- JSON ------------------------------------------------------------------------------------------
-
-
-def code_json(view: CodeView | None) -> dict[str, Any] | None:
-    if view is None:
-        return None
-    phases = []
-    for part in view.phases:
-        row = {"phase": part.phase, "ns_per_step": part.step_ns, "share_of_step": part.step_share}
-        row |= {"samples": part.samples, "samples_needed": FEWEST_SAMPLES}
-        phases.append(row | {"lines": list(map(_line_json, part.lines if part.judged else ()))})
-    counts = {"samples": view.samples, "samples_lost": view.lost, "samples_late": view.unsure}
-    return counts | {"phases": phases}
-
-
-def _line_json(line: LineTime) -> dict[str, Any]:
-    figures = {"share": view_json.of(line.share), "ns_per_step": view_json.of(line.step_ns)}
-    return {**_place_json(line.place), **figures, "samples": line.samples}
-
-
-def _place_json(place: Place) -> dict[str, Any]:
-    known = {"file": place.file, "line": place.line, "function": place.function}
-    if not place.line:
-        known = {"file": None, "line": None, "function": None}
-    no_line = None if place.line else place.file
-    whole = list(place.lines) if place.lines else None
-    return known | {"calls": place.below or None, "why_no_line": no_line, "whole_function": whole}
-
-
-def workers_json(found: WorkerLines | None) -> dict[str, Any] | None:
-    """Return the lines of loader workers; `None` if they were not sampled."""
-    if found is None:
-        return None
-    figures = {"workers": found.workers, "samples": found.samples, "samples_lost": found.lost}
-    figures |= {"samples_needed": FEWEST_SAMPLES}
-    times = {"ns_per_step": found.step_ns, "sampler_processor_share": found.sampler_share}
-    return {**figures, **times, "lines": list(map(_line_json, found.lines))}
-
-
-def screen_json(view: CodeScreenView) -> dict[str, Any]:
-    """Return the JSON of the terminal interface's screen of lines."""
-    flames = []
-    for flame in view.flames:
-        boxes = []
-        for box in flame.boxes:
-            place = {**_place_json(box.place), "own": box.is_own}
-            boxes.append({"depth": box.depth, "start": box.start, "share": box.share, **place})
-        figures = {"ns_per_step": flame.step_ns, "samples": flame.samples}
-        flames.append({"phase": flame.phase, **figures, "boxes": boxes})
-    return {
-        "rank": view.rank,
-        "why_empty": view.why_empty or None,
-        "code": code_json(view.code),
-        "code_of_workers": workers_json(view.workers),
-        "flames": flames,
-    }
-
-
-def ranks_json(found: Mapping[int, Sequence[LineChange]]) -> list[dict[str, Any]]:
-    """Return the lines of single ranks; `base` is the mean of the other ranks."""
-    ranks = []
-    for rank, changes in found.items():
-        ranks.append({"rank": rank, "lines": list(map(_change_json, changes))})
-    return ranks
-
-
-def changes_json(found: LineChanges | None) -> list[dict[str, Any]] | None:
-    if found is None:
-        return None
-    return [_change_json(change) for change in found.lines]
-
-
-def _change_json(change: LineChange) -> dict[str, Any]:
-    return {
-        "phase": change.phase,
-        **_place_json(change.place),
-        "base_ns_per_step": view_json.of(change.base),
-        "target_ns_per_step": view_json.of(change.target),
-        "difference_ns_per_step": view_json.of(change.difference),
-        "certain": change.is_sure,
-    }
-
-
-def unknown_json(places: Sequence[UnknownPlace]) -> list[dict[str, Any]]:
-    return [
-        {"after": place.after, "before": place.before, "ns_per_step": place.step_ns}
-        for place in places
-    ]

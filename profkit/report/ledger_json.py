@@ -19,7 +19,7 @@ from profkit.explain.rules.base import Cause
 from profkit.explain.scaling import ScalingRow
 from profkit.explain.verdict import Between
 from profkit.report import view_json
-from profkit.report.code_sections import changes_json
+from profkit.report.code_json import changes_json
 
 
 def explained(view: Explained, judgements: Sequence[Judgement] = ()) -> dict[str, Any]:

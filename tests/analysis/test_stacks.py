@@ -187,6 +187,27 @@ def test_files_are_shown_below_their_common_folder(tmp_path: Path) -> None:
     assert figures["unknown_places"][0]["after"] == "forward"
 
 
+def test_a_function_of_many_lines_is_shown_as_a_whole(tmp_path: Path) -> None:
+    """No line of it has a twentieth of the phase."""
+    many = [(3 + at, 0, "/home/x/train.py", "clip", 50 + at, "job") for at in range(30)]
+    samples = []
+    for step in range(60):
+        samples += [(step, 75 + at, 3 + (8 * step + at) % 30) for at in range(0, 24, 3)]
+    trace = write_run(tmp_path / "run", samples=samples, frames=(MAIN, SLOW, TORCH, *many))
+    view = build_overview(trace)
+    text = as_text.overview(view)
+    assert "100.0 %" in text
+    assert re.search(r"train\.py:\d+ clip, whole function, lines 50 to 79", text)
+    assert "which count here again" in text
+    unknown = as_json.overview(view)["code"]["phases"]
+    (part,) = (part for part in unknown if part["phase"] == "unknown")
+    (whole,) = part["functions"]
+    assert whole["whole_function"] == [50, 79]
+    assert whole["share"]["value"] == pytest.approx(1)
+    lone = as_text.overview(build_overview(write_run(tmp_path / "lone")))
+    assert "whole function" not in lone  # a function of one line is that line
+
+
 def test_few_samples_name_no_line(tmp_path: Path) -> None:
     few = [(step, 80, 3) for step in range(12)]
     view = build_overview(write_run(tmp_path / "run", samples=few))

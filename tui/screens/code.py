@@ -10,7 +10,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from profkit.analysis.views.code import CodeScreenView, build_code_view
-from profkit.report import code_sections
+from profkit.report import code_json
 from profkit.tui.screens.base import Place, RunScreen
 from profkit.tui.widgets.code_draw import flame_lines, line_columns, summary_lines
 from profkit.tui.widgets.draw import lines
@@ -51,7 +51,7 @@ class CodeScreen(RunScreen[CodeScreenView]):
             yield Lines(id="boxes")
 
     build = staticmethod(lambda source: build_code_view(source.trace, source.rank))
-    to_json = staticmethod(code_sections.screen_json)
+    to_json = staticmethod(code_json.screen_json)
 
     def show(self, view: CodeScreenView) -> None:
         self.query_one("#summary", Static).update(lines(summary_lines(view, self.palette)))
