@@ -22,23 +22,26 @@ EXIT_FIELD = 49
 """Index of `exit_code` in `/proc/PID/stat`, after the name."""
 
 _X86_64 = {
-    0: "read", 1: "write", 7: "poll", 17: "pread64", 19: "readv", 23: "select", 34: "pause",
-    35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg",
-    47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync",
-    202: "futex", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat",
-    262: "newfstatat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait",
+    0: "read", 1: "write", 2: "open", 3: "close", 4: "stat", 5: "fstat", 6: "lstat", 7: "poll",
+    17: "pread64", 19: "readv", 21: "access", 23: "select", 34: "pause", 35: "nanosleep",
+    42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg",
+    61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync", 202: "futex",
+    217: "getdents64", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat",
+    262: "newfstatat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 332: "statx",
 }  # fmt: skip
 _ARM_64 = {
-    22: "epoll_pwait", 25: "fcntl", 32: "flock", 56: "openat", 63: "read", 64: "write",
-    67: "pread64", 72: "pselect6", 73: "ppoll", 82: "fsync", 83: "fdatasync", 95: "waitid",
-    98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 202: "accept", 203: "connect",
-    206: "sendto", 207: "recvfrom", 260: "wait4",
+    22: "epoll_pwait", 25: "fcntl", 32: "flock", 48: "faccessat", 56: "openat", 57: "close",
+    61: "getdents64", 63: "read", 64: "write", 67: "pread64", 72: "pselect6", 73: "ppoll",
+    79: "newfstatat", 80: "fstat", 82: "fsync", 83: "fdatasync", 95: "waitid", 98: "futex",
+    101: "nanosleep", 115: "clock_nanosleep", 202: "accept", 203: "connect", 206: "sendto",
+    207: "recvfrom", 260: "wait4", 291: "statx",
 }  # fmt: skip
 _NAMES = {"x86_64": _X86_64, "aarch64": _ARM_64}.get(platform.machine(), {})
 
 _WITH_DESCRIPTOR = frozenset(
     {
         *("read", "write", "pread64", "readv", "fcntl", "flock", "fsync", "fdatasync"),
+        *("close", "fstat", "getdents64"),
         *("connect", "accept", "sendto", "recvfrom", "sendmsg", "recvmsg"),
     }
 )
@@ -46,6 +49,15 @@ _WITH_DESCRIPTOR = frozenset(
 
 _POLLS = frozenset({"poll", "ppoll"})
 """Calls whose first argument points to descriptors; in the process itself it can be read."""
+
+_WITH_PATH = {
+    **dict.fromkeys(("open", "stat", "lstat", "access"), 0),
+    **dict.fromkeys(("openat", "newfstatat", "statx", "faccessat"), 1),
+}
+"""Calls with a path, and which argument points to it. They wait for a pipe or a lost server."""
+
+_MOST_PATH_BYTES = 4_096
+_PAGE_BYTES = 4_096
 
 
 class Look(NamedTuple):
@@ -74,10 +86,7 @@ def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
         kernel_wait = (folder / "wchan").read_text().strip("0\n")
     except OSError:
         kernel_wait = ""
-    try:
-        words = (folder / "syscall").read_text().split()
-    except OSError:  # another user's, or the kernel does not allow it
-        return look._replace(kernel_wait=kernel_wait)
+    words = _read_call(folder)
     name, reads = "", ""
     if words and words[0].isdigit():
         name = _NAMES.get(int(words[0]), f"system call {words[0]}")
@@ -85,6 +94,10 @@ def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
             reads = describe_descriptor(pid, int(words[1], 16), proc)
         elif name in _POLLS and pid == os.getpid() and len(words) > 1:
             reads = describe_descriptor(pid, first_polled(int(words[1], 16)), proc)
+        elif name in _WITH_PATH and pid == os.getpid() and len(words) > 2:
+            path = read_path(int(words[1 + _WITH_PATH[name]], 16))
+            if words == _read_call(folder):  # otherwise the path may be gone, and this is no path
+                reads = path
     return look._replace(system_call=name, reads=reads, kernel_wait=kernel_wait)
 
 
@@ -117,6 +130,14 @@ def find_exit_code(pid: int, *, proc: Path = PROC) -> int | None:
     return None
 
 
+def _read_call(folder: Path) -> list[str]:
+    """Return the number and the arguments of the call that a thread is in; nothing if unknown."""
+    try:
+        return (folder / "syscall").read_text().split()
+    except OSError:  # another user's, or the kernel does not allow it
+        return []
+
+
 @functools.cache
 def pid_space() -> str:
     """Return the kernel and the namespace to which this process's ids belong; or nothing."""
@@ -143,6 +164,21 @@ def first_polled(address: int) -> int:
             return int.from_bytes(memory.read(4), "little", signed=True)
     except (OSError, ValueError, OverflowError):
         return -1
+
+
+def read_path(address: int) -> str:
+    """Return the path that another thread of this process gave to the kernel; or nothing."""
+    found = b""
+    try:
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            memory.seek(address)
+            while b"\0" not in found and len(found) < _MOST_PATH_BYTES:
+                # The next page need not exist.
+                found += memory.read(_PAGE_BYTES - (address + len(found)) % _PAGE_BYTES)
+        path, end, _ = found.partition(b"\0")
+        return os.path.abspath(os.fsdecode(path)) if path and end else ""
+    except (OSError, ValueError, OverflowError):
+        return ""
 
 
 def describe_descriptor(pid: int, descriptor: int, proc: Path) -> str:
