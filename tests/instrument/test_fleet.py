@@ -47,7 +47,8 @@ def launch(folder: Path, kind: str, *, recorded: bool) -> Launched:
         timeout=PATIENCE_S,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    logs = [log.read_text("utf-8", "replace") for log in sorted((folder / "log").glob("worker*"))]
+    assert done.returncode == 0, "\n".join(log[-6_000:] for log in [*logs, done.stderr])
     results = [json.loads((out / f"{rank}.json").read_text("utf-8")) for rank in range(2)]
     return Launched(results, Trace.open(next(runs.iterdir())) if recorded else None)
 
