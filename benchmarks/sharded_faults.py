@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import statistics
 import sys
@@ -36,6 +37,9 @@ SETTLED = 10
 STEPS_OF_BOTH = 70
 """The steps of two jobs together."""
 TRUTH = "truth"
+Z_95 = 1.96
+MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)
+"""The error of a median is so many times that of a mean."""
 RIGHT_GOAL, COST_GOAL = 0.9, 0.15
 HELD_OUT = "held-out: "
 
@@ -158,13 +162,20 @@ def run(work: Path, names: Sequence[str]) -> None:
         once(folder_of(work, name, TRUTH), functools.partial(launch_both, fault))
 
 
-def true_cost_ns(folder: Path) -> float:
-    """Return by how much the second job's median step is longer, as the mean over the ranks."""
-    found = []
+def true_cost_ns(folder: Path) -> tuple[float, float]:
+    """Return by how much the second job's median step is longer, and how far that may be off.
+
+    Both are means over the ranks. Each step is compared with the one before it, of the first job.
+    """
+    found, margins = [], []
     for path in sorted((folder / "out").glob("*.json")):
         lengths = json.loads(path.read_text(encoding="utf-8"))[SETTLED:]
-        found.append(statistics.median(lengths[1::2]) - statistics.median(lengths[::2]))
-    return statistics.fmean(found)
+        first, second = lengths[::2], lengths[1::2]
+        found.append(statistics.median(second) - statistics.median(first))
+        longer = [after - before for before, after in zip(first, second, strict=False)]
+        error = statistics.stdev(longer) / math.sqrt(len(longer))
+        margins.append(Z_95 * MEDIAN_TO_MEAN * error)
+    return statistics.fmean(found), statistics.fmean(margins)
 
 
 @dataclass(frozen=True)
@@ -173,6 +184,8 @@ class Score:
 
     name: str
     true_ms: float
+    true_margin_ms: float
+    """Half of the interval of the truth."""
     kinds: tuple[str, ...]
     cost_ms: float | None
     """The cost of the cause that names the fault."""
@@ -197,8 +210,8 @@ def score(name: str, work: Path) -> Score:
         is_right = True
         if causes[0].cost_ns is not None:
             cost_ms = causes[0].cost_ns.value / 1e6
-    true_ms = true_cost_ns(folder_of(work, name, TRUTH)) / 1e6
-    return Score(name, true_ms, tuple(each.kind for each in causes), cost_ms, is_right)
+    true_ms, margin_ms = (ns / 1e6 for ns in true_cost_ns(folder_of(work, name, TRUTH)))
+    return Score(name, true_ms, margin_ms, tuple(each.kind for each in causes), cost_ms, is_right)
 
 
 def as_markdown(scores: Sequence[Score]) -> str:
@@ -209,7 +222,8 @@ def as_markdown(scores: Sequence[Score]) -> str:
         error = "-" if each.error is None else f"{each.error:.0%}"
         verdict = "right" if each.is_right else "wrong"
         names = ", ".join(each.kinds) or "nothing"
-        cells = (each.name, names, cost, f"{each.true_ms:.1f} ms", error, verdict)
+        truth = f"{each.true_ms:.1f} ± {each.true_margin_ms:.1f} ms"
+        cells = (each.name, names, cost, truth, error, verdict)
         lines.append(f"| {' | '.join(cells)} |")
     noise_ms = [abs(each.true_ms) for each in scores if not FAULTS[each.name].kinds]
     load = os.getloadavg()[2]
@@ -219,7 +233,8 @@ def as_markdown(scores: Sequence[Score]) -> str:
         "in a launch without profkit that trains both in turn, step by step. "
         "Held-out faults have another model, rank or dimension. "
         f"There, pairs without a fault differ by up to {max(noise_ms, default=0.0):.1f} ms: the "
-        f"true costs are not known more exactly. {os.cpu_count()} cores, load average {load:.1f} "
+        f"true costs are not known more exactly. Their intervals (95%) follow from how much single "
+        f"steps differ. {os.cpu_count()} cores, load average {load:.1f} "
         "over the last 15 minutes."
     )
     return "\n\n".join(["## Faults of sharded jobs", opening, say_goals(scores), "\n".join(lines)])

@@ -99,6 +99,7 @@ def sharded_run(
     steps: int = 60,
     seed: int = 0,
     samples: int = 8,
+    cores: int = 8,
     config: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> Path:
     """Write a run of so many ranks, each of which plays its script in every step."""
@@ -130,7 +131,7 @@ def sharded_run(
         ended_ns=2,
         profkit_version="0",
         config={"gpus": ranks},
-        environment={"system": "synthetic", "cpu_count": 8},
+        environment={"system": "synthetic", "cpu_count": cores},
     ).write(folder)
     return folder
 

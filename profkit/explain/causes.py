@@ -93,10 +93,11 @@ def settle(found: Sequence[Cause], ledger: Ledger) -> Iterator[Cause]:
     for cause in found:
         if cause.kind not in LAST:
             owed = 0.0
-            for other in found:
-                if other is not cause and other.cost_ns is not None:
+            others = [other for other in found if other is not cause]
+            for other in others:
+                if other.cost_ns is not None:
                     owed += min(other.cost_ns.value, other.takes.get(cause.kind, 0.0))
-            settled += _less(cause, owed, ledger)
+            settled += _less(less_open(cause, others, ledger), owed, ledger)
     yield from settled
     if any(SETTING_CHANGED in other.takes for other in settled):
         return
@@ -107,20 +108,36 @@ def settle(found: Sequence[Cause], ledger: Ledger) -> Iterator[Cause]:
             yield from _less(cause, owed, ledger)
 
 
+def less_open(cause: Cause, others: Iterable[Cause], ledger: Ledger) -> Cause:
+    """Return a cause less what others explain of the part of its cost that is open to them."""
+    if not cause.open_ns:
+        return cause
+    owed = 0.0
+    for other in others:
+        if other.kind not in LAST and other.kind not in cause.takes:
+            owed += _cost_in(cause.rows, other, ledger)
+    return _without(cause, min(owed, cause.open_ns), ledger)
+
+
 def _less(cause: Cause, owed: float, ledger: Ledger) -> Iterator[Cause]:
     """Yield a cause less what others explain of it, unless that is most of it."""
+    if cause.cost_ns is None or owed < MOSTLY_EXPLAINED_SHARE * cause.cost_ns.value or not owed:
+        yield _without(cause, owed, ledger)
+
+
+def _without(cause: Cause, owed: float, ledger: Ledger) -> Cause:
+    """Return a cause with its cost less what others explain of it."""
     if cause.cost_ns is None or not owed:
-        yield cause
-    elif owed < MOSTLY_EXPLAINED_SHARE * cause.cost_ns.value:
-        cost_ns = shift(cause.cost_ns, -owed)
-        if cost_ns.low is not None:  # what is left of a cost is no gain
-            cost_ns = dataclasses.replace(cost_ns, low=max(0.0, cost_ns.low))
-        yield dataclasses.replace(
-            cause,
-            cost_ns=cost_ns,
-            share_of_gap=None if cause.is_outside else share_of(cost_ns.value, ledger),
-            evidence=f"{cause.evidence}; other causes explain {duration(owed)} of it",
-        )
+        return cause
+    cost_ns = shift(cause.cost_ns, -owed)
+    if cost_ns.low is not None:  # what is left of a cost is no gain
+        cost_ns = dataclasses.replace(cost_ns, low=max(0.0, cost_ns.low))
+    return dataclasses.replace(
+        cause,
+        cost_ns=cost_ns,
+        share_of_gap=None if cause.is_outside else share_of(cost_ns.value, ledger),
+        evidence=f"{cause.evidence}; other causes explain {duration(owed)} of it",
+    )
 
 
 def _cost_in(rows: Sequence[str], cause: Cause, ledger: Ledger) -> float:

@@ -53,6 +53,10 @@ class ExchangeLedger:
         alone = dataclasses.replace(self.ledger, base=sides[0], target=sides[1])
         return dataclasses.replace(sum_rows(alone, name, [name]), sums=(Phase.ALLREDUCE.value,))
 
+    def computing(self, *phases: str) -> Row:
+        """Return what is computed in some phases as one row, without the exposed exchange."""
+        return sum_rows(self.ledger, "computing", phases)
+
     @property
     def unknown(self) -> frozenset[str]:
         """The dimensions in which waiting is not known apart from transfer on both sides."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +13,8 @@ from profkit.analysis.costs import run_costs
 from profkit.explain.explained import Explained, explain
 from profkit.explain.rules.base import Cause
 from profkit.trace import Trace
-from tests.sharded_runs import Action, Begin, Phase, Script, Wait, Work, both, sharded_run
+from tests.rules.conftest import Make
+from tests.sharded_runs import Action, Begin, Phase, Wait, Work, both
 
 MS = 1_000_000
 MODULES = ("(root)", "blocks.0", "blocks.1", "blocks.2")
@@ -122,26 +122,6 @@ def pipeline(
 
 def other(region: str, ms: float) -> list[Action]:
     return [Phase("other", region), Work(ms), Phase()]
-
-
-Make = Callable[..., Trace]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    count = iter(range(100))
-
-    def made(
-        job: Any, *, config: Any = None, ranks: int = 2, samples: int = 8, **options: Any
-    ) -> Trace:
-        number = next(count)
-        script: Script = lambda rank: list(job(rank, **options))  # noqa: E731
-        folder = tmp_path / f"run{number}"
-        return Trace.open(
-            sharded_run(folder, script, ranks=ranks, seed=number, samples=samples, config=config)
-        )
-
-    return made
 
 
 def causes(base: Trace, target: Trace) -> dict[str, Cause]:

@@ -9,9 +9,9 @@ from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import Estimate, scale, subtract
 from profkit.analysis.lateness import Lateness
 from profkit.analysis.phases import UNKNOWN
+from profkit.explain.rules._hidden import Hidden, find_hidden
 from profkit.explain.rules._input import is_slow_on_all_ranks
-from profkit.explain.rules._stages import hidden_ns
-from profkit.explain.rules.base import Case, here, is_material, other_side, shift
+from profkit.explain.rules.base import Case, here, is_material, other_side
 from profkit.text import duration
 from profkit.vocab import Phase
 
@@ -33,8 +33,8 @@ class Growth(NamedTuple):
     """What it was late by in the same phases of the base; zero if it was not."""
     changes: Mapping[str, Estimate]
     """The change of each of these phases, the largest first; of some, it catches up."""
-    hidden_ns: float = 0.0
-    """The part of its lateness that costs nothing: it waits so much less in its pipeline."""
+    hidden: Hidden
+    """The part of its lateness that costs nothing: it waits so much less."""
 
 
 def find_growth(case: Case, late: Lateness, *, has_trade: bool, is_told: bool) -> Growth | None:
@@ -63,12 +63,13 @@ def find_growth(case: Case, late: Lateness, *, has_trade: bool, is_told: bool) -
     cost_ns = scale(found.excess, factor)
     if known_ns.value > 0:
         cost_ns = subtract(cost_ns, scale(known_ns, known_factor))
-    hidden, in_turns_ns = hidden_ns(case, found), 0.0
-    if not has_trade:  # if one rank is late in all steps, ranks are no longer late in turns
+    hidden = Hidden()
+    if not has_trade:  # else nobody knows what it waits in its forward
+        # If one rank is late in all steps, ranks are no longer late in turns.
         in_turns_ns = before.turns_ns() * known_factor - after.turns_ns() * factor
-    cost_ns = shift(cost_ns, -max(0.0, in_turns_ns, hidden))  # ranks wait for turns, too
+        hidden = (find_hidden(case, late.rank, *names) or hidden).at_least(in_turns_ns)
     changes = {name: changes[name] for name in names}
-    return Growth(found, cost_ns, known_ns.value, changes, hidden)
+    return Growth(found, hidden.shorten(cost_ns), known_ns.value, changes, hidden)
 
 
 def _largest(case: Case, changes: Mapping[str, Estimate]) -> list[str]:
@@ -147,9 +148,4 @@ def describe_lateness(case: Case, growth: Growth) -> str:
         words += " the others'"
     if is_material(growth.known_ns, case.ledger):
         words += f", against {duration(growth.known_ns)} in the {other_side(case.ledger)}"
-    if is_material(growth.hidden_ns, case.ledger):
-        less.append(
-            f"; {duration(growth.hidden_ns)} of it cost nothing, because it waits so much less for "
-            "messages of its pipeline"
-        )
-    return words + "".join(less)
+    return words + "".join(less) + growth.hidden.describe(case)

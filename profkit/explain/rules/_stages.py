@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from profkit.analysis.estimate import Estimate, estimate_ratios, scale, subtract
-from profkit.analysis.lateness import Lateness
 from profkit.analysis.place_costs import PIPELINE, Pipeline, cost_pipeline
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import places_of
+from profkit.explain.rules._hidden import Hidden, find_hidden
 from profkit.explain.rules.base import (
     Case,
     Cause,
@@ -19,6 +19,7 @@ from profkit.explain.rules.base import (
     is_material,
     other_side,
     share_of,
+    shift,
 )
 from profkit.text import duration
 from profkit.vocab import Phase
@@ -41,7 +42,9 @@ class Uneven(NamedTuple):
     known: Estimate
     """The same rank's in the base."""
     cost_ns: Estimate
-    """The growth, per step of the base's batch."""
+    """The growth, per step of the base's batch, less what it waits less for the others."""
+    hidden_ns: float
+    """What it waits less."""
 
 
 def find_uneven(case: Case) -> Uneven | None:
@@ -65,22 +68,26 @@ def find_uneven(case: Case) -> Uneven | None:
     if excess is None or known is None or excess.value < MIN_EXCESS_SHARE * mean_ns:
         return None
     ledger = case.ledger
-    share = 1 - 1 / max(1, found.microbatches)  # of the first microbatch, nobody waits for it
-    cost_ns = subtract(
-        scale(excess, share * ledger.batch_factor(case.after.step_samples)),
-        scale(known, share * ledger.batch_factor(case.before.step_samples)),
+    grown = subtract(
+        scale(excess, ledger.batch_factor(case.after.step_samples)),
+        scale(known, ledger.batch_factor(case.before.step_samples)),
     )
-    is_sure = cost_ns.low is not None and cost_ns.low > 0
-    if not (is_sure and is_material(cost_ns.value, ledger)) or not _has_other_part(
-        case, longest.rank
-    ):
+    is_longer = grown.low is not None and grown.low > 0 and is_material(grown.value, ledger)
+    if not is_longer or not _has_other_part(case, longest.rank):
         return None
+    waited = find_hidden(case, longest.rank) or Hidden()
+    # For its first microbatch, nobody waits longer.
+    hidden_ns = max(waited.ns, grown.value / max(1, found.microbatches))
+    cost_ns = shift(grown, -hidden_ns)
     has_last = last in longest.stages
-    return Uneven(longest.rank, longest.stages, has_last, excess, known, cost_ns)
+    return Uneven(longest.rank, longest.stages, has_last, excess, known, cost_ns, hidden_ns)
 
 
-def stage_cause(kind: str, case: Case, uneven: Uneven, remedy: str) -> Cause:
-    """Return the cause of this kind, with what the other ranks wait."""
+def stage_cause(kind: str, case: Case, uneven: Uneven, remedy: str) -> Cause | None:
+    """Return the cause of this kind with what the other ranks wait; `None` if they do not."""
+    cost_ns = uneven.cost_ns
+    if cost_ns.low is None or cost_ns.low <= 0 or not is_material(cost_ns.value, case.ledger):
+        return None
     return Cause(
         kind,
         uneven.cost_ns,
@@ -100,7 +107,8 @@ def _describe(case: Case, uneven: Uneven) -> str:
     return (
         f"{here(case.ledger)}{what} computes {duration(uneven.excess.value)} per step longer than "
         f"the mean of its pipeline's ranks, against {duration(uneven.known.value)} in the "
-        f"{other_side(case.ledger)}: the others wait for it in every microbatch"
+        f"{other_side(case.ledger)}: the others wait for it in every microbatch, and it waits "
+        f"{duration(uneven.hidden_ns)} less for them"
     )
 
 
@@ -109,24 +117,6 @@ def pipeline_of(evidence: Evidence) -> Pipeline | None:
     if places is None:
         return None
     return cost_pipeline(evidence.trace, evidence.basis, places)
-
-
-def hidden_ns(case: Case, late: Lateness) -> float:
-    """Return how much less a rank waits for messages of its pipeline, per step of the base.
-
-    Work that is added to a stage costs so much less than it takes: in the base, the rank waited
-    there for other stages and for transfers. Time by which it was earlier than the other ranks is
-    no part of its lateness.
-    """
-    factor = case.ledger.batch_factor(case.before.step_samples)
-    known = case.before.work.lateness(late.rank, *late.phases)
-    shorter = -min(0.0, known.excess.value * factor) if known is not None else 0.0
-    waited = []
-    for run in (case.before, case.after):
-        found = run.figure(pipeline_of)
-        own = [each.exposed_ns for each in found.stages if each.rank == late.rank] if found else []
-        waited += [ns * case.ledger.batch_factor(run.step_samples) for ns in own]
-    return max(0.0, waited[0] - waited[1] - shorter) if len(waited) == 2 else 0.0
 
 
 def _excess(evidence: Evidence, rank: int, ranks: list[int]) -> Estimate | None:

@@ -101,6 +101,8 @@ class Cause:
     takes: Mapping[str, float] = field(default_factory=dict)
     rows: tuple[str, ...] = ()
     """The rows of the ledger that hold the cost; empty if that is not known."""
+    open_ns: float = 0.0
+    """The part of the cost that other causes in the same rows explain better."""
     less: tuple[str, ...] = ()
     """Kinds whose cost was subtracted from this one by its rule."""
     is_gain: bool = False

@@ -94,7 +94,7 @@ def _find_in_phases(case: Case) -> Cause | None:
     share, evidence = share_of(added.value, ledger), describe_lateness(case, growth)
     # The others' waiting is part of the exchange, the rank's own time is part of its phases.
     ranks = case.after.costs.ranks
-    own_ns = (added.value + growth.hidden_ns) / ranks
+    own_ns = (added.value + growth.hidden.ns) / ranks
     takes = {WAITING_KIND: max(0.0, added.value - own_ns)}
     if confirmed is None and trade is not None:
         evidence += describe_trade(late, trade)

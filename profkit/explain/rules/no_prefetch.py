@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from profkit.explain.rules._overhead import less_competition
 from profkit.explain.rules._sharded import (
     MAX_BYTES_RATIO,
     Traffic,
@@ -51,7 +52,8 @@ def find(case: Case) -> Cause | None:
         f"the same all-gathers were hidden for {duration(was.hidden_ns)} per step, then for "
         f"{duration(now.hidden_ns)}; their exposed time went from {from_to(row, ledger)}"
     )
-    return Cause.from_row("no_prefetch", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    cause = Cause.from_row("no_prefetch", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return less_competition(cause, case, exchange)
 
 
 def _is_alike(before: Traffic, after: Traffic) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from profkit.analysis.exchange_places import Place
 from profkit.analysis.place_costs import PlaceCost
+from profkit.explain.rules._overhead import with_overhead
 from profkit.explain.rules._sharded import compared, is_gather, traffic
 from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
 from profkit.text import byte_size, significant
@@ -42,7 +43,8 @@ def find(case: Case) -> Cause | None:
         f"{significant(then.calls, 2)} per step ({byte_size(was.bytes)} to "
         f"{byte_size(then.bytes)}), and their exposed time from {from_to(row, ledger)}"
     )
-    return Cause.from_row("regathered_weights", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    cause = Cause.from_row("regathered_weights", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return with_overhead(cause, _in_backward, case, exchange, Phase.BACKWARD.value)
 
 
 def _in_backward(place: Place | PlaceCost) -> bool:

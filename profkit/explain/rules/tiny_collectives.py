@@ -8,9 +8,11 @@ from profkit.analysis.exchange_places import Place
 from profkit.analysis.pipelines import MESSAGES
 from profkit.analysis.place_costs import PlaceCost
 from profkit.explain.ledger import Ledger, Row
+from profkit.explain.rules._overhead import with_overhead
 from profkit.explain.rules._sharded import MAX_BYTES_RATIO, Traffic, compared, costs_of, traffic
 from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
 from profkit.text import byte_size, significant
+from profkit.vocab import Phase
 
 MIN_CALLS_RATIO = 2.0
 """There must be at least this many times the base's collectives."""
@@ -43,10 +45,12 @@ def find(case: Case) -> Cause | None:
     if not found:
         return None
     found.sort(key=lambda each: -each[0].delta.value)
-    row = exchange.row("small collectives", _is_one_of(*(row.name for row, _ in found)))
+    is_own = _is_one_of(*(row.name for row, _ in found))
+    row = exchange.row("small collectives", is_own)
     calls = "; ".join(words for _, words in found)
     evidence = f"{calls}; their exposed time went from {from_to(row, ledger)}"
-    return Cause.from_row("tiny_collectives", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    cause = Cause.from_row("tiny_collectives", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return with_overhead(cause, is_own, case, exchange, Phase.FORWARD.value, Phase.BACKWARD.value)
 
 
 def _is_one_of(*ops: str) -> Callable[[Place | PlaceCost], bool]:

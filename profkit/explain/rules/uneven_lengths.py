@@ -6,6 +6,7 @@ import statistics
 
 from profkit.analysis.estimate import scale, subtract
 from profkit.explain.evidence import Evidence
+from profkit.explain.rules._hidden import Hidden, find_hidden
 from profkit.explain.rules.base import (
     Case,
     Cause,
@@ -48,13 +49,15 @@ def find(case: Case) -> Cause | None:
     if base is not None and base.excess.value > 0:
         factor = ledger.batch_factor(case.before.step_samples)
         cost_ns = subtract(cost_ns, scale(base.excess, factor))
+    hidden = find_hidden(case, rank, *_WORK) or Hidden()
+    cost_ns = hidden.shorten(cost_ns)
     if cost_ns.low is None or cost_ns.low <= 0 or not is_material(cost_ns.value, ledger):
         return None
     evidence = (
         f"{here(ledger)}rank {rank}'s batches have at least {significant(ratio, 3)} times the "
         f"elements of the others', by the shapes of its first batches ({significant(known, 3)} "
         f"times in the {other_side(ledger)}), and it computes {duration(late.excess.value)} per "
-        "step longer"
+        f"step longer{hidden.describe(case)}"
     )
     return Cause(
         "uneven_lengths",
