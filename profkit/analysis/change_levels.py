@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_settled, find_shifts
+from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_shifts, latest_shift
 from profkit.analysis.costs import OUTLIER_FACTOR
 from profkit.analysis.drifts import find_drift_alone, find_drift_among
 from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
 from profkit.analysis.run_change import ChangeKind
+from profkit.analysis.settling import find_settled
 
 _BACK_SHARE = 0.3
 """A burst is over if the level is back to this share of the rise."""
@@ -23,15 +24,18 @@ _NEAR = 8
 
 
 class Levels:
-    """The levels of a series, and the changes between them."""
+    """The levels of a series, and the changes between them.
 
-    def __init__(self, wall_ns: Floats) -> None:
+    Its last `new` steps are searched for themselves as well, with the noise of all before them.
+    """
+
+    def __init__(self, wall_ns: Floats, new: int = 0) -> None:
         self._wall_ns = wall_ns
         self._logs = np.log(np.maximum(wall_ns, 1.0))
         settled = find_settled(wall_ns)
-        found = find_shifts(wall_ns[settled:])
+        found = _find_all(wall_ns[settled:], new)
         if settled and not found:  # fewer steps show less of what differs by chance
-            found = [shift for shift in find_shifts(wall_ns) if shift.at > settled + _NEAR]
+            found = [shift for shift in _find_all(wall_ns, new) if shift.at > settled + _NEAR]
             settled = 0 if found else settled
         shifts = list(self._with_ends(found, settled))
         self.bounds = [settled, *self._confirmed(shifts, settled), len(wall_ns)]
@@ -117,6 +121,15 @@ class Levels:
 
     def _rise(self, before: int, at: int, after: int) -> float:
         return float(np.median(self._logs[at:after]) - np.median(self._logs[before:at]))
+
+
+def _find_all(wall_ns: Floats, new: int) -> list[Shift]:
+    """Return the shifts of a whole series, and one that its new steps show sooner."""
+    found = find_shifts(wall_ns)
+    latest = latest_shift(wall_ns, new) if 0 < new < len(wall_ns) else None
+    if latest is not None and all(shift.at < latest.at - _NEAR for shift in found):
+        found.append(latest)
+    return found
 
 
 def usual_places(wall_ns: Floats, places: Ints) -> Ints:
