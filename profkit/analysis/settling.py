@@ -1,4 +1,4 @@
-"""Where the level of a series of step times begins: the first steps of a job are often unlike it."""
+"""Finds where a job has warmed up: its first steps are often unlike all later ones."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def find_even(step_ns: Floats) -> int:
 
 
 def _is_uneven(first: Floats, even: Floats) -> bool:
-    """Return true if many first steps differ from later ones by their scatter, not by a change."""
+    """Return true if first steps differ from later ones by their scatter, not by a change."""
     own = float(np.median(first))
     spread = 1.4826 * float(np.median(np.abs(first - own)))
     is_changed = abs(own - float(np.median(even))) > _MORE_UNEVEN * spread

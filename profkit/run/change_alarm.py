@@ -103,10 +103,7 @@ class ChangeAlarm:
         return pause_s
 
     def find(self, latest: Latest, new_from: int | None = None) -> list[str]:
-        """Return a line for each change that the latest steps show and that was not said yet.
-
-        The steps from `new_from` on seemed to have changed.
-        """
+        """Return a line for each new change; steps from `new_from` on seem to have changed."""
         from profkit.analysis.change_words import say_change
         from profkit.analysis.kernels.windows import window_steps
         from profkit.analysis.run_change import ChangeKind
