@@ -14,7 +14,7 @@ from profkit.analysis.costs import OUTLIER_FACTOR
 from profkit.analysis.drifts import find_drift_alone, find_drift_among
 from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
 from profkit.analysis.run_change import ChangeKind
-from profkit.analysis.settling import find_settled
+from profkit.analysis.settling import find_even, find_settled
 
 _BACK_SHARE = 0.3
 """A burst is over if the level is back to this share of the rise."""
@@ -32,7 +32,7 @@ class Levels:
     def __init__(self, wall_ns: Floats, new: int = 0) -> None:
         self._wall_ns = wall_ns
         self._logs = np.log(np.maximum(wall_ns, 1.0))
-        settled = find_settled(wall_ns)
+        settled = find_settled(wall_ns) or find_even(wall_ns)
         found = _find_all(wall_ns[settled:], new)
         if settled and not found:  # fewer steps show less of what differs by chance
             found = [shift for shift in _find_all(wall_ns, new) if shift.at > settled + _NEAR]
