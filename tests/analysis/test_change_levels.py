@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from profkit.analysis.change_levels import Levels
+from profkit.analysis.run_change import ChangeKind
 from profkit.analysis.settling import EVEN_KNOWN, find_even
 
 SEEDS = 20
@@ -76,6 +77,15 @@ def test_new_steps_show_a_change_that_all_of_them_show_later() -> None:
         early += _shows(logs, 125, 20)
     assert early >= 0.9 * SEEDS
     assert late <= 0.7 * SEEDS, "else a search of all is enough"
+
+
+def test_a_change_that_was_just_seen_is_no_drift() -> None:
+    """Its few steps are less than a block of a long run, whose median shows a part of them."""
+    for seed in range(10):
+        logs = _noise(seed, 1_000, 0.03, 0.0)
+        logs[988:] += 0.2
+        kinds = [place[0] for place in Levels(20e6 * np.exp(logs), 24).places()]
+        assert kinds == [ChangeKind.STEP]
 
 
 @pytest.mark.parametrize("new", [0, 1, 200, 1_000])
