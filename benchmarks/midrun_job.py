@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import midrun_job_parts as parts
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -28,12 +29,12 @@ from torch.utils.data import DataLoader, IterableDataset
 CHANGES = (
     "none", "forward", "backward", "input", "workers", "optimizer", "outside", "clipping",
     "checkpoint", "evaluation", "lock", "garbage", "drift", "batch", "hogs", "late", "exchange",
-    "calls", "flush", "burst", "quicker",
+    "calls", "flush", "burst", "quicker", "hook", "average", "mask", "dump", "unfused",
 )  # fmt: skip
 WIDTH, BATCH, LARGER_BATCH = 128, 16, 26
 BURST_STEPS = 40
 SAVE_EVERY, TEST_EVERY, FLUSH_EVERY = 8, 10, 20
-KEPT_OBJECTS = 60_000
+KEPT_OBJECTS, AVERAGES = 60_000, 3
 HOG = "while True: pass"
 
 
@@ -50,6 +51,7 @@ class Plan:
         self.base_s, self.extra_s = args.sleep_ms / 1e3, args.extra_ms / 1e3
         self.rank = int(os.environ.get("RANK", "0"))
         self.step = 0
+        self.is_uneven = args.uneven
 
     def is_on(self, change: str) -> bool:
         return bool(change == self.change and self.step >= self.at)
@@ -173,9 +175,10 @@ class Graph:
 class Around:
     """What happens in the loop next to the steps."""
 
-    def __init__(self, plan: Plan, net: Net) -> None:
-        self.plan, self.net = plan, net
+    def __init__(self, plan: Plan, net: Net, optimizer: Update) -> None:
+        self.plan, self.net, self.optimizer = plan, net, optimizer
         self.hogs: list[subprocess.Popen[bytes]] = []
+        self.state = {"net": net.state_dict(), "more": [float(each) for each in range(20_000)]}
         self.kept: list[Graph] = []
 
     def begin(self) -> None:
@@ -183,6 +186,9 @@ class Around:
         change = self.plan.change
         if change == "lock":
             threading.Thread(target=spin, daemon=True).start()
+        elif change == "unfused":
+            for group in self.optimizer.param_groups:
+                group["foreach"] = False
         elif change == "garbage":
             self.kept = [Graph() for _ in range(KEPT_OBJECTS)]
         elif change == "hogs":
@@ -203,6 +209,8 @@ class Around:
             state = {"net": net.state_dict(), "more": torch.zeros(2_000_000)}
             for _ in range(4):
                 torch.save(state, io.BytesIO())
+        if plan.is_on("dump") and later % SAVE_EVERY == 0:
+            parts.dump(self.state, 80)
         if plan.is_on("evaluation") and later % TEST_EVERY == 0:
             net.eval()
             with torch.no_grad():
@@ -214,12 +222,17 @@ class Around:
 
 
 def train(plan: Plan, model: nn.Module, net: Net, optimizer: Update, loader: Any) -> None:
-    around = Around(plan, net)
+    around = Around(plan, net, optimizer)
     for batch in loader:
         if plan.step == plan.at:
             around.begin()
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
+        if plan.is_uneven:
+            parts.begin_unevenly(plan.step)
+        inputs = batch
+        if plan.change == "mask":
+            inputs = batch * parts.make_mask(batch, plan.extra("mask"))
+        optimizer.zero_grad(set_to_none=plan.change != "unfused")
+        model(inputs).square().mean().backward()
         if plan.is_on("calls"):
             model(batch).square().mean().backward()
         work(plan.extra("clipping"))
@@ -237,6 +250,7 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=330)
     options.add_argument("--sleep-ms", type=float, default=10.0)
     options.add_argument("--extra-ms", type=float, default=6.0)
+    options.add_argument("--uneven", action="store_true", help="the first steps differ")
     plan = Plan(options.parse_args())
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -249,7 +263,14 @@ def main() -> None:
             parallel.register_comm_hook(plan, delayed_hook)
         model = parallel
     optimizer = Update(net.parameters(), lr=1e-3)
+    if plan.change == "unfused":
+        weights = [*net.parameters(), *parts.many_small()]
+        optimizer = Update(weights, lr=1e-3, momentum=0.9, foreach=True)
     optimizer.plan = plan
+    if plan.change == "hook":
+        parts.watch_gradients([*net.parameters()], lambda: plan.extra("hook"))
+    elif plan.change == "average":
+        parts.Averages(optimizer, lambda: AVERAGES if plan.is_on("average") else 0)
     loader: DataLoader[torch.Tensor]
     if plan.change in {"input", "workers"}:
         workers = int(plan.change == "workers")

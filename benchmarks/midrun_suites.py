@@ -71,6 +71,12 @@ DEVELOPMENT: Mapping[str, Planted] = {
     "a flush every 20 steps": Planted("flush", [PERIODIC], ["time_outside_phases", LINE], every=20),
     "a burst": Planted("burst", [BURST], [LINE], options=("--extra-ms", "9")),
     "a quicker layer": Planted("quicker", [STEP], [LINE]),
+    "hooks on gradients": Planted("hook", [STEP], [LINE], 150, ("--uneven",)),
+    "averages of weights": Planted("average", [STEP], [LINE, "optimizer_unfused"], 130),
+    "a mask in the loop": Planted("mask", [STEP], [LINE], 120),
+    "states in files": Planted("dump", [PERIODIC], ["checkpoint_in_training"], every=8),
+    "an optimizer by weights": Planted("unfused", [STEP], [LINE, "optimizer_unfused"], 140),
+    "a layer after a slow start": Planted("forward", [STEP], [LINE], 120, ("--uneven",)),
 }
 
 HELD_OUT: Mapping[str, Planted] = {

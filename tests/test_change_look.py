@@ -306,6 +306,25 @@ def test_the_first_steps_are_no_noise(tmp_path: Path) -> None:
     assert look.look(1.0)[0] is not None
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_uneven_first_steps_do_not_hide_a_change(tmp_path: Path, seed: int) -> None:
+    """A look sees it soon, although these steps are still kept."""
+    logs = 0.03 * np.random.default_rng(seed).standard_normal(200)
+    logs[:60] *= 6
+    logs[140:] += 0.25
+    lengths_ns = 25e6 * np.exp(logs)
+    run = series_trace(tmp_path / "run", {"forward": lengths_ns})
+    pulse = keep_pulse(run, lengths_ns[:50])
+    look, found = Look(run, run / "r00000"), []
+    for step in range(50, 200, 10):
+        if look.look(0.5)[0] is not None:
+            found.append(step)
+            assert look.new_from <= 140
+        add_steps(pulse, step, lengths_ns[step : step + 10])
+    assert found
+    assert 140 < min(found) <= 180
+
+
 def test_the_first_looks_come_as_soon_as_there_are_steps_to_compare(tmp_path: Path) -> None:
     run = series_trace(tmp_path / "run", {"forward": alike(30)})
     keep_pulse(run, alike(30))

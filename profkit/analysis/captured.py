@@ -21,6 +21,12 @@ from profkit.vocab import CAPTURED_STEP, CHANGES
 LEAST_SHARE_OF_CHANGE = 0.25
 """A line is named if it makes at least this share of its phase's change."""
 
+LEAST_CAPTURED = 0.5
+"""If the captured steps show less of it, that is the change, down to this share of it.
+
+Two steps are captured soon after a change; a busy machine may make later ones longer still.
+"""
+
 MOST_NAMED = 3
 
 
@@ -87,10 +93,17 @@ def compare_captured(
     lines = []
     for change in compare_lines(before.code, after.code, same_code=True).lines:
         by = phases.get(change.phase, 0.0)
-        is_named = change.is_sure and change.place.line
-        if is_named and by and change.difference.value / by >= LEAST_SHARE_OF_CHANGE:
-            lines.append(change)
+        is_named = change.is_sure and change.place.line and by
+        if is_named:
+            seen = (_phase_ns(after, change.phase) - _phase_ns(before, change.phase)) / by
+            least = LEAST_SHARE_OF_CHANGE * min(1.0, max(LEAST_CAPTURED, seen))
+            if change.difference.value / by >= least:
+                lines.append(change)
     return CapturedLines(before, after, tuple(lines[:MOST_NAMED]))
+
+
+def _phase_ns(side: Captured, phase: str) -> float:
+    return sum(each.step_ns for each in side.code.phases if each.phase == phase)
 
 
 def say_line(found: CapturedLines, change: LineChange) -> str:

@@ -24,6 +24,9 @@ EARLIER = 4
 _LATEST_BY_MEDIAN = 2_048
 """Medians of so many steps at most are learned from, because they take far longer than means."""
 
+_MOST_WINDOWS = 8_192
+"""The medians of so many windows are computed at once, which bounds the memory."""
+
 _LEAST_BLOCKS = 8
 """A scale's own spread is used if the past holds so many independent parts of its length."""
 
@@ -47,9 +50,19 @@ class LevelNoise:
         self.by_scale: dict[int, float] = {}
 
     def learn(
-        self, past: Floats, level: float, scatter: float, reach: float, *, is_later: bool
+        self,
+        past: Floats,
+        level: float,
+        scatter: float,
+        reach: float,
+        medians: Medians,
+        *,
+        is_later: bool,
     ) -> None:
-        """Learn from steps of one level, the first one or a later one."""
+        """Learn from steps of one level, the first one or a later one.
+
+        The medians are those of a series that begins with these steps.
+        """
         clipped = np.clip(past - level, -reach, reach)
         correlation = _correlation(clipped)
         middle = 1.4826 * float(np.median(np.abs(past - np.median(past)))) or scatter
@@ -61,9 +74,12 @@ class LevelNoise:
             least *= _OF_MEDIAN * middle if scale in BY_MEDIAN else float(clipped.std())
             own = 0.0
             if len(past) >= (_LEAST_BLOCKS + 1 + EARLIER) * scale:
-                series = past[-_LATEST_BY_MEDIAN:] if scale in BY_MEDIAN else clipped
-                ends = np.arange((1 + EARLIER) * scale, len(series) + 1)
-                own = _spread(np.subtract(*levels_before(series, ends, scale)))
+                ends = np.arange((1 + EARLIER) * scale, len(past) + 1)
+                if scale in BY_MEDIAN:
+                    levels = medians.at(ends[-_LATEST_BY_MEDIAN:], scale)
+                else:
+                    levels = means_before(clipped, ends, scale)
+                own = _spread(np.subtract(*levels))
                 known = scale, own if is_later else max(own, least)
             elif known is not None:
                 own = known[1] * (scale / known[0]) ** -_SLOW_DECAY
@@ -74,13 +90,36 @@ class LevelNoise:
             self.by_scale[scale] = max(own, least) * unsure
 
 
-def levels_before(series: Floats, ends: Ints, scale: int) -> tuple[Floats, Floats]:
-    """Return the level of the steps before each end, and of those before them."""
-    if scale in BY_MEDIAN:  # all earlier parts are whole
-        later = np.median(sliding_window_view(series, scale)[ends - scale], axis=1)
-        length = EARLIER * scale
-        earlier = np.median(sliding_window_view(series, length)[ends - scale - length], axis=1)
-        return later, earlier
+class Medians:
+    """The medians of successive steps in a series, each computed once."""
+
+    def __init__(self, series: Floats) -> None:
+        self.series = series
+        self._known: dict[int, Floats] = {}
+        self._begin = 0
+
+    def after(self, begin: int) -> Medians:
+        """Return the same medians, with places that are counted from `begin` on."""
+        found = Medians(self.series)
+        found._known, found._begin = self._known, begin
+        return found
+
+    def at(self, ends: Ints, scale: int) -> tuple[Floats, Floats]:
+        """Return the median of so many steps before each end, and that of those before them."""
+        cuts = self._begin + ends - scale
+        return self._of(scale)[cuts], self._of(EARLIER * scale)[cuts - EARLIER * scale]
+
+    def _of(self, length: int) -> Floats:
+        """Return the median of so many steps from each place on."""
+        if length not in self._known:
+            windows = sliding_window_view(self.series, length)
+            parts = np.array_split(windows, 1 + len(windows) // _MOST_WINDOWS)
+            self._known[length] = np.concatenate([np.median(part, axis=1) for part in parts])
+        return self._known[length]
+
+
+def means_before(series: Floats, ends: Ints, scale: int) -> tuple[Floats, Floats]:
+    """Return the mean of the steps before each end, and of those before them."""
     sums = np.concatenate([[0.0], np.cumsum(series)])
     cuts = ends - scale
     starts = np.maximum(0, cuts - EARLIER * scale)

@@ -19,7 +19,8 @@ from profkit.analysis.change_noise import (
     BY_MEDIAN,
     EARLIER,
     LevelNoise,
-    levels_before,
+    Medians,
+    means_before,
     scatter_of,
 )
 from profkit.analysis.estimate import Floats
@@ -35,9 +36,6 @@ LEAST_CHANGE = 0.02
 
 FEWEST_BEFORE = 40
 """Fewer steps do not show what differs by chance."""
-
-_SETTLES_IN = 5
-"""The beginning of a level is searched in so many times the fewest steps before a change."""
 
 _CLIP, _CLIP_USUAL = 6.0, 1.5
 """For means, logarithms of times are clipped at so many standard deviations from their level.
@@ -99,29 +97,11 @@ def find_shifts(step_ns: Floats, *, threshold: float = THRESHOLD) -> list[Shift]
     """Return the changes of the level of a series of step times, in their order."""
     logs = np.log(np.maximum(np.asarray(step_ns, dtype=np.float64), 1.0))
     found: list[Shift] = []
-    first, noise = 0, LevelNoise()
-    while (shift := _first_shift(logs, first, noise, threshold)) is not None:
+    first, noise, medians = 0, LevelNoise(), Medians(logs)
+    while (shift := _first_shift(medians, first, noise, threshold)) is not None:
         found.append(shift)
         first = shift.at
     return found
-
-
-def find_settled(step_ns: Floats) -> int:
-    """Return where the level of a series begins: `find_shifts` sees no change so early.
-
-    The steps before it would count as noise, which hides later changes.
-    """
-    first = step_ns[: _SETTLES_IN * FEWEST_BEFORE]
-    later = first[FEWEST_BEFORE:]
-    if not len(later):
-        return 0
-    rise = math.log(max(1.0, np.median(later)) / max(1.0, np.median(first[: BY_MEDIAN[0]])))
-    if abs(rise) < LEAST_CHANGE:  # a search takes some milliseconds
-        return 0
-    for shift in find_shifts(first[::-1]):
-        if len(first) - shift.at < FEWEST_BEFORE:
-            return len(first) - shift.at
-    return 0
 
 
 def seems_changed(step_ns: Floats, new: int) -> bool:
@@ -185,28 +165,29 @@ def latest_shift(step_ns: Floats, new: int) -> Shift | None:
     if len(step_ns) - new < max(FEWEST_BEFORE, new):
         return next(reversed(find_shifts(step_ns)), None)
     first = max(0, len(step_ns) - max(_LATEST_STEPS, 2 * new))
-    logs = np.log(np.maximum(step_ns[first:], 1.0))
-    begin = len(logs) - new
-    shift = _shift_in(logs, 0, (begin, len(logs)), LevelNoise(), THRESHOLD)
+    medians = Medians(np.log(np.maximum(step_ns[first:], 1.0)))
+    part = len(medians.series) - new, len(medians.series)
+    shift = _shift_in(medians, 0, part, LevelNoise(), THRESHOLD)
     if shift is None:
         return None
     return Shift(first + shift.at, first + shift.seen, shift.rise)
 
 
-def _first_shift(logs: Floats, first: int, noise: LevelNoise, threshold: float) -> Shift | None:
+def _first_shift(medians: Medians, first: int, noise: LevelNoise, threshold: float) -> Shift | None:
     """Return the first change after place `first`, where a level begins."""
-    for part in _chunks(first + FEWEST_BEFORE, len(logs)):
-        shift = _shift_in(logs, first, part, noise, threshold)
+    for part in _chunks(first + FEWEST_BEFORE, len(medians.series)):
+        shift = _shift_in(medians, first, part, noise, threshold)
         if shift is not None:
             return shift
     return None
 
 
 def _shift_in(
-    logs: Floats, first: int, part: tuple[int, int], noise: LevelNoise, threshold: float
+    medians: Medians, first: int, part: tuple[int, int], noise: LevelNoise, threshold: float
 ) -> Shift | None:
     """Return the first change seen in a part, by the noise of the steps from `first` to it."""
     begin, end = part
+    logs = medians.series
     past = logs[max(first, begin - _LATEST) : begin]
     scatter = scatter_of(past)
     level = float(np.median(past[:_LEVEL_STEPS]))
@@ -215,17 +196,17 @@ def _shift_in(
     quiet = past
     if len(past) >= _LEAST_DIVIDED:
         quiet = past[: round(len(past) * (1 - _NOT_LEARNED))]
-    noise.learn(quiet, level, scatter, reach, is_later=first > 0)
+    offset = begin - len(past)
+    noise.learn(quiet, level, scatter, reach, medians.after(offset), is_later=first > 0)
     # What came before the past that is looked at is no longer needed.
-    series = logs[begin - len(past) : end]
+    series = logs[offset:end]
     clipped = np.clip(series - level, -reach, reach)
-    alarm = _first_alarm(series, clipped, len(past), noise, threshold)
+    alarm = _first_alarm(series, clipped, medians.after(offset), len(past), noise, threshold)
     if alarm is None:
         return None
     place, scale = alarm
     later = float(np.median(series[place - scale : place]))
     reach = max(reach, 2 * abs(later - level))
-    offset = begin - len(past)
     at = offset + _split(np.clip(series[:place] - level, -reach, reach), scale)
     rise = float(np.median(logs[at : offset + place]) - np.median(logs[first:at]))
     return Shift(at, offset + place - 1, rise)
@@ -241,7 +222,12 @@ def _chunks(begin: int, count: int) -> Iterator[tuple[int, int]]:
 
 
 def _first_alarm(
-    series: Floats, clipped: Floats, begin: int, noise: LevelNoise, threshold: float
+    series: Floats,
+    clipped: Floats,
+    medians: Medians,
+    begin: int,
+    noise: LevelNoise,
+    threshold: float,
 ) -> tuple[int, int] | None:
     """Return the number of steps at the first alarm after `begin`, and its scale."""
     found: tuple[int, int] | None = None
@@ -254,7 +240,9 @@ def _first_alarm(
         ends = np.arange(max(begin + 1, fewest), (found[0] if found else len(series)) + 1)
         if not len(ends):
             continue
-        later, earlier = levels_before(series if by_median else clipped, ends, scale)
+        later, earlier = (
+            medians.at(ends, scale) if by_median else means_before(clipped, ends, scale)
+        )
         count = np.minimum(EARLIER * scale, ends - scale)
         # A shorter earlier part varies more.
         longer = np.sqrt((1 / scale + 1 / count) / ((1 + 1 / EARLIER) / scale))

@@ -20,6 +20,9 @@ More shifts have more parameters than the line.
 """
 
 
+_FEWEST_BLOCKS = 1
+"""After the last shift, so many blocks are needed: their medians do not show fewer steps."""
+
 _LEFT_OVER = 0.2
 """Without a shift, a drift must leave at most this share of the medians' squared deviations."""
 
@@ -81,6 +84,8 @@ def find_drift(logs: Floats, bounds: Sequence[int], begin: int, end: int) -> int
     corner = int(np.argmin(errors))
     level = np.empty(end - begin)
     inner = [bound for bound in bounds if begin < bound < end]
+    if inner and end - inner[-1] < _FEWEST_BLOCKS * len(parts[-1]):
+        return None
     for first, last in zip([begin, *inner], [*inner, end], strict=True):
         level[first - begin : last - begin] = np.median(logs[first:last])
     stepped = np.array([np.median(part) for part in np.array_split(level, blocks)])

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
-import math
-from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_settled, find_shifts
+from profkit.analysis.change_levels import Levels, is_sure, usual_places
 from profkit.analysis.change_ranks import find_late
 from profkit.analysis.columns import rows_of_rank
-from profkit.analysis.costs import OUTLIER_FACTOR
-from profkit.analysis.drifts import find_drift_alone, find_drift_among
-from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
+from profkit.analysis.estimate import Ints
 from profkit.analysis.notices import is_log
 from profkit.analysis.periodic import Periodic, find_periodic
 from profkit.analysis.phases import StepTimes, step_times
@@ -31,12 +26,6 @@ MOST_NAMED = 3
 
 LEAST_NAMED_SHARE = 0.15
 """A phase is named if it makes at least this share of the change."""
-
-_BACK_SHARE = 0.3
-"""A burst is over if the level is back to this share of the rise."""
-
-_NEAR = 8
-"""What stays after a burst is found so many steps from its end."""
 
 _FEWEST_AT_END = 8
 """The end of a drift has at least so many steps: the mean of fewer is not certain."""
@@ -71,20 +60,23 @@ def changes_of(
     rank: int,
     anchor: Anchor | None,
     spans_from: int = 0,
+    new_from: int | None = None,
 ) -> tuple[RunChange, ...]:
     """Return the changes in some steps, dated by the clocks of one rank.
 
-    Spans of steps before `spans_from` may be missing: those steps show no phases.
+    Spans of steps before `spans_from` may be missing: those steps show no phases. The steps from
+    `new_from` on are searched for themselves as well: a search of all sees a change in them later.
     """
     if not len(used):
         return ()
     times = step_times(steps, spans, used)
-    levels = _Levels(times, used, spans_from, (steps, spans))
+    new = 0 if new_from is None else int(np.count_nonzero(used >= new_from))
+    levels = _Described(times, used, spans_from, (steps, spans), new)
     changes = [levels.describe(*place) for place in levels.places()]
-    periodic = find_periodic(used, times.wall_ns, levels.usual_ns)
+    periodic = find_periodic(used, times.wall_ns, levels.usual_ns())
     if periodic is not None:
         changes.append(levels.describe_periodic(periodic))
-    changes = [change for change in changes if _is_sure(change.change)]
+    changes = [change for change in changes if is_sure(change.change)]
     changes.sort(key=lambda each: each.first_step)
     if anchor is None:
         return tuple(changes)
@@ -98,100 +90,22 @@ def changes_of(
     return tuple(dated)
 
 
-class _Levels:
-    """The parts of a run between the shifts of its level."""
+class _Described(Levels):
+    """The levels of a run's steps, whose changes say what they cost."""
 
     def __init__(
-        self, times: StepTimes, used: Ints, spans_from: int, tables: tuple[pa.Table, pa.Table]
+        self,
+        times: StepTimes,
+        used: Ints,
+        spans_from: int,
+        tables: tuple[pa.Table, pa.Table],
+        new: int,
     ) -> None:
+        super().__init__(times.wall_ns, new)
         self._tables = tables
         self._times = times
         self._used = used
         self._has_spans = used >= spans_from
-        wall_ns = times.wall_ns
-        self._logs = np.log(np.maximum(wall_ns, 1.0))
-        settled = find_settled(wall_ns)
-        found = find_shifts(wall_ns[settled:])
-        if settled and not found:  # fewer steps show less of what differs by chance
-            found = [shift for shift in find_shifts(wall_ns) if shift.at > settled + _NEAR]
-            settled = 0 if found else settled
-        shifts = list(self._with_ends(found, settled))
-        self._bounds = [settled, *self._confirmed(shifts, settled), len(used)]
-        self.usual_ns = np.empty(len(used))
-        for begin, end in itertools.pairwise(sorted({0, *self._bounds})):
-            self.usual_ns[begin:end] = math.exp(float(np.median(self._logs[begin:end])))
-
-    def _with_ends(self, shifts: Sequence[Shift], first: int) -> Iterator[Shift]:
-        """Yield the shifts after the place `first`, and the ends of those that soon go back."""
-        places = [*(first + shift.at for shift in shifts), len(self._logs)]
-        for shift, (at, end) in zip(shifts, itertools.pairwise(places), strict=True):
-            yield dataclasses.replace(shift, at=at)
-            back = at + find_settled(self._times.wall_ns[at:end])
-            if back > at:
-                yield Shift(back, back, self._rise(at, back, end))
-
-    def _confirmed(self, shifts: Sequence[Shift], first: int) -> list[int]:
-        """Return the places of the shifts that the whole parts on both sides confirm.
-
-        The smallest is judged first, because without it the parts of its neighbours are longer.
-        """
-        kept = [shift.at for shift in shifts]
-        for shift in sorted(shifts, key=lambda each: abs(each.rise)):
-            bounds = [first, *kept, len(self._logs)]
-            place = bounds.index(shift.at)
-            begin, end = bounds[place - 1], bounds[place + 1]
-            ratio = self._ratio(np.arange(begin, shift.at), np.arange(shift.at, end))[2]
-            rise = self._rise(begin, shift.at, end)
-            if abs(rise) < LEAST_CHANGE or not _is_sure(ratio):
-                kept.remove(shift.at)
-        return kept
-
-    def _ratio(self, before: Ints, after: Ints) -> tuple[Estimate, Estimate, Estimate]:
-        """Return the mean step of both parts, and by what share the later one is longer."""
-        sides = [_mean(self._times.wall_ns[_usual(self._times.wall_ns, before)])]
-        sides.append(_mean(self._times.wall_ns[_usual(self._times.wall_ns, after)]))
-        return sides[0], sides[1], _less_one(divide(sides[1], sides[0]))
-
-    def places(self) -> Iterator[tuple[ChangeKind, int, int, Ints]]:
-        """Yield each change: kind, first place, the place after it, and the places before it.
-
-        Successive shifts of one direction may be a drift, and two that cancel are a burst.
-        """
-        bounds = self._bounds
-        first, last = bounds[0], bounds[-1]
-        if len(bounds) == 2 and (drift := find_drift_alone(self._logs[first:])) is not None:
-            yield ChangeKind.DRIFT, first + drift, last, np.arange(first, first + drift)
-        rises = list(map(self._rise, bounds, bounds[1:], bounds[2:]))
-        place = 0
-        while place < len(rises):
-            begin, at = self._bounds[place], self._bounds[place + 1]
-            drift, after = find_drift_among(self._logs, self._bounds, place, rises)
-            if drift is not None:
-                yield ChangeKind.DRIFT, drift, self._bounds[after + 1], np.arange(begin, drift)
-                place = after
-                continue
-            following, before = self._bounds[place + 2], np.arange(begin, at)
-            back = rises[place] + (rises[place + 1] if place + 1 < len(rises) else math.inf)
-            if abs(back) <= max(LEAST_CHANGE, _BACK_SHARE * abs(rises[place])):
-                yield ChangeKind.BURST, at, following, before
-                end = self._bounds[place + 3]
-                if self._differ(before, np.arange(following, end)):
-                    yield ChangeKind.STEP, following, end, before
-                place += 2
-                continue
-            yield ChangeKind.STEP, at, following, before
-            place += 1
-
-    def _differ(self, before: Ints, after: Ints) -> bool:
-        """Return true if two levels would differ if nothing had been between them."""
-        joined = self._times.wall_ns[np.concatenate([before, after])]
-        places = np.array([shift.at for shift in find_shifts(joined)])
-        rise = float(np.median(self._logs[after]) - np.median(self._logs[before]))
-        is_there = bool((np.abs(places - len(before)) <= _NEAR).any())
-        return is_there and abs(rise) >= LEAST_CHANGE
-
-    def _rise(self, before: int, at: int, after: int) -> float:
-        return float(np.median(self._logs[at:after]) - np.median(self._logs[before:at]))
 
     def describe(self, kind: ChangeKind, at: int, end: int, before: Ints) -> RunChange:
         """Return a change with what it costs; `before` is the level before it."""
@@ -212,7 +126,7 @@ class _Levels:
             int(used[at]),
             last,
             None,
-            *self._ratio(before, after),
+            *self.ratio(before, after),
             phases or (),
             phases_known=phases is not None,
             samples=self._samples(before, after),
@@ -224,7 +138,7 @@ class _Levels:
         sides = []
         for places in (before, after):
             known = places[self._has_spans[places]]
-            sides.append(used[_usual(self._times.wall_ns, known)])
+            sides.append(used[usual_places(self._times.wall_ns, known)])
         by_ns = change.after_ns.value - change.before_ns.value
         late = find_late(*self._tables, sides[0], sides[1], by_ns)
         return dataclasses.replace(change, late=late)
@@ -247,8 +161,8 @@ class _Levels:
             if min(len(before), len(after)) < FEWEST_WITH_SPANS:
                 return None
         parts, wall_ns = self._times.parts, self._times.wall_ns
-        grown = parts[:, _usual(wall_ns, after)].mean(axis=1)
-        grown = grown - parts[:, _usual(wall_ns, before)].mean(axis=1)
+        grown = parts[:, usual_places(wall_ns, after)].mean(axis=1)
+        grown = grown - parts[:, usual_places(wall_ns, before)].mean(axis=1)
         whole = float(grown.sum())
         named = []
         for name, by in zip(self._times.names, grown.tolist(), strict=True):
@@ -265,25 +179,3 @@ class _Levels:
         if end - slow[-1] > 2 * found.every:
             last = int(self._used[slow[-1]])
         return dataclasses.replace(change, every=found.every, last_step=last)
-
-
-def _usual(wall_ns: Floats, places: Ints) -> Ints:
-    """Return the places without steps that are far longer than the others."""
-    return places[wall_ns[places] <= OUTLIER_FACTOR * np.median(wall_ns[places])]
-
-
-def _is_sure(change: Estimate) -> bool:
-    """Return true if an interval is on one side of zero."""
-    if change.low is None or change.high is None:
-        return False
-    return change.low > 0 or change.high < 0
-
-
-def _less_one(quotient: Estimate) -> Estimate:
-    if quotient.low is None or quotient.high is None:
-        return Estimate(quotient.value - 1)
-    return Estimate(quotient.value - 1, quotient.low - 1, quotient.high - 1, quotient.level)
-
-
-def _mean(values: Floats) -> Estimate:
-    return estimate_ratios(values[None, :], np.ones((1, len(values))))[0]

@@ -97,12 +97,13 @@ class ChangeAlarm:
             waited_s, since=self.since, knows_periodic=self.knows_periodic
         )
         if latest is not None:
-            for line in self._look.pay_for(functools.partial(self.find, latest)):
+            find = functools.partial(self.find, latest, self._look.new_from)
+            for line in self._look.pay_for(find):
                 self._say(line)
         return pause_s
 
-    def find(self, latest: Latest) -> list[str]:
-        """Return a line for each change that the latest steps show and that was not said yet."""
+    def find(self, latest: Latest, new_from: int | None = None) -> list[str]:
+        """Return a line for each new change; steps from `new_from` on seem to have changed."""
         from profkit.analysis.change_words import say_change
         from profkit.analysis.kernels.windows import window_steps
         from profkit.analysis.run_change import ChangeKind
@@ -133,6 +134,7 @@ class ChangeAlarm:
             rank=rank,
             anchor=anchor,
             spans_from=latest.spans_from,
+            new_from=new_from,
         ):
             if change.kind is ChangeKind.PERIODIC:
                 if self.knows_periodic:

@@ -22,6 +22,7 @@ import numpy as np
 from profkit.analysis.change_points import (
     FEWEST_BEFORE,
     SHORT_PART,
+    find_shifts,
     latest_shift,
     seems_changed,
 )
@@ -29,6 +30,7 @@ from profkit.analysis.drifts import find_drift_alone
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.periodic import find_periodic
 from profkit.analysis.selection import DEFAULT_WARM_UP
+from profkit.analysis.settling import EVEN_KNOWN, find_even
 from profkit.run.change_budget import LOOK_EVERY_S, Budget
 from profkit.run.change_glance import Glance, Seems
 from profkit.trace.pulse import age_s, read_pulse
@@ -46,6 +48,9 @@ MOST_ALIGNED_S, WRITING_S = 1.0, 0.05
 
 SETTLED = 128
 """If a search of so many new steps shows no change, there is none to wait for."""
+
+YOUNG, MANY_NEW = 512, 32
+"""In so few steps, all are searched if so many are new: a change may be older than these."""
 
 LAST = 64
 """The length of a step now is the median of so many."""
@@ -73,6 +78,10 @@ class Look:
         self._suspect = self._since = 0
         self._new = 0
         """Steps that were not searched yet."""
+        self._is_uneven = True
+        """The first steps of the level may be uneven, which would count as noise."""
+        self.new_from = 0
+        """The first of the steps in which the latest search was for a change."""
         self.budget = Budget()
         self._glance = Glance(folder)
         self._look_s = self._glance_s = 0.0
@@ -89,7 +98,7 @@ class Look:
         self._since_look_s += waited_s
         self.budget.earn(waited_s)
         if since > self._since:  # the change is known by now
-            self._since, self._suspect = since, 0
+            self._since, self._suspect, self._is_uneven = since, 0, True
         latest = None
         is_due = self._since_look_s + LOOK_EVERY_S / 2 >= self._next_look_s
         if is_due or self._glance_is_reason():
@@ -141,6 +150,8 @@ class Look:
             self._come_sooner(SOON)
         else:
             self._come_sooner(self._steps_to_compare())
+            if 0 < self._new < SETTLED and len(self._lengths_ns) < YOUNG:
+                self._come_sooner(self._new)
         return None
 
     def _steps_to_compare(self) -> int:
@@ -179,7 +190,10 @@ class Look:
         """Return how many steps ago the step times show a change; `None` without one."""
         count = len(self._lengths_ns)
         new = min(self._new, count) if self._suspect else count
+        self.new_from = int(self._numbers[-new])
         shift = latest_shift(self._lengths_ns, new)
+        if shift is None and MANY_NEW <= new < count <= YOUNG:
+            shift = next(reversed(find_shifts(self._lengths_ns)), None)
         if shift is not None:
             return count - shift.at
         if self._suspect:
@@ -210,6 +224,10 @@ class Look:
         lengths_ns = np.concatenate([self._lengths_ns, found[1]])[-KEPT_LENGTHS:]
         is_later = numbers >= max(since, DEFAULT_WARM_UP)
         self._numbers, self._lengths_ns = numbers[is_later], lengths_ns[is_later]
+        if self._is_uneven:
+            self._is_uneven = len(self._numbers) < EVEN_KNOWN
+            even = find_even(self._lengths_ns)
+            self._numbers, self._lengths_ns = self._numbers[even:], self._lengths_ns[even:]
         if not len(self._numbers):
             return 0
         self._seen = int(self._numbers[-1])

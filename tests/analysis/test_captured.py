@@ -81,6 +81,18 @@ def test_one_capture_on_each_side_is_named_by_its_steps(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("later_ms", "named"), [(100, True), (400, False)])
+def test_a_line_is_named_by_what_the_captured_steps_show(
+    tmp_path: Path, later_ms: int, named: bool
+) -> None:
+    """Later steps are longer still, which nothing captured says anything about."""
+    more_ms = dict.fromkeys(range(AT, STEPS), later_ms) | {158: 0, 159: 0}
+    trace = _captured_run(tmp_path, [41, 42, 158, 159], more_ms=more_ms)
+    (change,) = build_overview(trace).changes
+    assert change.phases[0][1] == pytest.approx((20 + later_ms) * MS, rel=0.02)
+    assert bool(list(say_context(change))) == named
+
+
 def test_several_captures_of_a_side_are_counted(tmp_path: Path) -> None:
     view = build_overview(_captured_run(tmp_path, [41, 42, 158, 159, 250, 251]))
     (words,) = say_context(view.changes[0])

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from profkit.analysis.change_points import find_settled, find_shifts
+from profkit.analysis.change_points import find_shifts
 from profkit.analysis.change_words import say_change
 from profkit.analysis.drifts import find_drift_alone
 from profkit.analysis.estimate import Estimate
@@ -17,6 +17,7 @@ from profkit.analysis.overview import build_overview
 from profkit.analysis.periodic import Periodic, find_periodic
 from profkit.analysis.run_change import ChangeKind, RunChange
 from profkit.analysis.run_changes import find_changes
+from profkit.analysis.settling import find_settled
 from profkit.testing.series import series_trace
 from profkit.trace import Trace
 

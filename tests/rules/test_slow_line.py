@@ -58,3 +58,28 @@ def test_a_line_of_any_phase_is_named(
     assert cause.rows == (row,)
     assert cause.detail.startswith("job.py:7")
     assert f"in captured steps, {phase}: job.py:7" in cause.evidence
+
+
+@pytest.mark.parametrize(("line_ms", "kind"), [(11, "slow_line"), (4, "time_outside_phases")])
+def test_a_line_that_takes_most_of_the_time_outside_phases_is_named_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line_ms: int, kind: str
+) -> None:
+    lengths = {name: np.full(400, 20.0 * MS) for name in ("forward", "no phase", "backward")}
+    lengths = {name: each + np.arange(400) % 7 * 1e5 for name, each in lengths.items()}
+    lengths["no phase"][200:] += 12 * MS
+    lengths["no phase"] -= 15 * MS
+    side = SimpleNamespace(words="steps 190 to 191", code=SimpleNamespace(folder=""))
+    times = _estimate(1), _estimate(1 + line_ms), _estimate(line_ms)
+    line = LineChange("unknown", Place("masks.py", 7, "make"), *times, is_sure=True)
+
+    def compare(before: Any, after: Any, phases: Mapping[str, float]) -> Any:
+        lines = (line,) if "unknown" in phases else ()
+        return SimpleNamespace(before=side, after=side, lines=lines)
+
+    monkeypatch.setattr(slow_line, "compare_captured", compare)
+    view = explain(*cut_at(Trace.open(series_trace(tmp_path / "run", lengths)), 200))
+    cause = view.causes[0]
+    assert (cause.kind, cause.rows) == (kind, ("unknown",))
+    assert len([each for each in view.causes if each.rows]) == 1
+    assert "masks.py:7 make took 1.00 ms" in cause.evidence
+    assert "from forward to backward" in cause.evidence

@@ -12,8 +12,10 @@ from profkit.analysis.captured import (
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import scale
 from profkit.analysis.line_changes import LineChange
+from profkit.analysis.phases import UNKNOWN
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._late_phases import row_of
+from profkit.explain.rules._outside import largest_place
 from profkit.explain.rules.base import Case, Cause, cost, grew, here, in_time, share_of
 from profkit.text import duration
 from profkit.vocab import Phase
@@ -36,11 +38,14 @@ def find(case: Case) -> Cause | None:
             continue
         whole = cost(row, ledger)
         price = scale(whole, min(1.0, change.difference.value / whole.value))
+        where = change.phase
+        if where == UNKNOWN:
+            where = "outside all phases, from {} to {}".format(*largest_place(case)[0])
         return Cause(
             "slow_line",
             price,
             share_of(price.value, ledger),
-            f"{here(ledger)}in captured steps, {change.phase}: {say(case, found, change)}",
+            f"{here(ledger)}in captured steps, {where}: {_say(case, found, change)}",
             _REMEDY,
             detail=change.place.words(found.after.code.folder),
             rows=(row.name,),
@@ -48,7 +53,18 @@ def find(case: Case) -> Cause | None:
     return None
 
 
-def say(case: Case, found: CapturedLines, change: LineChange) -> str:
+def longest(case: Case, phase: str) -> tuple[str, float]:
+    """Return the line of a phase in words, and by how much it is longer if this rule names it."""
+    found = lines_of(case)
+    grown = [] if found is None else [each for each in found.lines if each.difference.value > 0]
+    for change in grown:
+        if found is not None and change.phase == phase:
+            named_ns = change.difference.value if change is grown[0] else 0.0
+            return f"in captured steps, {_say(case, found, change)}", named_ns
+    return "", 0.0
+
+
+def _say(case: Case, found: CapturedLines, change: LineChange) -> str:
     """Return a line that takes longer, with its time on both sides in the order of time."""
     ledger = case.ledger
     first, then = in_time(ledger, change.base.value, change.target.value)

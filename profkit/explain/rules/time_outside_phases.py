@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from profkit.analysis.estimate import scale
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.unknown_places import BEGIN, unknown_places
+from profkit.analysis.unknown_places import BEGIN
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Row
 from profkit.explain.rules import slow_line
+from profkit.explain.rules._outside import Place, largest_place
 from profkit.explain.rules.base import (
     Case,
     Cause,
@@ -45,9 +46,6 @@ Above the second it may work. Between them nothing is said: readings are about a
 MIN_SHARE_FOR_PROCESSOR = 0.25
 """Nothing is said of less time than this share of a step: processor time is not as exact."""
 
-Place = tuple[str, str]
-"""The phases, or ends of the step, before and after a piece of time."""
-
 _OTHER_WORK = ("parameters_count", "parameters_bytes", "precision")
 """If one of these settings differs, the same code takes longer on other weights and gradients."""
 
@@ -67,21 +65,25 @@ _WITH_BATCH = (Phase.H2D.value, Phase.FORWARD.value)
 
 
 def find(case: Case) -> Cause | None:
+    """Name the place, unless captured steps show the line that takes most of the time there."""
     ledger = case.ledger
     row = ledger.find(UNKNOWN)
     if row is None or not grew(row, ledger) or not _stands_out(case, row):
         return None
     if any(differs(case, name) for name in _OTHER_WORK):
         return None
-    place, added_ns = _largest_place(case)
+    place, added_ns = largest_place(case)
     whole = cost(row, ledger)
     if added_ns <= MIN_SHARE_OF_PLACE * whole.value:
         return None
+    line, line_ns = slow_line.longest(case, UNKNOWN)
+    if line_ns >= MIN_SHARE_OF_PLACE * added_ns:
+        return None  # the line says more than its place
     words = [
         f"time outside all phases went from {from_to(row, ledger)} per step",
         f"{here(ledger)}it is {duration(added_ns)} longer from {place[0]} to {place[1]}",
         *_describe_processor(case, added_ns),
-        *_describe_lines(case),
+        *([line] if line else []),
     ]
     price = scale(whole, min(1.0, added_ns / whole.value))
     return Cause(
@@ -121,38 +123,6 @@ def _stands_out(case: Case, row: Row) -> bool:
         return False
     least = MIN_GROWTH + GROWTH_TO_COMPUTING * (computing_factor(case.ledger) - 1)
     return row.target.value > least * row.base.value
-
-
-def _largest_place(case: Case) -> tuple[Place, float]:
-    """Return the place to which most time was added, and how much per step."""
-    before, after = case.before.figure(places_ns), case.after.figure(places_ns)
-    known_factor = case.ledger.batch_factor(case.before.step_samples)
-    factor = case.ledger.batch_factor(case.after.step_samples)
-    added = {
-        place: ns * factor - before.get(place, 0.0) * known_factor for place, ns in after.items()
-    }
-    place = max(added, key=lambda each: added[each], default=("", ""))
-    return place, added.get(place, 0.0)
-
-
-def _describe_lines(case: Case) -> Iterator[str]:
-    """Yield the line that takes longer there, if steps were captured on both sides."""
-    found = slow_line.lines_of(case)
-    if found is None:
-        return
-    for change in found.lines:
-        if change.phase == UNKNOWN and change.difference.value > 0:
-            yield f"in captured steps, {slow_line.say(case, found, change)}"
-            return
-
-
-def places_ns(evidence: Evidence) -> Mapping[Place, float]:
-    """Return the time between phases in ns per step and rank, on the host."""
-    trace = evidence.trace
-    found = {}
-    for place in unknown_places(trace.steps, trace.spans, evidence.used):
-        found[place.after, place.before] = place.step_ns
-    return found
 
 
 def _describe_processor(case: Case, added_ns: float) -> Iterator[str]:

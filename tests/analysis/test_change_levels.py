@@ -1,0 +1,94 @@
+"""Levels of step times: uneven first steps and few new steps hide no change."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from profkit.analysis.change_levels import Levels
+from profkit.analysis.run_change import ChangeKind
+from profkit.analysis.settling import EVEN_KNOWN, find_even
+
+SEEDS = 20
+
+Floats = npt.NDArray[np.float64]
+
+
+def _noise(seed: int, count: int, spread: float, correlation: float) -> Floats:
+    random, noise, last = np.random.default_rng(seed), np.empty(count), 0.0
+    for place in range(count):
+        own = np.sqrt(1 - correlation**2) * random.standard_normal()
+        noise[place] = last = correlation * last + spread * own
+    return noise
+
+
+def _shows(logs: Floats, at: int, new: int = 0) -> bool:
+    """Return true if the only change is next to a place."""
+    places = Levels(20e6 * np.exp(logs), new).bounds[1:-1]
+    return len(places) == 1 and abs(places[0] - at) <= 5
+
+
+@pytest.mark.parametrize("uneven", [35, 60, 75])
+def test_uneven_first_steps_do_not_hide_a_change(uneven: int) -> None:
+    """A job that warms up takes another time for each step, which is no noise of later ones."""
+    found = 0
+    for seed in range(SEEDS):
+        logs = _noise(seed, 170, 0.04, 0.4)
+        logs[:uneven] *= 5
+        assert Levels(20e6 * np.exp(logs)).bounds[1:-1] == []
+        logs[150:] += 0.25
+        found += _shows(logs, 150)
+    assert found >= 0.8 * SEEDS
+
+
+def _two_kinds(seed: int) -> Floats:
+    random = np.random.default_rng(seed)
+    return 0.01 * random.standard_normal(200) + 0.1 * (random.random(200) < 0.3)
+
+
+@pytest.mark.parametrize("at", [45, 60, 80, 100, 120, 200])
+def test_neither_noise_nor_an_early_change_makes_first_steps_uneven(at: int) -> None:
+    found = []
+    for seed in range(SEEDS):
+        for logs in (_noise(seed, 200, 0.03, 0.5), _two_kinds(seed)):
+            logs[at:] += 0.3
+            found.append(find_even(20e6 * np.exp(logs)))
+    assert np.count_nonzero(found) <= 0.05 * len(found)
+
+
+def test_slow_first_steps_are_no_level() -> None:
+    logs = _noise(0, EVEN_KNOWN, 0.03, 0.3)
+    logs[:30] += np.linspace(0.5, 0.2, 30)
+    assert 25 <= find_even(20e6 * np.exp(logs)) <= 31
+    assert find_even(20e6 * np.exp(logs[:40])) == 0, "too few to compare them with"
+    assert find_even(np.full(EVEN_KNOWN, 20e6)) == 0
+    assert find_even(np.empty(0)) == 0
+
+
+def test_new_steps_show_a_change_that_all_of_them_show_later() -> None:
+    """Their noise is that of all steps before them, and not of those before a longer part."""
+    early = late = 0
+    for seed in range(SEEDS):
+        logs = _noise(seed, 142, 0.05, 0.6)
+        assert Levels(20e6 * np.exp(logs), 20).bounds[1:-1] == []
+        logs[125:] += 0.25
+        late += _shows(logs, 125)
+        early += _shows(logs, 125, 20)
+    assert early >= 0.9 * SEEDS
+    assert late <= 0.7 * SEEDS, "else a search of all is enough"
+
+
+def test_a_change_that_was_just_seen_is_no_drift() -> None:
+    """Its few steps are less than a block of a long run, whose median shows a part of them."""
+    for seed in range(10):
+        logs = _noise(seed, 1_000, 0.03, 0.0)
+        logs[988:] += 0.2
+        kinds = [place[0] for place in Levels(20e6 * np.exp(logs), 24).places()]
+        assert kinds == [ChangeKind.STEP]
+
+
+@pytest.mark.parametrize("new", [0, 1, 200, 1_000])
+def test_any_number_of_steps_may_be_new(new: int) -> None:
+    assert Levels(np.full(200, 20e6), new).bounds == [0, 200]
+    assert Levels(np.full(3, 20e6), new).bounds == [0, 3]
