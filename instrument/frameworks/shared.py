@@ -163,7 +163,7 @@ def hook_saving(patches: Patches, seams: Seams, framework: Any) -> None:
 
         return save
 
-    numpy: Any = sys.modules.get("numpy")  # a job without it need not load it
+    numpy = sys.modules.get("numpy")  # a job without it need not load it
     for owner, names in ((framework, ("save",)), (pickle, ("dump",)), (numpy, _NUMPY_SAVES)):
         for name in names if owner is not None else ():
             patches.replace(owner, name, wrap)
