@@ -9,8 +9,6 @@ processor's cache.
 from __future__ import annotations
 
 import functools
-import pickle
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +21,6 @@ from profkit.instrument.identity import MOST_BATCHES, Facts, describe_shapes
 from profkit.instrument.loading.loaders import Loaders
 from profkit.instrument.loading.sizes import BatchSizes
 from profkit.instrument.rows import Event, Followed
-
-_NUMPY_SAVES = ("save", "savez", "savez_compressed")
 
 Function = Callable[..., Any]
 Wrap = Callable[[Function], Function]
@@ -151,23 +147,14 @@ def hook_copy(
 
 
 def hook_saving(patches: Patches, seams: Seams, framework: Any) -> None:
-    """Count a file that the loop's own thread writes as a checkpoint, not as training.
+    """Count a file that the loop's own thread writes as a checkpoint, not as training."""
+    original: Function = framework.save
 
-    Some jobs write their state without the framework.
-    """
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        return timed(seams, seams.begin_checkpoint(), original, *args, **kwargs)
 
-    def wrap(original: Function) -> Function:
-        @functools.wraps(original)
-        def save(*args: Any, **kwargs: Any) -> Any:
-            return timed(seams, seams.begin_checkpoint(), original, *args, **kwargs)
-
-        return save
-
-    numpy = sys.modules.get("numpy")  # a job without it need not load it
-    for owner, names in ((framework, ("save",)), (pickle, ("dump",)), (numpy, _NUMPY_SAVES)):
-        for name in names if owner is not None else ():
-            patches.replace(owner, name, wrap)
-            getattr(owner, name).__module__ = owner.__name__  # where pickle looks it up
+    patches.replace(framework, "save", lambda _: save)
 
 
 def scale_noter(seams: Seams, host_scale: Callable[[Any], Any]) -> Callable[[Any], None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import pickle
 import threading
 import types
 from collections import Counter
@@ -523,29 +522,6 @@ def test_a_checkpoint_is_no_training_and_the_batch_before_it_is(
         (step, "other", 0) for step in range(len(SAMPLES)) for _ in range(2)
     ]
     assert [followed.phases(step).count("data") for step in (1, 2)] == [1, 1]
-
-
-@pytest.mark.parametrize("way", ["pickle", "numpy"])
-def test_a_state_that_is_written_without_the_framework_is_a_checkpoint(
-    kit: Kit, follow: Follow, tmp_path: Path, way: str
-) -> None:
-    followed = follow()
-    model = kit.model()
-    optimizer = kit.optimizer(model)
-    for batch in kit.loader():
-        kit.train(model, optimizer, [batch])
-        with (tmp_path / "state").open("wb") as file:
-            if way == "pickle":
-                pickle.dump({"step": 1}, file)
-            else:
-                np.savez(file, weights=np.zeros(3))
-    assert pickle.loads(pickle.dumps([pickle.dump, np.savez])) == [pickle.dump, np.savez]
-    followed.finish()
-    assert followed.samples == SAMPLES
-    checkpoints = [span for span in followed.spans if span.name == CHECKPOINT]
-    assert [(span.step, span.phase, span.depth) for span in checkpoints] == [
-        (step, "other", 0) for step in range(len(SAMPLES))
-    ]
 
 
 def test_mixed_precision_is_told_where_it_changes(kit: Kit, follow: Follow) -> None:
