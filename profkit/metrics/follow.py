@@ -17,6 +17,7 @@ from profkit.analysis.views.live import build_live_view
 from profkit.errors import ProfkitError
 from profkit.metrics.base import Sink
 from profkit.metrics.points import Snapshot, of_live, of_overview
+from profkit.text import safe_text
 from profkit.trace import Trace
 from profkit.trace.manifest import RunManifest
 from profkit.trace.tail import MOST_RANKS, RunTail
@@ -171,6 +172,7 @@ class Follower:
         words = f"{type(error).__name__}: {error}"
         if isinstance(error, ProfkitError):
             words = str(error)
+        words = safe_text(" ".join(words.split()))  # a receiver may answer anything
         if words in self._said:
             return
         self._said.add(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from profkit.errors import ProfkitError
 from profkit.metrics.base import Sink
 from profkit.metrics.packages import import_package, need_package
 from profkit.metrics.points import LATEST, WHOLE, Snapshot, flat_names
@@ -26,7 +27,14 @@ class MLflow:
         if snapshot.step is None:
             return
         if self._client is None:
-            self._open(snapshot.run)
+            try:
+                self._open(snapshot.run)
+            except Exception as error:  # the client's own errors are of many kinds
+                first = str(error).strip().partition("\n")[0]
+                raise ProfkitError(
+                    f"MLflow at {self._address or 'its default place'}: {first}; name a server with "
+                    "--log-to mlflow=http://HOST:5000, or pip install mlflow for a local database"
+                ) from error
         self._log(snapshot, LATEST)
 
     def _log(self, snapshot: Snapshot, prefix: str) -> None:

@@ -187,6 +187,43 @@ def test_a_follower_closes_its_sinks_with_the_state_of_the_run(
     assert closed == [state]
 
 
+def test_a_place_that_cannot_be_written_has_a_remedy(snapshot: Snapshot, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    (tmp_path / "file").touch()
+    sink = open_tracker(f"tensorboard={tmp_path / 'file'}")
+    with pytest.raises(ProfkitError, match="name a folder that may be written to"):
+        sink.send(snapshot)
+
+
+def test_a_default_place_that_needs_more_packages_has_a_remedy(
+    snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow's default is a database, which the small package cannot write."""
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.chdir(tmp_path)
+    sink = open_tracker("mlflow=nonsense://x")
+    with pytest.raises(ProfkitError, match="name a server with --log-to mlflow=http"):
+        sink.send(snapshot)
+
+
+def test_what_a_receiver_answers_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    run, said = synthetic_trace(tmp_path / "run", steps=30), list[str]()
+
+    class Sink:
+        def send(self, snapshot: Snapshot) -> None:
+            raise ValueError("two\nlines \x1b[2J")
+
+        def close(self, state: RunState, report: Snapshot | None) -> None:
+            """Have nothing to close."""
+
+    follower = Follower(run, [Sink()], said.append, every_s=60)
+    follower.start()
+    follower.stop()
+    (line,) = said
+    assert "two lines \\x1b[2J" in line
+
+
 def test_an_unknown_tracker_names_those_there_are() -> None:
     with pytest.raises(UsageError, match="--log-to aim: not one of mlflow, wandb, tensorboard"):
         open_tracker("aim")
