@@ -31,6 +31,8 @@ MOST_LETTERS = 200
 """Longer reasons are cut; a compiler may append the whole stack."""
 
 _RESUMED = "torch_dynamo_resume_in_"
+_RESUMED_BY_PADDLE = re.compile(r"(?:\$resume_\d+@)+(.+)_[0-9a-f]{5}")
+"""Names of what follows a graph break."""
 
 _EXPLANATION = re.compile(
     r"^\s*Explanation: (.*?)(?=^\s*Hint: |^\s*Developer debug context: |\Z)",
@@ -91,7 +93,9 @@ class Compilations:
 def name_code(code: CodeType) -> str:
     """Return a function's name and place: `forward (train.py:12)`."""
     name = code.co_name.removeprefix(_RESUMED)
-    if name != code.co_name:  # what follows a graph break is a function of its own
+    if resumed := _RESUMED_BY_PADDLE.fullmatch(name):
+        name = f"rest of {resumed[1]}"
+    elif name != code.co_name:  # what follows a graph break is a function of its own
         name = f"rest of {name.rpartition('_at_')[0] or name}"
     return f"{name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
 

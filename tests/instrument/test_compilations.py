@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -457,6 +458,31 @@ def to_static() -> Iterator[tuple[MemorySink, Any]]:
             hook(patches, books)
     yield sink, paddle
     patches.undo()
+
+
+def test_no_time_of_paddle_is_counted_twice(to_static: tuple[MemorySink, Any]) -> None:
+    """Translated bytecode builds its program inside the translation, or after it."""
+    sink, paddle = to_static
+
+    def broken(x: Any) -> Any:
+        x = x * 2
+        if float(x.numpy().max()) > 1e9:
+            x = x + 1
+        return x + 3
+
+    compiled = paddle.jit.to_static(broken, full_graph=False)
+    for size in (2, 3, 4):
+        compiled(paddle.ones([size]))
+    ends = [(row[3] - row[4], row[3]) for row in sink.rows["samples"]]
+    assert ends
+    for (_, ended), (begun, _) in itertools.pairwise(sorted(ends)):
+        assert begun >= ended
+    assert not [metric for metric in _metrics(sink) if "$resume" in metric]
+
+
+def test_code_that_paddle_resumes_has_the_name_of_its_function() -> None:
+    code = (lambda: None).__code__.replace(co_name="$resume_1@$resume_0@forward_af1a0")
+    assert name_code(code).startswith("rest of forward (test_compilations.py:")
 
 
 @pytest.mark.parametrize("full_graph", [True, False])
