@@ -34,9 +34,10 @@ WITHOUT_ANSWER_S = 60.0
 
 
 class Carrier:
-    """A thread of one sink, so that a receiver that does not answer keeps no other from figures.
+    """A thread of one sink.
 
-    A sink that is slower than figures come gets the newest ones.
+    A receiver that does not answer keeps no other from figures. One that is slower than they come
+    gets the newest ones.
     """
 
     def __init__(self, sink: Sink, report: Callable[[Exception], None]) -> None:
