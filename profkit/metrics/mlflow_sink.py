@@ -31,9 +31,10 @@ class MLflow:
                 self._open(snapshot.run)
             except Exception as error:  # the client's own errors are of many kinds
                 first = str(error).strip().partition("\n")[0]
+                place = self._address or "its default place"
                 raise ProfkitError(
-                    f"MLflow at {self._address or 'its default place'}: {first}; name a server with "
-                    "--log-to mlflow=http://HOST:5000, or pip install mlflow for a local database"
+                    f"MLflow at {place}: {first}; name a server with --log-to "
+                    "mlflow=http://HOST:5000, or pip install mlflow for a local database"
                 ) from error
         self._log(snapshot, LATEST)
 
