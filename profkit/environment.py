@@ -43,6 +43,20 @@ _KNOWN_TOKEN = re.compile(
 )
 """The beginnings of well-known services' tokens, and a password in an address."""
 
+LEFT_OUT = "(left out)"
+"""Stands for what looks like a secret."""
+
+_NAMED_SECRET = re.compile(
+    r"((?:(?:api|access|private)_?key|token(?!iz)|secret|passw|credential|auth|cookie)"
+    r"[\w\-'\"\]]*\s*(?:==|[=:])\s*)"
+    r"('[^']*'|\"[^\"]*\"|(?!(?:None|True|False|[\d.+-]+)\b)[^\s'\"=:,;)\]]+)",
+    re.IGNORECASE,
+)
+"""A value behind a name that sounds secret: `token=abc`, `L['password'] == 'abc'`."""
+
+_WORD = re.compile(r"[^\s'\"`]+")
+_OPAQUE = re.compile(rf"{_KNOWN_TOKEN.pattern}|{_MIXED_OPAQUE.pattern}")
+
 _HOME = re.compile(r"(?:^|[:=, ])(?:/home/|/Users/|/root\b|~)")
 """A path of a user, whose name is nobody's business."""
 
@@ -102,6 +116,15 @@ def allowed_variables(environ: os._Environ[str] | dict[str, str]) -> dict[str, s
     return allowed
 
 
+def hide_secrets(text: str) -> str:
+    """Return a text of another library without values that look like a secret.
+
+    Guards and reasons of compilers quote constants of the job.
+    """
+    hidden = _NAMED_SECRET.sub(rf"\1{LEFT_OUT}", text)
+    return _WORD.sub(lambda word: LEFT_OUT if _OPAQUE.search(word[0]) else word[0], hidden)
+
+
 def plain_words(words: Sequence[str]) -> list[str]:
     """Return a command's words without those that look like a secret or follow its flag."""
     shown = []
@@ -112,7 +135,7 @@ def plain_words(words: Sequence[str]) -> list[str]:
             or (_LONG_OPAQUE.search(word) and "/" not in word)
             or ("=" in word and _SECRET.search(word))
         )
-        shown.append("(left out)" if hide or secret else word)
+        shown.append(LEFT_OUT if hide or secret else word)
         hide = word.startswith("-") and "=" not in word and bool(_SECRET.search(word))
     return shown
 

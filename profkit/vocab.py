@@ -188,6 +188,9 @@ GRAPH_BREAK: Final = "graph_break:"
 OVER_LIMIT: Final = "over_limit:"
 """Metric prefix: a function has as many variants as its compiler allows, which is the value."""
 
+NOT_COMPILED: Final = "not_compiled:"
+"""Metric prefix: the compiler gave a function up, which runs uncompiled. It and why follow."""
+
 WHOLE_STEPS: Final = "whole_steps_count"
 """Metric of a rank whose steps are compiled programs that do not show their phases."""
 

@@ -187,7 +187,8 @@ def check_question(change: str, value: float, cause: str) -> Question:
     least, most = LIMITS.get(change, (-math.inf, math.inf))
     is_whole = change not in LIMITS or change in ANY_NUMBER or float(value).is_integer()
     if not least <= value <= most or not is_whole:
-        raise UsageError(f"value {value:g}: {change} takes {least:g} to {most:g}")
+        kind = "" if change in ANY_NUMBER else "whole numbers from "
+        raise UsageError(f"value {value:g}: {change} takes {kind}{least:g} to {most:g}")
     if change == FASTER and cause not in EXPERIMENT_PHASES:
         phases = ", ".join(EXPERIMENT_PHASES)
         raise UsageError(f"cause '{safe_text(cause)}': faster takes a phase: {phases}")

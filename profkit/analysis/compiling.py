@@ -14,7 +14,7 @@ from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.parts import count_rank_steps
 from profkit.trace import Trace
-from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, OVER_LIMIT, RECOMPILED
+from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, NOT_COMPILED, OVER_LIMIT, RECOMPILED
 
 MOST_COMPILED_SHARE = 0.5
 """If more than this share of the steps compiled, that is how the job runs: none is excluded."""
@@ -56,6 +56,8 @@ class Compiling:
     """Places and reasons of graph breaks, and how often each was met, the most frequent first."""
     over_limit: tuple[tuple[str, int], ...] = ()
     """Functions that are compiled no more, with the number of their variants."""
+    failed: tuple[tuple[str, int], ...] = ()
+    """Functions that could not be compiled, why, and how often, the most frequent first."""
 
     @property
     def ns(self) -> float:
@@ -85,10 +87,10 @@ def find_compiling(trace: Trace) -> Compiling | None:
         column, inside = np.searchsorted(steps, place), place >= 0
         np.add.at(rank_ns[row], column[inside], own["value"].to_numpy()[inside])
         again[row, column[inside & _is_again(own)]] = 1
-    recompiled, compilations, breaks = _named(events)
+    recompiled, compilations = _named(events)
     counts = of_steps, compilations, max(outside)
-    limited = _over_limit(events)
-    return Compiling(steps, ranks, rank_ns, again > 0, *counts, recompiled, breaks, limited)
+    noted = _noted(events, GRAPH_BREAK), _over_limit(events), _noted(events, NOT_COMPILED)
+    return Compiling(steps, ranks, rank_ns, again > 0, *counts, recompiled, *noted)
 
 
 def find_recompiled(trace: Trace, steps: Ints) -> tuple[Recompiled, ...]:
@@ -126,23 +128,17 @@ def _place_in_steps(steps: pa.Table, events: pa.Table) -> Ints:
     return np.where(inside, steps["step"].to_numpy()[row], -1)
 
 
-def _named(
-    events: pa.Table,
-) -> tuple[tuple[Recompiled, ...], int, tuple[tuple[str, int], ...]]:
-    """Return what was compiled again, the number of compilations, and the graph breaks."""
+def _named(events: pa.Table) -> tuple[tuple[Recompiled, ...], int]:
+    """Return what was compiled again, and the number of compilations."""
     found: dict[str, Recompiled] = {}
     counts: Counter[int] = Counter()
     times: Counter[tuple[int, str]] = Counter()
     took_ns: Counter[tuple[int, str]] = Counter()
     guards: dict[str, str] = {}
-    breaks: Counter[tuple[int, str]] = Counter()
     columns = (events[name].to_pylist() for name in ("rank", "metric", "value"))
     for rank, metric, value in zip(*columns, strict=True):
         kind, _, text = metric.partition(":")
-        if f"{kind}:" == GRAPH_BREAK:
-            breaks[rank, text] += 1
-            continue
-        if f"{kind}:" == OVER_LIMIT:
+        if f"{kind}:" not in {COMPILED, RECOMPILED}:
             continue
         counts[rank] += 1
         if f"{kind}:" == RECOMPILED:
@@ -156,12 +152,19 @@ def _named(
         if known is None or count > known.times:
             ns = float(took_ns[rank, function])
             found[function] = Recompiled(function, guards[function], count, ns)
-    most: dict[str, int] = {}
-    for (_, place), count in breaks.items():
-        most[place] = max(count, most.get(place, 0))
     recompiled = tuple(sorted(found.values(), key=lambda each: -each.ns))
-    ordered = tuple(sorted(most.items(), key=lambda each: (-each[1], each[0])))
-    return recompiled, max(counts.values(), default=0), ordered
+    return recompiled, max(counts.values(), default=0)
+
+
+def _noted(events: pa.Table, kind: str) -> tuple[tuple[str, int], ...]:
+    """Return what was noted of this kind, and how often, on the rank with most of each."""
+    own = events.filter(pc.starts_with(events["metric"].cast(pa.string()), kind))
+    pairs = zip(own["rank"].to_pylist(), own["metric"].to_pylist(), strict=True)
+    most: dict[str, int] = {}
+    for (_, metric), count in Counter(pairs).items():
+        text = metric.removeprefix(kind)
+        most[text] = max(count, most.get(text, 0))
+    return tuple(sorted(most.items(), key=lambda each: (-each[1], each[0])))
 
 
 def _over_limit(events: pa.Table) -> tuple[tuple[str, int], ...]:

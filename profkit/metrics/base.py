@@ -21,8 +21,11 @@ class Sink(Protocol):
     def send(self, snapshot: Snapshot) -> None:
         """Hand over the present metrics."""
 
-    def close(self, state: RunState) -> None:
-        """Hand over what is still buffered, and how the job ended."""
+    def close(self, state: RunState, report: Snapshot | None) -> None:
+        """Hand over what is still buffered, and how the job ended.
+
+        `report` has the figures of the whole run, which a tracker keeps next to the latest ones.
+        """
 
 
 def open_export(place: str) -> Sink:

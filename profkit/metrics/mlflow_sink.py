@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from profkit.errors import ProfkitError
 from profkit.metrics.base import Sink
 from profkit.metrics.packages import import_package, need_package
-from profkit.metrics.points import Snapshot, flat_names
+from profkit.metrics.points import LATEST, WHOLE, Snapshot, flat_names
 from profkit.vocab import RunState
 
 EXPERIMENT = "profkit"
@@ -26,12 +27,23 @@ class MLflow:
         if snapshot.step is None:
             return
         if self._client is None:
-            self._open(snapshot.run)
+            try:
+                self._open(snapshot.run)
+            except Exception as error:  # the client's own errors are of many kinds
+                first = str(error).strip().partition("\n")[0]
+                place = self._address or "its default place"
+                raise ProfkitError(
+                    f"MLflow at {place}: {first}; name a server with --log-to "
+                    "mlflow=http://HOST:5000, or pip install mlflow for a local database"
+                ) from error
+        self._log(snapshot, LATEST)
+
+    def _log(self, snapshot: Snapshot, prefix: str) -> None:
         entities = import_package("mlflow.entities", "--log-to mlflow", _INSTALL)
         now_ms = int(1e3 * time.time())
         metrics = []
-        for name, value in flat_names(snapshot):
-            metrics.append(entities.Metric(name, value, now_ms, snapshot.step))
+        for name, value in flat_names(snapshot, prefix):
+            metrics.append(entities.Metric(name, value, now_ms, snapshot.step or 0))
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def _open(self, name: str) -> None:
@@ -42,8 +54,10 @@ class MLflow:
         self._run_id = client.create_run(experiment, run_name=name).info.run_id
         self._client = client
 
-    def close(self, state: RunState) -> None:
+    def close(self, state: RunState, report: Snapshot | None) -> None:
         if self._client is not None:
+            if report is not None:
+                self._log(report, WHOLE)
             status = "FINISHED" if state is RunState.COMPLETE else "FAILED"
             self._client.set_terminated(self._run_id, status)
 

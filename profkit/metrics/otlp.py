@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +23,9 @@ PATH = "/v1/metrics"
 TIMEOUT_S = 5
 """A receiver that does not answer delays the end of `profkit run` by no more than this."""
 
+DISABLED = "OTEL_SDK_DISABLED"
+"""The variable with which a job has OpenTelemetry do nothing."""
+
 _INSTALL = "'profkit[otlp]'"
 
 
@@ -38,7 +42,13 @@ class Otlp:
         metrics = import_package("opentelemetry.sdk.metrics", name, _INSTALL)
         export = import_package("opentelemetry.sdk.metrics.export", name, _INSTALL)
         resources = import_package("opentelemetry.sdk.resources", name, _INSTALL)
-        logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
+        if os.environ.get(DISABLED, "").strip().lower() == "true":
+            raise UsageError(
+                f"--export-to {safe_text(address)}: {DISABLED} is set, so that OpenTelemetry sends "
+                "nothing; unset it, or use --export-to FILE.prom"
+            )
+        self._said = _LastWords()
+        logging.getLogger("opentelemetry").addHandler(self._said)
         exporter = exporters.OTLPMetricExporter(endpoint=self._address, timeout=TIMEOUT_S)
         self._succeeded, self._result = export.MetricExportResult.SUCCESS, None
         exporter.export = self._noting_result(exporter.export)
@@ -74,22 +84,32 @@ class Otlp:
         return observe
 
     def send(self, snapshot: Snapshot) -> None:
-        self._snapshot, self._result = snapshot, None
+        self._snapshot, self._result, self._said.words = snapshot, None, ""
         with contextlib.suppress(Exception):  # the exporter may raise what its HTTP client does
             self._provider.force_flush(1e3 * TIMEOUT_S)
         if self._result is not self._succeeded:
+            because = f" ({safe_text(self._said.words)})" if self._said.words else ""
             raise ProfkitError(
-                f"{safe_text(self._address)}: no OTLP receiver took the metrics; "
+                f"{safe_text(self._address)}: no OTLP receiver took the metrics{because}; "
                 "check the address, or use --export-to FILE.prom"
             )
 
-    def close(self, state: RunState) -> None:
-        del state  # the last figures had it
+    def close(self, state: RunState, report: Snapshot | None) -> None:
+        del state, report  # the last figures had the state
         self._snapshot = Snapshot((), None)
         try:
             self._provider.shutdown(1e3 * TIMEOUT_S)
         except Exception:  # noqa: BLE001  # the job has ended, and its figures were sent
             return
+
+
+class _LastWords(logging.Handler):
+    """Keeps what the client said last: the result of an export has no reason."""
+
+    words = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.words = record.getMessage()
 
 
 def complete_address(address: str) -> str:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.overview import Overview
 from profkit.analysis.views.live import LiveView
+from profkit.text import safe_text
 from profkit.vocab import RunState
 
 NS_IN_S = 1e-9
@@ -29,6 +30,9 @@ class Metric:
     live: bool = True
     """False if only a run that has ended has it."""
 
+
+LATEST, WHOLE = "profkit", "profkit/report"
+"""What the names in trackers begin with: figures of the latest steps, and of the whole run."""
 
 RUN_LABELS = ("run", "workload")
 """Labels of every metric."""
@@ -105,7 +109,7 @@ def of_live(view: LiveView, world_size: int, now_s: float) -> Snapshot:
         found.add("profkit_stalled", float(view.stalled))
         for place in view.places:
             found.add("profkit_rank_step", place.step, rank=str(place.rank))
-    return Snapshot(tuple(found.points), view.newest_step, view.name)
+    return Snapshot(tuple(found.points), view.newest_step, safe_text(view.name))
 
 
 def of_overview(view: Overview, last_step_s: float | None) -> Snapshot:
@@ -150,7 +154,8 @@ class _Points:
 
     def add(self, name: str, value: float | None, **labels: str) -> None:
         if value is not None and math.isfinite(value):
-            self.points.append(Point(METRICS[name], float(value), {**self._labels, **labels}))
+            shown = {label: safe_text(text) for label, text in {**self._labels, **labels}.items()}
+            self.points.append(Point(METRICS[name], float(value), shown))
 
     def add_speed(self, step_ns: Estimate, throughput: Estimate) -> None:
         for stem, estimate in (
@@ -162,10 +167,10 @@ class _Points:
                 self.add(stem.format(bound), value)
 
 
-def flat_names(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
+def flat_names(snapshot: Snapshot, prefix: str = LATEST) -> Iterator[tuple[str, float]]:
     """Yield each figure under one name, as experiment trackers want it: `phase_seconds/data`."""
     for point in snapshot.points:
         if point.metric.name == "profkit_run_info":
             continue
         own = [point.labels[label] for label in point.metric.labels]
-        yield "/".join(["profkit", point.metric.name.removeprefix("profkit_"), *own]), point.value
+        yield "/".join([prefix, point.metric.name.removeprefix("profkit_"), *own]), point.value

@@ -23,7 +23,7 @@ class Textfile:
     def send(self, snapshot: Snapshot) -> None:
         write_textfile(snapshot.points, self._path)
 
-    def close(self, state: RunState) -> None:
+    def close(self, state: RunState, report: Snapshot | None) -> None:
         """Do nothing: the file stays, with the last figures."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from profkit.metrics.base import Sink
 from profkit.metrics.packages import import_package, need_package
-from profkit.metrics.points import Snapshot, flat_names
+from profkit.metrics.points import WHOLE, Snapshot, flat_names
 from profkit.vocab import RunState
 
 PROJECT = "profkit"
@@ -32,8 +32,10 @@ class WeightsAndBiases:
             )
         self._run.log(dict(flat_names(snapshot)), step=snapshot.step)
 
-    def close(self, state: RunState) -> None:
+    def close(self, state: RunState, report: Snapshot | None) -> None:
         if self._run is not None:
+            if report is not None:
+                self._run.summary.update(dict(flat_names(report, WHOLE)))
             self._run.finish(exit_code=int(state is not RunState.COMPLETE))
 
 

@@ -27,9 +27,11 @@ def compiling_section(view: Overview) -> Iterator[Section]:
     for function, limit in found.over_limit[:MOST_ROWS]:
         what = f"{function}: its {limit} variants are all that the compiler allows; other inputs"
         rows.append(("not compiled", "", "", f"{what} run uncompiled from then on"))
+    for what, times in found.failed[:MOST_ROWS]:
+        rows.append(("not compiled", str(times), "", what))
     for place, times in found.breaks[:MOST_ROWS]:
         rows.append(("graph break", str(times), "", place))
-    listed = found.recompiled, found.over_limit, found.breaks
+    listed = found.recompiled, found.over_limit, found.failed, found.breaks
     left = sum(max(0, len(each) - MOST_ROWS) for each in listed)
     notes = [compiled_line(view)]
     if left:
@@ -68,7 +70,7 @@ def as_json(view: Overview) -> dict[str, Any] | None:
     found = view.compiling
     if found is None:
         return None
-    recompiled, breaks = [], []
+    recompiled, breaks, failed = [], [], []
     for each in found.recompiled:
         recompiled.append(
             {
@@ -80,6 +82,10 @@ def as_json(view: Overview) -> dict[str, Any] | None:
         )
     for place, times in found.breaks:
         breaks.append({"place": place, "times": times})
+    for what, times in found.failed:
+        function, _, reason = what.partition("): ")
+        function += ")" * bool(reason)
+        failed.append({"function": function, "reason": reason, "times": times})
     by_rank = {}
     for rank, row in zip(found.ranks, found.rank_ns, strict=True):
         by_rank[str(rank)] = float(row.sum()) * 1e-6
@@ -94,5 +100,6 @@ def as_json(view: Overview) -> dict[str, Any] | None:
         "outside_steps_ms": found.outside_ns * 1e-6,
         "recompiled": recompiled,
         "over_limit": [{"function": name, "variants": count} for name, count in found.over_limit],
+        "not_compiled": failed,
         "graph_breaks": breaks,
     }

@@ -168,8 +168,11 @@ def test_a_link_out_behind_a_link_is_refused(root: Path, tmp_path: Path) -> None
         ({"change": "linc"}, "change 'linc': not one of without, faster, link,"),
         ({"change": "faster", "value": 2, "cause": "dta"}, "cause 'dta': faster takes a phase: "),
         ({"change": "faster", "value": 0, "cause": "data"}, "value 0: faster takes 0.001 to 1000"),
-        ({"change": "ranks", "value": 5000}, "value 5000: ranks takes 1 to 1024"),
-        ({"change": "ranks", "value": 1.5}, "value 1.5: ranks takes 1 to 1024"),
+        (
+            {"change": "ranks", "value": 5000},
+            "value 5000: ranks takes whole numbers from 1 to 1024",
+        ),
+        ({"change": "ranks", "value": 1.5}, "value 1.5: ranks takes whole numbers from 1 to 1024"),
         ({"change": "without", "cause": "late_rnk"}, "did you mean 'late_rank'"),
     ],
 )

@@ -19,11 +19,12 @@ from profkit.explain.predict.prediction import WITHOUT, Question
 from profkit.explain.rules.base import Cause
 from profkit.instrument.compilations import Compilations
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.report.compiling_section import as_json as compiling_json
 from profkit.report.compiling_section import compiled_line, compiling_section
 from profkit.testing import FakeClock
 from profkit.testing.series import Compiled, series_trace
 from profkit.trace import Trace
-from profkit.vocab import COMPILED, GRAPH_BREAK, OVER_LIMIT, RECOMPILED
+from profkit.vocab import COMPILED, GRAPH_BREAK, NOT_COMPILED, OVER_LIMIT, RECOMPILED
 
 MS = 1_000_000
 STEPS = 200
@@ -199,6 +200,23 @@ def test_a_function_that_is_compiled_no_more_is_said(tmp_path: Path) -> None:
     (section,) = compiling_section(view)
     assert section.grid is not None
     assert any("run uncompiled from then on" in row[-1] for row in section.grid.rows)
+
+
+def test_a_function_that_could_not_be_compiled_is_a_row_and_a_cause(tmp_path: Path) -> None:
+    failed = (*_late()[:1], Compiled(0, 0, f"{NOT_COMPILED}f (a.py:3): no kernel", 1))
+    base, target = _trace(tmp_path, "base", _late()[:1]), _trace(tmp_path, "target", failed, seed=1)
+    evidence = _causes(base, target)["graph_breaks"].evidence
+    assert "1 function could not be compiled, 0 in the base: f (a.py:3): no kernel" in evidence
+    assert "divided" not in evidence
+    view = build_overview(target)
+    assert view.compiling is not None
+    assert view.compiling.compilations == 1
+    (section,) = compiling_section(view)
+    assert section.grid is not None
+    assert ("not compiled", "1", "", "f (a.py:3): no kernel") in section.grid.rows
+    shown = compiling_json(view)
+    assert shown is not None
+    assert shown["not_compiled"] == [{"function": "f (a.py:3)", "reason": "no kernel", "times": 1}]
 
 
 def test_a_rank_that_compiles_alone_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.testing import FakeClock
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
-from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, OVER_LIMIT, RECOMPILED
+from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, NOT_COMPILED, OVER_LIMIT, RECOMPILED
 
 JOB = Path(__file__).parents[2] / "benchmarks/compile_job.py"
 
@@ -199,6 +201,95 @@ def test_torch_says_where_a_graph_breaks(compiler: tuple[MemorySink, Any]) -> No
     assert "test_compilations.py:" in place
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_a_graph_break_has_its_explanation_and_no_value_of_the_job(
+    compiler: tuple[MemorySink, Any],
+) -> None:
+    """The first line, `Attempted to call function marked as skipped`, names no function."""
+    sink, torch = compiler
+    if torch.__version__ < "2.9":
+        pytest.skip("earlier versions of torch word it differently")
+
+    def broken(x: Any, word: str) -> Any:
+        x = x + 1
+        hashlib.md5(word.encode())
+        return x * 2
+
+    torch.compile(broken, backend="eager")(torch.ones(2), "hunter2")
+    (place,) = (each for each in _metrics(sink) if each.startswith(GRAPH_BREAK))
+    assert "md5" in place
+    assert "hunter2" not in place
+    assert "Hint" not in place
+
+
+def test_a_branch_on_a_tensor_is_said_in_words(compiler: tuple[MemorySink, Any]) -> None:
+    sink, torch = compiler
+
+    def broken(x: Any) -> Any:
+        return x + 1 if x.sum() > 0 else x * 2
+
+    torch.compile(broken, backend="eager")(torch.ones(2))
+    (place,) = (each for each in _metrics(sink) if each.startswith(GRAPH_BREAK))
+    assert place.startswith(f"{GRAPH_BREAK}a branch depends on the values of a tensor (test_")
+
+
+def _refuse(graph: Any, inputs: Any) -> Any:
+    raise RuntimeError("no kernel for token=hunter2")
+
+
+def test_a_function_that_cannot_be_compiled_is_named(compiler: tuple[MemorySink, Any]) -> None:
+    """With `suppress_errors`, torch runs it uncompiled, and no list of torch says so."""
+    sink, torch = compiler
+
+    def double(x: Any) -> Any:
+        return x * 2
+
+    with torch._dynamo.config.patch(suppress_errors=True):
+        torch.compile(double, backend=_refuse)(torch.ones(2))
+    (failed,) = (each for each in _metrics(sink) if each.startswith(NOT_COMPILED))
+    assert failed.startswith(f"{NOT_COMPILED}double (test_compilations.py:")
+    assert "RuntimeError: no kernel for token=(left out)" in failed
+
+
+def test_a_break_in_a_loop_leaves_the_function_uncompiled(
+    compiler: tuple[MemorySink, Any],
+) -> None:
+    sink, torch = compiler
+
+    def looped(x: Any) -> Any:
+        for _ in range(3):
+            x = x + 1
+            torch._dynamo.graph_break()
+        return x
+
+    torch.compile(looped, backend="eager")(torch.ones(2))
+    (failed,) = (each for each in _metrics(sink) if each.startswith(NOT_COMPILED))
+    assert failed.startswith(f"{NOT_COMPILED}looped (test_compilations.py:")
+    assert "torch._dynamo.graph_break()" in failed
+
+
+def test_an_error_that_the_job_handles_is_no_failure(compiler: tuple[MemorySink, Any]) -> None:
+    sink, torch = compiler
+    try:
+        json.loads("{")
+    except ValueError:
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    assert _metrics(sink) == [COMPILED]
+
+
+def test_a_guard_has_no_secret(compiler: tuple[MemorySink, Any]) -> None:
+    sink, torch = compiler
+
+    def add(x: Any, token: str) -> Any:
+        return x + len(token)
+
+    compiled = torch.compile(add, backend="eager")
+    for token in ("hunter2", "hunter33"):
+        compiled(torch.ones(2), token)
+    assert _metrics(sink)[-1].startswith(RECOMPILED)
+    assert "hunter" not in _metrics(sink)[-1]
+
+
 def test_a_hook_of_ours_in_a_compiled_function_is_no_break_of_the_job(
     compiler: tuple[MemorySink, Any],
 ) -> None:
@@ -367,6 +458,31 @@ def to_static() -> Iterator[tuple[MemorySink, Any]]:
             hook(patches, books)
     yield sink, paddle
     patches.undo()
+
+
+def test_no_time_of_paddle_is_counted_twice(to_static: tuple[MemorySink, Any]) -> None:
+    """Translated bytecode builds its program inside the translation, or after it."""
+    sink, paddle = to_static
+
+    def broken(x: Any) -> Any:
+        x = x * 2
+        if float(x.numpy().max()) > 1e9:
+            x = x + 1
+        return x + 3
+
+    compiled = paddle.jit.to_static(broken, full_graph=False)
+    for size in (2, 3, 4):
+        compiled(paddle.ones([size]))
+    ends = [(row[3] - row[4], row[3]) for row in sink.rows["samples"]]
+    assert ends
+    for (_, ended), (begun, _) in itertools.pairwise(sorted(ends)):
+        assert begun >= ended
+    assert not [metric for metric in _metrics(sink) if "$resume" in metric]
+
+
+def test_code_that_paddle_resumes_has_the_name_of_its_function() -> None:
+    code = (lambda: None).__code__.replace(co_name="$resume_1@$resume_0@forward_af1a0")
+    assert name_code(code).startswith("rest of forward (test_compilations.py:")
 
 
 @pytest.mark.parametrize("full_graph", [True, False])

@@ -17,12 +17,14 @@ import pytest
 from profkit import cli
 from profkit.analysis.views.live import build_live_view
 from profkit.errors import ProfkitError, UsageError
+from profkit.metrics import follow
 from profkit.metrics.base import open_export
 from profkit.metrics.follow import Follower
 from profkit.metrics.points import METRICS, RUN_LABELS, Snapshot, of_live
 from profkit.testing import synthetic_trace
 from profkit.trace.tail import RunTail
 from profkit.vocab import RunState
+from tests.hangs.test_alarm import wait_until
 from tests.hostile import hostile_run
 from tests.house.test_packaging import TOP
 
@@ -140,6 +142,19 @@ def test_hostile_names_stay_label_values(tmp_path: Path) -> None:
     assert read_back(path) == as_samples(snapshot) == by_another_parser(path.read_text())
 
 
+def test_a_name_that_is_no_text_is_exported_escaped(tmp_path: Path) -> None:
+    """Python decodes the bytes of a script's name that are no UTF-8 to halves of pairs."""
+    pytest.importorskip("prometheus_client", reason="the extra 'prometheus' is not installed")
+    run = synthetic_trace(tmp_path / "tr\udce4in", steps=30, workload="tr\udce4in")
+    path = tmp_path / "train.prom"
+    open_export(str(path)).send(live(run))
+    target = tmp_path / "whole.prom"
+    assert cli.main(["export", str(run), "--format", "prometheus", "-w", str(target)]) == 0
+    for found in (read_back(path), read_back(target)):
+        names = {value for _, labels in found for label, value in labels if label in RUN_LABELS}
+        assert names == {"tr\\udce4in"}
+
+
 def test_what_is_not_known_is_missing(run: Path) -> None:
     view = build_live_view(run.name, RunTail(run).look(), NOW_NS)
     names = {point.metric.name for point in of_live(view, 16, 1.0).points}
@@ -194,7 +209,7 @@ def test_otlp_is_read_back_by_its_own_messages(run: Path, receiver: Any) -> None
     sink = open_export(f"http://127.0.0.1:{receiver.server_port}")
     sink.send(snapshot)
     count = len(receiver.bodies)
-    sink.close(RunState.COMPLETE)
+    sink.close(RunState.COMPLETE, None)
     path, encoding, body = receiver.bodies[count - 1]
     assert (path, encoding) == ("/v1/metrics", None)
     request = metrics_service_pb2.ExportMetricsServiceRequest.FromString(body)
@@ -223,6 +238,36 @@ def test_a_receiver_that_is_gone_is_said_once_and_the_job_goes_on(run: Path, rec
     assert "no OTLP receiver took the metrics" in said[0]
 
 
+@pytest.mark.parametrize("status", [401, 404])
+def test_the_refusal_of_a_receiver_is_said(
+    run: Path, receiver: Any, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """`check the address` was all that was said of a receiver that wants a key."""
+    pytest.importorskip(
+        "opentelemetry.exporter.otlp.proto.http.metric_exporter", reason="extra 'otlp' is missing"
+    )
+
+    def refuse(self: _Collector) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_error(status)
+
+    monkeypatch.setattr(_Collector, "do_POST", refuse)
+    sink = open_export(f"http://127.0.0.1:{receiver.server_port}")
+    with pytest.raises(ProfkitError, match=str(status)):
+        sink.send(live(run))
+    sink.close(RunState.COMPLETE, None)
+
+
+def test_an_opentelemetry_that_is_switched_off_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was sent, and the address was blamed."""
+    pytest.importorskip(
+        "opentelemetry.exporter.otlp.proto.http.metric_exporter", reason="extra 'otlp' is missing"
+    )
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    with pytest.raises(UsageError, match="OTEL_SDK_DISABLED is set"):
+        open_export("http://127.0.0.1:4318")
+
+
 def test_one_sink_that_fails_does_not_keep_others_from_figures(run: Path) -> None:
     got: list[Snapshot] = []
     said: list[str] = []
@@ -231,14 +276,14 @@ def test_one_sink_that_fails_does_not_keep_others_from_figures(run: Path) -> Non
         def send(self, snapshot: Snapshot) -> None:
             raise ValueError("no")
 
-        def close(self, state: RunState) -> None:
+        def close(self, state: RunState, report: Snapshot | None) -> None:
             raise OSError("neither")
 
     class Sound:
         def send(self, snapshot: Snapshot) -> None:
             got.append(snapshot)
 
-        def close(self, state: RunState) -> None:
+        def close(self, state: RunState, report: Snapshot | None) -> None:
             got.append(Snapshot((), -1))
 
     follower = Follower(run, [Broken(), Sound()], said.append, every_s=60)
@@ -247,8 +292,43 @@ def test_one_sink_that_fails_does_not_keep_others_from_figures(run: Path) -> Non
     assert got[0].step == 59
     assert got[-1].step == -1
     assert said == [
-        "metrics: ValueError: no; the job goes on",
-        "metrics: OSError: neither; the job goes on",
+        "metrics: ValueError: no; the last figures may be missing there",
+        "metrics: OSError: neither; the last figures may be missing there",
+    ], "the job has ended"
+
+
+def test_a_sink_that_does_not_answer_keeps_no_other_from_figures(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread called all sinks: a server of MLflow that never answers stopped the textfile."""
+    monkeypatch.setattr(follow, "LONGEST_END_S", 1.0)
+    monkeypatch.setattr(follow, "WITHOUT_ANSWER_S", 0.0)
+    got: list[Snapshot] = []
+    said: list[str] = []
+    answers = threading.Event()
+
+    class Stuck:
+        def send(self, snapshot: Snapshot) -> None:
+            answers.wait()
+
+        def close(self, state: RunState, report: Snapshot | None) -> None:
+            raise AssertionError("its figures were never taken")
+
+    class Sound:
+        def send(self, snapshot: Snapshot) -> None:
+            got.append(snapshot)
+
+        def close(self, state: RunState, report: Snapshot | None) -> None:
+            got.append(Snapshot((), -1))
+
+    follower = Follower(run, [Stuck(), Sound()], said.append, every_s=0.01)
+    follower.start()
+    wait_until(lambda: len(got) > 1 and bool(said))
+    assert said == ["metrics: Stuck has not taken its figures for 0 s; the job goes on"]
+    follower.stop()
+    assert got[-1].step == -1
+    assert said[1:] == [
+        "metrics: Stuck did not take its figures within 1 s; the last figures may be missing there"
     ]
 
 

@@ -49,7 +49,7 @@ def test_a_failing_place_leaves_the_job_alone(tmp_path: Path) -> None:
     said = [line for line in done.stderr.splitlines() if "metrics" in line]
     assert len(said) == 1
     assert "none/train.prom: No such file or directory" in said[0]
-    assert said[0].endswith("the job goes on")
+    assert said[0].endswith(("the job goes on", "the last figures may be missing there"))
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from profkit.analysis.overview import build_overview
 from profkit.errors import ProfkitError, UsageError
 from profkit.metrics.base import open_tracker
 from profkit.metrics.follow import Follower
 from profkit.metrics.packages import import_package, need_package
-from profkit.metrics.points import Snapshot, flat_names
+from profkit.metrics.points import WHOLE, Snapshot, flat_names
 from profkit.testing import synthetic_trace
+from profkit.trace import Trace
 from profkit.vocab import RunState
 from tests.hangs.test_alarm import wait_until
 from tests.metrics.test_exports import live
@@ -33,7 +35,7 @@ def _log(word: str, snapshot: Snapshot, state: RunState = RunState.COMPLETE) -> 
     assert dict(os.environ) == before, "the job inherits the environment"
     sink.send(Snapshot((), None))  # before the first step there is nothing to log
     sink.send(snapshot)
-    sink.close(state)
+    sink.close(state, None)
     return dict(flat_names(snapshot))
 
 
@@ -99,6 +101,45 @@ def test_mlflow(
     assert [each.step for each in history] == [snapshot.step]
 
 
+def test_a_tracker_has_the_figures_of_the_report_as_well(tmp_path: Path) -> None:
+    """The latest 50 steps say how the job ended, and not what the run was like."""
+    run, closed = synthetic_trace(tmp_path / "run", steps=200), list[Snapshot | None]()
+
+    class Sink:
+        def send(self, snapshot: Snapshot) -> None:
+            """Take the latest figures."""
+
+        def close(self, state: RunState, report: Snapshot | None) -> None:
+            closed.append(report)
+
+    follower = Follower(run, [Sink()], lambda words: None, every_s=60)
+    follower.start()
+    follower.stop()
+    view = build_overview(Trace.open(run))
+    assert closed[0] is not None
+    found = dict(flat_names(closed[0], WHOLE))
+    assert found["profkit/report/steps_used"] == view.steps_used > 100
+    assert found["profkit/report/step_seconds"] == view.step_ns.value / 1e9
+    assert found["profkit/report/throughput_samples_per_second"] == view.throughput.value
+
+
+@pytest.mark.parametrize("word", ["tensorboard", "mlflow"])
+def test_the_report_is_logged_under_names_of_its_own(
+    snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    pytest.importorskip(word, reason=f"{word} is not installed")
+    address = str(tmp_path) if word == "tensorboard" else (tmp_path / "mlruns").as_uri()
+    sink = open_tracker(f"{word}={address}")
+    sink.send(snapshot)
+    sink.close(RunState.COMPLETE, snapshot)
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("events*"))
+    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*step_seconds")}
+    for name in ("profkit/step_seconds", "profkit/report/step_seconds"):
+        assert name.encode() in stored or any(each.endswith(name) for each in names)
+
+
 def test_wandb(snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
     for name in ("WANDB_MODE", "WANDB_SILENT"):
@@ -137,13 +178,50 @@ def test_a_follower_closes_its_sinks_with_the_state_of_the_run(
         def send(self, snapshot: Snapshot) -> None:
             raise ValueError("even if the last figures cannot be sent")
 
-        def close(self, state: RunState) -> None:
+        def close(self, state: RunState, report: Snapshot | None) -> None:
             closed.append(state)
 
     follower = Follower(run, [Sink()], lambda words: None, every_s=60)
     follower.start()
     follower.stop()
     assert closed == [state]
+
+
+def test_a_place_that_cannot_be_written_has_a_remedy(snapshot: Snapshot, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    (tmp_path / "file").touch()
+    sink = open_tracker(f"tensorboard={tmp_path / 'file'}")
+    with pytest.raises(ProfkitError, match="name a folder that may be written to"):
+        sink.send(snapshot)
+
+
+def test_a_default_place_that_needs_more_packages_has_a_remedy(
+    snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow's default is a database, which the small package cannot write."""
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.chdir(tmp_path)
+    sink = open_tracker("mlflow=nonsense://x")
+    with pytest.raises(ProfkitError, match="name a server with --log-to mlflow=http"):
+        sink.send(snapshot)
+
+
+def test_what_a_receiver_answers_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    run, said = synthetic_trace(tmp_path / "run", steps=30), list[str]()
+
+    class Sink:
+        def send(self, snapshot: Snapshot) -> None:
+            raise ValueError("two\nlines \x1b[2J")
+
+        def close(self, state: RunState, report: Snapshot | None) -> None:
+            """Have nothing to close."""
+
+    follower = Follower(run, [Sink()], said.append, every_s=60)
+    follower.start()
+    follower.stop()
+    (line,) = said
+    assert "two lines \\x1b[2J" in line
 
 
 def test_an_unknown_tracker_names_those_there_are() -> None:

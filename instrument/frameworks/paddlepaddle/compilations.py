@@ -35,6 +35,15 @@ class _Found(NamedTuple):
     """What Paddle keeps the programs of, by their inputs; null for bytecode."""
 
 
+class _Compiling(threading.local):
+    """Says if the calling thread compiles: translated bytecode builds a program as well."""
+
+    now = False
+
+
+_COMPILING = _Compiling()
+
+
 class _Times:
     """Times the calls of Paddle that compile; one inside another is part of it."""
 
@@ -49,7 +58,6 @@ class _Times:
         self._log = Compilations(books.recorder, books.samples, follows)
         self._compiled: dict[tuple[CodeType, tuple[Any, ...]], Callable[[], Any]] = {}
         """What was compiled, and a weak reference to its latest specification."""
-        self._inside = False
         self._add = guarded("compiler", self._note, None)
 
     def wrap(self, find_compiled: Callable[..., _Found]) -> Callable[[Any], Any]:
@@ -59,13 +67,13 @@ class _Times:
         def wrap(original: Any) -> Any:
             @functools.wraps(original)
             def call(*args: Any, **kwargs: Any) -> Any:
-                if self._inside:
+                if _COMPILING.now:
                     return original(*args, **kwargs)
-                self._inside, begun_ns = True, self._log.clock()
+                _COMPILING.now, begun_ns = True, self._log.clock()
                 try:
                     return original(*args, **kwargs)
                 finally:
-                    self._inside = False
+                    _COMPILING.now = False
                     self._add(begun_ns, self._log.clock(), find(*args, **kwargs))
 
             return call

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from profkit import vocab
-from profkit.instrument.compilations import Compilations, cut
+from profkit.instrument.compilations import Compilations, cut, explain_reason
 from profkit.instrument.frameworks.base import Books
 from profkit.instrument.frameworks.pytorch.compiled_code import find_compiled, name_compiled
 from profkit.instrument.frameworks.pytorch.compiler import LEFT_ALONE, NEVER_COMPILED
@@ -41,6 +41,9 @@ _OWN_FILES = os.path.dirname(vocab.__file__) + os.sep
 _LIMIT_LOGGER, _LIMIT_MESSAGE = "torch._dynamo.convert_frame", "torch._dynamo hit config."
 """Where, and with which words, torch warns that it compiles a function no more."""
 
+_SKIPPED, _BREAK = "SkipFrame", "graph break"
+"""The error with which torch leaves a frame alone, and what it says if that is a loss."""
+
 _FIRST = "/0"
 """The end of the id of a function's first compilation; the number before is the function's."""
 
@@ -51,6 +54,11 @@ class Compiler:
     def __init__(self, books: Books) -> None:
         self._log = Compilations(books.recorder, books.samples, _follows(books))
         self._begun_ns = 0
+        self._handled = 0
+        """The identity of the error that the job handled when the compilation began.
+
+        A reference would keep the frames of the job alive, and their tensors.
+        """
         self._failed: dict[Any, int] = {}
         """How many failures of guards were seen of each function."""
         self._broken = 0
@@ -77,6 +85,7 @@ class Compiler:
 
     def _begin(self, *_: object) -> None:
         """Note the time: torch before 2.7 passes nothing, later versions what is compiled."""
+        self._handled = id(sys.exc_info()[1])
         self._begun_ns = self._log.clock()
 
     def _end(self, *about: Any) -> None:
@@ -94,6 +103,20 @@ class Compiler:
             name, guard = "", None
         self._log.add(begun_ns, ended_ns, name, guard=guard)
         self._log.add_breaks(self._breaks())
+        self._note_failure(sys.exc_info()[1])
+
+    def _note_failure(self, error: BaseException | None) -> None:
+        """Note a function that torch runs uncompiled, because an error ended its compilation.
+
+        torch tells its callbacks nothing of it, but calls them while it handles the error.
+        """
+        code = find_compiled()
+        if error is None or id(error) == self._handled or code is None:
+            return
+        reason = str(error)
+        if type(error).__name__ == _SKIPPED and _BREAK not in reason:
+            return  # there was nothing to compile
+        self._log.add_failure(name_compiled(code), explain_reason(reason) or type(error).__name__)
 
     def _failed_guard(self, number: str) -> tuple[str, str | None]:
         """Return the function that is compiled again, and the guard that failed last.
@@ -129,7 +152,7 @@ class Compiler:
             place = ""
             if stack:
                 place = f" ({os.path.basename(stack[-1].filename)}:{stack[-1].lineno})"
-            yield f"{NEVER_COMPILED if NEVER_COMPILED in reason else cut(reason)}{place}"
+            yield f"{NEVER_COMPILED if NEVER_COMPILED in reason else explain_reason(reason)}{place}"
 
 
 def hook_compiler(patches: Patches, books: Books) -> None:
