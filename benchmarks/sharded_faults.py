@@ -34,8 +34,8 @@ JOB = Path(__file__).parent / "sharded_faults_job.py"
 BEGIN, END = "<!-- faults of sharded jobs -->", "<!-- end of faults of sharded jobs -->"
 SETTLED = 10
 """The first steps of a job are slower."""
-STEPS_OF_BOTH = 70
-"""The steps of two jobs together."""
+STEPS_OF_BOTH = 230
+"""The steps of two jobs together. With 70, some costs were known to within a third only."""
 TRUTH = "truth"
 Z_95 = 1.96
 MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)
@@ -65,7 +65,7 @@ def words(options: str) -> tuple[str, ...]:
 
 
 _PLANTED: Mapping[str, tuple[str, int, str, str, frozenset[str]]] = {
-    "nothing": ("fsdp", 2, "--sleep-ms 12", "--steps 41", named()),
+    "nothing": ("fsdp", 2, "--sleep-ms 12", "--steps 81", named()),
     "late rank in one dimension": (
         "hsdp", 4, "--sleep-ms 12", "--late-ms 25", named("late_rank")
     ),
@@ -83,12 +83,12 @@ _PLANTED: Mapping[str, tuple[str, int, str, str, frozenset[str]]] = {
         named("tiny_collectives"),
     ),
     "no prefetch": (
-        "fsdp", 2, "--width 512 --sleep-ms 14 --prefetch", "--no-prefetch", named("no_prefetch")
+        "fsdp", 2, "--layers 8 --width 512 --sleep-ms 14 --prefetch", "--no-prefetch", named("no_prefetch")
     ),
     "longer sequences on one rank": (
         "fsdp", 2, "--sleep-ms 12", "--odd-length 24", named("uneven_lengths")
     ),
-    "held-out: nothing": ("pp", 2, "--model attention --sleep-ms 30", "--steps 41", named()),
+    "held-out: nothing": ("pp", 2, "--model attention --sleep-ms 30", "--steps 81", named()),
     "held-out: late first rank": (
         "fsdp", 2, "--model attention --odd-rank 0 --sleep-ms 12", "--late-ms 20",
         named("late_rank"),
@@ -113,7 +113,7 @@ _PLANTED: Mapping[str, tuple[str, int, str, str, frozenset[str]]] = {
         named("regathered_weights"),
     ),
     "held-out: no prefetch": (
-        "fsdp", 2, "--model attention --layers 6 --width 448 --sleep-ms 12 --prefetch",
+        "fsdp", 2, "--model attention --layers 10 --width 448 --sleep-ms 12 --prefetch",
         "--no-prefetch", named("no_prefetch"),
     ),
     "held-out: longer sequences on the first rank": (
