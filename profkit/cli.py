@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.own_process import claim_process
-from profkit.text import did_you_mean, safe_text
+from profkit.text import did_you_mean, safe_text, without_password
 from profkit.version import __version__
 
 VERBS = (
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = int(args.run(args))
         sys.stdout.flush()
     except ProfkitError as error:
-        print(f"profkit: {error}", file=sys.stderr)
+        print(f"profkit: {without_password(str(error))}", file=sys.stderr)
         return int(error.exit_code)
     except PermissionError as error:
         if error.filename is None:

@@ -19,6 +19,10 @@ _BIDI_AND_INVISIBLE = re.compile(
 )
 
 
+_PASSWORD = re.compile(r"(?<=://)[^/\s]*@")
+"""The name and the password in an address."""
+
+
 # -- words -----------------------------------------------------------------------------------------
 
 
@@ -31,6 +35,11 @@ def safe_text(value: str) -> str:
     if value.isprintable() and not _BIDI_AND_INVISIBLE.search(value):
         return value
     return "".join(map(_visible, value))
+
+
+def without_password(text: str) -> str:
+    """Return a text in which no address shows whose it is, or its password."""
+    return _PASSWORD.sub("", text)
 
 
 def _visible(char: str) -> str:

@@ -17,7 +17,7 @@ from profkit.analysis.views.live import build_live_view
 from profkit.errors import ProfkitError
 from profkit.metrics.base import Sink
 from profkit.metrics.points import Snapshot, of_live, of_overview
-from profkit.text import safe_text
+from profkit.text import safe_text, without_password
 from profkit.trace import Trace
 from profkit.trace.manifest import RunManifest
 from profkit.trace.tail import MOST_RANKS, RunTail
@@ -173,7 +173,8 @@ class Follower:
         words = f"{type(error).__name__}: {error}"
         if isinstance(error, ProfkitError):
             words = str(error)
-        words = safe_text(" ".join(words.split()))  # a receiver may answer anything
+        words = without_password(" ".join(words.split()))
+        words = safe_text(words)  # a receiver may answer anything
         if words in self._said:
             return
         self._said.add(words)

@@ -121,7 +121,7 @@ def check_folder(path: Path) -> None:
             return
         runs = find_runs(path)
         if not entries:
-            problem = "an empty folder; a run is made by 'profkit trace WORKLOAD'"
+            problem = "an empty folder; 'profkit run -- COMMAND' makes a run"
         elif runs:
             newest = safe_text(str(runs[-1]))
             held = plural(len(runs), "run")

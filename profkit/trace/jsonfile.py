@@ -43,6 +43,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except PermissionError as error:
         remedy = "run as its owner, or have the owner allow it with chmod"
         raise UnreadableError(f"{shown}: no permission to read it; {remedy}") from error
+    except FileNotFoundError as error:
+        remedy = "if it belongs to a run, copy the whole run again"
+        raise UnreadableError(f"{shown}: No such file; {remedy}") from error
     except OSError as error:
         raise UnreadableError(f"{shown}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

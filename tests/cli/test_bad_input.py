@@ -50,7 +50,7 @@ def test_an_empty_folder(profkit: Command, tmp_path: Path) -> None:
     (tmp_path / "void").mkdir()
     line = _complaint(profkit("verify", "void"), 3)
     assert "void: an empty folder" in line
-    assert "profkit trace" in line
+    assert "profkit run" in line
 
 
 def test_a_folder_that_is_not_there_tells_of_runs_beside_it(profkit: Command, run: Path) -> None:

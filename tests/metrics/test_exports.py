@@ -258,6 +258,25 @@ def test_the_refusal_of_a_receiver_is_said(
     sink.close(RunState.COMPLETE, None)
 
 
+def test_no_line_shows_the_password_of_an_address(
+    run: Path, receiver: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(
+        "opentelemetry.exporter.otlp.proto.http.metric_exporter", reason="extra 'otlp' is missing"
+    )
+    receiver.server_close()
+    sink = open_export(f"http://me:pass@word@127.0.0.1:{receiver.server_port}")
+    said: list[str] = []
+    with follow.following(run, [sink], said.append):
+        pass
+    assert any("no OTLP receiver took the metrics" in line for line in said)
+    assert cli.main(["run", "--export-to", "ftp://me:pass@word@host/x", "--", "true"]) == 2
+    said.append(capsys.readouterr().err)
+    for line in said:
+        assert "pass" not in line
+        assert "://" in line
+
+
 def test_an_opentelemetry_that_is_switched_off_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was sent, and the address was blamed."""
     pytest.importorskip(

@@ -660,6 +660,12 @@ def test_a_broken_record_is_torn_and_named(run: Path, name: str, content: str) -
     assert name in _only_reason(run, Integrity.TORN)
 
 
+def test_a_rank_without_its_manifest_says_what_to_do(run: Path) -> None:
+    (run / rank_folder(1) / RANK_FILE).unlink()
+    with pytest.raises(UnreadableError, match=r"rank\.json: No such file; .*copy the whole run"):
+        _ = Trace.open(run).ranks[1].manifest
+
+
 def test_a_run_without_its_manifest_is_torn_if_ranks_are_there(run: Path) -> None:
     (run / RUN_FILE).unlink()
     assert RUN_FILE in _only_reason(run, Integrity.TORN)
