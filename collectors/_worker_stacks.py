@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import random
-import sys
 import threading
 import time
 import zlib
@@ -15,7 +14,8 @@ from types import CodeType
 from typing import Any
 
 from profkit.clock import now_ns
-from profkit.collectors.stacks import NOTHING, FrameTable, mean_wait_s, places_of
+from profkit.collectors.frames import stack_of
+from profkit.collectors.stacks import NOTHING, FrameTable, mean_wait_s
 from profkit.vocab import LINES_SUFFIX
 
 log = logging.getLogger("profkit")
@@ -74,9 +74,7 @@ class WorkerSampler:
             if self._ending.wait(wait_s):
                 break
             now = now_ns()
-            frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001
-            stack = self._frames.store(places_of(frame, self._loop))
-            del frame
+            stack = self._frames.store(stack_of(self._thread_id, self._loop))
             if stack != NOTHING:
                 late_ns = max(0, now - due_ns)
                 self._lines.append(("sample", now, late_ns, int(every_s * 1e9), stack))

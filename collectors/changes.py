@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator
 
 from profkit.clock import Clock, now_ns
 from profkit.collectors.base import Captures, Inside, Reading
-from profkit.collectors.stacks import NOTHING, FrameTable, places_of
+from profkit.collectors.frames import can_look, stack_of
+from profkit.collectors.stacks import NOTHING, FrameTable
 
 LOOK_EVERY_S = 0.5
 """Requests come from another process, by a file."""
@@ -59,7 +59,7 @@ class ChangeCapture:
         self._told = -1
 
     def why_not(self) -> str:
-        if hasattr(sys, "_current_frames"):
+        if can_look():
             return ""
         return "this Python does not show the stacks of its threads; it needs CPython"
 
@@ -135,8 +135,7 @@ class ChangeCapture:
             self._marked.add(step)
             captures.mark(step)
             return
-        frame = sys._current_frames().get(inside.thread)  # noqa: SLF001
-        stack = self._frames.store(places_of(frame))
+        stack = self._frames.store(stack_of(inside.thread))
         if stack != NOTHING:
             late_ns = max(0, now - (self._due_ns or now))
             every_ns = int(self._gap_s(captures) * 1e9)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 from profkit.clock import Clock, now_ns
 from profkit.collectors._origins import Origins, cut
 from profkit.collectors.base import Inside, Reading
+from profkit.collectors.frames import can_look, stack_of
 
 DENSE_SAMPLES = 72_000
 """An hour of samples. Later ones are taken ever more rarely, so that their sum grows slowly.
@@ -24,15 +24,12 @@ INTERVAL_S = 0.05
 READS_PER_COUNT = 200
 """The number of stored samples is a reading once in so many samples."""
 
-MOST_DEPTH = 128
-"""Outer frames of a deeper stack are dropped, which bounds the time of a sample."""
-
 MOST_FRAMES = 50_000
 """Frames in the dictionary. Afterwards, stacks with new frames are stored without their place."""
 
 
 class StackSampler:
-    """Looks at the training thread from its own thread, through `sys._current_frames`.
+    """Looks at the training thread from its own thread.
 
     It keeps no object of the job: each stack becomes names and line numbers at once. It can only
     look once the job releases the interpreter, which busy Python does when it is asked after 5 ms,
@@ -59,7 +56,7 @@ class StackSampler:
         return wait_s
 
     def why_not(self) -> str:
-        if hasattr(sys, "_current_frames"):
+        if can_look():
             return ""
         return "this Python does not show the stacks of its threads; it needs CPython"
 
@@ -79,8 +76,7 @@ class StackSampler:
         if inside is not None and inside.is_recording():
             every_ns = int(self._every_s() * 1e9)
             late_ns = max(0, now - (self._due_ns or now))
-            places = places_of(sys._current_frames().get(inside.thread))  # noqa: SLF001
-            stack = self._frames.store(places)
+            stack = self._frames.store(stack_of(inside.thread))
             if stack != NOTHING:
                 inside.stacks((now, late_ns, every_ns, inside.thread_name, stack))
                 self._stored += 1
@@ -134,18 +130,6 @@ class FrameTable:
 
 NOTHING = -1
 """The id of no frame: above the outermost one, and of a stack that is all profkit's."""
-
-
-def places_of(frame: FrameType | None, below: CodeType | None = None) -> list[tuple[CodeType, int]]:
-    """Return where each frame is, innermost first, and keep no frame.
-
-    Frames outside the one of the code `below` are dropped.
-    """
-    found: list[tuple[CodeType, int]] = []
-    while frame is not None and len(found) < MOST_DEPTH and frame.f_code is not below:
-        found.append((frame.f_code, frame.f_lineno or 0))
-        frame = frame.f_back
-    return found
 
 
 COLLECTOR = StackSampler()

@@ -110,7 +110,7 @@ def _function_rows(part: PhaseLines, folder: str) -> list[tuple[str, ...]]:
     longest: dict[tuple[str, str], float] = {}
     for line in part.lines:
         longest.setdefault((line.place.file, line.place.function), line.share.value)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for whole in part.functions:
         share = whole.share.value
         if share - longest.get((whole.place.file, whole.place.function), 0.0) >= LEAST_SHARE:

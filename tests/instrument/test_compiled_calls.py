@@ -37,6 +37,7 @@ if not hasattr(torch.distributed.ProcessGroup, "register_pre_hook"):
 
 from profkit.instrument.frameworks.pytorch import collectives as groups  # torch
 from profkit.instrument.frameworks.pytorch.group_hooks import GroupHooks  # torch
+from profkit.instrument.frameworks.pytorch.groups import Watched  # torch
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT  # torch
 from profkit.instrument.frameworks.pytorch.operations import OPERATIONS  # torch
 from profkit.instrument.frameworks.pytorch.waits import hook_coalescing, hook_waits  # torch
@@ -92,7 +93,7 @@ class Job:
         self.calls.look()
         own = GroupHooks(self.calls, "g")
         group = Group("g", 2, backend, blocks=False, members=(0, 1))
-        own.watched = groups.Watched(group, 0, {"cpu": backend})
+        own.watched = Watched(group, 0, {"cpu": backend})
         own._is_described = True
         self.hooks: Any = own if compiled is None else hooks_in_c(self.calls.compiled, own)
         self.kept: list[Any] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from profkit.attached import MISSED, note
@@ -99,10 +100,21 @@ def _is_executed(module: ModuleType) -> bool:
     spec = getattr(module, "__spec__", None)
     if getattr(spec, "_initializing", False):
         return False
+    collects = gc.isenabled()
+    gc.disable()  # a collection here could end the process (profkit/collectors/frames.py)
+    try:
+        return not _is_run(vars(module))
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _is_run(module: dict[str, Any]) -> bool:
+    """Return true if a thread is in the code of the module with these globals."""
     for innermost in sys._current_frames().values():  # noqa: SLF001  # it has no public name
         frame: FrameType | None = innermost
         while frame is not None:
-            if frame.f_code.co_name == "<module>" and frame.f_globals is vars(module):
-                return False
+            if frame.f_code.co_name == "<module>" and frame.f_globals is module:
+                return True
             frame = frame.f_back
-    return True
+    return False

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import deque
+from collections.abc import Iterable
 from multiprocessing import process as multiprocessing_process
-from types import FrameType
+from types import CodeType
 
 from profkit.collectors._origins import Origins, cut
+from profkit.collectors.frames import stacks
 from profkit.hangs.processes import find_exit_code, look_at
 from profkit.hangs.status import Frame, Worker
 from profkit.vocab import OWN_CODE
@@ -31,11 +32,11 @@ class Stacks:
         """Return the stack of this thread, and those of others that are in the job's code."""
         own: tuple[Frame, ...] = ()
         others: list[tuple[Frame, ...]] = []
-        for ident, innermost in sys._current_frames().items():  # noqa: SLF001  # no public name
+        for ident, places in stacks().items():
             if ident == thread:
-                own = self._name(innermost)
+                own = self._name(places)
             elif ident != threading.get_ident() and len(others) < MOST_THREADS:
-                stack = self._name(innermost)
+                stack = self._name(places)
                 if any(frame.origin == OWN_CODE for frame in stack):
                     others.append(stack)
         return own, tuple(others)
@@ -59,19 +60,16 @@ class Stacks:
         """Return a path or an address as it is stored."""
         return self._origins.shown(place) if place.startswith("/") else place
 
-    def _name(self, innermost: FrameType) -> tuple[Frame, ...]:
+    def _name(self, places: Iterable[tuple[CodeType, int, int]]) -> tuple[Frame, ...]:
         inner: list[Frame] = []
         outer: deque[Frame] = deque(maxlen=MOST_OUTER)
-        frame: FrameType | None = innermost
-        while frame is not None:
-            code = frame.f_code
+        for code, line, _ in places:
             origin = self._origins.of(code.co_filename)
             if origin:  # else it is a frame of profkit
                 function = cut(getattr(code, "co_qualname", code.co_name))
                 path = self._origins.shown(code.co_filename)
                 kept = inner if len(inner) < MOST_INNER else outer
-                kept.append(Frame(path, function, frame.f_lineno or 0, origin))
-            frame = frame.f_back
+                kept.append(Frame(path, function, line, origin))
         return (*inner, *outer)
 
 

@@ -1,0 +1,107 @@
+"""Reading the stack of a thread that runs never ends the process."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from types import CodeType
+
+import pytest
+
+from profkit.collectors import frames
+from profkit.collectors.frames import MOST_DEPTH, stack_of, stacks
+
+BOTH = pytest.mark.parametrize("compiled", [frames.compiled, None], ids=["C", "Python"])
+
+
+def own_frames(below: int) -> tuple[list[tuple[CodeType, int]], list[tuple[CodeType, int, int]]]:
+    if below:
+        return own_frames(below - 1)
+    thread = threading.get_ident()
+    return stack_of(thread), stacks()[thread]
+
+
+@BOTH
+def test_codes_and_lines_come_innermost_first(
+    compiled: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "compiled", compiled)
+    one, all_of_them = own_frames(3)
+    names = [code.co_name for code, _ in one]
+    first = names.index("own_frames")
+    assert names[first : first + 5] == [
+        *["own_frames"] * 4,
+        "test_codes_and_lines_come_innermost_first",
+    ]
+    code, line = one[first]
+    assert 0 < line - code.co_firstlineno < 6
+    assert {known for code, _, known in all_of_them if code.co_name == "own_frames"} == {
+        id(globals())
+    }
+
+
+@BOTH
+def test_a_deep_stack_loses_its_outer_frames(
+    compiled: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "compiled", compiled)
+    one, all_of_them = own_frames(2 * MOST_DEPTH)
+    assert len(one) == MOST_DEPTH
+    assert len(all_of_them) > 2 * MOST_DEPTH
+    below = next(code for code, _ in one if code.co_name == "own_frames")
+    inner = stack_of(threading.get_ident(), below)
+    assert [code for code, _ in inner if code is below] == []
+    assert stack_of(0) == []
+
+
+@BOTH
+@pytest.mark.parametrize("collects", [True, False])
+def test_collections_stay_on_or_off(
+    compiled: object, collects: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "compiled", compiled)
+    if not collects:
+        gc.disable()
+    try:
+        own_frames(1)
+        assert gc.isenabled() is collects
+    finally:
+        gc.enable()
+
+
+JOB = """
+import gc, sys, threading, time
+sys.setswitchinterval(1e-6)
+def note(phase, info):
+    for _ in range(20):
+        pass
+gc.callbacks.append(note)  # Python code in each collection, as profkit's own
+gc.set_threshold(1)
+from profkit.collectors import frames
+if sys.argv[1] == "Python":
+    frames.compiled = None
+main = threading.get_ident()
+def sample():
+    while True:
+        frames.stack_of(main)
+        frames.stacks()
+threading.Thread(target=sample, daemon=True).start()
+def dive(depth):
+    return dive(depth - 1) + 1 if depth else 0
+until = time.monotonic() + 4
+while time.monotonic() < until:
+    for depth in (5, 300, 20, 700, 90):
+        dive(depth)
+"""
+
+
+@pytest.mark.parametrize("kind", ["C", "Python"])
+def test_a_thread_that_runs_is_not_harmed(kind: str) -> None:
+    """Python 3.11 ended such a process within seconds."""
+    if kind == "C" and frames.compiled is None:
+        pytest.skip("profkit was installed without a compiler")
+    job = [sys.executable, "-X", "faulthandler", "-c", JOB, kind]
+    done = subprocess.run(job, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
