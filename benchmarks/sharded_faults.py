@@ -83,7 +83,8 @@ _PLANTED: Mapping[str, tuple[str, int, str, str, frozenset[str]]] = {
         named("tiny_collectives"),
     ),
     "no prefetch": (
-        "fsdp", 2, "--layers 8 --width 512 --sleep-ms 14 --prefetch", "--no-prefetch", named("no_prefetch")
+        "fsdp", 2, "--layers 8 --width 512 --sleep-ms 14 --prefetch", "--no-prefetch",
+        named("no_prefetch"),
     ),
     "longer sequences on one rank": (
         "fsdp", 2, "--sleep-ms 12", "--odd-length 24", named("uneven_lengths")

@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 from profkit.clock import now_ns
-from profkit.collectors.frames import stack_of
+from profkit.collectors._thread_stacks import stack_of
 from profkit.collectors.stacks import NOTHING, FrameTable, mean_wait_s
 from profkit.vocab import LINES_SUFFIX
 

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 
 from profkit.clock import Clock, now_ns
+from profkit.collectors._thread_stacks import can_look, stack_of
 from profkit.collectors.base import Captures, Inside, Reading
-from profkit.collectors.frames import can_look, stack_of
 from profkit.collectors.stacks import NOTHING, FrameTable
 
 LOOK_EVERY_S = 0.5

@@ -9,8 +9,8 @@ from typing import Any
 
 from profkit.clock import Clock, now_ns
 from profkit.collectors._origins import Origins, cut
+from profkit.collectors._thread_stacks import can_look, stack_of
 from profkit.collectors.base import Inside, Reading
-from profkit.collectors.frames import can_look, stack_of
 
 DENSE_SAMPLES = 72_000
 """An hour of samples. Later ones are taken ever more rarely, so that their sum grows slowly.

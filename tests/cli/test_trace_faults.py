@@ -194,8 +194,9 @@ def test_a_truncated_image_is_counted_and_named(faulty: dict[str, Faulty]) -> No
     done = faulty["skipped"]
     assert done.returncode == 0, done.stderr
     assert f"bad sample: {done.broken}: " in done.stderr
-    (notice,) = json.loads(done.stdout)["data_quality"]
-    assert notice.startswith(f"bad samples met 1 time, 1 file, the first: {done.broken}: ")
+    notices = json.loads(done.stdout)["data_quality"]
+    assert len(notices) == 1, notices
+    assert notices[0].startswith(f"bad samples met 1 time, 1 file, the first: {done.broken}: ")
 
 
 def test_a_truncated_image_ends_the_run_where_that_is_wanted(faulty: dict[str, Faulty]) -> None:

@@ -101,7 +101,7 @@ def _is_executed(module: ModuleType) -> bool:
     if getattr(spec, "_initializing", False):
         return False
     collects = gc.isenabled()
-    gc.disable()  # a collection here could end the process (profkit/collectors/frames.py)
+    gc.disable()  # a collection here could end the process (profkit/collectors/_thread_stacks.py)
     try:
         return not _is_run(vars(module))
     finally:

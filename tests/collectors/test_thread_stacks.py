@@ -10,8 +10,8 @@ from types import CodeType
 
 import pytest
 
-from profkit.collectors import frames
-from profkit.collectors.frames import MOST_DEPTH, stack_of, stacks
+from profkit.collectors import _thread_stacks as frames
+from profkit.collectors._thread_stacks import MOST_DEPTH, stack_of, stacks
 
 BOTH = pytest.mark.parametrize("compiled", [frames.compiled, None], ids=["C", "Python"])
 
@@ -79,7 +79,7 @@ def note(phase, info):
         pass
 gc.callbacks.append(note)  # Python code in each collection, as profkit's own
 gc.set_threshold(1)
-from profkit.collectors import frames
+from profkit.collectors import _thread_stacks as frames
 if sys.argv[1] == "Python":
     frames.compiled = None
 main = threading.get_ident()
