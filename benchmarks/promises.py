@@ -246,13 +246,14 @@ CHECKS: Mapping[str, Check] = {
         "Lines of code",
         "With --stacks, losses are equal to the bit. A job that is killed at any moment leaves "
         "stacks that can be read. No frame of profkit is stored. Hostile names of functions and "
-        "files are shown safely.",
+        "files are shown safely. To read a stack never ends the job, also during collections.",
         (
             Tests(
                 "tests/collectors/test_stacks.py tests/collectors/test_worker_stacks.py",
                 "equal_to_the_bit or killed or no_frame_of",
             ),
             Tests("tests/trust/test_hostile_names.py", "stacks"),
+            Tests("tests/collectors/test_thread_stacks.py", "harmed or collections"),
         ),
     ),
     "22": Check(
