@@ -10,25 +10,18 @@
 
 static PyObject *current_frames; /* `sys._current_frames` */
 
-/* Append where each frame is, innermost first; with the addresses of their globals if wanted. */
-static int walk(PyObject *found, PyFrameObject *frame, Py_ssize_t most, PyObject *below,
-                int with_globals)
+/* Append where each frame is, innermost first. */
+static int walk(PyObject *found, PyFrameObject *frame, Py_ssize_t most, PyObject *below)
 {
     Py_INCREF(frame);
     while (frame && PyList_GET_SIZE(found) < most) {
-        PyObject *code = (PyObject *)PyFrame_GetCode(frame), *place = NULL, *globals = NULL;
+        PyObject *code = (PyObject *)PyFrame_GetCode(frame);
         if (code == below) {
             Py_DECREF(code);
             break;
         }
         int line = PyFrame_GetLineNumber(frame);
-        if (!with_globals) {
-            place = Py_BuildValue("(Oi)", code, line < 0 ? 0 : line);
-        } else if ((globals = PyObject_GetAttrString((PyObject *)frame, "f_globals"))) {
-            PyObject *address = PyLong_FromVoidPtr(globals);
-            place = address ? Py_BuildValue("(OiN)", code, line < 0 ? 0 : line, address) : NULL;
-            Py_DECREF(globals);
-        }
+        PyObject *place = Py_BuildValue("(Oi)", code, line < 0 ? 0 : line);
         int failed = !place || PyList_Append(found, place) < 0;
         Py_XDECREF(place);
         Py_DECREF(code);
@@ -47,7 +40,7 @@ static PyObject *read_stack(unsigned long thread, Py_ssize_t most, PyObject *bel
     PyObject *key = found ? PyLong_FromUnsignedLong(thread) : NULL;
     PyObject *frame = key ? PyDict_GetItemWithError(frames, key) : NULL;
     int failed = !key || (!frame && PyErr_Occurred());
-    if (frame) failed = walk(found, (PyFrameObject *)frame, most, below, 0) < 0;
+    if (frame) failed = walk(found, (PyFrameObject *)frame, most, below) < 0;
     Py_XDECREF(key);
     Py_XDECREF(frames);
     if (failed) Py_CLEAR(found);
@@ -62,7 +55,7 @@ static PyObject *read_all(void)
     int failed = !found;
     while (!failed && PyDict_Next(frames, &place, &thread, &frame)) {
         PyObject *own = PyList_New(0);
-        failed = !own || walk(own, (PyFrameObject *)frame, PY_SSIZE_T_MAX, NULL, 1) < 0 ||
+        failed = !own || walk(own, (PyFrameObject *)frame, PY_SSIZE_T_MAX, NULL) < 0 ||
                  PyDict_SetItem(found, thread, own) < 0;
         Py_XDECREF(own);
     }
@@ -96,7 +89,7 @@ static PyObject *stacks(PyObject *module, PyObject *nothing)
 
 static PyMethodDef methods[] = {
     {"stack_of", stack_of, METH_VARARGS, "Return codes and lines of a thread, innermost first."},
-    {"stacks", stacks, METH_NOARGS, "Return codes, lines and globals' addresses of all threads."},
+    {"stacks", stacks, METH_NOARGS, "Return codes and lines of all threads, innermost first."},
     {NULL, NULL, 0, NULL},
 };
 

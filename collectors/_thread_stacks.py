@@ -1,8 +1,8 @@
 """Reads the stacks of other threads without harm to them.
 
-In Python 3.11, to ask for the frames of a thread that runs may end the process with a SIGSEGV, if
-a collection of garbage begins meanwhile; `_frames.c` says how. Without its module, collections are
-switched off for the moment in which a stack is read.
+In Python 3.11, asking for the frames of a running thread may end the process with a SIGSEGV, if a
+garbage collection begins meanwhile; `_frames.c` says how. Without that module, collections are off
+while a stack is read.
 """
 
 from __future__ import annotations
@@ -49,18 +49,16 @@ def stack_of(thread: int, below: CodeType | None = None) -> list[tuple[CodeType,
     return places
 
 
-def stacks() -> dict[int, list[tuple[CodeType, int, int]]]:
-    """Return codes, lines and the ids of the globals of all threads' frames, innermost first."""
+def stacks() -> dict[int, list[tuple[CodeType, int]]]:
+    """Return codes and lines of all threads' frames, innermost first."""
     if compiled is not None:
-        found: dict[int, list[tuple[CodeType, int, int]]] = compiled.stacks()
+        found: dict[int, list[tuple[CodeType, int]]] = compiled.stacks()
         return found
     seen = {}
     with _no_collection():
         for thread, innermost in sys._current_frames().items():  # noqa: SLF001
-            places = []
-            for frame in _outwards(innermost):
-                places.append((frame.f_code, frame.f_lineno or 0, id(frame.f_globals)))
-            seen[thread] = places
+            frames = _outwards(innermost)
+            seen[thread] = [(frame.f_code, frame.f_lineno or 0) for frame in frames]
     return seen
 
 

@@ -30,7 +30,7 @@ CAPTURED = "lines captured"
 SWITCHED_OFF = "profkit switched off"
 NOT_ON_ALL_RANKS = "not on all ranks"
 THINNED = "not in the sample"
-SPANS_LOST = "spans lost"
+SPANS_LOST = "without spans"
 
 REASONS = (
     *(WARM_UP, NOT_ON_ALL_RANKS, SWITCHED_OFF, KERNEL_WINDOW, EPOCH_START, PARTIAL_BATCH),

@@ -245,7 +245,7 @@ def test_steps_whose_spans_are_lost_have_no_phases(tmp_path: Path) -> None:
     assert view.selection.left_out[SPANS_LOST] == pytest.approx(40, abs=2)
     assert _shares(view).keys() == _shares(whole).keys()
     assert _shares(view)["forward"] == pytest.approx(_shares(whole)["forward"], abs=0.02)
-    assert "spans lost" in as_text.overview(view)
+    assert "without spans" in as_text.overview(view)
 
 
 def test_a_damaged_end_record_is_told_and_the_figures_stay(run: Path) -> None:

@@ -273,6 +273,25 @@ def test_a_bucket_that_a_hook_sends_to_another_group_is_that_groups(hooked: Hook
     assert [(row["sequence"], row["bucket"]) for row in rows] == [(0, None), (1, 0), (2, None)]
 
 
+def test_messages_to_single_ranks_are_no_part_of_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    from profkit.instrument.collectives import HERE, CallLog
+    from profkit.instrument.frameworks.pytorch.collectives import GroupCalls
+    from profkit.instrument.frameworks.pytorch.groups import Watched
+    from profkit.instrument.frameworks.pytorch.operations import OPERATIONS
+
+    recorder = Recorder(MemorySink())
+    calls = GroupCalls(CallLog(recorder, lambda row: None, defaultdict(itertools.count)), [])
+    watched = Watched(Group("g", 2, "gloo", blocks=True, members=(0, 1)), 0, {"cpu": "gloo"})
+    monkeypatch.setattr(HERE, "parts", [])
+    calls.note_part(watched, OPERATIONS["SEND"], [torch.ones(4)], 1)
+    assert HERE.parts == []
+    calls.note_part(watched, OPERATIONS["ALLREDUCE"], [torch.ones(4)], -1)
+    assert HERE.parts is not None
+    assert [(part.op, part.bytes, part.group.name) for part in HERE.parts] == [
+        ("all_reduce", 16, "g")
+    ]
+
+
 def test_a_hook_that_sends_nothing_has_no_exchange(hooked: Hooked) -> None:
     def keep(group: object, bucket: Any) -> Any:
         done: Any = torch.futures.Future()

@@ -225,7 +225,7 @@ def test_a_missing_prefetch_costs_less_if_the_gathers_took_the_cores_of_computin
     cause = causes(ahead, late)["no_prefetch"]
     if cores == FEW_CORES:
         assert cost_ms(cause) == pytest.approx(longer_ms(ahead, late), rel=0.05)
-        assert "as they share its cores" in cause.evidence
+        assert "computing, which shares its cores, went from" in cause.evidence
     else:
         assert cost_ms(cause) == pytest.approx(3 * 2.05 + 3 * 1.05, rel=0.1)
     assert cause.cost_ns is not None

@@ -18,9 +18,7 @@ from profkit.instrument.frameworks.pytorch.compiler import set_eval_frame
 from profkit.instrument.frameworks.pytorch.groups import Watched
 from profkit.instrument.frameworks.pytorch.layout import LAYOUT
 from profkit.instrument.frameworks.pytorch.observed_group import size_of
-from profkit.instrument.frameworks.pytorch.operations import (
-    Operation,
-)
+from profkit.instrument.frameworks.pytorch.operations import Operation
 from profkit.instrument.guard import report_failure
 from profkit.instrument.sent import Part, Sent
 from profkit.vocab import Phase
@@ -93,8 +91,11 @@ class GroupCalls:
     def note_part(
         self, watched: Watched, operation: Operation, tensors: Sequence[Any], root: int
     ) -> None:
-        """Note what the job's own communication hook sends for a bucket."""
-        if HERE.parts is not None:
+        """Note what the job's own communication hook sends for a bucket.
+
+        Messages to single ranks are none: a bucket has one group, and each of them another one.
+        """
+        if HERE.parts is not None and not operation.is_message:
             op = operation.op
             group = watched.group(tensors[0].device.type if tensors else "", op, root)
             size, dtype = self.measure(operation, tensors, group.size)

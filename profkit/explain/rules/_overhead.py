@@ -89,7 +89,7 @@ def less_competition(cause: Cause, case: Case, exchange: ExchangeLedger) -> Caus
     cost_ns = dataclasses.replace(shift(cause.cost_ns, -gain_ns), high=cause.cost_ns.high)
     evidence = cause.evidence
     if is_material(gain_ns, ledger):
-        evidence += f"; computing went from {from_to(row, ledger)}, as they share its cores"
+        evidence += f"; computing, which shares its cores, went from {from_to(row, ledger)}"
     share = share_of(cost_ns.value, ledger)
     return dataclasses.replace(cause, cost_ns=cost_ns, share_of_gap=share, evidence=evidence)
 

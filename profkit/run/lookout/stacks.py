@@ -60,10 +60,10 @@ class Stacks:
         """Return a path or an address as it is stored."""
         return self._origins.shown(place) if place.startswith("/") else place
 
-    def _name(self, places: Iterable[tuple[CodeType, int, int]]) -> tuple[Frame, ...]:
+    def _name(self, places: Iterable[tuple[CodeType, int]]) -> tuple[Frame, ...]:
         inner: list[Frame] = []
         outer: deque[Frame] = deque(maxlen=MOST_OUTER)
-        for code, line, _ in places:
+        for code, line in places:
             origin = self._origins.of(code.co_filename)
             if origin:  # else it is a frame of profkit
                 function = cut(getattr(code, "co_qualname", code.co_name))
