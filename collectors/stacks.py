@@ -101,31 +101,53 @@ class FrameTable:
         self._frames: dict[tuple[int, str, str, int], int] = {}
         self._origins = Origins()
         self._known: dict[str, tuple[str, str]] = {}
+        self._last: list[tuple[CodeType, int]] = []
+        self._last_ids: list[int] = []
 
     def store(self, places: list[tuple[CodeType, int]]) -> int | None:
-        """Return the id of the innermost frame; `None` if the table is full."""
-        parent = NOTHING
-        for code, line in reversed(places):
-            file = code.co_filename
-            if file not in self._known:
-                if len(self._known) >= MOST_FRAMES:  # generated code has a file name each
-                    self._known.clear()
-                self._known[file] = (self._origins.of(file), self._origins.shown(file))
-            origin, path = self._known[file]
-            if not origin:
-                continue
-            function = getattr(code, "co_qualname", code.co_name)
-            key = (parent, file, function, line)
-            frame = self._frames.get(key)
-            if frame is None:
-                if len(self._frames) >= MOST_FRAMES:
-                    return None
-                frame = len(self._frames)
-                above = None if parent == NOTHING else parent
-                self._append((frame, above, path, cut(function), line, origin))
-                self._frames[key] = frame
-            parent = frame
+        """Return the id of the innermost frame; `None` if the table is full.
+
+        Two samples of a thread differ in few inner frames; the others are not looked up again.
+        """
+        same = _alike(places, self._last)
+        ids = self._last_ids[:same]
+        parent = ids[-1] if ids else NOTHING
+        for code, line in places[len(places) - same - 1 :: -1] if same < len(places) else ():
+            found = self._below(parent, code, line)
+            if found is None:
+                return None
+            ids.append(parent := found)
+        self._last, self._last_ids = places, ids
         return parent
+
+    def _below(self, parent: int, code: CodeType, line: int) -> int | None:
+        """Return the frame's id; that of its parent if it is one of profkit's own."""
+        file = code.co_filename
+        if file not in self._known:
+            if len(self._known) >= MOST_FRAMES:  # generated code has a file name each
+                self._known.clear()
+            self._known[file] = (self._origins.of(file), self._origins.shown(file))
+        origin, path = self._known[file]
+        if not origin:
+            return parent
+        function = getattr(code, "co_qualname", code.co_name)
+        key = (parent, file, function, line)
+        frame = self._frames.get(key)
+        if frame is None and len(self._frames) < MOST_FRAMES:
+            frame = self._frames[key] = len(self._frames)
+            above = None if parent == NOTHING else parent
+            self._append((frame, above, path, cut(function), line, origin))
+        return frame
+
+
+def _alike(places: list[tuple[CodeType, int]], others: list[tuple[CodeType, int]]) -> int:
+    """Return how many outer frames two stacks have in common."""
+    same = 0
+    for (code, line), (other, at) in zip(reversed(places), reversed(others), strict=False):
+        if code is not other or line != at:
+            break
+        same += 1
+    return same
 
 
 NOTHING = -1

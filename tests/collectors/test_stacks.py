@@ -1,4 +1,4 @@
-"""Sampled stacks name the lines that are slow, and cost the job next to nothing."""
+"""Sampled stacks name the lines that are slow."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -18,7 +18,6 @@ from profkit.analysis.stacks import FEWEST_SAMPLES, CodeView, PhaseLines
 from profkit.collectors import stacks
 from profkit.collectors._origins import MAX_CHARS, Origins
 from profkit.collectors.base import Inside
-from profkit.collectors.poller import Pollers
 from profkit.collectors.stacks import StackSampler
 from profkit.report import as_text
 from profkit.run.choosing import Choice
@@ -30,8 +29,6 @@ from tests.instrument.test_run_command import PROFKIT_RUN
 JOB = Path(__file__).parent / "jobs" / "slow_lines.py"
 STEPS = 130
 PATIENCE_S = 300
-LIMIT_MS_PER_S = 10.0
-"""1 % of a processor, as for all collectors."""
 
 
 def _train(folder: Path, *words: str, recorded: bool = True) -> subprocess.CompletedProcess[str]:
@@ -127,34 +124,6 @@ def test_a_killed_job_leaves_its_stacks(tmp_path: Path) -> None:
     assert not view.lost
 
 
-@pytest.mark.alone
-def test_the_sampler_costs_less_than_a_hundredth_of_a_processor() -> None:
-    """A thread that computes 60 frames deep is sampled for four seconds, after a first one."""
-    sampler = StackSampler()
-    rows: list[Any] = []
-    sampler.watch(_inside(rows, rows))
-    pollers = Pollers([sampler], lambda row: None)
-
-    def descend(depth: int) -> None:
-        if depth:
-            descend(depth - 1)
-            return
-        for seconds in (1, 4):
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                sum(range(100))
-            used.append(pollers.cpu_ns["stacks"])
-
-    used: list[int] = []
-    pollers.start()
-    descend(60)
-    pollers.stop()
-    cost = (used[1] - used[0]) / 1e6 / 4
-    print(f"{cost:.2f} ms of processor time per second")
-    assert len(rows) > 20
-    assert 0 < cost < LIMIT_MS_PER_S
-
-
 def _inside(samples: list[Any], frames: list[Any], *, recording: bool = True) -> Inside:
     here = threading.get_ident()
     return Inside(here, "MainThread", lambda: recording, samples.append, frames.append)
@@ -164,6 +133,31 @@ def _read(sampler: StackSampler) -> None:
     thread = threading.Thread(target=lambda: list(sampler.read()))
     thread.start()
     thread.join()
+
+
+def test_a_stack_has_the_same_frames_whatever_came_before_it() -> None:
+    """Outer frames are known from the sample before; that must not show."""
+
+    def places(*lines: int) -> list[tuple[CodeType, int]]:
+        code = test_a_killed_job_leaves_its_stacks.__code__
+        own = StackSampler.read.__code__
+        return [(own if line == OWN else code, line) for line in reversed(lines)]
+
+    samples = [(1, 2, 3), (1, 2, 4), (1, 2), (1, 2, 3, 5), (), (2, 1, 3), (1, OWN, 3), (1, OWN, 2)]
+    rows: list[tuple[Any, ...]] = []
+    table = stacks.FrameTable(rows.append)
+    for lines in (*samples, *samples):
+        seen: list[int] = []
+        frame = table.store(places(*lines))
+        while frame not in {None, stacks.NOTHING}:
+            _, frame, _, _, line, _ = rows[frame]
+            seen.insert(0, line)
+        assert tuple(seen) == tuple(line for line in lines if line != OWN)
+    assert [row[0] for row in rows] == list(range(len(rows)))
+
+
+OWN = 0
+"""Stands for a frame of profkit, which is not stored."""
 
 
 def test_in_control_steps_nothing_is_sampled() -> None:
