@@ -45,6 +45,9 @@ _MOST_WARM_UP = 1_000_000_000
 FEWEST_OF_A_BATCH, MOST_GAP = 8, 4
 """So many successive steps of a smaller batch are no epoch's end; some may be excluded."""
 
+MOST_LARGER, MOST_SMALLER = 0.05, 0.5
+"""Shares of the steps: if more have another batch than the usual one, there is no usual one."""
+
 NO_STEPS: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -228,9 +231,25 @@ def _once_on_each_rank(rank: Ints, position: Ints, count: int) -> npt.NDArray[np
 def _partial_batches(
     samples: Ints, position: Ints, everywhere: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Return which steps have fewer samples than most steps; of two modes, the larger counts."""
+    """Return which steps have fewer samples than usual."""
     totals = np.bincount(position, weights=samples, minlength=len(everywhere))
-    values, frequency = np.unique(-totals[everywhere], return_counts=True)
-    if not len(values):
-        return np.zeros(len(totals), dtype=bool)
-    return np.asarray(totals < -values[np.argmax(frequency)])
+    values, frequency = np.unique(totals[everywhere], return_counts=True)
+    least = least_whole_batch(dict(zip(values.tolist(), frequency.tolist(), strict=True)))
+    return np.asarray(totals < least)
+
+
+def least_whole_batch(counts: Mapping[float, int]) -> float:
+    """Return the number of samples below which a batch is partial, from how often each occurs.
+
+    That is the most frequent one, or the larger of two. If many batches are larger, or most are
+    smaller, the job has no usual batch: of batches that are filled up to a number of tokens, the
+    small ones are as whole as the others.
+    """
+    if not counts:
+        return 0
+    usual = max(counts, key=lambda size: (counts[size], size))
+    larger = sum(count for size, count in counts.items() if size > usual)
+    smaller = sum(count for size, count in counts.items() if size < usual)
+    steps = counts[usual] + larger + smaller
+    varies = larger > MOST_LARGER * steps or smaller > MOST_SMALLER * steps
+    return 0 if varies else usual

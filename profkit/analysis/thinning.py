@@ -32,6 +32,7 @@ from profkit.analysis.selection import (
     PARTIAL_BATCH,
     REASONS,
     SWITCHED_OFF,
+    least_whole_batch,
 )
 from profkit.trace.recent import PART_NS, Fate
 from profkit.trace.sampled import step_levels
@@ -215,14 +216,14 @@ class PartThinner:
         sizes = steps["sample_count"].to_numpy()
         found, counts = np.unique(sizes, return_counts=True)
         self._sizes.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
-        usual = max(self._sizes, key=lambda size: (self._sizes[size], size))
+        least = least_whole_batch(self._sizes)
         if len(self._sizes) > _MOST_SIZES:
-            self._sizes = Counter({usual: self._sizes[usual]})
+            self._sizes = Counter(dict(self._sizes.most_common(_MOST_SIZES // 2)))
         reasons = {
             SWITCHED_OFF: ~steps["instrumented"].to_numpy(zero_copy_only=False),
             KERNEL_WINDOW: np.isin(numbers, self._windows),
             EPOCH_START: np.diff(epochs, prepend=[before]) != 0,
-            PARTIAL_BATCH: sizes < usual,
+            PARTIAL_BATCH: sizes < least,
             CAPTURED: np.isin(numbers, self._captured),
             EXPERIMENT: self._blocks.unlike(numbers),
             COMPILING: np.isin(numbers, self._take_compiled(steps)),
