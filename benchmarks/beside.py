@@ -3,6 +3,10 @@
 Steps in which a thread works are compared with their neighbours in the same loop. The threads
 work a few times per second, and blocks of steps must be short on a machine that drifts, so blocks
 would contain such work only by chance.
+
+A long step is more likely to contain work than a short one, also if the work adds nothing. So the
+comparison is repeated in a block without threads, as if they worked at the same times, and what
+that finds is subtracted.
 """
 
 from __future__ import annotations
@@ -32,6 +36,20 @@ Events = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
+class Turn:
+    """The ends of steps beside threads, those of as many steps without, and the threads' work."""
+
+    beside: Sequence[int]
+    alone: Sequence[int]
+    events: Events
+
+    def moved(self) -> Events:
+        """Return the events as if they had been as long after the begin of the other block."""
+        later = self.alone[0] - self.beside[0]
+        return [(start + later, end + later) for start, end in self.events]
+
+
+@dataclass(frozen=True)
 class Added:
     """Mean added milliseconds per step over all steps, and half of the 95 % interval."""
 
@@ -52,9 +70,16 @@ def noting(events: Events, work: Callable[..., Any]) -> Callable[..., Any]:
     return do
 
 
-def added(blocks: Sequence[Sequence[int]], events: Events) -> Added:
-    """Return the time that the events add to steps. It needs some steps of each kind."""
-    parts = [_excess(np.asarray(ends, np.int64), events) for ends in blocks]
+def added(turns: Sequence[Turn]) -> Added:
+    """Return the time that the work adds to steps. It needs some steps of each kind."""
+    beside = _differ([(turn.beside, turn.events) for turn in turns])
+    alone = _differ([(turn.alone, turn.moved()) for turn in turns])
+    return Added(beside.mean_ms - alone.mean_ms, math.hypot(beside.half_ms, alone.half_ms))
+
+
+def _differ(blocks: Sequence[tuple[Sequence[int], Events]]) -> Added:
+    """Return how much longer steps with an event are than the others, spread over all steps."""
+    parts = [_excess(np.asarray(ends, np.int64), events) for ends, events in blocks]
     excess, touched = (np.concatenate(each) for each in zip(*parts, strict=True))
     beside, alone = (np.sort(excess[kind & np.isfinite(excess)]) for kind in (touched, ~touched))
     beside, alone = (

@@ -35,7 +35,7 @@ from random import Random
 from typing import Any
 
 import torch
-from beside import Added, Events, added, noting
+from beside import Added, Events, Turn, added, noting
 from block_costs import WRITER, Found, Took, compare
 from overhead_jobs import Case, make_cases, train
 
@@ -46,7 +46,8 @@ LIMIT_MS = 0.15
 LIMIT_SHARE = 0.01
 LONG_STEP_MS = 15.0
 KEPT_HEAP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_MMAP_MAX_": "0"}
-BESIDE_S = 15.0
+BESIDE_S = 30.0
+BESIDE_STEPS = 100
 """Length of the run of steps that measures the cost of threads next to it."""
 FEWEST_TURNS = 2
 
@@ -138,15 +139,22 @@ def run_case(case: Case, modes: Modes, turns: int, block_ms: float) -> dict[str,
 
 
 def run_beside(case: Case, modes: Modes) -> dict[str, Added]:
-    """Return how much each of profkit's threads adds to a step."""
+    """Return how much each of profkit's threads adds to a step.
+
+    After each block of steps beside the threads comes one without them.
+    """
     optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3)
-    blocks: list[list[int]] = []
-    with modes.watched() as events:
-        until = time.perf_counter_ns() + int(BESIDE_S * 1e9)
-        while time.perf_counter_ns() < until:
-            blocks.append([])
-            train(case, optimizer, 100, _nothing, blocks[-1])
-    return {name: added(blocks, found) for name, found in events.items()}
+    turns: dict[str, list[Turn]] = {}
+    until = time.perf_counter_ns() + int(BESIDE_S * 1e9)
+    while time.perf_counter_ns() < until:
+        ends: tuple[list[int], list[int]] = [], []
+        with modes.watched() as events:
+            train(case, optimizer, BESIDE_STEPS, _nothing, ends[0])
+        with modes.names["profkit"]():
+            train(case, optimizer, BESIDE_STEPS, _nothing, ends[1])
+        for name, found in events.items():
+            turns.setdefault(name, []).append(Turn(*ends, found))
+    return {name: added(found) for name, found in turns.items()}
 
 
 def main() -> int:
