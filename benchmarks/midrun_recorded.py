@@ -167,7 +167,7 @@ def _nearest(planted: Planted, changes: Sequence[RunChange]) -> RunChange | None
         distance = abs(change.first_step - planted.at)
         if change.kind.value in planted.kinds and distance <= reach:
             near.append((distance, change.first_step, change))
-    return min(near)[2] if near else None
+    return min(near, key=lambda each: each[:2])[2] if near else None  # two may begin there
 
 
 def _causes(trace: Trace, change: RunChange) -> Iterator[str]:
