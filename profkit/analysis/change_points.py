@@ -56,6 +56,9 @@ Each part that is searched is as long as all before it, so that a change before 
 been searched for by then.
 """
 
+_LAST_NOT_LEARNED = 16
+"""Of fewer steps, so many last ones are not: a change in them is seen in the next part."""
+
 _USUAL_SHARE, _UNUSUAL = 0.9, 1.25
 """Of few steps, most must be this much further from the past's middle than 90 % of its steps.
 
@@ -191,9 +194,9 @@ def _shift_in(
     past = logs[max(first, begin - _LATEST) : begin]
     scatter = scatter_of(past)
     level = float(np.median(past[:_LEVEL_STEPS]))
-    far = float(np.quantile(np.abs(past - level), _USUAL_SHARE))
+    quiet = known = past[: _count_known(len(past))]
+    far = float(np.quantile(np.abs(known - level), _USUAL_SHARE))
     reach = max(_CLIP * scatter, _CLIP_USUAL * far)
-    quiet = past
     if len(past) >= _LEAST_DIVIDED:
         quiet = past[: round(len(past) * (1 - _NOT_LEARNED))]
     offset = begin - len(past)
@@ -210,6 +213,11 @@ def _shift_in(
     at = offset + _split(np.clip(series[:place] - level, -reach, reach), scale)
     rise = float(np.median(logs[at : offset + place]) - np.median(logs[first:at]))
     return Shift(at, offset + place - 1, rise)
+
+
+def _count_known(past: int) -> int:
+    """Return how many of the steps before a part show what is usual."""
+    return past if past >= _LEAST_DIVIDED else max(FEWEST_BEFORE, past - _LAST_NOT_LEARNED)
 
 
 def _chunks(begin: int, count: int) -> Iterator[tuple[int, int]]:
@@ -231,7 +239,7 @@ def _first_alarm(
 ) -> tuple[int, int] | None:
     """Return the number of steps at the first alarm after `begin`, and its scale."""
     found: tuple[int, int] | None = None
-    past = series[:begin]
+    past = series[: _count_known(begin)]
     usual = _UNUSUAL * float(np.quantile(np.abs(past - np.median(past)), _USUAL_SHARE))
     plain = _plain_distance(past)
     for scale in (*BY_MEDIAN, *BY_MEAN):

@@ -347,3 +347,25 @@ def test_a_period_is_found_if_steps_are_missing() -> None:
     assert found is not None
     assert found.every == 20
     assert set(numbers[found.places] % 20) == {0}
+
+
+BEFORE_MS = """
+23.5 23.5 23.9 23.6 24.8 24.8 24.6 25.0 24.5 24.2 24.7 24.8 24.6 24.6 24.0 23.7 23.7 25.6 26.1 25.0
+24.2 24.1 24.2 24.4 25.0 24.9 24.6 23.9 23.3 23.8 23.8 23.7 23.2 23.2 23.6 23.4 22.9 24.1 24.5 24.9
+24.6 24.5 25.0 24.5 24.3 23.5 24.3 25.8 25.4 25.5 24.9 24.6 24.2 24.5 24.2 23.9 24.3 23.8 23.9 24.0
+23.9
+"""
+AFTER_MS = """
+30.9 30.1 30.9 30.8 30.6 31.3 31.8 30.9 30.1 30.5 30.8 31.5 31.5 32.2 31.9 36.6 30.3 29.5 30.6 30.3
+30.9 30.5 30.2 29.9 32.4
+"""
+"""Steps of a recorded job."""
+
+
+@pytest.mark.parametrize("left_out", range(10))
+def test_a_change_before_the_end_of_a_part_is_found_in_the_next_one(left_out: int) -> None:
+    """The first part that is searched ends with the 72nd step, the change is at most 11 before."""
+    before, after = BEFORE_MS.split()[left_out:], AFTER_MS.split()
+    step_ms = np.array([*before, *after * 5], dtype=np.float64)
+    places = [shift.at for shift in find_shifts(1e6 * step_ms)]
+    assert places == [len(before)]
