@@ -232,13 +232,13 @@ def _partial_batches(
     samples: Ints, position: Ints, everywhere: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Return which steps have fewer samples than usual."""
-    totals = np.bincount(position, weights=samples, minlength=len(everywhere))
+    totals = np.bincount(position, weights=samples, minlength=len(everywhere)).astype(np.int64)
     values, frequency = np.unique(totals[everywhere], return_counts=True)
     least = least_whole_batch(dict(zip(values.tolist(), frequency.tolist(), strict=True)))
     return np.asarray(totals < least)
 
 
-def least_whole_batch(counts: Mapping[float, int]) -> float:
+def least_whole_batch(counts: Mapping[int, int]) -> int:
     """Return the number of samples below which a batch is partial, from how often each occurs.
 
     That is the most frequent one, or the larger of two. If many batches are larger, or most are
