@@ -4,9 +4,9 @@ Steps in which a thread works are compared with their neighbours in the same loo
 work a few times per second, and blocks of steps must be short on a machine that drifts, so blocks
 would contain such work only by chance.
 
-A long step is more likely to contain work than a short one, also if the work adds nothing. So the
-comparison is repeated in a block without threads, as if they worked at the same times, and what
-that finds is subtracted.
+A long step is more likely to contain work than a short one, even if the work adds nothing. The
+comparison is therefore repeated in a block without threads, with the same times. Its result is
+subtracted.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Events = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Turn:
-    """The ends of steps beside threads, those of as many steps without, and the threads' work."""
+    """The ends of steps next to threads, those of as many steps without, and the threads' work."""
 
     beside: Sequence[int]
     alone: Sequence[int]
     events: Events
 
     def moved(self) -> Events:
-        """Return the events as if they had been as long after the begin of the other block."""
+        """Return the events, moved to the same times after the start of the other block."""
         later = self.alone[0] - self.beside[0]
         return [(start + later, end + later) for start, end in self.events]
 

@@ -54,8 +54,8 @@ BOARD: Mapping[str, Benchmark] = {
         "steps on one model, in a random order. The row `profkit` is the cost of its hooks plus "
         "the cost of its writer. The cost of the hooks comes from these blocks. The cost of the "
         "writer comes from one long run, which compares steps during a flush with their "
-        "neighbours. Figures since 2026-11-25 are less what the same comparison finds where no "
-        "thread works: a long step is more likely to contain a flush. "
+        "neighbours. Since 2026-11-25, the same comparison is made without the thread, and its "
+        "result is subtracted, because a long step is more likely to contain a flush. "
         "Added time is wall time. The 95 % interval covers all blocks or the means "
         "of the processes, whichever is wider. glibc is set to keep freed memory, because "
         "trimming it moves large steps by about 0.1 ms in any mode. The limits for the mean are "
@@ -99,7 +99,9 @@ BOARD: Mapping[str, Benchmark] = {
         "The method is that of the cost of collectors, but the only collector is the sampler of "
         "stacks, which runs only if it is asked for. `with stacks` is the whole cost: profkit's "
         "hooks and the sampler's thread. The limits are those of a training step. The speed of the "
-        "machine differs from day to day: compare the bare steps with those of the other tables.",
+        "machine differs from day to day: compare the bare steps with those of the other tables. "
+        "On 2026-11-26, each block of 100 steps started the sampler again, which adds to its "
+        "share of short steps.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         stack_rows,
         ("--stacks", "--processes", "8", "--turns", "15", "--keep-heap"),

@@ -47,8 +47,9 @@ LIMIT_SHARE = 0.01
 LONG_STEP_MS = 15.0
 KEPT_HEAP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_MMAP_MAX_": "0"}
 BESIDE_S = 30.0
-BESIDE_STEPS = 100
 """Length of the run of steps that measures the cost of threads next to it."""
+BLOCK_MS, FEWEST_STEPS = 3_000, 100
+"""Length of its blocks: longer than the time between two flushes, and at least so many steps."""
 FEWEST_TURNS = 2
 
 
@@ -141,17 +142,17 @@ def run_case(case: Case, modes: Modes, turns: int, block_ms: float) -> dict[str,
 def run_beside(case: Case, modes: Modes) -> dict[str, Added]:
     """Return how much each of profkit's threads adds to a step.
 
-    After each block of steps beside the threads comes one without them.
+    After each block of steps next to the threads comes one without them.
     """
     optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3)
+    steps = max(FEWEST_STEPS, round(BLOCK_MS / train(case, optimizer, 10, _nothing).wall_ms))
     turns: dict[str, list[Turn]] = {}
     until = time.perf_counter_ns() + int(BESIDE_S * 1e9)
     while time.perf_counter_ns() < until:
         ends: tuple[list[int], list[int]] = [], []
         with modes.watched() as events:
-            train(case, optimizer, BESIDE_STEPS, _nothing, ends[0])
-        with modes.names["profkit"]():
-            train(case, optimizer, BESIDE_STEPS, _nothing, ends[1])
+            train(case, optimizer, steps, _nothing, ends[0])
+        train(case, optimizer, steps, _nothing, ends[1])
         for name, found in events.items():
             turns.setdefault(name, []).append(Turn(*ends, found))
     return {name: added(found) for name, found in turns.items()}

@@ -31,11 +31,11 @@ MOST_FRAMES = 50_000
 class StackSampler:
     """Looks at the training thread from its own thread.
 
-    It keeps no object of the job: each stack becomes names and line numbers at once. It can only
-    look once the job releases the interpreter, which busy Python does when it is asked after 5 ms,
-    or when it calls something that releases it. `late_ns` lets a reader allow for that. While
-    recording is off (control steps) it does not look, so that the difference to those steps holds
-    its cost.
+    It keeps no object of the job but the code objects of the last stack: each stack becomes names
+    and line numbers at once. It can only look once the job releases the interpreter, which busy
+    Python does when it is asked after 5 ms, or when it calls something that releases it. `late_ns`
+    lets a reader allow for that. While recording is off (control steps) it does not look, so that
+    the difference to those steps holds its cost.
     """
 
     name = "stacks"

@@ -364,7 +364,7 @@ AFTER_MS = """
 
 @pytest.mark.parametrize("left_out", range(10))
 def test_a_change_before_the_end_of_a_part_is_found_in_the_next_one(left_out: int) -> None:
-    """The first part that is searched ends with the 72nd step, the change is at most 11 before."""
+    """The first part that is searched ends with the 72nd step, 11 to 20 after the change."""
     before, after = BEFORE_MS.split()[left_out:], AFTER_MS.split()
     step_ms = np.array([*before, *after * 5], dtype=np.float64)
     places = [shift.at for shift in find_shifts(1e6 * step_ms)]

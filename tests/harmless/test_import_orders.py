@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import zipapp
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,6 @@ TRAIN = ORDERS / "order_train.py"
 STEPS = 30
 UV = shutil.which("uv")
 
-LIKE_OTHERS = frozenset(
-    (
-        *("find_spec_twice", "path_finder_by_hand", "two_threads_import", "dunder_import"),
-        *("reentrant_twice_in_front", "from_torch_import_nn", "inner_module_first"),
-        *("run_path", "exec_of_the_text", "code_flag", "optimised", "script_with_a_shebang"),
-    )
-)
-"""They take the same path through our finder as another case; only `make test-full` runs them."""
-
 Prepare = Callable[[Path], tuple[Sequence[object], dict[str, str], Path | None]]
 LAUNCHES: dict[str, Prepare] = {}
 
@@ -36,12 +27,6 @@ LAUNCHES: dict[str, Prepare] = {}
 def launch(function: Prepare) -> Prepare:
     LAUNCHES[function.__name__] = function
     return function
-
-
-def _usual(names: Iterable[str]) -> list[Any]:
-    """Return the names as parameters of a test, with a mark on those that are like others."""
-    marks = {True: [pytest.mark.full], False: []}
-    return [pytest.param(name, marks=marks[name in LIKE_OTHERS]) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +73,7 @@ def _assert_as_plain(
     return recorded
 
 
-@pytest.mark.parametrize("case", _usual(cases_in(CASES)))
+@pytest.mark.parametrize("case", cases_in(CASES))
 def test_an_order_of_imports(case: str, plain: Ended, tmp_path: Path) -> None:
     recorded = _assert_as_plain(plain, [PYTHON, CASES, case], tmp_path)
     if case == "standard_finders_alone" and not recorded.is_recorded:
@@ -233,7 +218,7 @@ def script_with_a_shebang(folder: Path) -> tuple[Sequence[object], dict[str, str
     return [script], {}, None
 
 
-@pytest.mark.parametrize("name", _usual(LAUNCHES))
+@pytest.mark.parametrize("name", LAUNCHES)
 def test_a_way_to_start_python(name: str, plain: Ended, tmp_path: Path) -> None:
     command, env, stdin = LAUNCHES[name](tmp_path)
     _assert_recorded(_assert_as_plain(plain, command, tmp_path, env, stdin))
