@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from profkit.analysis.costs import OUTLIER_FACTOR
 from profkit.analysis.drifts import find_drift_alone, find_drift_among
 from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
 from profkit.analysis.run_change import ChangeKind
-from profkit.analysis.settling import find_even, find_settled
+from profkit.analysis.settling import find_early, find_even, find_settled
 
 _BACK_SHARE = 0.3
 """A burst is over if the level is back to this share of the rise."""
@@ -52,7 +52,7 @@ class Levels:
         """Yield the shifts after the place `first`, and the ends of those that soon go back."""
         places = [*(first + shift.at for shift in shifts), len(self._logs)]
         for shift, (at, end) in zip(shifts, itertools.pairwise(places), strict=True):
-            yield dataclasses.replace(shift, at=at)
+            yield replace(shift, at=at)
             back = at + find_settled(self._wall_ns[at:end])
             if back > at:
                 yield Shift(back, back, self._rise(at, back, end))
@@ -124,8 +124,16 @@ class Levels:
 
 
 def _find_all(wall_ns: Floats, new: int) -> list[Shift]:
-    """Return the shifts of a whole series, and one that its new steps show sooner."""
+    """Return the shifts of a whole series, one that its new steps show sooner, and early ones.
+
+    A run that goes on is not searched for early changes: nobody can act on them any more.
+    """
     found = find_shifts(wall_ns)
+    early = None if new else find_early(wall_ns[: found[0].at if found else len(wall_ns)])
+    if early is not None:  # the noise of the steps after it is learned anew
+        at = early.at
+        later = find_shifts(wall_ns[at:])
+        return [early, *(Shift(at + each.at, at + each.seen, each.rise) for each in later)]
     latest = latest_shift(wall_ns, new) if 0 < new < len(wall_ns) else None
     if latest is not None and all(shift.at < latest.at - _NEAR for shift in found):
         found.append(latest)

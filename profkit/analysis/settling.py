@@ -1,4 +1,4 @@
-"""Finds where a job has warmed up: its first steps are often unlike all later ones."""
+"""Finds where a job has warmed up, and an early change: what later steps show of the first ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import math
 import numpy as np
 
 from profkit.analysis.change_noise import BY_MEDIAN, scatter_of
-from profkit.analysis.change_points import FEWEST_BEFORE, LEAST_CHANGE, SHORT_PART, find_shifts
+from profkit.analysis.change_points import (
+    FEWEST_BEFORE,
+    LEAST_CHANGE,
+    SHORT_PART,
+    Shift,
+    find_shifts,
+    latest_shift,
+)
 from profkit.analysis.estimate import Floats
 
 _SETTLES_IN = 5
@@ -26,6 +33,10 @@ _EVEN_FROM, _EVEN_BEFORE, _FEWEST_EVEN = (50, 70, 90), 10, 24
 _MORE_UNEVEN = 2.0
 """More than `FEWEST_BEFORE` first steps must scatter so many times as much: else they differ from
 later ones by a change.
+"""
+
+_EARLY, _LATER = 160, 352
+"""Few steps show little of what differs by chance, so later ones are asked about changes in these.
 """
 
 EVEN_KNOWN = _EVEN_FROM[-1] + FEWEST_BEFORE
@@ -48,6 +59,23 @@ def find_settled(step_ns: Floats) -> int:
         if len(first) - shift.at < FEWEST_BEFORE:
             return len(first) - shift.at
     return 0
+
+
+def find_early(step_ns: Floats) -> Shift | None:
+    """Return a change of the level in the first steps that a search from the end shows.
+
+    `find_shifts` may miss it: it knows the noise by the few steps before the change only.
+    """
+    known = step_ns[: _EARLY + _LATER]
+    early = min(_EARLY, len(known) // 2)
+    shift = latest_shift(known[::-1], early) if early > FEWEST_BEFORE else None
+    if shift is None:
+        return None
+    at = len(known) - shift.at
+    logs = np.log(np.maximum(known, 1.0))
+    if not FEWEST_BEFORE <= at < early or _is_uneven(logs[:at], logs[at:]):
+        return None
+    return Shift(at, len(known) - 1, -shift.rise)
 
 
 def find_even(step_ns: Floats) -> int:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from profkit.analysis.change_levels import Levels
+from profkit.analysis.change_points import find_shifts
 from profkit.analysis.run_change import ChangeKind
 from profkit.analysis.settling import EVEN_KNOWN, find_even
 
@@ -77,6 +78,36 @@ def test_new_steps_show_a_change_that_all_of_them_show_later() -> None:
         early += _shows(logs, 125, 20)
     assert early >= 0.9 * SEEDS
     assert late <= 0.7 * SEEDS, "else a search of all is enough"
+
+
+@pytest.mark.parametrize("at", [41, 60, 90, 130])
+def test_an_early_change_is_found_by_the_steps_after_it(at: int) -> None:
+    found = alone = others = 0
+    for seed in range(SEEDS):
+        logs = _noise(seed, 500, 0.04, 0.7)
+        others += len(Levels(20e6 * np.exp(logs)).bounds) - 2
+        logs[at:] += 0.25
+        alone += any(abs(shift.at - at) <= 5 for shift in find_shifts(20e6 * np.exp(logs)))
+        found += _shows(logs, at)
+    assert others <= 1
+    assert found >= max(0.9 * SEEDS, alone)
+
+
+def test_a_change_after_an_early_one_keeps_its_place() -> None:
+    logs = _noise(3, 600, 0.04, 0.7)
+    logs[45:] += 0.25
+    logs[300:] += 0.2
+    first, second = Levels(20e6 * np.exp(logs)).bounds[1:-1]
+    assert abs(first - 45) <= 5
+    assert abs(second - 300) <= 5
+
+
+@pytest.mark.parametrize("slow", range(5, 40, 7))
+def test_steps_of_a_warm_up_are_no_early_change(slow: int) -> None:
+    for seed in range(5):
+        logs = _noise(seed, 400, 0.03, 0.5)
+        logs[:slow] += 0.3
+        assert Levels(20e6 * np.exp(logs)).bounds[1:-1] == []
 
 
 def test_a_change_that_was_just_seen_is_no_drift() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from profkit.analysis.change_levels import Levels
 from profkit.analysis.change_points import find_shifts
 from profkit.analysis.change_words import say_change
 from profkit.analysis.drifts import find_drift_alone
@@ -369,3 +370,11 @@ def test_a_change_before_the_end_of_a_part_is_found_in_the_next_one(left_out: in
     step_ms = np.array([*before, *after * 5], dtype=np.float64)
     places = [shift.at for shift in find_shifts(1e6 * step_ms)]
     assert places == [len(before)]
+
+
+@pytest.mark.parametrize("known", range(41, 53))
+def test_a_change_after_few_steps_is_found_by_the_steps_after_it(known: int) -> None:
+    """So few steps, whose times move together, have a large noise: a search from them misses it."""
+    before, after = BEFORE_MS.split()[-known:], AFTER_MS.split()
+    step_ms = np.array([*before, *after * 5], dtype=np.float64)
+    assert Levels(1e6 * step_ms).bounds == [0, known, len(step_ms)]
