@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +28,9 @@ DISABLED = "OTEL_SDK_DISABLED"
 """The variable with which a job has OpenTelemetry do nothing."""
 
 _INSTALL = "'profkit[otlp]'"
+
+_RETRY = re.compile(r",? retrying in [^,;]*$")
+"""The end of a warning of the client."""
 
 
 class Otlp:
@@ -84,14 +88,15 @@ class Otlp:
         return observe
 
     def send(self, snapshot: Snapshot) -> None:
-        self._snapshot, self._result, self._said.words = snapshot, None, ""
+        self._snapshot, self._result = snapshot, None
+        self._said.forget()
         with contextlib.suppress(Exception):  # the exporter may raise what its HTTP client does
             self._provider.force_flush(1e3 * TIMEOUT_S)
         if self._result is not self._succeeded:
-            because = f" ({safe_text(self._said.words)})" if self._said.words else ""
+            because = f" ({safe_text(words)})" if (words := self._said.words()) else ""
             raise ProfkitError(
                 f"{safe_text(self._address)}: no OTLP receiver took the metrics{because}; "
-                "check the address, or use --export-to FILE.prom"
+                "check the receiver and its address, or use --export-to FILE.prom"
             )
 
     def close(self, state: RunState, report: Snapshot | None) -> None:
@@ -104,12 +109,24 @@ class Otlp:
 
 
 class _LastWords(logging.Handler):
-    """Keeps what the client said last: the result of an export has no reason."""
+    """Keeps what the client said last: the result of an export has no reason.
 
-    words = ""
+    After several attempts the last error is that there were too many; the warning before it has
+    the reason.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_level: dict[int, str] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.words = record.getMessage()
+        self._by_level[record.levelno] = _RETRY.sub("", record.getMessage()).rstrip(".")
+
+    def forget(self) -> None:
+        self._by_level.clear()
+
+    def words(self) -> str:
+        return "; ".join(self._by_level.values())
 
 
 def complete_address(address: str) -> str:

@@ -238,9 +238,11 @@ def test_a_receiver_that_is_gone_is_said_once_and_the_job_goes_on(run: Path, rec
     assert "no OTLP receiver took the metrics" in said[0]
 
 
-@pytest.mark.parametrize("status", [401, 404])
+@pytest.mark.parametrize(
+    ("status", "said"), [(401, "401"), (404, "404"), (503, "Service Unavailable")]
+)
 def test_the_refusal_of_a_receiver_is_said(
-    run: Path, receiver: Any, monkeypatch: pytest.MonkeyPatch, status: int
+    run: Path, receiver: Any, monkeypatch: pytest.MonkeyPatch, status: int, said: str
 ) -> None:
     """`check the address` was all that was said of a receiver that wants a key."""
     pytest.importorskip(
@@ -253,8 +255,31 @@ def test_the_refusal_of_a_receiver_is_said(
 
     monkeypatch.setattr(_Collector, "do_POST", refuse)
     sink = open_export(f"http://127.0.0.1:{receiver.server_port}")
-    with pytest.raises(ProfkitError, match=str(status)):
+    with pytest.raises(ProfkitError, match=said) as raised:
         sink.send(live(run))
+    assert "retrying" not in str(raised.value)
+    sink.close(RunState.COMPLETE, None)
+
+
+def test_a_receiver_that_was_busy_gets_the_next_figures(
+    run: Path, receiver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(
+        "opentelemetry.exporter.otlp.proto.http.metric_exporter", reason="extra 'otlp' is missing"
+    )
+    take = _Collector.do_POST
+
+    def be_busy(self: _Collector) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_error(503)
+
+    monkeypatch.setattr(_Collector, "do_POST", be_busy)
+    sink = open_export(f"http://127.0.0.1:{receiver.server_port}")
+    with pytest.raises(ProfkitError, match="Service Unavailable"):
+        sink.send(live(run))
+    monkeypatch.setattr(_Collector, "do_POST", take)
+    sink.send(live(run))
+    assert len(receiver.bodies) == 1
     sink.close(RunState.COMPLETE, None)
 
 

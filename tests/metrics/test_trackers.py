@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -144,10 +144,44 @@ def test_wandb(snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     pytest.importorskip("wandb", reason="wandb is not installed")
     for name in ("WANDB_MODE", "WANDB_SILENT"):
         monkeypatch.setenv(name, {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}[name])
-    _log(f"wandb={tmp_path}", snapshot)
+    logged = _log(f"wandb={tmp_path}", snapshot)
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    wait_until(lambda: b"profkit/step_seconds" in file.read_bytes())  # its service writes it
-    assert b"profkit/step_seconds" in file.read_bytes()
+    wait_until(lambda: bool(_wandb_rows(file)))  # its service writes it
+    ((step, values),) = _wandb_rows(file)
+    assert step == snapshot.step
+    assert {name: values.get(name) for name in logged} == pytest.approx(logged)
+
+
+def _wandb_rows(file: Path) -> list[tuple[int, dict[str, float]]]:
+    """Return the logged values of each step, by the client's own messages."""
+    messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    rows = []
+    for record in _wandb_records(file.read_bytes()):
+        found = messages.Record.FromString(record)
+        if found.WhichOneof("record_type") != "history":
+            continue
+        items = found.history.item
+        values = {each.key or ".".join(each.nested_key): each.value_json for each in items}
+        numbers = {name: json.loads(value) for name, value in values.items()}
+        rows.append((found.history.step.num, numbers))
+    return rows
+
+
+def _wandb_records(content: bytes) -> Iterator[bytes]:
+    """Yield the records of a log in LevelDB's format: blocks of 32 KiB with parts of records."""
+    place, record = 7, b""  # after the header of the file
+    while place + 7 <= len(content):
+        if 0x8000 - place % 0x8000 < 7:  # too little room for a header at the end of a block
+            place += 0x8000 - place % 0x8000
+            continue
+        size, kind = int.from_bytes(content[place + 4 : place + 6], "little"), content[place + 6]
+        if kind == 0:
+            return
+        record += content[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # a whole record, or its last part
+            yield record
+            record = b""
 
 
 @pytest.mark.parametrize(("state", "exit_code"), [end[::2] for end in ENDS])
