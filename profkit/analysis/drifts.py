@@ -26,6 +26,9 @@ _FEWEST_BLOCKS = 1
 _LEFT_OVER = 0.2
 """Without a shift, a drift must leave at most this share of the medians' squared deviations."""
 
+_LEFT_AMONG = 0.5
+"""The same with shifts: a job that goes to and fro between two levels has no drift."""
+
 LEAST_DRIFT, _FEWEST_RISING = 0.05, 10
 """Such a drift changes the step by this share, over so many medians; a line bends by chance too."""
 
@@ -82,6 +85,8 @@ def find_drift(logs: Floats, bounds: Sequence[int], begin: int, end: int) -> int
     fits = [_bent_line(medians, corner) for corner in range(blocks - 3)]
     errors = [error for error, _ in fits]
     corner = int(np.argmin(errors))
+    if errors[corner] > _LEFT_AMONG * float(((medians - medians.mean()) ** 2).sum()):
+        return None
     level = np.empty(end - begin)
     inner = [bound for bound in bounds if begin < bound < end]
     if inner and end - inner[-1] < _FEWEST_BLOCKS * len(parts[-1]):

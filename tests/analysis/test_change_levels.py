@@ -119,6 +119,24 @@ def test_a_change_that_was_just_seen_is_no_drift() -> None:
         assert kinds == [ChangeKind.STEP]
 
 
+def _to_and_fro(seed: int, count: int) -> Floats:
+    """Return two levels 30 % apart; one holds for 14 steps and the other for 7, in the mean."""
+    random = np.random.default_rng(seed)
+    is_slow, logs = False, 0.015 * random.standard_normal(count)
+    for place in range(count):
+        is_slow ^= random.random() < (1 / 7 if is_slow else 1 / 14)
+        logs[place] += 0.26 * is_slow
+    return logs
+
+
+def test_a_job_that_goes_to_and_fro_between_two_levels_has_no_drift() -> None:
+    kinds = []
+    for seed in range(2 * SEEDS):
+        levels = Levels(20e6 * np.exp(_to_and_fro(seed, 500)))
+        kinds += [place[0] for place in levels.places()]
+    assert ChangeKind.DRIFT not in kinds
+
+
 @pytest.mark.parametrize("new", [0, 1, 200, 1_000])
 def test_any_number_of_steps_may_be_new(new: int) -> None:
     assert Levels(np.full(200, 20e6), new).bounds == [0, 200]
