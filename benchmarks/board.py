@@ -45,6 +45,8 @@ class Benchmark:
     """A file, from the repository's top, without which the benchmark is skipped."""
     script: str = ""
     """The script, if it has another name than the benchmark."""
+    pooled: str = ""
+    """The mode of which all runs are kept and pooled."""
 
 
 BOARD: Mapping[str, Benchmark] = {
@@ -105,6 +107,7 @@ BOARD: Mapping[str, Benchmark] = {
         ("--stacks", "--processes", "8", "--turns", "15", "--keep-heap"),
         ("--stacks", "--turns", "3", "--block-ms", "100"),
         script="collectors",
+        pooled="with stacks",
     ),
     "collectives": Benchmark(
         "Gradient exchange compared with its links",

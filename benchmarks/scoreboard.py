@@ -25,6 +25,7 @@ from typing import Any
 
 import figures
 from board import BOARD, Benchmark
+from pooled import all_runs, pooled_section
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -119,6 +120,8 @@ def _section(
     if result.get("load") is not None:
         machine += f", load {result['load']} at its end"
     yield f"`{result['command']}`, {result['date']}, {state}; {machine}; {versions}."
+    if benchmark.pooled:
+        yield from pooled_section(all_runs(result, benchmark.pooled), benchmark.pooled)
 
 
 def main() -> int:
@@ -161,6 +164,8 @@ def keep(names: Sequence[str]) -> int:
         found = run(name, BOARD[name].arguments)
         failed |= found is None or not found["within_limits"]
         if found is not None:
+            if BOARD[name].pooled and name in results:
+                found["earlier"] = all_runs(results[name], BOARD[name].pooled)
             results[name] = found
             RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(render(results), encoding="utf-8")
