@@ -129,7 +129,8 @@ def _find_all(wall_ns: Floats, new: int) -> list[Shift]:
     A run that goes on is not searched for early changes: nobody can act on them any more.
     """
     found = find_shifts(wall_ns)
-    early = None if new else find_early(wall_ns[: found[0].at if found else len(wall_ns)])
+    known = wall_ns[: found[0].at] if found else wall_ns
+    early = None if new else find_early(known)
     if early is not None:  # the noise of the steps after it is learned anew
         at = early.at
         later = find_shifts(wall_ns[at:])

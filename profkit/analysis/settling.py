@@ -1,4 +1,7 @@
-"""Finds where a job has warmed up, and an early change: what later steps show of the first ones."""
+"""Finds where a job has warmed up, and early changes.
+
+Both are what later steps show of the first ones, which are often unlike all others.
+"""
 
 from __future__ import annotations
 
