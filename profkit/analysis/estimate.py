@@ -85,33 +85,31 @@ def estimate_ratios(
     sums = _resampled_sums(stacked, block, seed)
     ratios = sums[:, : len(values)] / sums[:, len(values) :]
     widening = _widening(errors, ratios.std(axis=0), block)
-    low = values + (np.quantile(ratios, 0.025, axis=0) - values) * widening
-    high = values + (np.quantile(ratios, 0.975, axis=0) - values) * widening
-    low, high = _possible(low, high, numerators, denominators, shares)
+    least, most = np.quantile(ratios, (0.025, 0.975), axis=0)
+    high = values + (most - values) * widening
+    is_amount = ((numerators >= 0) & (denominators >= 0)).all(axis=1) & (values > 0)
+    low = _widened_low(values, least, widening, is_amount)
+    if shares is not None:
+        within = shares & is_amount & (numerators <= denominators).all(axis=1)
+        high = np.where(within, np.minimum(high, 1.0), high)
     estimates = []
-    for value, least, most in zip(values, low, high, strict=True):
-        estimates.append(Estimate(float(value), _finite(least), _finite(most)))
+    for value, begin, end in zip(values, low, high, strict=True):
+        estimates.append(Estimate(float(value), _finite(begin), _finite(end)))
     return estimates
 
 
-def _possible(
-    low: Floats,
-    high: Floats,
-    above: Floats,
-    below: Floats,
-    shares: npt.NDArray[np.bool_] | None,
-) -> tuple[Floats, Floats]:
-    """Clip intervals at zero for times and counts, and at one for shares.
+def _widened_low(
+    values: Floats, least: Floats, widening: Floats, is_amount: npt.NDArray[np.bool_]
+) -> Floats:
+    """Return the lower ends. Those of amounts, such as times and counts, are widened by factors.
 
-    The truth is never beyond, so an interval holds it as often as before. A quantity that is below
-    zero in some step has no such limit, nor has a share that is above one in some step.
+    Otherwise the interval of few uneven steps would begin at zero or below it, where no amount is
+    that was seen. Where an interval is short, both ways are nearly equal. The upper ends have no
+    such limit, and factors would let those of rare phases grow without bound.
     """
-    positive = (above >= 0).all(axis=1) & (below >= 0).all(axis=1)
-    low = np.where(positive, np.maximum(low, 0.0), low)
-    if shares is not None:
-        within = shares & positive & (above <= below).all(axis=1)
-        high = np.where(within, np.minimum(high, 1.0), high)
-    return low, high
+    factor = np.divide(least, values, out=np.ones_like(values), where=is_amount)
+    scaled = values * np.maximum(factor, 0.0) ** widening
+    return np.where(is_amount, scaled, values + (least - values) * widening)
 
 
 def _finite(value: float) -> float | None:

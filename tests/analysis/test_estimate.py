@@ -132,6 +132,19 @@ def test_parts_add_up_to_their_whole(parts: Floats) -> None:
         assert part.low is None or part.high is None or part.low <= part.high
 
 
+@pytest.mark.parametrize("count", [10, 20, 40])
+def test_the_interval_of_few_uneven_steps_begins_above_zero(count: int) -> None:
+    """`95 % interval 0 s to 13.2 ms` was said of a compiled job: no step takes 0 s."""
+    missed, runs = 0, 60
+    for seed in range(runs):
+        series = np.random.default_rng(seed).lognormal(0, 1, count)
+        found = estimate_ratios(series[None, :], np.ones((1, count)), seed=seed)[0]
+        assert found.low is not None
+        assert 0 < found.low < found.value
+        missed += found.low > math.exp(0.5)
+    assert missed <= 0.05 * runs
+
+
 @given(st.floats(1e-6, 1e12), st.integers(FEWEST_STEPS, 50))
 def test_a_constant_series_has_an_interval_without_width(value: float, count: int) -> None:
     found = estimate_ratios(np.full((1, count), value), np.ones((1, count)))[0]
