@@ -101,15 +101,15 @@ def estimate_ratios(
 def _widened_low(
     values: Floats, least: Floats, widening: Floats, is_amount: npt.NDArray[np.bool_]
 ) -> Floats:
-    """Return the lower ends. Those of amounts, such as times and counts, are widened by factors.
+    """Return the lower ends of intervals. Times and other amounts have none below zero.
 
-    Otherwise the interval of few uneven steps would begin at zero or below it, where no amount is
-    that was seen. Where an interval is short, both ways are nearly equal. The upper ends have no
-    such limit, and factors would let those of rare phases grow without bound.
+    Where the interval of few uneven steps would begin there, it is widened by a factor instead: no
+    step that was seen takes 0 s. All other intervals would become narrower by it.
     """
+    ends = values + (least - values) * widening
     factor = np.divide(least, values, out=np.ones_like(values), where=is_amount)
     scaled = values * np.maximum(factor, 0.0) ** widening
-    return np.where(is_amount, scaled, values + (least - values) * widening)
+    return np.where(is_amount & (ends <= 0), scaled, ends)
 
 
 def _finite(value: float) -> float | None:
