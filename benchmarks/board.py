@@ -101,7 +101,9 @@ BOARD: Mapping[str, Benchmark] = {
         "The method is that of the cost of collectors, but the only collector is the sampler of "
         "stacks, which runs only if it is asked for. `with stacks` is the whole cost: profkit's "
         "hooks and the sampler's thread. The limits are those of a training step. The speed of the "
-        "machine differs from day to day: compare the bare steps with those of the other tables.",
+        "machine differs from day to day: compare the bare steps with those of the other tables. "
+        "Before the second run of 2026-11-26, the share of the thread was measured in shorter "
+        "blocks or without subtraction, which adds to it.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         stack_rows,
         ("--stacks", "--processes", "8", "--turns", "15", "--keep-heap"),

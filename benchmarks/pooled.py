@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from profkit.analysis.estimate import Z_95
 from profkit.analysis.student import student_of_few
 
 FEWEST = 2
-_Z_95 = 1.96
+"""A single run has nothing to be pooled with."""
 
 Brief = dict[str, Any]
 """The date of a run, and for each case what was added to the bare step, with its interval."""
@@ -46,14 +47,14 @@ def pool(runs: Sequence[Added]) -> Added:
     with which all of them are as uncertain (the random effects of DerSimonian and Laird).
     """
     values = np.array([each.value for each in runs])
-    variances = np.array([(each.half / _Z_95) ** 2 for each in runs])
+    variances = np.array([(each.half / Z_95) ** 2 for each in runs])
     weights = 1 / variances
     apart = float(weights @ (values - weights @ values / weights.sum()) ** 2)
     freedom = len(runs) - 1
     scale = weights.sum() - weights @ weights / weights.sum()
     between = max(0.0, apart - freedom) / scale if freedom else 0.0
     weights = 1 / (variances + between)
-    quantile = student_of_few(freedom) if between else _Z_95
+    quantile = student_of_few(freedom) if between else Z_95
     value = float(weights @ values / weights.sum())
     return Added(value, float(quantile / np.sqrt(weights.sum())))
 

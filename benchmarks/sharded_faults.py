@@ -255,7 +255,8 @@ def as_markdown(scores: Sequence[Score]) -> str:
         f"true costs are not known more exactly. Their intervals (95%) follow from how much single "
         "steps differ. *Pair*: by how much the median steps of the two recorded jobs differ by "
         "their own clocks. They ran one after the other, at other speeds of the machine, so this "
-        f"may differ from the true cost, and profkit's cost with it. {os.cpu_count()} cores."
+        f"may differ from the true cost, and profkit's cost with it. The row about pairs was added "
+        f"after these results were seen. {os.cpu_count()} cores."
     )
     return "\n\n".join(["## Faults of sharded jobs", opening, say_goals(scores), "\n".join(lines)])
 
