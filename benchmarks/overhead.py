@@ -47,7 +47,7 @@ LIMIT_SHARE = 0.01
 LONG_STEP_MS = 15.0
 KEPT_HEAP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_MMAP_MAX_": "0"}
 BESIDE_S = 30.0
-"""Length of the run of steps that measures the cost of threads next to it."""
+"""Usual length of the run of steps that measures the cost of threads next to it."""
 BLOCK_MS, FEWEST_STEPS = 3_000, 100
 """Length of its blocks: longer than the time between two flushes, and at least so many steps."""
 FEWEST_TURNS = 2
@@ -139,7 +139,7 @@ def run_case(case: Case, modes: Modes, turns: int, block_ms: float) -> dict[str,
     return times
 
 
-def run_beside(case: Case, modes: Modes) -> dict[str, Added]:
+def run_beside(case: Case, modes: Modes, seconds: float = BESIDE_S) -> dict[str, Added]:
     """Return how much each of profkit's threads adds to a step.
 
     After each block of steps next to the threads comes one without them.
@@ -147,7 +147,7 @@ def run_beside(case: Case, modes: Modes) -> dict[str, Added]:
     optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3)
     steps = max(FEWEST_STEPS, round(BLOCK_MS / train(case, optimizer, 10, _nothing).wall_ms))
     turns: dict[str, list[Turn]] = {}
-    until = time.perf_counter_ns() + int(BESIDE_S * 1e9)
+    until = time.perf_counter_ns() + int(seconds * 1e9)
     while time.perf_counter_ns() < until:
         ends: tuple[list[int], list[int]] = [], []
         with modes.watched() as events:
@@ -162,6 +162,7 @@ def main() -> int:
     parser = make_parser(__doc__, turns=60, block_ms=150.0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--beside-s", type=float, default=BESIDE_S)
     args = parser.parse_args()
     runs = measure_in_processes(args, lambda: _measure(args))
     found = {case: compare(*(run[case] for run in runs)) for case in runs[0]}
@@ -245,7 +246,8 @@ def _measure(args: argparse.Namespace) -> dict[str, Found]:
         cases = [case for case in make_cases(args.device) if args.case in case.name]
         found = {
             case.name: Found(
-                run_case(case, modes, args.turns, args.block_ms), run_beside(case, modes)
+                run_case(case, modes, args.turns, args.block_ms),
+                run_beside(case, modes, args.beside_s),
             )
             for case in cases
         }
