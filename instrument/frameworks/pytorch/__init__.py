@@ -31,6 +31,7 @@ from profkit.instrument.frameworks.pytorch.stages import (
     hook_messages,
     hook_stages,
 )
+from profkit.instrument.frameworks.pytorch.tables import add_to_tables
 from profkit.instrument.frameworks.pytorch.units import hook_units
 from profkit.instrument.frameworks.pytorch.waits import (
     hook_buffers,
@@ -45,7 +46,7 @@ from profkit.instrument.frameworks.shared import (
     hook_saving,
     timed,
 )
-from profkit.instrument.guard import Patches
+from profkit.instrument.guard import Patches, guarded
 
 
 def install(seams: Seams) -> Patches:
@@ -55,8 +56,11 @@ def install(seams: Seams) -> Patches:
     hook_next(patches, seams, _BaseDataLoaderIter, hook_sizes(patches, seams))
     hook_iteration(patches, seams, DataLoader, describe_loader)
     for name in ("to", "cuda"):
+        original = getattr(torch.Tensor, name)
         hook_copy(patches, seams, torch.Tensor, name, torch.compiler.is_compiling)
-        skip_code(getattr(torch.Tensor, name).__code__)
+        hooked = getattr(torch.Tensor, name)
+        skip_code(hooked.__code__)
+        guarded("tables of functions", add_to_tables, None)(patches, original, hooked)
     skip_code(timed.__code__)
     models = hook_modules(patches, seams)
     looks: list[Callable[[], None]] = []
