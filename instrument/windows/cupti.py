@@ -59,6 +59,12 @@ Watch = Callable[[Callable[[], None]], Callable[[], bool]]
 Event = dict[str, Any]
 """A record as in Chrome JSON, but with `start` and `end` of CUPTI's own clock, in ns."""
 
+_MEMORY = {
+    1: "Pageable", 2: "Pinned", 3: "Device", 4: "Array", 5: "Managed", 6: "Device Static",
+    7: "Managed Static",
+}  # fmt: skip
+"""CUPTI's kinds of memory, as torch.profiler writes them into the names of copies."""
+
 _COPIES = {"HTOD": "HtoD", "DTOH": "DtoH", "DTOD": "DtoD", "PTOP": "PtoP", "HTOH": "HtoH"}
 
 
@@ -179,10 +185,12 @@ def as_event(cupti: Any, record: Any) -> Event | None:
         name = "PTOP"  # a copy between devices has a kind of its own
         if record.kind == kinds.MEMCPY:
             name = cupti.ActivityMemcpyKind(record.copy_kind).name
-        direction = _COPIES.get(name, name)
-        return _device_event(record, "gpu_memcpy", f"Memcpy {direction}", {"bytes": record.bytes})
+        source, target = _memory(record.src_kind), _memory(record.dst_kind)
+        name = f"Memcpy {_COPIES.get(name, name)} ({source} -> {target})"
+        return _device_event(record, "gpu_memcpy", name, {"bytes": record.bytes})
     if record.kind == kinds.MEMSET:
-        return _device_event(record, "gpu_memset", "Memset", {"bytes": record.bytes})
+        name = f"Memset ({_memory(record.memory_kind)})"
+        return _device_event(record, "gpu_memset", name, {"bytes": record.bytes})
     if record.kind in {kinds.RUNTIME, kinds.DRIVER}:
         category = "cuda_runtime" if record.kind == kinds.RUNTIME else "cuda_driver"
         return {
@@ -195,6 +203,10 @@ def as_event(cupti: Any, record: Any) -> Event | None:
             "args": {"correlation": record.correlation_id},
         }
     return None
+
+
+def _memory(kind: int) -> str:
+    return _MEMORY.get(int(kind), "Unknown")
 
 
 def _device_event(record: Any, category: str, name: str, details: Mapping[str, Any]) -> Event:

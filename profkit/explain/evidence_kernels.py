@@ -17,6 +17,9 @@ from profkit.trace import Trace
 PAGEABLE = "Pageable"
 """CUPTI puts this word into the name of a copy whose host memory is not pinned."""
 
+FROM_TO = "->"
+"""Part of the name of a copy that says which memories it is between."""
+
 MOVING = ("layout", "cast or copy", COPY_CATEGORIES["DtoD"])
 """Categories that compute nothing: they bring numbers into another order or format."""
 
@@ -61,7 +64,7 @@ def summarize_windows(trace: Trace, view: KernelsView) -> Windows:
     for group in view.groups:
         by_category[group.category] += group.total_ns / view.steps
         calls_by_category[group.category] += group.calls / view.steps
-        if group.category == COPY_CATEGORIES["HtoD"]:
+        if group.category == COPY_CATEGORIES["HtoD"] and FROM_TO in group.name:
             copied_ns += group.total_ns
             if PAGEABLE in group.name:
                 pageable_ns += group.total_ns

@@ -24,7 +24,7 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _collector(*gpus: FakeGpu, init: str = "") -> NvmlCollector:
-    return NvmlCollector(Door(lambda: FakeNvml(*gpus, init=init)))
+    return NvmlCollector(Door(lambda: FakeNvml(*gpus, init=init)), cpu=lambda: 0)
 
 
 def _values(readings: list[Reading]) -> dict[str, float]:
@@ -130,6 +130,43 @@ def test_a_device_that_is_split_is_said_to_be() -> None:
     assert collector.why_not() == ""
     assert "busy_percent" not in _values(list(collector.read()))
     assert collector.limits()[0].startswith("cuda:0: split by MIG")
+
+
+class Clocks:
+    """A processor's and a wall clock; a question of `slow` takes 6 ms of both."""
+
+    def __init__(self, slow: str) -> None:
+        self.now_ns, self.cpu_ns = 0, 0
+        self._slow = slow
+
+    def door(self, gpu: FakeGpu) -> Door:
+        door = Door(lambda: FakeNvml(gpu))
+        ask = door.ask
+
+        def slowly(question: str, *arguments: object) -> object:
+            took_ns = 6_000_000 if question == self._slow else 10_000
+            self.now_ns += took_ns
+            self.cpu_ns += took_ns
+            return ask(question, *arguments)
+
+        door.ask = slowly  # type: ignore[method-assign]
+        return door
+
+
+@pytest.mark.parametrize("slow", ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"])
+def test_what_takes_processor_time_is_asked_for_less_often(slow: str) -> None:
+    gpu, clocks = FakeGpu(), Clocks(slow)
+    collector = NvmlCollector(
+        clocks.door(gpu), clock=lambda: clocks.now_ns, cpu=lambda: clocks.cpu_ns
+    )
+    collector.why_not()
+    clocks.cpu_ns = 0
+    for place in range(600):
+        clocks.now_ns = place * 100_000_000
+        list(collector.read())
+    assert 25 <= gpu.asked.count(slow) <= 31, "6 ms every 2 s"
+    assert gpu.asked.count("nvmlDeviceGetTemperature") == 600
+    assert clocks.cpu_ns / 60e9 < 0.01
 
 
 def test_pcie_which_takes_the_driver_long_is_asked_for_seldom() -> None:

@@ -55,7 +55,7 @@ def hooked() -> Iterator[Hooked]:
         *(torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(12)),
         torch.nn.Flatten(),
         torch.nn.LazyLinear(10),
-    ).cuda()
+    ).cuda()  # with its shapes unknown, as lazy modules are moved
     inputs = torch.randn(64, 64, 56, 56, device="cuda")
     model(inputs)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)

@@ -417,6 +417,16 @@ def test_a_kernel_on_another_process_device_makes_no_rank(
     assert "are in no figure: 1 of rank 0 on cuda:1, 1 of rank 1 on cuda:0" in flag
 
 
+def test_copies_say_between_which_memories_they_are(tmp_path: Path, import_files: Import) -> None:
+    extra = "".join(
+        f"ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN {name} DEFAULT {value}; "
+        for name, value in (("srcKind", 0), ("dstKind", 2))
+    )
+    (made,) = import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))
+    names = set(Trace.open(made.run).kernels["name"].cast("string").to_pylist())
+    assert "Memcpy HtoD (Pageable -> Device)" in names
+
+
 def test_a_process_may_train_on_several_devices(tmp_path: Path, import_files: Import) -> None:
     extra = f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = {1 << 24}"
     (made,) = import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))

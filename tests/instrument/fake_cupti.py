@@ -19,9 +19,13 @@ FIELDS = {
         "kind name start end correlation_id device_id stream_id grid_x grid_y grid_z "
         "block_x block_y block_z registers_per_thread static_shared_memory dynamic_shared_memory"
     ),
-    "ActivityMemcpy": "kind start end correlation_id device_id stream_id bytes copy_kind",
-    "ActivityMemcpyPtoP": "kind start end correlation_id device_id stream_id bytes copy_kind",
-    "ActivityMemset": "kind start end correlation_id device_id stream_id bytes",
+    "ActivityMemcpy": (
+        "kind start end correlation_id device_id stream_id bytes copy_kind src_kind dst_kind"
+    ),
+    "ActivityMemcpyPtoP": (
+        "kind start end correlation_id device_id stream_id bytes copy_kind src_kind dst_kind"
+    ),
+    "ActivityMemset": "kind start end correlation_id device_id stream_id bytes memory_kind",
     "ActivityAPI": "kind start end correlation_id process_id thread_id cbid",
 }
 """What is read of each class of records, whose generations are numbered."""
@@ -39,6 +43,13 @@ class ActivityKind(IntEnum):
     RUNTIME = 5
     CONCURRENT_KERNEL = 10
     MEMCPY2 = 22
+
+
+class ActivityMemoryKind(IntEnum):
+    UNKNOWN = 0
+    PAGEABLE = 1
+    PINNED = 2
+    DEVICE = 3
 
 
 class ActivityMemcpyKind(IntEnum):
@@ -123,15 +134,20 @@ class FakeCupti:
         size: int,
         copy_kind: ActivityMemcpyKind = ActivityMemcpyKind.HTOD,
         kind: ActivityKind = ActivityKind.MEMCPY,
+        source: ActivityMemoryKind = ActivityMemoryKind.PINNED,
     ) -> None:
         number, now = next(self._correlation), self.get_timestamp()
         self._call(number, now, ActivityKind.RUNTIME)
-        self._work(kind, number, now + 2_000, now + 9_000, bytes=size, copy_kind=int(copy_kind))
+        self._work(
+            kind, number, now + 2_000, now + 9_000,
+            bytes=size, copy_kind=int(copy_kind), src_kind=int(source),
+            dst_kind=int(ActivityMemoryKind.DEVICE),
+        )  # fmt: skip
 
     def fill(self, size: int) -> None:
         number, now = next(self._correlation), self.get_timestamp()
         self._call(number, now, ActivityKind.RUNTIME)
-        self._work(ActivityKind.MEMSET, number, now + 2_000, now + 3_000, bytes=size)
+        self._work(ActivityKind.MEMSET, number, now + 2_000, now + 3_000, bytes=size, memory_kind=3)
 
     def idle_call(self) -> None:
         """A call that launches nothing, as frameworks make by the thousand."""

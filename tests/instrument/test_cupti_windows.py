@@ -29,7 +29,14 @@ from profkit.instrument.windows.windows import WindowCapture, WindowPlan
 from profkit.machine import doctor, probes
 from profkit.run import choosing, collecting
 from profkit.schema import SCHEMAS
-from tests.instrument.fake_cupti import CALLS, FIELDS, ActivityKind, ActivityMemcpyKind, FakeCupti
+from tests.instrument.fake_cupti import (
+    CALLS,
+    FIELDS,
+    ActivityKind,
+    ActivityMemcpyKind,
+    ActivityMemoryKind,
+    FakeCupti,
+)
 
 MARGIN_S = 0.002
 """Launches are this far from their step's boundaries: the clocks are read one after the other."""
@@ -120,6 +127,22 @@ def test_copies_fills_and_driver_launches_are_kernels_too() -> None:
         found[name]["bytes"] for name in ("copy to device", "copy between devices", "memset")
     ] == [4_096, 512, 64]
     assert all(row["launch_ns"] is not None for row in rows)
+
+
+def test_copies_say_from_which_memory_as_torchs_profiler_does() -> None:
+    cupti = FakeCupti()
+
+    def forward() -> None:
+        cupti.copy(4_096)
+        cupti.copy(4_096, source=ActivityMemoryKind.PAGEABLE)
+        cupti.fill(64)
+
+    names = {row["name"] for row in Job(cupti, "2:3").train(forward)}
+    assert names == {
+        "Memcpy HtoD (Pinned -> Device)",
+        "Memcpy HtoD (Pageable -> Device)",
+        "Memset (Device)",
+    }
 
 
 def test_after_a_window_nothing_is_traced_and_each_window_has_its_own() -> None:
@@ -224,7 +247,7 @@ def test_the_real_package_has_what_is_read_of_it() -> None:
         assert generations, name
         assert all(set(fields.split()) <= set(dir(each)) for each in generations), name
     assert set(CALLS.split()) <= set(dir(bindings))
-    for fake in (ActivityKind, ActivityMemcpyKind):
+    for fake in (ActivityKind, ActivityMemcpyKind, ActivityMemoryKind):
         assert {each.name: int(each) for each in fake} == {
             each.name: int(getattr(bindings, fake.__name__)[each.name]) for each in fake
         }

@@ -602,6 +602,15 @@ def test_a_run_that_becomes_slower_drifts(tmp_path: Path) -> None:
     assert _ask("drift", explain(base, _drifting(tmp_path / "steady", 3, 0)).case) is None
 
 
+def test_a_base_that_becomes_faster_adds_nothing_to_the_targets_drift(tmp_path: Path) -> None:
+    """The step without the drift took less than any step of the target."""
+    base = _drifting(tmp_path / "base", 1, -16 * MS)
+    cause = _ask("drift", explain(base, _drifting(tmp_path / "target", 2, 16 * MS)).case)
+    assert cause is not None
+    assert cause.cost_ns is not None
+    assert cause.cost_ns.value == pytest.approx(8 * MS, rel=0.25)
+
+
 @pytest.mark.parametrize("added_ns", [0, 16 * MS])
 def test_a_row_drifts_in_steps_that_vary_for_another_reason(tmp_path: Path, added_ns: int) -> None:
     """The steps of a busy machine vary by more than a part of them grows."""

@@ -65,8 +65,12 @@ def _blame(case: Case, after: Trend, added: Estimate, part: str | None) -> Cause
 
 
 def _subtract(one: Estimate, other: Estimate) -> Estimate:
-    """Return the difference with the widest interval that both intervals allow."""
-    value = one.value - other.value
+    """Return the difference with the widest interval that both intervals allow.
+
+    A base that became faster takes nothing from the target's own slope, and adds nothing to it.
+    """
+    base = max(0.0, other.value)
+    value = one.value - base
     if one.low is None or one.high is None:
         return Estimate(value)
     below = above = 0.0
@@ -74,4 +78,4 @@ def _subtract(one: Estimate, other: Estimate) -> Estimate:
         below = abs(other.low - other.value)
     if other.high is not None:
         above = abs(other.high - other.value)
-    return Estimate(value, one.low - other.value - above, one.high - other.value + below)
+    return Estimate(value, one.low - base - above, one.high - base + below)

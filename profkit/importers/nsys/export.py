@@ -54,7 +54,7 @@ _KERNEL_OPTIONAL = [
 ]
 _GRAPH_COLUMNS = ["deviceId", "streamId", "start", "end", "graphId", "correlationId"]
 _COPY_COLUMNS = ["deviceId", "streamId", "start", "end"]
-_COPY_OPTIONAL = ["correlationId", "globalPid", "bytes", "copyKind"]
+_COPY_OPTIONAL = ["correlationId", "globalPid", "bytes", "copyKind", "srcKind", "dstKind"]
 _CALL_COLUMNS = ["start", "end", "globalTid", "correlationId"]
 _RANGE_COLUMNS = ["start", "end", "eventType", "globalTid"]
 _RANGE_OPTIONAL = ["text", "textId", "jsonText", "jsonTextId", "binaryData"]
@@ -64,6 +64,7 @@ _DEVICE_FIELDS = ["id", "name", "totalGlobalMem", "numSms", "computeMajor", "com
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 _NODES = "--cuda-graph-trace=node"
 _COPY_KINDS = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
+_MEMORY_KINDS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static")
 Columns = Mapping[str, Ints]
 
 
@@ -181,10 +182,7 @@ class Export:
         for place, string in enumerate(kernels["demangledName"].tolist()):
             kernel_names.append(self._strings.get(string) or self._text(short_names[place]))
         graph_names = [f"{CUDA_GRAPH} {number}" for number in graphs["graphId"].tolist()]
-        kinds = copies["copyKind"].tolist()
-        copy_names = []
-        for kind in kinds:
-            copy_names.append(_COPY_KINDS.get(kind, f"Memcpy of kind {kind}"))
+        copy_names = _name_copies(copies)
         calls, ranges = activity.calls, activity.ranges
         if process != MISSING:
             own = process_of(process)
@@ -245,6 +243,18 @@ class Export:
 
 def _choose(table: Columns, chosen: Any) -> Columns:
     return {name: values[chosen] for name, values in table.items()}
+
+
+def _name_copies(copies: Columns) -> list[str]:
+    """Return the names that torch.profiler gives to copies, as far as the export knows."""
+    names = []
+    columns = (copies[name].tolist() for name in ("copyKind", "srcKind", "dstKind"))
+    for kind, source, target in zip(*columns, strict=True):
+        name = _COPY_KINDS.get(kind, f"Memcpy of kind {kind}")
+        if all(0 <= memory < len(_MEMORY_KINDS) for memory in (source, target)):
+            name += f" ({_MEMORY_KINDS[source]} -> {_MEMORY_KINDS[target]})"
+        names.append(name)
+    return names
 
 
 def _of_device(table: Columns, device: int, process: int) -> Columns:
