@@ -69,7 +69,6 @@ class Job:
         options: Any = {"foreach": False, "fused": False} if args.fault == "loop_optimizer" else {}
         self.optimizer = torch.optim.AdamW(self.inner.parameters(), lr=1e-4, **options)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=args.precision == "fp16")
-        self.read_s = 0.0
         self.step = 0
 
     def _wrapped(self) -> Any:
@@ -143,16 +142,18 @@ class Job:
                 self.model(inputs, targets).item()
         self.model.train()
 
-    def train(self) -> dict[str, float]:
+    def train(self, turn: Turn) -> dict[str, float]:
         """Return the mean length of the measured steps, and how many there were."""
         args = self.args
         began = 0
         batches = iter(self.loader())
+        if not args.compile:
+            turn.take()
         for number in range(args.warmup + args.steps):
             batch = next(batches)
             if number == args.warmup:
                 if args.compile:
-                    take_turn()  # compiling takes no device
+                    turn.take()  # compiling takes no device
                 self.rest()
                 began = time.perf_counter_ns()
             self.train_step(batch)
@@ -165,6 +166,7 @@ class Job:
             from kernel_times import measure
 
             found |= measure(self, batches, PROFILED)
+        turn.give()
         return found
 
     def rest(self) -> None:
@@ -179,11 +181,19 @@ def record(name: str) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-def take_turn() -> None:
-    """Wait until this job may use the device, which it then holds until its process ends."""
-    if path := os.environ.get("GPU_LOCK"):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+class Turn:
+    """The right to use the device, which one job has at a time."""
+
+    def __init__(self, path: str | None) -> None:
+        self._descriptor = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT)
+
+    def take(self) -> None:
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def give(self) -> None:
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
 
 def main() -> None:
@@ -205,9 +215,7 @@ def main() -> None:
     parser.add_argument("--phases", action="store_true")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
-    if not args.compile:
-        take_turn()
-    found = Job(args).train()
+    found = Job(args).train(Turn(os.environ.get("GPU_LOCK")))
     if args.parallel:
         dist.destroy_process_group()
     Path(args.out).write_text(json.dumps(found))

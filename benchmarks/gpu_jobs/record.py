@@ -19,38 +19,40 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE.parent / "programs"
 PATIENCE_S = 120
-SIDE_BY_SIDE = 8
+SIDE_BY_SIDE = 4
 LEAST_S = 15.0
 
+IMAGES = "--batch 256 --workers 8"
+TEXT = "--model text --batch 32"
+SMALL = "--model small --batch 8 --length 128 --steps 200"
 JOBS: dict[str, str] = {
-    "images": "",
-    "images_items": "--fault item_syncs",
-    "images_layout": "--fault layout_copies",
-    "text": "--model text --batch 16",
-    "small": "--model small --batch 8 --length 128 --steps 200",
-    "text_compiled": "--model text --batch 16 --compile default",
-    "images_fp32": "--precision fp32",
-    "small_graphs": "--model small --batch 8 --length 128 --steps 200 --compile reduce-overhead",
-    "images_ddp": "--parallel ddp",
-    "text_fsdp": "--model text --batch 16 --parallel fsdp",
-    "images_late": "--fault late_slow --steps 300",
-    "images_late_sync": "--fault late_sync --steps 300",
-    "images_pageable": "--fault pageable",
-    "images_slow_data": "--fault slow_data --wait-ms 3",
-    "images_slow_host": "--fault slow_host",
-    "images_fp16": "--precision fp16",
-    "images_loop": "--fault loop_optimizer",
-    "small_items": "--model small --batch 8 --length 128 --steps 200 --fault item_syncs",
-    "images_read": "--read-every 1",
-    "images_empty_cache": "--fault empty_cache",
-    "images_checkpoints": "--fault checkpoints",
-    "images_evaluation": "--fault evaluation",
-    "images_again": "",
+    "images": IMAGES,
+    "images_items": f"{IMAGES} --fault item_syncs",
+    "images_pageable": f"{IMAGES} --fault pageable",
+    "images_layout": f"{IMAGES} --fault layout_copies",
+    "images_slow_data": f"{IMAGES} --fault slow_data --wait-ms 2",
+    "images_slow_host": f"{IMAGES} --fault slow_host --late-ms 30",
+    "images_loop": f"{IMAGES} --fault loop_optimizer",
+    "images_ddp": f"{IMAGES} --parallel ddp",
+    "images_read": f"{IMAGES} --read-every 1",
+    "images_late_sync": f"{IMAGES} --fault late_sync --steps 300 --read-every 50",
+    "images_late": f"{IMAGES} --fault late_slow --steps 300 --late-ms 40",
+    "images_again": IMAGES,
+    "text": TEXT,
+    "text_compiled": f"{TEXT} --compile default",
+    "images_fp16": f"{IMAGES} --precision fp16",
+    "images_fp32": f"{IMAGES} --precision fp32",
+    "images_empty_cache": f"{IMAGES} --fault empty_cache",
+    "images_checkpoints": f"{IMAGES} --fault checkpoints",
+    "images_evaluation": f"{IMAGES} --fault evaluation",
+    "text_fsdp": f"{TEXT} --parallel fsdp",
+    "small": SMALL,
+    "small_graphs": f"{SMALL} --compile reduce-overhead",
 }
-PROFILED = {"images", "images_layout", "images_fp32", "text", "text_compiled", "small"}
+PROFILED = {"images", "images_layout", "text", "text_compiled", "small"}
 """Jobs that also run without profkit, and measure their kernels with torch.profiler."""
 
-KERNELS = {"images", "images_items", "small"}
+KERNELS = {"images", "images_items", "images_pageable", "images_layout", "images_loop", "small"}
 """Jobs recorded with windows of kernels in addition."""
 
 OTHERS: dict[str, tuple[str, ...]] = {

@@ -72,7 +72,7 @@ def test_what_a_device_does_not_support_is_absent_not_zero_and_asked_once() -> N
         assert not {"power_watts", "energy_joules"} & metrics.keys()
     assert gpu.asked.count("nvmlDeviceGetPowerUsage") == 1
     assert gpu.asked.count("nvmlDeviceGetTemperature") == 3
-    assert collector.limits() == ["cuda:0: power not supported by this device"]
+    assert collector.limits() == ["cuda:0: power, energy not supported by this device"]
 
 
 def test_a_function_that_the_library_has_not_is_not_supported() -> None:
