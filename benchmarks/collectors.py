@@ -174,10 +174,11 @@ def _measure(args: argparse.Namespace) -> dict[str, Found]:
     """Return the result of every case in this process."""
     with tempfile.TemporaryDirectory() as folder:
         modes = CollectorModes(Path(folder) / "run", stacks=args.stacks)
-        cases = [case for case in make_cases() if args.case in case.name]
+        cases = [case for case in make_cases(args.device) if args.case in case.name]
         found = {
             case.name: Found(
-                run_case(case, modes, args.turns, args.block_ms), run_beside(case, modes)
+                run_case(case, modes, args.turns, args.block_ms),
+                run_beside(case, modes, args.beside_s),
             )
             for case in cases
         }

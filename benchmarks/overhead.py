@@ -161,8 +161,6 @@ def run_beside(case: Case, modes: Modes, seconds: float = BESIDE_S) -> dict[str,
 def main() -> int:
     parser = make_parser(__doc__, turns=60, block_ms=150.0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--beside-s", type=float, default=BESIDE_S)
     args = parser.parse_args()
     runs = measure_in_processes(args, lambda: _measure(args))
     found = {case: compare(*(run[case] for run in runs)) for case in runs[0]}
@@ -205,6 +203,8 @@ def make_parser(what: str | None, *, turns: int, block_ms: float) -> argparse.Ar
         action="store_true",
         help="of several processes: no memory goes back to the system",
     )
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--beside-s", type=float, default=BESIDE_S)
     parser.add_argument("--times", action="store_true", help=argparse.SUPPRESS)
     return parser
 

@@ -58,6 +58,11 @@ def make_cases(device: str = "cpu") -> list[Case]:
         Case("transformer, about 2 ms", attention, torch.randn(8, 16, 64), 8),
         Case("stress, below 1 ms", tiny, torch.randn(32, 128), 32),
     ]
+    if device == "cuda":
+        from torchvision.models import resnet50
+
+        pictures = torch.randn(64, 3, 128, 128)
+        cases.append(Case("ResNet50, batch 64", resnet50(num_classes=10), pictures, 64))
     return [Case(case.name, case.model.to(device), case.inputs, case.batch) for case in cases]
 
 

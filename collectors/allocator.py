@@ -29,7 +29,7 @@ class AllocatorCollector:
     """
 
     name = "allocator"
-    interval_s = 0.1
+    interval_s = 0.5  # an answer takes 0.4 ms, in which the job's own thread may wait
 
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
         self._modules = modules
