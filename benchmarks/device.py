@@ -37,8 +37,8 @@ SHOWN = tuple(name for name in CHECKS if name not in {"job", "agreement"})
 HEAD = f"""# Device times against simulated jobs
 
 `python benchmarks/device.py --write docs/device.md` writes this page, and `pytest tests/device`
-checks the same. No GPU is involved, so this is no evidence of how drivers behave. profkit has not
-run on a GPU yet.
+checks the same. No GPU is involved, so this is no evidence of how drivers behave; gpu.md is about
+a real one.
 
 Jobs train on simulated accelerators (`profkit/testing/accelerator`). The simulation is below
 profkit's hooks: hooks, recorder, writer, reader, analysis and screens are the real ones, and so are

@@ -14,7 +14,7 @@ from profkit.vocab import LOST_GPU
 SELDOM = 10
 """PCIe is read once in this many rounds: the driver measures for 20 ms per answer."""
 
-SHARE = 0.003
+SHARE = 0.001
 """A question may take this share of a processor; what takes long is asked less often.
 
 On an H200 of a virtual machine, one answer of ten took 5 ms of processor time.

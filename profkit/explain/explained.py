@@ -28,6 +28,7 @@ from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.selection import WARM_UP, steady_steps
 from profkit.explain.between import carry, find_order, judge_between
 from profkit.explain.causes import find_all, rank
+from profkit.explain.changed import change_caveats
 from profkit.explain.coverage import Coverage, cover
 from profkit.explain.efficiency import doubt, doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
@@ -135,6 +136,7 @@ def explain_sides(
             f"{after.costs.steps} steps, at {percent(level, 0)}"
         )
     caveats += find_order(bases, targets)
+    caveats += change_caveats(ledger, (*bases, *targets))
     for name, error in broken.items():
         caveats.append(f"the rule {name} could not be loaded: {error}")
     causes = [*find_all(case, rules.values()), *find_gains(case, rules.values())]

@@ -164,9 +164,9 @@ def test_what_takes_processor_time_is_asked_for_less_often(slow: str) -> None:
     for place in range(600):
         clocks.now_ns = place * 100_000_000
         list(collector.read())
-    assert 25 <= gpu.asked.count(slow) <= 31, "6 ms every 2 s"
+    assert 8 <= gpu.asked.count(slow) <= 11, "6 ms every 6 s"
     assert gpu.asked.count("nvmlDeviceGetTemperature") == 600
-    assert clocks.cpu_ns / 60e9 < 0.01
+    assert clocks.cpu_ns / 60e9 < 0.004
 
 
 def test_pcie_which_takes_the_driver_long_is_asked_for_seldom() -> None:

@@ -138,6 +138,32 @@ def test_recomputation_in_a_backward_is_told(kit: Kit, follow: Follow) -> None:
     assert facts["activation_checkpointing"] is True
 
 
+COMPILES = """
+import sys
+import torch
+
+net = torch.nn.Linear(8, 1)
+model = {"eager": lambda: net, "module": lambda: torch.compile(net, backend="eager"),
+         "function": lambda: torch.compile(lambda x: net(x) * 2, backend="eager")}[sys.argv[1]]()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for (inputs,) in torch.utils.data.DataLoader(
+    torch.utils.data.TensorDataset(torch.randn(64, 8)), batch_size=4
+):
+    model(inputs).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("how", "compiled"), [("eager", 0), ("module", 1), ("function", 1)])
+def test_a_run_says_whether_anything_was_compiled(tmp_path: Path, how: str, compiled: int) -> None:
+    (tmp_path / "job.py").write_text(COMPILES)
+    command = [sys.executable, "-m", "profkit", "run", "-o", "runs", "--", sys.executable, "job.py"]
+    subprocess.run([*command, how], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    (run,) = find_runs(tmp_path / "runs")
+    assert Trace.open(run).manifest.config["compile"] is bool(compiled)
+
+
 def test_nothing_is_kept_alive(kit: Kit, follow: Follow) -> None:
     followed = follow()
     model = kit.model()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,7 +66,14 @@ def describe(seen: Seen, models: list[Any]) -> Facts:
     return facts
 
 
+def _is_compiled() -> bool:
+    """Return true if the compiler has compiled anything: a model, a function, an optimizer."""
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and dynamo.counters["frames"]["total"] > 0
+
+
 _FLAGS = {
+    "compile": _is_compiled,
     "deterministic": torch.are_deterministic_algorithms_enabled,
     "cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
     "matmul_precision": torch.get_float32_matmul_precision,

@@ -32,6 +32,9 @@ MIN_SHARE_OF_LATEST = 0.5
 MIN_RATIO_TO_COMPUTING = 2.0
 """A lack of cores makes a piece longer by at most this times the factor of computing."""
 
+LEAST_GROWN = 0.05
+"""A piece that grew by a smaller share of itself takes as long as before."""
+
 _TIMED_WITHOUT_WAITING = frozenset({"read", "decode"})
 """Pieces timed without the wait for a core: a busy machine makes none of them longer."""
 
@@ -50,8 +53,9 @@ def slow_piece(case: Case, added_ns: float) -> str:
     target_factor = case.ledger.batch_factor(case.after.step_samples)
     name, grown_ns = "", -np.inf
     for piece, ns in after.pieces.items():
-        grown = ns * target_factor - before.pieces.get(piece, 0.0) * base_factor
-        if piece != QUEUE and grown > grown_ns:
+        known_ns = before.pieces.get(piece, 0.0) * base_factor
+        grown = ns * target_factor - known_ns
+        if piece != QUEUE and grown > max(grown_ns, LEAST_GROWN * known_ns):
             name, grown_ns = piece, grown
     return name if grown_ns > SLOW_PIECE_SHARE * added_ns else ""
 

@@ -1,0 +1,66 @@
+"""What is said of runs that were recorded on an H200, next to what their jobs measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from profkit.analysis.kernels.device_view import build_device_view
+from profkit.analysis.overview import build_overview
+from profkit.analysis.run_change import ChangeKind
+from profkit.explain.explained import explain
+from profkit.trace import Trace
+
+TRACES = Path(__file__).parents[2] / "traces"
+
+OWN_CLOCK_MS = {"": 34.65, "-pageable": 43.97, "-loop": 50.89, "-late": 52.97}
+"""What the job wrote itself: the time of its steps after 20, with the device's rest before it."""
+
+BUSY_MS = 21.20
+"""What the kernels of a step take together, by torch.profiler in the same job without profkit."""
+
+
+def recorded(name: str) -> Trace:
+    return Trace.open(TRACES / f"recorded-h200-images{name}")
+
+
+@pytest.mark.parametrize("name", OWN_CLOCK_MS)
+def test_the_step_is_that_of_the_jobs_own_clock(name: str) -> None:
+    step_ms = build_overview(recorded(name)).step_ns.value / 1e6
+    assert step_ms == pytest.approx(OWN_CLOCK_MS[name], rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("-pageable", "unpinned_copy"), ("-loop", "optimizer_unfused")]
+)
+def test_the_planted_fault_is_the_first_cause(name: str, kind: str) -> None:
+    found = explain(recorded(""), recorded(name))
+    assert found.ledger.verdict.value == "regression"
+    assert found.causes[0].kind == kind
+
+
+def test_a_change_within_the_run_is_found_and_named_in_a_comparison() -> None:
+    """The job sleeps 40 ms longer from its step 200 on."""
+    (change,) = build_overview(recorded("-late")).changes
+    assert change.kind is ChangeKind.STEP
+    assert change.first_step == pytest.approx(200, abs=3)
+    assert change.phases[0][0] == "unknown"
+    assert change.phases[0][1] / 1e6 == pytest.approx(40, rel=0.05)
+    caveats = explain(recorded(""), recorded("-late")).caveats
+    assert any(f"since step {change.first_step}" in caveat for caveat in caveats)
+    assert not any("since step" in caveat for caveat in explain(recorded(""), recorded("")).caveats)
+
+
+def test_captured_kernels_keep_the_device_busy_as_long_as_the_profiler_says() -> None:
+    view = build_device_view(recorded("-kernels"))
+    assert view is not None
+    assert view.whole.busy_ns / view.device_steps / 1e6 == pytest.approx(BUSY_MS, rel=0.02)
+
+
+def test_a_batch_that_takes_as_long_to_make_is_not_said_to_take_longer() -> None:
+    """Unpinned batches arrive late; decode went from 14.3 to 14.5 ms."""
+    causes = explain(recorded(""), recorded("-pageable")).causes
+    (waiting,) = (cause for cause in causes if cause.kind == "input_bound")
+    assert "takes longer" not in waiting.evidence
+    assert "most of it is queue" in waiting.evidence
