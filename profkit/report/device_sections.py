@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from profkit.analysis.config_join import COMPUTE
+from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.kernels.device_time import DeviceTime
 from profkit.analysis.kernels.device_view import DeviceView
+from profkit.analysis.overview import Overview
 from profkit.report.document import Grid, Section, Shares
 from profkit.report.words import known
 from profkit.text import duration, percent, plural
 
 MOST_DEVICES = 8
+AS_LONG = 0.95
+"""The host takes as long as the device if it takes at least this share of the device's time."""
 _INSIDE = "› "
 
 
@@ -176,3 +181,18 @@ def _figures(time: DeviceTime, steps: int) -> dict[str, Any]:
         "idle_waiting_for_ranks_ns": time.idle_waiting_ns,
         "idle_for_other_reasons_ns": time.queued_ns,
     }
+
+
+def launch_notes(view: Overview) -> Iterator[str]:
+    """Yield that the device may wait for launches, where no kernels show how much it does."""
+    if view.clock is not PhaseClock.DEVICE or view.devices is not None:
+        return
+    parts = [part for part in view.phases if part.name in COMPUTE and part.host_ns is not None]
+    device_ns = sum(part.step_ns.value for part in parts)
+    host_ns = sum(part.host_ns or 0.0 for part in parts)
+    if device_ns <= 0 or host_ns < AS_LONG * device_ns:
+        return
+    yield (
+        "In the phases that compute, the host takes as long as the device: the device may wait for "
+        "the host's launches, or the host for the device. Captured kernels tell (--kernels 40:42)."
+    )

@@ -27,7 +27,7 @@ from profkit.report.code_sections import (
     worker_section,
 )
 from profkit.report.compiling_section import compiling_section
-from profkit.report.device_sections import device_sections
+from profkit.report.device_sections import device_sections, launch_notes
 from profkit.report.document import (
     Document,
     Grid,
@@ -189,7 +189,7 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
     yield from device_sections(view.devices)
     if view.phases:
         shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
-        notes = (*clock_words(view), *unknown_note(view))
+        notes = (*clock_words(view), *launch_notes(view), *unknown_note(view))
         meanings = {**log_meanings(view.config), **run_meanings(view)}
         grid = phase_grid(view.phases, meanings)
         yield Section("Where a step goes", notes, charts=(("", shares),), grid=grid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from profkit.analysis.kernels.device_view import build_device_view
 from profkit.analysis.overview import build_overview
 from profkit.analysis.run_change import ChangeKind
 from profkit.explain.explained import explain
+from profkit.report.device_sections import launch_notes
 from profkit.trace import Trace
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -56,6 +58,19 @@ def test_captured_kernels_keep_the_device_busy_as_long_as_the_profiler_says() ->
     view = build_device_view(recorded("-kernels"))
     assert view is not None
     assert view.whole.busy_ns / view.device_steps / 1e6 == pytest.approx(BUSY_MS, rel=0.02)
+
+
+def test_a_host_that_takes_as_long_as_the_device_is_said_to() -> None:
+    """Captured kernels say how long the device is idle instead: more than half of the step."""
+    view = build_overview(recorded(""))
+    (note,) = launch_notes(view)
+    assert "the device may wait for the host's launches" in note
+    ahead = [replace(part, host_ns=(part.host_ns or 0) / 2) for part in view.phases]
+    assert not list(launch_notes(replace(view, phases=tuple(ahead))))
+    captured = build_overview(recorded("-kernels"))
+    assert not list(launch_notes(captured))
+    assert captured.devices is not None
+    assert captured.devices.whole.idle_ns > 0.5 * captured.devices.whole.window_ns
 
 
 def test_a_batch_that_takes_as_long_to_make_is_not_said_to_take_longer() -> None:
