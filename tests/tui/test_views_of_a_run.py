@@ -107,7 +107,11 @@ def _not_in_json(screen: str, content: Any) -> list[str]:
 
 
 def _without(line: str, names: list[str]) -> str:
-    """Return a line without names that contain digits, and without names that are cut off."""
+    """Return a line without names that contain digits, and without names that are cut off.
+
+    The steps of an option that the line advises are no figure either.
+    """
+    line = line.replace("--kernels 20:23", " ")
     for name in names:
         line = line.replace(name, " ")
         cut = next((end for end in range(len(name), 3, -1) if name[:end] + "…" in line), 0)
