@@ -97,7 +97,7 @@ def main() -> None:
         return
     for way, variables in WAYS.items():
         command = [sys.executable, __file__, way]
-        subprocess.run(command, env={**os.environ, **variables}, check=False)
+        subprocess.run(command, env={**os.environ, **variables}, check=True)
 
 
 if __name__ == "__main__":

@@ -73,22 +73,28 @@ def main() -> None:
     args = parser.parse_intermixed_args()
     args.work.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + args.limit_s
+    names = args.names or [*JOBS, *OTHERS, "hang"]
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        for name in args.names or [*JOBS, *OTHERS, "hang"]:
-            pool.submit(record, args.work, name, args.also, until)
+        done = list(pool.map(lambda name: record(args.work, name, args.also, until), names))
+    if not all(done):
+        raise SystemExit("some jobs failed, or there was no time for them")
 
 
-def record(work: Path, name: str, also: str, until: float) -> None:
-    """Run the sides of a job, each with a log, while there is time."""
+def record(work: Path, name: str, also: str, until: float) -> bool:
+    """Run the sides of a job, each with a log; return true if all of them ended well in time."""
+    is_done = True
     folder = work / name
     folder.mkdir()
     for side in sides(name):
         left_s = until - time.monotonic()
         if left_s < LEAST_S:
             print(f"{name} {side}: no time left", flush=True)
+            is_done = False
             continue
         code = launch(prepare(name, side, also, folder), work, folder / side, left_s)
         print(f"{name} {side}: {code}", flush=True)
+        is_done &= code.startswith("0 ")
+    return is_done
 
 
 def prepare(name: str, side: str, also: str, folder: Path) -> list[str]:

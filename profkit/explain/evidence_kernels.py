@@ -17,8 +17,8 @@ from profkit.trace import Trace
 PAGEABLE = "Pageable"
 """CUPTI puts this word into the name of a copy whose host memory is not pinned."""
 
-FROM_TO = "->"
-"""Part of the name of a copy that says which memories it is between."""
+FROM_TO, UNKNOWN_MEMORY = "->", "Unknown"
+"""Parts of the name of a copy: it names its memories, and one of them is not known."""
 
 MOVING = ("layout", "cast or copy", COPY_CATEGORIES["DtoD"])
 """Categories that compute nothing: they bring numbers into another order or format."""
@@ -56,6 +56,11 @@ class Windows:
         return self.busy_ns / self.calls if self.calls else math.nan
 
 
+def names_memories(copy: str) -> bool:
+    """Return true if the name of a copy says which memories it is between."""
+    return FROM_TO in copy and UNKNOWN_MEMORY not in copy
+
+
 def summarize_windows(trace: Trace, view: KernelsView) -> Windows:
     """Return the figures of a run's captured steps."""
     by_category: defaultdict[str, float] = defaultdict(float)
@@ -64,7 +69,7 @@ def summarize_windows(trace: Trace, view: KernelsView) -> Windows:
     for group in view.groups:
         by_category[group.category] += group.total_ns / view.steps
         calls_by_category[group.category] += group.calls / view.steps
-        if group.category == COPY_CATEGORIES["HtoD"] and FROM_TO in group.name:
+        if group.category == COPY_CATEGORIES["HtoD"] and names_memories(group.name):
             copied_ns += group.total_ns
             if PAGEABLE in group.name:
                 pageable_ns += group.total_ns

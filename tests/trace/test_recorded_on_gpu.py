@@ -10,6 +10,7 @@ import pytest
 from profkit.analysis.kernels.device_view import build_device_view
 from profkit.analysis.overview import build_overview
 from profkit.analysis.run_change import ChangeKind
+from profkit.explain.evidence_kernels import names_memories
 from profkit.explain.explained import explain
 from profkit.report.device_sections import launch_notes
 from profkit.trace import Trace
@@ -58,6 +59,18 @@ def test_captured_kernels_keep_the_device_busy_as_long_as_the_profiler_says() ->
     view = build_device_view(recorded("-kernels"))
     assert view is not None
     assert view.whole.busy_ns / view.device_steps / 1e6 == pytest.approx(BUSY_MS, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("Memcpy HtoD (Pinned -> Device)", True),
+        ("Memcpy HtoD (Unknown -> Device)", False),
+        ("Memcpy HtoD", False),
+    ],
+)
+def test_a_copy_of_unknown_memory_is_neither_pinned_nor_pageable(name: str, known: bool) -> None:
+    assert names_memories(name) is known
 
 
 def test_a_host_that_takes_as_long_as_the_device_is_said_to() -> None:
