@@ -135,7 +135,7 @@ def test_the_parts_of_a_step(look: Callable[[str], Seen], name: str) -> None:
     _compare(seen, {part: read_ns(cells["per step"]) for part, cells in shown.items()})
     speed = seen.scenario.samples * len(seen.scenario.jobs) / seen.truth.step * 1e9
     said = re.search(r"([\d,.]+) samples/s", text)
-    assert said
+    assert said, text
     assert said[1] == significant(seen.report["throughput_samples_per_s"]["value"], 4)
     assert float(said[1].replace(",", "")) == pytest.approx(speed, rel=TOLERANCE)
     assert f"step {duration(seen.report['step_ms']['value'] * 1e6, 4)}" in text
