@@ -125,7 +125,7 @@ class BucketLog:
 
     def launched(self, index: int, size: int, dtype: str) -> Bucket:
         """Note that a bucket is ready and goes to the library now."""
-        step = self._recorder.step_index
+        step = self._recorder.step_now
         pending = self._pending
         if pending and pending[-1].step != step:  # nobody reported the backward's end
             self._end(is_reported=False)
@@ -188,7 +188,7 @@ class BucketLog:
         if not recorder.recording:
             recorder.drop_marks(mark)
             return
-        bucket = Bucket(index, size, dtype, ready, start, recorder.step_index, number, mark)
+        bucket = Bucket(index, size, dtype, ready, start, recorder.step_now, number, mark)
         row = self._row(bucket, end)
         device = recorder.device
         if not on_device or device is None:

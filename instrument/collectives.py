@@ -108,7 +108,7 @@ class CallLog:
         mark = device.mark() if device is not None and not group.blocks else None
         numbers = self.sequences if group.peer is None else self.pairs
         sequence = next(numbers[group.name])
-        step = self.recorder.step_index
+        step = self.recorder.step_now
         sent = CompiledSent(group, op, message, sequence, step, self.clock(), mark)
         self.last.append(sent)
         return sent

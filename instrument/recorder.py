@@ -99,12 +99,12 @@ class Recorder(SpanRecorder):
         """Return a step, from the end of the last one to the end of this block."""
         return _OpenStep(self, sample_count, epoch)
 
-    def count_switched_off(self, most: int) -> int:
-        """Return how many steps after this unmeasured one need no call between steps."""
-        if self.measuring or self.at_border is not None:
+    def count_alike(self, most: int) -> int:
+        """Return how many steps after this one are measured as it is, and need no call between."""
+        if self.at_border is not None or self.recording != self.measuring:
             return 0
         for number in range(most):
-            if self._is_measured(self.step_index + 1 + number):
+            if self._is_measured(self.step_index + 1 + number) != self.measuring:
                 return number
         return most
 

@@ -79,7 +79,7 @@ class Span:
             return end
         # A `SpanRow` as a plain tuple: naming its fields here costs 0.25 us per phase.
         row = (
-            recorder.step_index, self._phase, self._name, self._depth, nest.thread,
+            recorder.step_now, self._phase, self._name, self._depth, nest.thread,
             self._start, end, None, None, self.bytes, error,
         )  # fmt: skip
         try:
@@ -112,6 +112,7 @@ class SpanRecorder:
         self.clock = clock
         self.append_span = sink.appender("spans")
         self.step_index = 0
+        """The number of the first step whose end has not been reported; see `step_now`."""
         self.recording = False
         """True if spans of the current step are being recorded."""
         self.nests = PerThread(Nest)
@@ -139,6 +140,12 @@ class SpanRecorder:
             self._push: Callable[[str], object] = guarded("ranges", ranges.push, None)
             self._pop: Callable[[], object] = guarded("ranges", ranges.pop, None)
 
+    @property
+    def step_now(self) -> int:
+        """The number of the step that runs, also if the end of earlier ones is only noted."""
+        notes = self.notes
+        return self.step_index if notes is None else max(self.step_index, notes.step)
+
     def time_device(self, device: DeviceTimer) -> None:
         """Mark the boundaries of phases on a device too, from now on."""
         self._mark: Callable[[], Event | None] = guarded("device events", device.mark, None)
@@ -163,7 +170,7 @@ class SpanRecorder:
         nest, notes = self.nests.own, self.notes if self._noted else None
         depth = nest.depth if notes is None else nest.depth + notes.open_regions()
         # A `SpanRow` as a plain tuple, as in `Span.close`.
-        row = (self.step_index, phase, name, depth, nest.thread, start, end, None, None, None, None)
+        row = (self.step_now, phase, name, depth, nest.thread, start, end, None, None, None, None)
         if notes is None:
             self._keep(row, None, None)
         else:  # replaying the notes now would cost more than buffering the row
@@ -179,7 +186,7 @@ class SpanRecorder:
         if self._noted:
             self._catch_up()  # rows with events cannot be buffered
         nest = self.nests.own
-        row = SpanRow(self.step_index, phase, name, nest.depth, nest.thread, *times)
+        row = SpanRow(self.step_now, phase, name, nest.depth, nest.thread, *times)
         self._keep(row, *marks)
 
     def redirect(self, keep: Keep, notes: Notes, catch_up: Callable[[], None]) -> Keep:

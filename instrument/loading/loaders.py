@@ -125,7 +125,7 @@ class Loaders:
         if not self.recorder.recording:
             return
         self.keep(times, thread)
-        step = self.recorder.step_index
+        step = self.recorder.step_now
         queued = SpanRow(step, _DATA, "queue", 1, thread, times.end_ns, now_ns())
         self.recorder.keep_rows([queued])
         if step or self._depths_kept < MAX_DEPTHS_BEFORE_TRAINING:
@@ -136,7 +136,7 @@ class Loaders:
     def keep(self, times: BatchTimes, thread: str, fetcher: object = None) -> None:
         """Record the making of a batch."""
         if self.recorder.recording:
-            self.recorder.keep_rows(make_rows(times, self.recorder.step_index, thread))
+            self.recorder.keep_rows(make_rows(times, self.recorder.step_now, thread))
 
 
 def make_rows(times: tuple[int, ...], step: int, thread: str) -> list[Row]:

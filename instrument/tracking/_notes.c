@@ -10,6 +10,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <structmember.h>
 #include <time.h>
 
 #define ROOM 1000
@@ -34,11 +35,12 @@ typedef struct {
     PyObject_HEAD
     unsigned long thread;
     int copies;
-    int quiet;        /* the step is switched off and makes no rows */
+    int quiet;        /* the steps are switched off and make no rows */
     int stepped;      /* an optimizer has stepped since the last batch */
     int called_again; /* a model was called with gradients after that */
     int64_t stepper;  /* the first optimizer that has stepped since the last batch */
-    Py_ssize_t ahead; /* number of following steps that are switched off and replayed with this one */
+    Py_ssize_t ahead; /* number of following steps that are replayed with this one */
+    Py_ssize_t step;  /* the number of the step that is noted */
     Py_ssize_t first, count;
     int64_t serial;
     PyObject *mark;  /* or NULL */
@@ -149,6 +151,7 @@ static PyObject *begin_batch(PyObject *object, PyObject *unused)
     (void)unused;
     if (!is_here(self) || !self->stepped || self->ahead <= 0) return PyObject_CallMethodObjArgs(self->tracker, tracker_begin_data, NULL);
     if (note(self, STEP, 0, NULL) < 0) return NULL;
+    self->step++;
     self->ahead--;
     self->stepped = self->copies = self->called_again = 0;
     return begin(self, DATA, NULL);
@@ -386,12 +389,13 @@ static PyObject *name_skipped(PyObject *object, PyObject *span)
 static PyObject *open_for(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
 {
     Notes *self = (Notes *)object;
-    if (!has_arguments(count, 3, 3)) return NULL;
+    if (!has_arguments(count, 4, 4)) return NULL;
     unsigned long thread = PyLong_AsUnsignedLong(arguments[0]);
     if (PyErr_Occurred()) return NULL;
-    Py_ssize_t ahead = arguments[2] == Py_None ? -1 : PyLong_AsSsize_t(arguments[2]);
+    Py_ssize_t ahead = PyLong_AsSsize_t(arguments[2]);
+    int quiet = PyObject_IsTrue(arguments[3]);
     if (PyErr_Occurred()) return NULL;
-    self->quiet = arguments[2] != Py_None;
+    self->quiet = quiet;
     self->ahead = ahead;
     self->stepped = self->called_again = 0;
     PyObject *mark = arguments[1] == Py_None ? NULL : arguments[1];
@@ -653,7 +657,7 @@ static void release(PyObject *object)
 }
 
 static PyMethodDef methods[] = {
-    {"open", FAST(open_for), METH_FASTCALL, "open(thread, mark, ahead): buffer the reports of this thread from now on."},
+    {"open", FAST(open_for), METH_FASTCALL, "open(thread, mark, ahead, quiet): buffer the reports of this thread from now on."},
     {"close", close_all, METH_NOARGS, "close(): forward every report from now on."},
     {"take", take, METH_NOARGS, "take() -> list: remove and return all notes, in their order."},
     {"take_plain", FAST(take_plain), METH_FASTCALL, "take_plain(step, depth, thread, used): remove and return notes as rows."},
@@ -676,6 +680,11 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef members[] = {
+    {"step", T_PYSSIZET, offsetof(Notes, step), 0, "The number of the step that is noted. It is set before this is opened."},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyType_Slot slots[] = {
     {Py_tp_doc, "Buffers the reports of one thread while it is open for it; forwards all others."},
     {Py_tp_new, PyType_GenericNew},
@@ -684,6 +693,7 @@ static PyType_Slot slots[] = {
     {Py_tp_traverse, traverse},
     {Py_tp_clear, clear},
     {Py_tp_methods, methods},
+    {Py_tp_members, members},
     {Py_sq_length, length},
     {0, NULL},
 };

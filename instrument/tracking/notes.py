@@ -71,6 +71,8 @@ class Notes:
         self._called_again = False
         """True if a model was called with gradients after that."""
         self._ahead = 0
+        self.step = 0
+        """The number of the step that is noted. It is set before this is opened."""
         self._serial = 0
         self._notes: list[Note] = []
         self._meter: Meter | None = None
@@ -78,18 +80,18 @@ class Notes:
     def __len__(self) -> int:
         return len(self._notes)
 
-    def open(self, thread: int, mark: Callable[[], Event | None] | None, ahead: int | None) -> None:
+    def open(
+        self, thread: int, mark: Callable[[], Event | None] | None, ahead: int, quiet: bool
+    ) -> None:
         """Buffer the reports of this thread from now on, with a device's events if it has one.
 
-        `ahead` is `None` in a measured step. In a control step it is the number of control steps
-        that follow. Those are replayed together, so that the difference to measured steps includes
-        the cost of replaying.
+        This step and so many `ahead` of it are replayed together. They make no rows if `quiet`.
         """
         self._thread = thread
         self._mark = mark
         self._copies = self._stepped = self._called_again = False
-        self._quiet = ahead is not None
-        self._ahead = ahead or 0
+        self._quiet = quiet
+        self._ahead = ahead
 
     def close(self) -> None:
         """Forward every report from now on."""
@@ -166,6 +168,7 @@ class Notes:
             opened: Opened = self._tracker.begin_data()
             return opened
         self._note(STEP, 0, None)
+        self.step += 1
         self._ahead -= 1
         self._stepped = self._copies = self._called_again = False
         return self._begin(DATA, None)

@@ -27,7 +27,7 @@ class OpenLoaders:
     def forget(self, iterator: object) -> None:
         """Note that an iterator has ended."""
         self.open.discard(iterator)
-        self._ended_at = self._recorder.step_index
+        self._ended_at = self._recorder.step_now
 
     @property
     def are_over(self) -> bool:
@@ -35,4 +35,4 @@ class OpenLoaders:
         ended_at = self._ended_at
         if ended_at is None or self.open:
             return False
-        return self._recorder.step_index - ended_at <= 1  # the step that was open may have ended
+        return self._recorder.step_now - ended_at <= 1  # the step that was open may have ended

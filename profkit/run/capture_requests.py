@@ -61,7 +61,7 @@ def make_captures(
     """Return what the collector of captures needs of this rank's loop."""
     return Captures(
         requests,
-        lambda: (recorder.step_index, recorder.last_step_ns),
+        lambda: (recorder.step_now, recorder.last_step_ns),
         lambda step: samples((None, CHANGES, CAPTURED_STEP, now_ns(), float(step))),
         asked.begin_at,
         is_sampled,

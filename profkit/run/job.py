@@ -247,7 +247,7 @@ class Job:
 
     def _describe(self, framework: Framework, manifest: RankManifest) -> None:
         """Write what the job trains into `rank.json`, after its first steps or at its end."""
-        while self.recorder.step_index < DESCRIBED_AFTER and not self._ended.wait(LOOK_EVERY_S):
+        while self.recorder.step_now < DESCRIBED_AFTER and not self._ended.wait(LOOK_EVERY_S):
             pass
         before_ns = time.thread_time_ns()
         with collection_paused():

@@ -163,7 +163,7 @@ class Lookout:
     def _look(self, number: int) -> None:
         is_due = number % TICKS_PER_WRITE == 0
         with self._lock:
-            if self._fault is not None and self._loop.recorder.step_index:
+            if self._fault is not None and self._loop.recorder.step_now:
                 self._fault.enable()
             had_place = bool(self._status.stack)
             stands = self._follow_steps()
@@ -182,7 +182,7 @@ class Lookout:
     def _follow_steps(self) -> bool:
         """Note the steps that have ended; return true if none has for a while."""
         recorder, status, now = self._loop.recorder, self._status, now_ns()
-        steps = recorder.step_index
+        steps = recorder.step_now
         models = [model for known in self._loop.models for model in known.alive]
         count = guarded("modes of models", count_training, 0)
         training = {id(model): count(model) for model in models}
@@ -277,7 +277,7 @@ class Lookout:
             self._dated(self._status),
             state=FAILED if said else ENDED,
             error=said,
-            steps=self._loop.recorder.step_index,
+            steps=self._loop.recorder.step_now,
         )
         self._status.write(self._folder)
 
