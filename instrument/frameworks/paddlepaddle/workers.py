@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import paddle
 from paddle.io.dataloader import dataloader_iter, fetcher
 from paddle.io.dataloader.batch_sampler import _InfiniteIterableSampler
 from paddle.io.dataloader.dataloader_iter import (
@@ -19,6 +20,7 @@ from paddle.io.dataloader.dataloader_iter import (
 )
 
 from profkit.clock import now_ns
+from profkit.instrument.batches import PLAIN_TENSORS
 from profkit.instrument.frameworks.base import Books
 from profkit.instrument.frameworks.shared import Function, call_first, hook_start, open_sizes
 from profkit.instrument.guard import Patches, guarded, report_failure
@@ -151,6 +153,7 @@ def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -
 
 def hook_sizes(patches: Patches, books: Books) -> BatchSizes:
     """Note how many samples the batch sampler of each loader draws for a batch."""
+    PLAIN_TENSORS.add(paddle.Tensor)
     sizes = open_sizes(books)
 
     def count_drawn(iterator: Any, sampler: Any) -> Any:

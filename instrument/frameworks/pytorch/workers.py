@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
 from torch.utils.data._utils import fetch, worker
 from torch.utils.data.dataloader import (
     _BaseDataLoaderIter,
@@ -14,6 +15,7 @@ from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,
 )
 
+from profkit.instrument.batches import PLAIN_TENSORS
 from profkit.instrument.frameworks.base import Books
 from profkit.instrument.frameworks.shared import Function, call_first, hook_start, open_sizes
 from profkit.instrument.guard import Patches, guarded, report_failure
@@ -97,6 +99,7 @@ def _hook_batches(patches: Patches, loaders: Loaders) -> None:
 
 def hook_sizes(patches: Patches, books: Books) -> BatchSizes:
     """Note how many samples the batch sampler of each loader draws for a batch."""
+    PLAIN_TENSORS.add(torch.Tensor)
     sizes = open_sizes(books)
     forget = guarded("loader: sizes", sizes.forget, None)
     original: Function = _BaseDataLoaderIter._next_index
