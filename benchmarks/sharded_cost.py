@@ -42,7 +42,7 @@ class Loop:
 
     def __init__(self, recorder: Recorder) -> None:
         self.notes = CompiledNotes(self, recorder.clock)
-        self.notes.open(threading.get_ident(), None, 0)
+        self.notes.open(threading.get_ident(), None, 0, True)
         self.notes.begin_wait()
         recorder.redirect(lambda row, start, end: None, self.notes, self.catch_up)
 

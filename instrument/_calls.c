@@ -40,7 +40,7 @@ static const char *const SPAN_ROW[] = {
     X(keep_inner) X(keep_rows) X(last) X(log) X(mark) X(module) X(modules_seen) X(name)            \
     X(nbytes) X(nests) X(notes) X(op_id) X(open) X(open_regions) X(operations)                     \
     X(output_tensors) X(own) X(pacer) X(parts) X(recorder) X(recording) X(sent_ns)                 \
-    X(sequences) X(silent) X(step_index) X(thread) X(type) X(value) X(version) X(watched)          \
+    X(sequences) X(silent) X(step_now) X(thread) X(type) X(value) X(version) X(watched)          \
     X(word) X(work)
 #define DECLARE(name) PyObject *name;
 static struct { NAMES(DECLARE) } names;
@@ -267,7 +267,7 @@ static void resume_compiler(const Calls *self, PyObject *was)
 static int keep_inner(const Calls *self, const Sent *sent, PyObject *start, PyObject *end)
 {
     PyObject *recorder = self->of_recorder, *pacer, *nest = NULL, *depth = NULL, *open = NULL;
-    PyObject *level = NULL, *thread = NULL, *step, *row = NULL, *rows = NULL;
+    PyObject *level = NULL, *thread = NULL, *step = NULL, *row = NULL, *rows = NULL;
     PyObject *notes = find(recorder, names.notes);
     int made = FAILED, recording = find_flag(recorder, names.recording);
     if (!notes || recording < 0 || !(pacer = find(recorder, names.pacer))) return FAILED;
@@ -288,7 +288,7 @@ static int keep_inner(const Calls *self, const Sent *sent, PyObject *start, PyOb
     if (!(thread = PyObject_GetAttr(nest, names.thread))) goto done;
     if (!(open = PyObject_CallMethodNoArgs(notes, names.open_regions))) goto done;
     if (!(level = PyNumber_Add(depth, open))) goto done;
-    if (!(step = find(recorder, names.step_index))) goto done;
+    if (!(step = PyObject_GetAttr(self->recorder, names.step_now))) goto done;
     row = PyTuple_Pack(COUNT(SPAN_ROW), step, allreduce, sent->op, level, thread, start, end,
                        Py_None, Py_None, Py_None, Py_None);
     rows = row ? PyList_New(1) : NULL;
@@ -302,6 +302,7 @@ done:
     Py_XDECREF(thread);
     Py_XDECREF(open);
     Py_XDECREF(level);
+    Py_XDECREF(step);
     Py_XDECREF(row);
     Py_XDECREF(rows);
     return made;
@@ -821,7 +822,7 @@ static int note_address(const Calls *self, Sent *sent, PyObject *arguments, PyOb
 static Sent *begin_call(const Calls *self, PyObject *group, PyObject *op, PyObject *size,
                         PyObject *dtype)
 {
-    PyObject *mark = Py_NewRef(Py_None), *numbers = NULL, *sequence = NULL, *step;
+    PyObject *mark = Py_NewRef(Py_None), *numbers = NULL, *sequence = NULL, *step = NULL;
     PyObject *now = NULL, *kept = NULL;
     Sent *sent = NULL;
     if (PyTuple_GET_ITEM(group, BLOCKS) != Py_True) {
@@ -833,7 +834,7 @@ static Sent *begin_call(const Calls *self, PyObject *group, PyObject *op, PyObje
     if (!(numbers = PyObject_GetItem(self->sequences, PyTuple_GET_ITEM(group, NAME)))) goto done;
     if (!(sequence = PyIter_Next(numbers))) goto done;
     if (!(now = read_clock(self))) goto done;
-    if (!(step = find(self->of_recorder, names.step_index))) goto done;
+    if (!(step = PyObject_GetAttr(self->recorder, names.step_now))) goto done;
     if (!(sent = (Sent *)sent_type->tp_alloc(sent_type, 0))) goto done;
     sent->group = Py_NewRef(group);
     sent->op = Py_NewRef(op);
@@ -849,6 +850,7 @@ done:
     Py_XDECREF(mark);
     Py_XDECREF(numbers);
     Py_XDECREF(sequence);
+    Py_XDECREF(step);
     Py_XDECREF(now);
     Py_XDECREF(kept);
     return sent;

@@ -26,13 +26,13 @@ def count_batch(batch: Any) -> int:
     if type(batch) is int:
         return batch
     try:
-        return _count_plain(batch) or count_samples(batch)
+        return count_plain(batch) or count_samples(batch)
     except Exception as failure:  # noqa: BLE001  # a batch may raise anything
         report_failure("count_samples", failure)
         return 0
 
 
-def _count_plain(batch: Any) -> int:
+def count_plain(batch: Any) -> int:
     """Return what `count_samples` counts in a few tensors that all have this size, else 0.
 
     Nearly all batches are such, and their loop waits meanwhile: the way through `count_samples`
@@ -47,7 +47,10 @@ def _count_plain(batch: Any) -> int:
     for item in batch:
         if type(item) not in PLAIN_TENSORS:
             return _NONE
-        shape = item.shape
+        try:
+            shape = item.shape
+        except Exception:  # noqa: BLE001  # nested tensors raise; `count_batch` reports it
+            return _NONE
         if not shape or (size and shape[0] != size):
             return _NONE
         size = shape[0]

@@ -2,8 +2,8 @@
 
 In a loop that trains, boundaries of phases are noted (`notes.py`) and replayed when the next batch
 is waited for, those of a few short steps together: code that has left the processor's caches takes
-four times as long, and does so once for all of them. A caller that asks the tracker or reports to it before then has it catch up first, so
-that nobody sees the difference.
+four times as long, and does so once for all of them. A caller that asks the tracker or reports to
+it before then has it catch up first, so that nobody sees the difference.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from profkit.instrument.tracking.notes import (
 from profkit.instrument.tracking.regions import Regions
 from profkit.instrument.tracking.states import LoopState, StepMode
 
-MOST_STEPS_AHEAD = 3
+MOST_STEPS_AHEAD = 7
 """Maximum number of short steps that are replayed together with the one before them."""
 
-SHORT_STEP_NS = 50_000_000
+SHORT_STEP_NS = 25_000_000
 """Longer steps are replayed one by one: then what a killed job loses stays far below a second."""
 
 LONG_STEP_NS = 250_000_000

@@ -49,6 +49,13 @@ def test_plain_batches_are_counted_as_all_others(batch: Any) -> None:
     assert count_batch(batch) == count_samples(batch)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_tensor_without_a_shape_is_not_plain() -> None:
+    nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+    assert type(nested) is torch.Tensor
+    assert batches.count_plain([nested]) == 0
+
+
 @pytest.mark.parametrize("kind", [list, tuple, lambda items: dict(zip("xy", items, strict=True))])
 def test_tensors_of_equal_size_are_counted_at_once(
     kind: Any, monkeypatch: pytest.MonkeyPatch

@@ -115,7 +115,7 @@ class Job:
 
     def _note(self) -> None:
         notes = Notes(self, self.clock)
-        notes.open(threading.get_ident(), None, None)
+        notes.open(threading.get_ident(), None, 0, False)
         notes.begin_wait()
         self.recorder.redirect(lambda row, start, end: None, notes, lambda: None)
         self.notes = notes

@@ -102,6 +102,7 @@ def hook_sizes(patches: Patches, books: Books) -> BatchSizes:
     PLAIN_TENSORS.add(torch.Tensor)
     sizes = open_sizes(books)
     forget = guarded("loader: sizes", sizes.forget, None)
+    drawn, iterable = sizes.drawn, _DatasetKind.Iterable
     original: Function = _BaseDataLoaderIter._next_index
 
     @functools.wraps(original)
@@ -109,7 +110,11 @@ def hook_sizes(patches: Patches, books: Books) -> BatchSizes:
         keys = original(self)
         if self._auto_collation:
             try:
-                sizes.draw(self, keys, ends_short=self._dataset_kind == _DatasetKind.Iterable)
+                known = drawn.get(id(self))
+                if known is not None:  # as `draw` does, with a call less
+                    known.sizes.append(len(keys))
+                else:
+                    sizes.draw(self, keys, ends_short=self._dataset_kind == iterable)
             except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
                 report_failure("loader: sizes", failure)
         return keys
