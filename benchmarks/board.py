@@ -47,6 +47,10 @@ class Benchmark:
     """The script, if it has another name than the benchmark."""
     pooled: str = ""
     """The mode of which all runs are kept and pooled."""
+    replaced: int = 0
+    """The number of the first runs that measured code which was replaced."""
+    replaced_code: str = ""
+    """What they measured."""
 
 
 BOARD: Mapping[str, Benchmark] = {
@@ -110,6 +114,9 @@ BOARD: Mapping[str, Benchmark] = {
         ("--stacks", "--turns", "3", "--block-ms", "100"),
         script="collectors",
         pooled="with stacks",
+        replaced=5,
+        replaced_code="hooks that replayed the notes of each step on their own and counted "
+        "every batch the long way",
     ),
     "collectives": Benchmark(
         "Gradient exchange compared with its links",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,30 +59,45 @@ def pool(runs: Sequence[Added]) -> Added:
     return Added(value, float(quantile / np.sqrt(weights.sum())))
 
 
-def pooled_section(runs: Sequence[Brief], mode: str) -> Iterable[str]:
-    """Yield a table of all runs and their pooled estimate; nothing of a single run."""
+def pooled_section(
+    runs: Sequence[Brief], mode: str, replaced: int = 0, replaced_code: str = ""
+) -> Iterable[str]:
+    """Yield a table of all runs and their pooled estimates; nothing of a single run.
+
+    The first `replaced` runs measured other code. They are pooled on their own.
+    """
     if len(runs) < FEWEST:
         return
-    yield (
+    said = (
         f"All runs of this benchmark, `{mode}`. The machine had another speed each time, as the "
         "bare steps show. *Pooled*: the mean, in which runs that are more certain count more; its "
         "interval allows for the differences between the runs."
     )
+    if replaced:
+        said += f" Runs *before* measured {replaced_code}."
+    yield said
     lines = ["| step | run | bare step | added | interval |", f"|{' --- |' * 5}"]
     for case in runs[-1]["cases"]:
-        found = []
-        for run in runs:
-            row = run["cases"].get(case)
-            if row is None:
-                continue
-            low, high = row["low_ms"], row["high_ms"]
-            found.append(Added(row["over_bare_ms"], (high - low) / 2))
-            name, bare = run["date"], f"{row['bare_ms']:.3g} ms"
-            lines.append(_line(case, name, bare, row["over_bare_ms"], low, high))
-        value, half = pool(found)
-        name = f"**pooled, {len(found)} runs**"
-        lines.append(_line(case, name, "-", value, value - half, value + half))
+        lines += _rows_of(case, runs[:replaced], " before")
+        lines += _rows_of(case, runs[replaced:])
     yield "\n".join(lines)
+
+
+def _rows_of(case: str, runs: Sequence[Brief], when: str = "") -> Iterator[str]:
+    """Yield a row for each of the runs that have this case, and one for all of them."""
+    found = []
+    for run in runs:
+        row = run["cases"].get(case)
+        if row is None:
+            continue
+        low, high = row["low_ms"], row["high_ms"]
+        found.append(Added(row["over_bare_ms"], (high - low) / 2))
+        name, bare = f"{run['date']}{when}", f"{row['bare_ms']:.3g} ms"
+        yield _line(case, name, bare, row["over_bare_ms"], low, high)
+    if len(found) >= FEWEST:
+        value, half = pool(found)
+        name = f"**pooled, {len(found)} runs{when}**"
+        yield _line(case, name, "-", value, value - half, value + half)
 
 
 def _line(case: str, name: str, bare: str, added: float, low: float, high: float) -> str:

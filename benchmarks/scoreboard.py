@@ -121,7 +121,10 @@ def _section(
         machine += f", load {result['load']} at its end"
     yield f"`{result['command']}`, {result['date']}, {state}; {machine}; {versions}."
     if benchmark.pooled:
-        yield from pooled_section(all_runs(result, benchmark.pooled), benchmark.pooled)
+        runs = all_runs(result, benchmark.pooled)
+        yield from pooled_section(
+            runs, benchmark.pooled, benchmark.replaced, benchmark.replaced_code
+        )
 
 
 def main() -> int:

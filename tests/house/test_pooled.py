@@ -42,3 +42,25 @@ def test_all_runs_and_their_mean_are_shown() -> None:
     _, table = pooled.pooled_section(pooled.all_runs(second, "all"), "all")
     assert "| tiny | 2026-11-01 | 0.5 ms | 0.200 ms | 0.100 ms to 0.300 ms |" in table
     assert "| tiny | **pooled, 2 runs** | - | 0.200 ms | 0.129 ms to 0.271 ms |" in table
+
+
+def test_runs_of_replaced_code_are_pooled_on_their_own() -> None:
+    runs = [
+        {"date": f"day {day}", "cases": {"tiny": {"bare_ms": 0.5, **_row(value)}}}
+        for day, value in enumerate([0.4, 0.4, 0.1, 0.1, 0.1])
+    ]
+    said, table = pooled.pooled_section(runs, "all", 2, "hooks that did more")
+    assert said.endswith("Runs *before* measured hooks that did more.")
+    assert [line.split(" | ")[1:4:2] for line in table.splitlines()[2:]] == [
+        ["day 0 before", "0.400 ms"],
+        ["day 1 before", "0.400 ms"],
+        ["**pooled, 2 runs before**", "0.400 ms"],
+        ["day 2", "0.100 ms"],
+        ["day 3", "0.100 ms"],
+        ["day 4", "0.100 ms"],
+        ["**pooled, 3 runs**", "0.100 ms"],
+    ]
+
+
+def _row(value: float) -> dict[str, float]:
+    return {"over_bare_ms": value, "low_ms": value - 0.1, "high_ms": value + 0.1}
