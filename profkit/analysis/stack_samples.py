@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,8 @@ WAITING = "waiting for a task"
 
 _TASK_QUEUES = ("multiprocessing/queues.py", "multiprocessing/connection.py")
 
+
+_COMPREHENSION = re.compile(r"(?:\.?<locals>)?\.?<(?:genexpr|listcomp|setcomp|dictcomp)>$")
 
 MOST_NAME_CHARS = 40
 """A longer name of a function is cut where it is shown."""
@@ -213,6 +216,19 @@ class FrameTree:
         file, function = self._files[self._file[frame]], self._functions[self._function[frame]]
         return Place(file, self._line[frame], function)
 
+    def _place_in_function(self, frame: int) -> Place:
+        """Return the place of a frame; a comprehension is part of the function around it."""
+        at = self.place(frame)
+        function = at.function
+        while found := _COMPREHENSION.search(function):
+            function = function[: found.start()]
+        if not function:  # older Pythons name no more than the comprehension
+            around = [self.place(each) for each in self.walk(frame)]
+            inside = [each.function for each in around if each.file == at.file]
+            named = [name for name in inside if not _COMPREHENSION.search(name)]
+            function = named[0] if named else at.function
+        return replace(at, function=function)
+
     def is_own(self, frame: int) -> bool:
         """Return true for a frame of the job's own code."""
         return bool(self._is_own[frame])
@@ -229,7 +245,7 @@ class FrameTree:
         below = ""
         for frame in self.walk(leaf):
             if self._is_own[frame]:
-                return self.place(frame), below
+                return self._place_in_function(frame), below
             below = self._functions[self._function[frame]]
         return Place(NO_LINE, 0, ""), self._functions[self._function[leaf]]
 

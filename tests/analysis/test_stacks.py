@@ -208,6 +208,33 @@ def test_a_function_of_many_lines_is_shown_as_a_whole(tmp_path: Path) -> None:
     assert "whole function" not in lone  # a function of one line is that line
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner", "named"),
+    [
+        ("clip", "clip.<locals>.<genexpr>", {"clip"}),
+        ("Job.clip", "Job.clip.<locals>.<listcomp>.<locals>.<dictcomp>", {"Job.clip"}),
+        ("<module>", "<setcomp>", {"<module>"}),
+        ("Net", "Net.<genexpr>", {"Net"}),  # in the body of a class
+        ("clip", "<genexpr>", {"clip"}),  # before Python 3.11
+        ("clip", "clip.<locals>.<lambda>", {"clip", "clip.<locals>.<lambda>"}),
+    ],
+)
+def test_a_comprehension_is_part_of_its_function(
+    tmp_path: Path, outer: str, inner: str, named: set[str]
+) -> None:
+    """Else `sum(v * v for v in tensor.tolist())` would be two lines with a part of the time each.
+
+    Newer Pythons run most comprehensions in the frame of their function.
+    """
+    calls: Frame = (3, 0, "/home/x/train.py", outer, 41, "job")
+    runs: Frame = (4, 3, "/home/x/train.py", inner, 41, "job")
+    samples = [(step, 75 + 10 * half, 3 + half) for step in range(40) for half in (0, 1)]
+    trace = write_run(tmp_path / "run", samples=samples, frames=(*FRAMES[:3], calls, runs))
+    (part,) = [part for part in _code(trace).phases if part.phase == "unknown"]
+    assert [line.place.line for line in part.lines] == [41] * len(named)
+    assert {line.place.function for line in part.lines} == named
+
+
 def test_few_samples_name_no_line(tmp_path: Path) -> None:
     few = [(step, 80, 3) for step in range(12)]
     view = build_overview(write_run(tmp_path / "run", samples=few))
