@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from textual.geometry import Region
 from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widget import Widget
 
 from profkit.analysis.views.runs import RunRow, arrange_runs, list_runs
 from profkit.errors import UsageError
@@ -24,7 +27,10 @@ WORKER_CHECK_S = 0.01
 """The time between two checks for running workers."""
 
 QUIET_CHECKS = 3
-"""The app has settled after this many checks without a worker: drawing may start one, and again."""
+"""The app has settled after this many checks without a worker and without a change of its layout.
+
+Drawing may start a worker, and a widget that has got a new size may draw something else.
+"""
 
 
 def check_screen(name: str) -> None:
@@ -71,9 +77,17 @@ def take_picture(app: ProfkitApp, size: tuple[int, int]) -> str:
 async def settle(pilot: Pilot[None]) -> None:
     """Wait until nothing is built or drawn any more."""
     quiet = 0
+    layout: list[Region] = []
     while quiet < QUIET_CHECKS:
         await pilot.pause()
         quiet += 1
+        before, layout = layout, _layout_of(pilot.app.screen)
+        if layout != before:
+            quiet = 0
         if not all(worker.is_finished for worker in pilot.app.workers):
             quiet = 0
             await asyncio.sleep(WORKER_CHECK_S)
+
+
+def _layout_of(screen: Screen[Any]) -> list[Region]:
+    return [widget.region for widget in screen.walk_children(Widget, with_self=True)]
