@@ -1,9 +1,8 @@
 """Replays notes to the tracker, as if they had been reported at once.
 
 In a loop that trains, boundaries of phases are noted (`notes.py`) and replayed when the next batch
-is waited for, those of a few short steps together: code that has left the processor's caches takes
-four times as long, and does so once for all of them. A caller that asks the tracker or reports to
-it before then has it catch up first, so that nobody sees the difference.
+is waited for. A caller that asks the tracker or reports to it before then has it catch up first, so
+that nobody sees the difference.
 """
 
 from __future__ import annotations
@@ -31,11 +30,12 @@ from profkit.instrument.tracking.notes import (
 from profkit.instrument.tracking.regions import Regions
 from profkit.instrument.tracking.states import LoopState, StepMode
 
-MOST_STEPS_AHEAD = 7
-"""Maximum number of short steps that are replayed together with the one before them."""
+MOST_STEPS_AHEAD = 3
+"""Maximum number of control steps that are replayed together with the one before them.
 
-SHORT_STEP_NS = 25_000_000
-"""Longer steps are replayed one by one: then what a killed job loses stays far below a second."""
+So the difference to measured steps includes the cost of replaying. Those are replayed one by one: a
+job that hangs and is killed would lose the rows of those that wait.
+"""
 
 LONG_STEP_NS = 250_000_000
 """Longer steps are reported at once, so that a killed job loses no more than the last second."""
@@ -77,7 +77,7 @@ class Boundaries:
         if recorder.pacer is not None:  # it must know at once where the thread is
             return False
         ahead = 0
-        if self._state.mode is StepMode.INFERRED and self._may_wait():
+        if self._state.mode is StepMode.INFERRED and not recorder.recording:
             ahead = recorder.count_alike(MOST_STEPS_AHEAD)
         self.notes.step = recorder.step_index
         self.notes.open(thread, recorder.marker, ahead, not recorder.recording)
@@ -85,17 +85,6 @@ class Boundaries:
             opened = self._regions.opened
             self._open = [pair for pair in self._open if pair[1] in opened]
         return True
-
-    def _may_wait(self) -> bool:
-        """Return true if the next steps may be replayed together.
-
-        Control steps are, whatever they take: they leave no rows that a killed job could lose. On a
-        device, each boundary of a measured step holds an event until it is replayed.
-        """
-        recorder = self._recorder
-        return not recorder.recording or (
-            recorder.device is None and recorder.last_step_ns < SHORT_STEP_NS
-        )
 
     def forget(self) -> None:
         """Drop all notes, because they came from a thread that does not train."""

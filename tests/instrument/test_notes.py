@@ -22,7 +22,7 @@ from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import Meter, SpanRow
 from profkit.instrument.tracking import boundaries
 from profkit.instrument.tracking import notes as notes_in_python
-from profkit.instrument.tracking.boundaries import LONG_STEP_NS, SHORT_STEP_NS
+from profkit.instrument.tracking.boundaries import LONG_STEP_NS
 from profkit.instrument.tracking.notes import ROOM, Notes
 from profkit.instrument.tracking.steps import MOST_ROUNDS
 from profkit.instrument.tracking.tracker import Tracker
@@ -262,13 +262,13 @@ def test_a_usual_step_is_noted(notes: Any, monkeypatch: pytest.MonkeyPatch) -> N
     loop = Loop(notes, monkeypatch)
     for _ in range(3):
         loop.run(STEP)
-    assert len(loop.notes) == 2 * 2 * len(STEP) + 1
+    assert len(loop.notes) == 2 * len(STEP)
+    assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1]
     assert loop.tracker.stepped
     assert len(loop.notes) == 0
-    assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1]
 
 
-def test_a_few_short_steps_are_told_together(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_control_steps_are_told_together(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(notes, monkeypatch)
     told = []
     for step in range(10):
@@ -276,16 +276,17 @@ def test_a_few_short_steps_are_told_together(notes: Any, monkeypatch: pytest.Mon
         assert loop.recorder.step_now == step  # whatever is told, others see the step that runs
         told.append(len(loop.sink.rows.get("steps", [])))
         loop.run(STEP[1:])
-    # Steps 0 to 3 and 9 are measured, 4 to 8 are not; the first step is told at once.
-    assert told == [0, 1, 1, 1, 4, 4, 4, 4, 4, 9]
+    # Steps 4 to 8 are control steps; steps 4 to 7 are told together.
+    assert told == [0, 1, 2, 3, 4, 4, 4, 4, 8, 9]
 
 
 def test_a_row_of_another_thread_belongs_to_the_step_that_runs(
     notes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = Loop(notes, monkeypatch)
-    for _ in range(3):
+    for _ in range(7):
         loop.run(STEP)
+    loop.recorder.recording = True  # only rows of this thread's own wait to be replayed
 
     def record() -> None:
         with loop.recorder.phase("other", "apart"):
@@ -296,24 +297,7 @@ def test_a_row_of_another_thread_belongs_to_the_step_that_runs(
     thread.start()
     thread.join()
     _, spans, _ = loop.finish()
-    assert {row[0] for row in spans if row[2] in {"apart", "exposed"}} == {2}
-
-
-@pytest.mark.parametrize("reason", ["a call between steps", "longer steps", "a device"])
-def test_steps_are_told_one_by_one_where_somebody_waits_for_them(
-    notes: Any, monkeypatch: pytest.MonkeyPatch, reason: str
-) -> None:
-    loop = Loop(notes, monkeypatch, on_device=reason == "a device")
-    called: list[int] = []
-    if reason == "a call between steps":
-        loop.recorder.at_border = called.append
-    for step in range(4):
-        loop.run(STEP[:1])
-        assert len(loop.sink.rows.get("steps", [])) == step
-        if reason == "longer steps":
-            loop.clock.advance(SHORT_STEP_NS)
-        loop.run(STEP[1:])
-    assert called == ([1, 2, 3] if reason == "a call between steps" else [])
+    assert {row[0] for row in spans if row[2] in {"apart", "exposed"}} == {6}
 
 
 def test_a_forward_that_does_not_say_if_it_has_gradients_is_noted(
@@ -355,7 +339,6 @@ def test_what_happens_in_long_steps_is_told_at_once(
     for _ in range(2):
         loop.run(STEP)
     loop.clock.advance(LONG_STEP_NS)
-    loop.tracker.catch_up()  # the long step has begun among short ones
     for part in STEP:
         loop.run([part])
         assert len(loop.notes) == 0
