@@ -90,7 +90,7 @@ class BatchSizes:
         size = drawn.sizes.popleft()
         if drawn.misled:
             return size
-        if count_plain(batch) == size:  # nearly always; `check` does the same, with two calls more
+        if count_plain(batch) == size:  # as `check` does, with two calls less
             drawn.agreed += 1
             return size
         return drawn.check(size, count_batch(batch))

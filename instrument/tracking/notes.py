@@ -85,7 +85,7 @@ class Notes:
     ) -> None:
         """Buffer the reports of this thread from now on, with a device's events if it has one.
 
-        This step and so many `ahead` of it are replayed together. They make no rows if `quiet`.
+        This step and the next `ahead` ones are replayed together. They make no rows if `quiet`.
         """
         self._thread = thread
         self._mark = mark

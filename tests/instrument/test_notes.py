@@ -310,7 +310,6 @@ def test_a_forward_that_does_not_say_if_it_has_gradients_is_noted(
         span = loop.notes.begin_forward(with_gradients=None)
         loop.notes.end(span)
         loop.run(STEP[1:])
-    loop.tracker.catch_up()
     assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1]
     assert FAILURES["borders"] == before
 
@@ -373,7 +372,6 @@ def test_a_failure_while_telling_costs_its_own_row(
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise ValueError("planted")
 
-    loop.tracker.catch_up()
     monkeypatch.setattr(loop.tracker, "begin_backward", fail)
     # A region of the job's own is not plain: the notes are replayed one by one.
     loop.run([("data", []), ("forward", [("own", [])]), ("backward", []), ("optimizer", [])])
