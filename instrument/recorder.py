@@ -72,7 +72,8 @@ class Recorder(SpanRecorder):
         """Called at the end of a backward, for the framework's hooks."""
         self.at_border: Callable[[int], object] | None = None
         """Called between two steps, with the number of the one that begins."""
-        self._boundary_ns = clock()
+        self.boundary_ns = clock()
+        """The time at which the last step ended."""
         self.last_step_ns = 0
         self._is_measured = is_measured
         self.in_flight: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -110,7 +111,7 @@ class Recorder(SpanRecorder):
 
     def begin(self, now: int | None = None) -> None:
         """Begin the next step here; the time before belongs to no step."""
-        self._boundary_ns = self.clock() if now is None else now
+        self.boundary_ns = self.clock() if now is None else now
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """Yield the loader's batches and time each wait as data; the first starts the workers."""
@@ -143,7 +144,7 @@ class Recorder(SpanRecorder):
         """Close the step at the time `end`; the next one begins there."""
         if self.stopped:
             return
-        is_full, index, start = self._sink.is_full(), self.step_index, self._boundary_ns
+        is_full, index, start = self._sink.is_full(), self.step_index, self.boundary_ns
         if is_full:
             self._sink.drop("steps")
         else:
@@ -152,7 +153,7 @@ class Recorder(SpanRecorder):
             row = (index, start, end, sample_count, loss, grad_scale, measured, epoch)
             self._append_step(row)
         self.last_step_ns = end - start
-        self._boundary_ns = end
+        self.boundary_ns = end
         self.step_index = index + 1
         self.measuring = self._is_measured(self.step_index)
         self.recording = self.measuring and not is_full

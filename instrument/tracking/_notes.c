@@ -43,6 +43,7 @@ typedef struct {
     Py_ssize_t step;  /* the number of the step that is noted */
     Py_ssize_t first, count;
     int64_t serial;
+    int64_t inside; /* number of noted regions that are open, since this was opened */
     PyObject *mark;  /* or NULL */
     PyObject *clock; /* or NULL: the monotonic clock itself */
     PyObject *tracker;
@@ -122,6 +123,7 @@ failed:
 static PyObject *begin(Notes *self, enum Kind kind, PyObject *what)
 {
     int64_t region = ++self->serial;
+    self->inside++;
     return note(self, kind, region, what) < 0 ? NULL : PyLong_FromLongLong(region);
 }
 
@@ -149,7 +151,7 @@ static PyObject *begin_batch(PyObject *object, PyObject *unused)
 {
     Notes *self = (Notes *)object;
     (void)unused;
-    if (!is_here(self) || !self->stepped || self->ahead <= 0) return PyObject_CallMethodObjArgs(self->tracker, tracker_begin_data, NULL);
+    if (!is_here(self) || !self->stepped || self->inside || self->ahead <= 0) return PyObject_CallMethodObjArgs(self->tracker, tracker_begin_data, NULL);
     if (note(self, STEP, 0, NULL) < 0) return NULL;
     self->step++;
     self->ahead--;
@@ -212,6 +214,7 @@ static PyObject *end(PyObject *object, PyObject *const *arguments, Py_ssize_t co
     if (arguments[0] == Py_None) Py_RETURN_NONE;
     if (error != Py_None || !is_here(self) || !is_number(arguments[0], &region))
         return PyObject_CallMethodObjArgs(self->tracker, tracker_end, arguments[0], error, NULL);
+    self->inside--;
     if (note(self, END, region, NULL) < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -232,6 +235,7 @@ static PyObject *end_batch(PyObject *object, PyObject *const *arguments, Py_ssiz
     if (!is_here(self) || !is_number(arguments[0], &region))
         return PyObject_CallMethodObjArgs(self->tracker, tracker_end_batch, arguments[0], arguments[1], NULL);
     PyObject *samples = samples_of(arguments[1]);
+    self->inside--;
     if (!samples || note(self, END, region, samples) < 0) return NULL;
     self->copies = 1;
     Py_RETURN_NONE;
@@ -398,6 +402,7 @@ static PyObject *open_for(PyObject *object, PyObject *const *arguments, Py_ssize
     self->quiet = quiet;
     self->ahead = ahead;
     self->stepped = self->called_again = 0;
+    self->inside = 0;
     PyObject *mark = arguments[1] == Py_None ? NULL : arguments[1];
     Py_XINCREF(mark);
     Py_XSETREF(self->mark, mark);

@@ -1,19 +1,27 @@
 """Replays notes to the tracker, as if they had been reported at once.
 
 In a loop that trains, boundaries of phases are noted (`notes.py`) and replayed when the next batch
-is waited for. A caller that asks the tracker or reports to it before then has it catch up first, so
-that nobody sees the difference.
+is waited for, those of a few short steps together: code that has left the processor's caches takes
+four times as long, and does so once for all of them. A caller that asks the tracker or reports to
+it before then has it catch up first, so that nobody sees the difference. Steps that wait because
+the loop hangs are replayed by the writer's thread, so that they are not lost if it is killed.
+
+Two threads may therefore replay, one at a time. The writer leaves the notes of the open step, so
+that there are notes as long as it replays: the loop finds them, and waits for its turn.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
+import weakref
 from typing import Any
 
 from profkit.instrument.guard import report_failure
 from profkit.instrument.loading.loaders import make_rows
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Followed, Opened
+from profkit.instrument.rows import Followed, Opened, Row, SpanRow
 from profkit.instrument.tracking.notes import (
     BACKWARD,
     DATA,
@@ -30,12 +38,17 @@ from profkit.instrument.tracking.notes import (
 from profkit.instrument.tracking.regions import Regions
 from profkit.instrument.tracking.states import LoopState, StepMode
 
-MOST_STEPS_AHEAD = 3
-"""Maximum number of control steps that are replayed together with the one before them.
+MOST_STEPS_AHEAD = 7
+"""Maximum number of short steps that are replayed together with the one before them."""
 
-So the difference to measured steps includes the cost of replaying. Those are replayed one by one: a
-job that hangs and is killed would lose the rows of those that wait.
-"""
+SHORT_STEP_NS = 25_000_000
+"""Longer steps are replayed one by one: then what a killed job loses stays far below a second."""
+
+LATE_NS = 300_000_000
+"""Steps that have waited longer are replayed by the writer; usually, the loop does it before."""
+
+LONGEST_WAIT_S = 1.0
+"""A thread that waits longer for its turn to replay goes on without; this takes microseconds."""
 
 LONG_STEP_NS = 250_000_000
 """Longer steps are reported at once, so that a killed job loses no more than the last second."""
@@ -53,7 +66,16 @@ with contextlib.suppress(ImportError):
 class Boundaries:
     """The notes of one tracker, a `HookReports`, and the regions that were opened by a note."""
 
-    __slots__ = ("_open", "_recorder", "_regions", "_state", "_tracker", "notes")
+    __slots__ = (
+        "__weakref__",
+        "_open",
+        "_recorder",
+        "_regions",
+        "_state",
+        "_tracker",
+        "_turn",
+        "notes",
+    )
 
     def __init__(
         self, tracker: Any, recorder: Recorder, regions: Regions, state: LoopState
@@ -65,6 +87,12 @@ class Boundaries:
         self.notes = CompiledNotes(tracker, recorder.clock)
         self._open: list[tuple[int, Followed | None]] = []
         """The number of each region opened by a note, and the region if it was accepted."""
+        self.free()
+        _LIVE.add(self)
+
+    def free(self) -> None:
+        """Let any thread replay: in a forked child, the one that did is gone."""
+        self._turn = threading.RLock()
 
     def open(self, thread: int) -> bool:
         """Note the reports of this thread from now on; it waits for its next batch.
@@ -77,7 +105,7 @@ class Boundaries:
         if recorder.pacer is not None:  # it must know at once where the thread is
             return False
         ahead = 0
-        if self._state.mode is StepMode.INFERRED and not recorder.recording:
+        if self._state.mode is StepMode.INFERRED and self._may_wait():
             ahead = recorder.count_alike(MOST_STEPS_AHEAD)
         self.notes.step = recorder.step_index
         self.notes.open(thread, recorder.marker, ahead, not recorder.recording)
@@ -85,6 +113,17 @@ class Boundaries:
             opened = self._regions.opened
             self._open = [pair for pair in self._open if pair[1] in opened]
         return True
+
+    def _may_wait(self) -> bool:
+        """Return true if the next steps may be replayed together.
+
+        Control steps are, whatever they take: they leave no rows that a killed job could lose. On a
+        device, each boundary of a measured step holds an event until it is replayed.
+        """
+        recorder = self._recorder
+        return not recorder.recording or (
+            recorder.device is None and recorder.last_step_ns < SHORT_STEP_NS
+        )
 
     def forget(self) -> None:
         """Drop all notes, because they came from a thread that does not train."""
@@ -105,34 +144,69 @@ class Boundaries:
 
     def replay(self, *, one_by_one: bool = False) -> None:
         """Replay all notes. Those that cannot be replayed are lost, and do not come again."""
+        turn = self._turn
+        has_turn = turn.acquire(timeout=LONGEST_WAIT_S)
         try:
             if not one_by_one:
                 self._replay_plain()
-            notes = self.notes.take() if self.notes else []
+            for note in self.notes.take() if self.notes else ():
+                try:
+                    self._replay(note)
+                except Exception as failure:  # noqa: BLE001  # only this note is lost
+                    report_failure(f"told: {note[0]}", failure)
         except Exception as failure:  # noqa: BLE001  # lost notes must not stop the job
             report_failure("borders", failure)
             self.notes.take()
+            self.notes.step = self._recorder.step_index
+        finally:
+            if has_turn:
+                turn.release()
+
+    def replay_late(self) -> None:
+        """Replay steps that have waited long, on the thread that calls this."""
+        if not self._is_late():
             return
-        for note in notes:
+        with self._turn:
             try:
-                self._replay(note)
-            except Exception as failure:  # noqa: BLE001  # only this note is lost
-                report_failure(f"told: {note[0]}", failure)
+                while self._is_late() and self._replay_step():
+                    pass
+            except Exception as failure:  # noqa: BLE001  # lost notes must not stop the writer
+                report_failure("borders", failure)
+
+    def _is_late(self) -> bool:
+        """Return true if a step is noted to its end, and has waited long.
+
+        Its end is not known here; it is later than that of the last step that was replayed.
+        """
+        recorder = self._recorder
+        return (
+            self.notes.step > recorder.step_index
+            and recorder.at_border is None
+            and not recorder.stopped
+            and recorder.clock() - recorder.boundary_ns > LATE_NS
+        )
 
     def _replay_plain(self) -> None:
         """Replay steps at once, as long as their phases are not nested."""
+        while self.notes and self._replay_step():
+            pass
+
+    def _replay_step(self) -> bool:
+        """Replay notes at once, to the end of a step; false if phases are nested."""
         recorder, regions = self._recorder, self._regions
-        while self.notes and not (regions.opened or self._state.inside or self._open):
-            nest, used = regions.nest, self._state.model_called
-            plain = self.notes.take_plain(recorder.step_index, nest.depth, nest.thread, used)
-            if plain is None:
-                return
-            rows = plain[0]
-            if rows and not recorder.recording:  # the recorder was stopped in the meantime
-                for _, start, end in rows:
-                    recorder.drop_marks(start, end)
-                rows.clear()
-            self._tracker.take_plain(plain)
+        if regions.opened or self._state.inside or self._open:
+            return False
+        nest, used = regions.nest, self._state.model_called
+        plain = self.notes.take_plain(recorder.step_index, nest.depth, nest.thread, used)
+        if plain is None:
+            return False
+        rows = plain[0]
+        if rows and not recorder.recording:  # the recorder was stopped in the meantime
+            for _, start, end in rows:
+                recorder.drop_marks(start, end)
+            rows.clear()
+        self._tracker.take_plain(plain)
+        return True
 
     def _replay(self, note: Note) -> None:
         kind, at, mark, region, what = note
@@ -141,7 +215,7 @@ class Boundaries:
         if kind == STEP:
             tracker.pass_boundary(at)
         elif kind == ROWS:
-            tracker.keep_rows(what)
+            tracker.keep_rows(list(map(self._nest, what)))
         elif kind == FETCHED:
             rows = make_rows(what, self._recorder.step_index, regions.nest.thread)
             tracker.keep_rows(rows)
@@ -164,6 +238,16 @@ class Boundaries:
         if span is None or span.muted:
             self._recorder.drop_marks(mark)
 
+    def _nest(self, row: Row) -> Row:
+        """Return a row with the depth at which it is, if it is one of the loop's own.
+
+        When it was noted, nobody knew which of the noted regions would be accepted.
+        """
+        nest, span = self._regions.nest, SpanRow(*row)
+        if span.thread != nest.thread or span.phase == DATA or span.depth == nest.depth:
+            return row
+        return tuple(span._replace(depth=nest.depth))
+
     def _begin(self, kind: str, what: Any) -> Followed | None:
         tracker = self._tracker
         span: Opened
@@ -179,3 +263,9 @@ class Boundaries:
         else:
             span = tracker.begin_copy()
         return span if isinstance(span, Followed) else None
+
+
+_LIVE: weakref.WeakSet[Boundaries] = weakref.WeakSet()
+"""The boundaries of all trackers of the process."""
+
+os.register_at_fork(after_in_child=lambda: list(map(Boundaries.free, list(_LIVE))))

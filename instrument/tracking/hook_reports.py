@@ -87,22 +87,22 @@ class HookReports:
 
     def begin_data(self, *, starts_epoch: bool = False) -> Opened:
         """Begin waiting for a batch, or for a loader that starts an epoch."""
-        threads = self._threads
+        state, steps, threads = self._state, self._steps, self._threads
         if _this_thread() != threads.thread and not threads.accepts():
             return None
         self.catch_up()
-        state = self._state
         if state.inside == _OTHER:
             return None
         if state.inside == _OPTIMIZER:  # one that raised has not reported its end
             for span in reversed(self._regions.opened.copy()):
                 self.end(span, UNKNOWN)
-        if state.model_called and state.progress is _TRAINING and not self._steps.losses.backwards:
+        if state.model_called and state.progress is _TRAINING and not steps.losses.backwards:
             self._pending.drop_evaluated(self.models)
-        self._steps.pass_boundary(starts_epoch=starts_epoch)
-        if self._has_trained and self._steps.known and self._boundaries.open(_this_thread()):
-            return self.notes.begin_wait()
-        return self._regions.open(_DATA, _DATA)
+        steps.pass_boundary(starts_epoch=starts_epoch)
+        if starts_epoch or not (self._has_trained and steps.known):
+            return self._regions.open(_DATA, _DATA)
+        is_noted = self._boundaries.open(_this_thread())
+        return self.notes.begin_wait() if is_noted else self._regions.open(_DATA, _DATA)
 
     def end_data(self, span: Opened, samples: int, error: str | None = None) -> None:
         """End the wait for a batch of this size; 0 samples if the loader has ended."""
@@ -127,9 +127,9 @@ class HookReports:
         state = self._state
         if state.model_called or state.inside:
             return None
-        if _this_thread() != self._threads.thread and not self._threads.accepts():
-            return None
-        return self._regions.open(_H2D, _H2D)
+        threads = self._threads
+        is_followed = _this_thread() == threads.thread or threads.accepts()
+        return self._regions.open(_H2D, _H2D) if is_followed else None
 
     def begin_forward(self, *, with_gradients: bool | None) -> Followed | None:
         """Begin a call of a model by the loop; `None` if a model that it trains is evaluated."""

@@ -74,6 +74,8 @@ class Notes:
         self.step = 0
         """The number of the step that is noted. It is set before this is opened."""
         self._serial = 0
+        self._inside = 0
+        """Number of noted regions that are open, since this was opened."""
         self._notes: list[Note] = []
         self._meter: Meter | None = None
 
@@ -92,6 +94,7 @@ class Notes:
         self._copies = self._stepped = self._called_again = False
         self._quiet = quiet
         self._ahead = ahead
+        self._inside = 0
 
     def close(self) -> None:
         """Forward every report from now on."""
@@ -164,7 +167,8 @@ class Notes:
 
     def begin_batch(self) -> Opened:
         """Begin waiting for the next batch of a loader that has started."""
-        if _this_thread() != self._thread or not self._stepped or self._ahead <= 0:
+        is_between = self._stepped and not self._inside
+        if _this_thread() != self._thread or not is_between or self._ahead <= 0:
             opened: Opened = self._tracker.begin_data()
             return opened
         self._note(STEP, 0, None)
@@ -179,6 +183,7 @@ class Notes:
 
     def end_batch(self, span: Opened, batch: Any) -> None:
         if isinstance(span, int) and _this_thread() == self._thread:
+            self._inside -= 1
             self._note(END, span, count_batch(batch))
             self._copies = True
         else:
@@ -258,6 +263,7 @@ class Notes:
     def end(self, span: Opened, error: str | None = None) -> None:
         """End a region. Regions that an exception left are reported to the tracker at once."""
         if isinstance(span, int) and error is None and _this_thread() == self._thread:
+            self._inside -= 1
             self._note(END, span, None)
         elif span is not None:
             self._tracker.end(span, error)
@@ -270,6 +276,7 @@ class Notes:
 
     def _begin(self, kind: str, what: Any) -> int:
         self._serial += 1
+        self._inside += 1
         self._note(kind, self._serial, what)
         return self._serial
 

@@ -65,6 +65,8 @@ class Steps:
         """True until a step of the loop has ended."""
         self._rounds = 0
         """How often an optimizer has stepped again before all known ones have stepped."""
+        self._is_noted = False
+        """True while the boundary that is passed was noted, and so are the reports that follow."""
         self.last_end_ns = 0
         """The end of the last region."""
         self.samples_per_step: int | None = None
@@ -109,9 +111,10 @@ class Steps:
         self._state.mode = STEP_MODES.get((mode, event), mode)
 
     def pass_boundary(self, end: int | None = None, *, starts_epoch: bool = False) -> None:
-        """Wait for a batch, now or at the time `end`; a step may end here."""
+        """Wait for a batch, now or at the time `end` that was noted; a step may end here."""
         state = self._state
         state.inside = ""
+        self._is_noted = end is not None
         if not self.known and state.progress is _TRAINING and not self._waited_ns:
             self._waited_ns = self._clock() if end is None else end
         if starts_epoch:
@@ -121,6 +124,7 @@ class Steps:
             self.fire(LoopEvent.BATCH_IN_STEP, end)
         else:
             self.fire(_BATCH, end)
+        self._is_noted = False
         if not starts_epoch:  # a rank may create an iterator, and have its batches sent to it
             state.batch_seen = True
         state.model_called = False
@@ -200,7 +204,8 @@ class Steps:
         self, end: int | None = None, samples: int | None = None, batches: int | None = None
     ) -> None:
         """End a step, now or at the time `end`."""
-        self._notes.close()
+        if not self._is_noted:
+            self._notes.close()
         self.settle(evaluation=False)
         loss = self.losses.total(len(self._pending.trained), len(self.known))
         counted = self._pending.take_samples(batches)

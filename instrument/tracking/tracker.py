@@ -177,6 +177,10 @@ class Tracker(HookReports):
         self.catch_up()
         self._steps.start_over()
 
+    def replay_late(self) -> None:
+        """Replay steps that have waited long. The writer calls it, on its own thread."""
+        self._boundaries.replay_late()
+
     def finish(self) -> None:
         """End the job; what was trained since the last boundary is the last step."""
         self.notes.close()

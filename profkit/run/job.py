@@ -204,7 +204,8 @@ class Job:
         guarded("lookout", self._look_out, None)(rank)
         samples = self.sink.appender("samples")
         framework = self._framework_in_use()
-        complete = guarded("device times", functools.partial(_before_flush, timer), None)
+        before_flush = functools.partial(_before_flush, self.tracker, timer)
+        complete = guarded("device times", before_flush, None)
         with collection_paused():
             from profkit.run.facts import CPU_NS
 
@@ -282,9 +283,10 @@ class Job:
         complete_manifest(manifest, created_ns=self._created_ns, in_job=True).write(self.run)
 
 
-def _before_flush(timer: DeviceTimer | None, final: bool) -> None:
+def _before_flush(tracker: Tracker, timer: DeviceTimer | None, final: bool) -> None:
     """Do on the writer's thread what is due before each flush."""
     check_collection()
+    tracker.replay_late()
     if timer is not None:
         timer.collect(final)
 

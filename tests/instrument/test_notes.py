@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +25,7 @@ from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import Meter, SpanRow
 from profkit.instrument.tracking import boundaries
 from profkit.instrument.tracking import notes as notes_in_python
-from profkit.instrument.tracking.boundaries import LONG_STEP_NS
+from profkit.instrument.tracking.boundaries import LATE_NS, LONG_STEP_NS, SHORT_STEP_NS
 from profkit.instrument.tracking.notes import ROOM, Notes
 from profkit.instrument.tracking.steps import MOST_ROUNDS
 from profkit.instrument.tracking.tracker import Tracker
@@ -44,6 +47,7 @@ LEAVES = st.sampled_from(
         "mark step",
         "skipped",
         "another thread",
+        "late",
     ]
 )
 
@@ -187,6 +191,14 @@ class Loop:
         thread.start()
         thread.join()
 
+    def late(self) -> None:
+        """Have the writer's thread replay what waits, however short it has waited."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(boundaries, "LATE_NS", 0)
+            thread = threading.Thread(target=self.tracker.replay_late)
+            thread.start()
+            thread.join()
+
     def ask_inside(self) -> None:
         self.told.append(self.tracker.inside)
 
@@ -262,13 +274,13 @@ def test_a_usual_step_is_noted(notes: Any, monkeypatch: pytest.MonkeyPatch) -> N
     loop = Loop(notes, monkeypatch)
     for _ in range(3):
         loop.run(STEP)
-    assert len(loop.notes) == 2 * len(STEP)
-    assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1]
+    assert len(loop.notes) == 2 * 2 * len(STEP) + 1
     assert loop.tracker.stepped
     assert len(loop.notes) == 0
+    assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1]
 
 
-def test_a_few_control_steps_are_told_together(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_short_steps_are_told_together(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(notes, monkeypatch)
     told = []
     for step in range(10):
@@ -276,17 +288,16 @@ def test_a_few_control_steps_are_told_together(notes: Any, monkeypatch: pytest.M
         assert loop.recorder.step_now == step  # whatever is told, others see the step that runs
         told.append(len(loop.sink.rows.get("steps", [])))
         loop.run(STEP[1:])
-    # Steps 4 to 8 are control steps; steps 4 to 7 are told together.
-    assert told == [0, 1, 2, 3, 4, 4, 4, 4, 8, 9]
+    # Steps 0 to 3 and 9 are measured, 4 to 8 are not; the first step is told at once.
+    assert told == [0, 1, 1, 1, 4, 4, 4, 4, 4, 9]
 
 
 def test_a_row_of_another_thread_belongs_to_the_step_that_runs(
     notes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = Loop(notes, monkeypatch)
-    for _ in range(7):
+    for _ in range(3):
         loop.run(STEP)
-    loop.recorder.recording = True  # only rows of this thread's own wait to be replayed
 
     def record() -> None:
         with loop.recorder.phase("other", "apart"):
@@ -297,7 +308,110 @@ def test_a_row_of_another_thread_belongs_to_the_step_that_runs(
     thread.start()
     thread.join()
     _, spans, _ = loop.finish()
-    assert {row[0] for row in spans if row[2] in {"apart", "exposed"}} == {6}
+    assert {row[0] for row in spans if row[2] in {"apart", "exposed"}} == {2}
+
+
+@pytest.mark.parametrize("reason", ["a call between steps", "longer steps", "a device"])
+def test_steps_are_told_one_by_one_where_somebody_waits_for_them(
+    notes: Any, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    loop = Loop(notes, monkeypatch, on_device=reason == "a device")
+    called: list[int] = []
+    if reason == "a call between steps":
+        loop.recorder.at_border = called.append
+    for step in range(4):
+        loop.run(STEP[:1])
+        assert len(loop.sink.rows.get("steps", [])) == step
+        if reason == "longer steps":
+            loop.clock.advance(SHORT_STEP_NS)
+        loop.run(STEP[1:])
+    assert called == ([1, 2, 3] if reason == "a call between steps" else [])
+
+
+def test_steps_that_wait_while_the_loop_hangs_are_told_by_the_writer(
+    notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Loop(notes, monkeypatch)
+    for _ in range(3):
+        loop.run(STEP)
+    loop.run(STEP[:3])
+    noted = len(loop.notes)
+    loop.clock.advance(LATE_NS // 2)
+    loop.tracker.replay_late()
+    assert len(loop.notes) == noted  # the loop will most likely do that soon itself
+    loop.clock.advance(LATE_NS)
+    thread = threading.Thread(target=loop.tracker.replay_late)
+    thread.start()
+    thread.join()
+    assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1, 2]
+    assert {row[0] for row in loop.sink.rows["spans"]} == {0, 1, 2}
+    left = len(loop.notes)
+    assert left == 2 * 3  # those of the open step
+    loop.run(STEP[3:])
+    assert len(loop.notes) == left + 2 * 2  # it goes on noting
+    steps, spans, _ = loop.finish()
+    assert [row[0] for row in steps] == [0, 1, 2, 3]
+    assert sum(row[0] == 3 for row in spans) == len(STEP)
+
+
+def test_no_row_is_lost_if_the_writer_replays_while_the_loop_runs(
+    notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boundaries, "LATE_NS", 0)
+    loop, ended, count, told = Loop(notes, monkeypatch), threading.Event(), 2_000, 0
+
+    def write() -> None:
+        nonlocal told
+        while not ended.is_set():
+            before = loop.recorder.step_index
+            loop.tracker.replay_late()
+            told += loop.recorder.step_index > before
+
+    writer = threading.Thread(target=write)
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        writer.start()
+        for _ in range(count):
+            loop.run(STEP)
+    finally:
+        ended.set()
+        writer.join()
+        sys.setswitchinterval(usual_s)
+    steps, spans, _ = loop.finish()
+    assert told, "the writer has replayed nothing"
+    assert [row[0] for row in steps] == list(range(count))
+    assert all(before[2] == after[1] for before, after in itertools.pairwise(steps))
+    measured = sum(loop.recorder._is_measured(step) for step in range(count))
+    assert len(spans) == measured * len(STEP)
+
+
+def test_a_child_forked_while_the_writer_replays_does_not_wait_for_it(
+    notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boundaries, "LONGEST_WAIT_S", 600)
+    loop = Loop(notes, monkeypatch)
+    for _ in range(3):
+        loop.run(STEP)
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with loop.tracker._boundaries._turn:
+            held.set()
+            forked.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        loop.run([*STEP, *STEP])
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    forked.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_a_forward_that_does_not_say_if_it_has_gradients_is_noted(
@@ -310,6 +424,7 @@ def test_a_forward_that_does_not_say_if_it_has_gradients_is_noted(
         span = loop.notes.begin_forward(with_gradients=None)
         loop.notes.end(span)
         loop.run(STEP[1:])
+    loop.tracker.catch_up()
     assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1]
     assert FAILURES["borders"] == before
 
@@ -338,6 +453,7 @@ def test_what_happens_in_long_steps_is_told_at_once(
     for _ in range(2):
         loop.run(STEP)
     loop.clock.advance(LONG_STEP_NS)
+    loop.tracker.catch_up()  # the long step has begun among short ones
     for part in STEP:
         loop.run([part])
         assert len(loop.notes) == 0
