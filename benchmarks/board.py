@@ -115,7 +115,8 @@ BOARD: Mapping[str, Benchmark] = {
         script="collectors",
         pooled="with stacks",
         replaced=5,
-        replaced_code="hooks that counted every batch the long way",
+        replaced_code="hooks that replayed the notes of each step on their own and counted "
+        "every batch the long way",
     ),
     "collectives": Benchmark(
         "Gradient exchange compared with its links",

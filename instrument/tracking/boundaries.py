@@ -2,9 +2,9 @@
 
 In a loop that trains, boundaries of phases are noted (`notes.py`) and replayed when the next batch
 is waited for, those of a few short steps together: code that has left the processor's caches takes
-four times as long, and does so once for all of them. A caller that asks the tracker or reports to
-it before then has it catch up first, so that nobody sees the difference. Steps that wait because
-the loop hangs are replayed by the writer's thread, so that they are not lost if it is killed.
+longer, and does so once for all of them. A caller that asks the tracker or reports to it before
+then has it catch up first, so that nobody sees the difference. Steps that wait because the loop
+hangs are replayed by the writer's thread, so that they are not lost if it is killed.
 
 Two threads may therefore replay, one at a time. The writer leaves the notes of the open step, so
 that there are notes as long as it replays: the loop finds them, and waits for its turn.
@@ -163,7 +163,7 @@ class Boundaries:
                 turn.release()
 
     def replay_late(self) -> None:
-        """Replay steps that have waited long, on the thread that calls this."""
+        """Replay whole steps that have waited long, on the thread that calls this."""
         if not self._is_late():
             return
         with self._turn:

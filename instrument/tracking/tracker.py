@@ -178,7 +178,7 @@ class Tracker(HookReports):
         self._steps.start_over()
 
     def replay_late(self) -> None:
-        """Replay steps that have waited long. The writer calls it, on its own thread."""
+        """Replay whole steps that have waited long. The writer calls it, on its own thread."""
         self._boundaries.replay_late()
 
     def finish(self) -> None:
