@@ -39,7 +39,10 @@ from profkit.instrument.tracking.regions import Regions
 from profkit.instrument.tracking.states import LoopState, StepMode
 
 MOST_STEPS_AHEAD = 7
-"""Maximum number of short steps that are replayed together with the one before them."""
+"""Maximum number of short steps that are replayed together with the one before them.
+
+Only steps without nested phases wait, because the writer can replay no others.
+"""
 
 SHORT_STEP_NS = 25_000_000
 """Longer steps are replayed one by one: then what a killed job loses stays far below a second."""
@@ -48,7 +51,7 @@ LATE_NS = 300_000_000
 """Steps that have waited longer are replayed by the writer; usually, the loop does it before."""
 
 LONGEST_WAIT_S = 1.0
-"""A thread that waits longer for its turn to replay goes on without; this takes microseconds."""
+"""A thread that waits this long for its turn replays without it: nothing may stop the job."""
 
 LONG_STEP_NS = 250_000_000
 """Longer steps are reported at once, so that a killed job loses no more than the last second."""
@@ -68,6 +71,7 @@ class Boundaries:
 
     __slots__ = (
         "__weakref__",
+        "_is_plain",
         "_open",
         "_recorder",
         "_regions",
@@ -87,6 +91,8 @@ class Boundaries:
         self.notes = CompiledNotes(tracker, recorder.clock)
         self._open: list[tuple[int, Followed | None]] = []
         """The number of each region opened by a note, and the region if it was accepted."""
+        self._is_plain = False
+        """True if the last replay met no nested phases."""
         self.free()
         _LIVE.add(self)
 
@@ -117,12 +123,12 @@ class Boundaries:
     def _may_wait(self) -> bool:
         """Return true if the next steps may be replayed together.
 
-        Control steps are, whatever they take: they leave no rows that a killed job could lose. On a
-        device, each boundary of a measured step holds an event until it is replayed.
+        Control steps are, whatever they take: they have no phases that a killed job could lose. On
+        a device, each boundary of a measured step holds an event until it is replayed.
         """
         recorder = self._recorder
         return not recorder.recording or (
-            recorder.device is None and recorder.last_step_ns < SHORT_STEP_NS
+            self._is_plain and recorder.device is None and recorder.last_step_ns < SHORT_STEP_NS
         )
 
     def forget(self) -> None:
@@ -149,7 +155,9 @@ class Boundaries:
         try:
             if not one_by_one:
                 self._replay_plain()
-            for note in self.notes.take() if self.notes else ():
+            notes = self.notes.take() if self.notes else []
+            self._is_plain = not notes
+            for note in notes:
                 try:
                     self._replay(note)
                 except Exception as failure:  # noqa: BLE001  # only this note is lost

@@ -79,6 +79,12 @@ USUAL: st.SearchStrategy[list[Any]] = st.just(
 LOOP = st.lists(st.one_of(USUAL, USUAL, st.lists(PART, max_size=4)), min_size=1, max_size=8)
 
 
+def call_in_thread(function: Callable[[], object]) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
 class Loop:
     """A loop that does what it is told, on a clock of its own."""
 
@@ -195,9 +201,7 @@ class Loop:
         """Have the writer's thread replay what waits, however short it has waited."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(boundaries, "LATE_NS", 0)
-            thread = threading.Thread(target=self.tracker.replay_late)
-            thread.start()
-            thread.join()
+            call_in_thread(self.tracker.replay_late)
 
     def ask_inside(self) -> None:
         self.told.append(self.tracker.inside)
@@ -242,7 +246,7 @@ def test_what_is_noted_makes_the_rows_that_it_makes_at_once(
     def check(loop: list[list[Any]]) -> None:
         noted, at_once = (Loop(kind, monkeypatch, on_device=on_device) for kind in (notes, None))
         for running in (noted, at_once):
-            for step in [STEP, STEP, *loop, STEP]:
+            for step in [STEP, STEP, STEP, *loop, STEP]:
                 running.run(step)
         assert noted.finish() == at_once.finish()
         if noted.timer is not None and at_once.timer is not None:
@@ -272,12 +276,12 @@ def test_compiled_notes_fail_at_import_if_a_field_of_spans_is_renamed() -> None:
 def test_a_usual_step_is_noted(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the tests above would compare nothing."""
     loop = Loop(notes, monkeypatch)
-    for _ in range(3):
+    for _ in range(4):
         loop.run(STEP)
     assert len(loop.notes) == 2 * 2 * len(STEP) + 1
     assert loop.tracker.stepped
     assert len(loop.notes) == 0
-    assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1]
+    assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1, 2]
 
 
 def test_a_few_short_steps_are_told_together(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,8 +292,8 @@ def test_a_few_short_steps_are_told_together(notes: Any, monkeypatch: pytest.Mon
         assert loop.recorder.step_now == step  # whatever is told, others see the step that runs
         told.append(len(loop.sink.rows.get("steps", [])))
         loop.run(STEP[1:])
-    # Steps 0 to 3 and 9 are measured, 4 to 8 are not; the first step is told at once.
-    assert told == [0, 1, 1, 1, 4, 4, 4, 4, 4, 9]
+    # Steps 0 to 3 and 9 are measured, 4 to 8 are not. The first two are replayed on their own.
+    assert told == [0, 1, 2, 2, 4, 4, 4, 4, 4, 9]
 
 
 def test_a_row_of_another_thread_belongs_to_the_step_that_runs(
@@ -304,14 +308,14 @@ def test_a_row_of_another_thread_belongs_to_the_step_that_runs(
             pass
         loop.recorder.keep_inner("allreduce", "exposed", 1, 2)
 
-    thread = threading.Thread(target=record)
-    thread.start()
-    thread.join()
+    call_in_thread(record)
     _, spans, _ = loop.finish()
     assert {row[0] for row in spans if row[2] in {"apart", "exposed"}} == {2}
 
 
-@pytest.mark.parametrize("reason", ["a call between steps", "longer steps", "a device"])
+@pytest.mark.parametrize(
+    "reason", ["a call between steps", "longer steps", "a device", "nested phases"]
+)
 def test_steps_are_told_one_by_one_where_somebody_waits_for_them(
     notes: Any, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
@@ -324,7 +328,8 @@ def test_steps_are_told_one_by_one_where_somebody_waits_for_them(
         assert len(loop.sink.rows.get("steps", [])) == step
         if reason == "longer steps":
             loop.clock.advance(SHORT_STEP_NS)
-        loop.run(STEP[1:])
+        recomputed: list[Any] = [("backward", [("forward", [])])]
+        loop.run([*STEP[1:3], *recomputed, STEP[4]] if reason == "nested phases" else STEP[1:])
     assert called == ([1, 2, 3] if reason == "a call between steps" else [])
 
 
@@ -340,9 +345,7 @@ def test_steps_that_wait_while_the_loop_hangs_are_told_by_the_writer(
     loop.tracker.replay_late()
     assert len(loop.notes) == noted  # the loop will most likely do that soon itself
     loop.clock.advance(LATE_NS)
-    thread = threading.Thread(target=loop.tracker.replay_late)
-    thread.start()
-    thread.join()
+    call_in_thread(loop.tracker.replay_late)
     assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1, 2]
     assert {row[0] for row in loop.sink.rows["spans"]} == {0, 1, 2}
     left = len(loop.notes)
