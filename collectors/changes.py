@@ -16,8 +16,11 @@ LOOK_EVERY_S = 0.5
 STEPS, MOST_STEPS = 2, 10
 """Steps of a capture; more if they are so short that two hold too few samples."""
 
-ENOUGH_SAMPLES = 240
-"""A phase that is an eighth of a step has 30 of them, enough to name a line."""
+ENOUGH_SAMPLES = 480
+"""A phase that is a sixteenth of a step has 30 of them, enough to name a line.
+
+Python that holds the interpreter is seen every 5 ms at most, and has a few.
+"""
 
 SAMPLES_PER_STEP = 120
 SHORTEST_GAP_S, LONGEST_GAP_S = 0.0005, 0.05

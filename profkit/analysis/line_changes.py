@@ -18,6 +18,12 @@ from profkit.analysis.stacks import (
     wilson,
 )
 
+FEWEST_OF_SAME_CODE = 15
+"""Fewer samples of a phase are not compared with those of the same code, in a few captured steps.
+
+Python that holds the interpreter has hardly more. Their differences have intervals as wide as that.
+"""
+
 ERROR_RATE = 0.05
 """The probability that any line of equal runs is said to differ."""
 
@@ -74,7 +80,10 @@ def compare_lines(
     for phase in sorted(sides[0].keys() & sides[1].keys()):
         before, after = sides[0][phase], sides[1][phase]
         enough = min(base.samples, target.samples) >= FEWEST_SAMPLES
-        if enough and (before.judged or after.judged):
+        is_open = before.judged or after.judged
+        if same_code:
+            is_open = max(before.samples, after.samples) >= FEWEST_OF_SAME_CODE
+        if enough and is_open:
             changes.extend(_compare_all(before, after, factor, lambda part: part.lines))
             whole.extend(_compare_all(before, after, factor, lambda part: part.functions))
         elif max(before.step_share, after.step_share) >= LEAST_SHARE:

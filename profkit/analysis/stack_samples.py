@@ -118,17 +118,28 @@ def read_samples(
         lost += int(np.count_nonzero(~known & (place >= 0)))
         kept = np.flatnonzero(known & (place >= 0))
         line, below = name_leaves(tree.name, ids[kept], numbers, callees)
-        every = own["every_ns"].to_numpy()[kept].astype(np.float64)
+        stands_for = times_of(own)[kept]
         step = place[kept] + rank * len(used)
         of_rank = np.full(len(kept), rank)
         columns.append(
-            np.array([every, phase[kept], kind[kept], step, line, below, ids[kept], of_rank])
+            np.array([stands_for, phase[kept], kind[kept], step, line, below, ids[kept], of_rank])
         )
     whole = np.concatenate(columns, axis=1)
     rows = whole[1:].astype(np.int64)
     phase, kind, step, line, below, leaf, of_rank = rows
     names = tuple(numbers), tuple(callees)
     return Samples(phase, whole[0], kind, step, line, below, leaf, of_rank, *names, trees, lost)
+
+
+def times_of(stacks: pa.Table) -> Floats:
+    """Return the time in ns for which each sample stands.
+
+    The wait for the next sample begins when one was taken. One that came late therefore stands for
+    its delay as well. Dense samples of Python, which is seen every 5 ms at most, would count for a
+    small part of its time otherwise.
+    """
+    every, late = stacks["every_ns"].to_numpy(), stacks["late_ns"].to_numpy()
+    return every.astype(np.float64) + late
 
 
 def kinds_of(late_ns: Ints) -> Ints:

@@ -19,6 +19,7 @@ from profkit.analysis.stack_samples import (
     find_steps,
     kinds_of,
     name_leaves,
+    times_of,
 )
 from profkit.analysis.stacks import FEWEST_SAMPLES, LineTime, common_folder, time_lines
 from profkit.trace.worker_stacks import WorkerStacks
@@ -47,7 +48,7 @@ class WorkerLines:
 
 def view_workers(found: WorkerStacks, steps: pa.Table, used: Ints) -> WorkerLines | None:
     """Return the lines of all workers; `None` if none was sampled in the used steps."""
-    aimed_ns = float(found.stacks["every_ns"].to_numpy().sum(dtype=np.float64))
+    aimed_ns = float(times_of(found.stacks).sum())
     if not aimed_ns or not len(used) or not found.elapsed_ns:  # a damaged file may hold zeros
         return None
     samples = _read(found, steps, used)
@@ -85,14 +86,14 @@ def _read(found: WorkerStacks, steps: pa.Table, used: Ints) -> Samples:
         lost += int(np.count_nonzero(~known & (place >= 0)))
         kept = np.flatnonzero(known & (place >= 0))
         line, below = name_leaves(tree.name_in_worker, ids[kept], numbers, callees)
-        every = own["every_ns"].to_numpy()[kept].astype(np.float64)
+        stands_for = times_of(own)[kept]
         # While the job waits for its workers, each makes a batch in as many steps as there are
         # workers. Its samples of one batch depend on each other.
         names, threads = names_and_codes(own["thread"])
         batch = (place[kept] // len(names) + rank * len(used)) * len(names) + threads[kept]
         of_rank = np.full(len(kept), rank)
         kind = kinds_of(late)[kept]
-        columns.append(np.array([every, kind, batch, line, below, ids[kept], of_rank]))
+        columns.append(np.array([stands_for, kind, batch, line, below, ids[kept], of_rank]))
     whole = np.concatenate(columns, axis=1)
     kind, batch, line, below, leaf, of_rank = whole[1:].astype(np.int64)
     phase, named = np.zeros(len(kind), dtype=np.int64), (tuple(numbers), tuple(callees))

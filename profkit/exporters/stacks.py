@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import equals, rows_of_rank
-from profkit.analysis.stack_samples import UNSURE, FrameTree, kinds_of
+from profkit.analysis.stack_samples import UNSURE, FrameTree, kinds_of, times_of
 from profkit.exporters._flame import flame_page
 from profkit.exporters.base import Window
 from profkit.version import __version__
@@ -83,8 +83,8 @@ def _count(samples: pa.Table, tree: FrameTree) -> Counter[Stack]:
     ids = samples["stack"].fill_null(-1).to_numpy()
     is_unsure = kinds_of(samples["late_ns"].to_numpy()) == UNSURE
     pairs, back = np.unique(np.stack([ids, is_unsure]), axis=1, return_inverse=True)
-    every = samples["every_ns"].to_numpy()
-    sums = np.bincount(np.ravel(back), weights=every, minlength=pairs.shape[1])
+    weights = times_of(samples)
+    sums = np.bincount(np.ravel(back), weights=weights, minlength=pairs.shape[1])
     found: Counter[Stack] = Counter()
     for (leaf, unsure), total in zip(pairs.T.tolist(), sums.tolist(), strict=True):
         places = map(tree.place, reversed(list(tree.walk(leaf))))

@@ -55,6 +55,7 @@ def write_run(
     frames: Sequence[Frame] = FRAMES,
     clip_ms: int | Sequence[int] = 30,
     late_ms: Sequence[int] = (),
+    every_ms: int = 10,
 ) -> Trace:
     """Write a run of equal steps with these samples (step, ms in it, stack), or one each 10 ms.
 
@@ -63,7 +64,7 @@ def write_run(
     folder.mkdir()
     lengths = [clip_ms] if isinstance(clip_ms, int) else clip_ms
     for rank, own_ms in enumerate(lengths):
-        _write_rank(folder, rank, steps, samples, frames, own_ms, late_ms)
+        _write_rank(folder, rank, steps, samples, frames, own_ms, late_ms, every_ms)
     RunManifest(
         workload="test",
         state=RunState.COMPLETE,
@@ -81,6 +82,7 @@ def _write_rank(
     frames: Sequence[Frame],
     clip_ms: int,
     late_ms: Sequence[int],
+    every_ms: int,
 ) -> None:
     files = RankFiles(folder / rank_folder(rank), rank)
     RankManifest(rank, "host", 1, "cpu", Anchor(0, 0, 0), 0, 1, "pytorch").write(files.folder)
@@ -120,7 +122,7 @@ def _write_rank(
             {
                 "time_ns": [step * length * MS + at * MS for step, at, _ in samples],
                 "late_ns": [late * MS for late in late_ms or [0] * len(samples)],
-                "every_ns": [10 * MS] * len(samples),
+                "every_ns": [every_ms * MS] * len(samples),
                 "thread": ["MainThread"] * len(samples),
                 "stack": [stack for _, _, stack in samples],
             },
@@ -337,14 +339,40 @@ def _with_busy_python(folder: Path, *, delays: Sequence[int] = (), busy_ms: int 
     begin, end = DATA_MS + FORWARD_MS, DATA_MS + FORWARD_MS + busy_ms
     samples: list[tuple[int, int, int | None]] = []
     late_ms = []
-    for step in range(80):
-        due = begin + step * 7 % (busy_ms + 10)
-        seen = due if due >= end else min(due + 5, end)
-        if delays and due < end:
-            seen = min(end + 9, seen + delays[step % len(delays)])
-        samples.append((step, seen, 1 if seen < end else 3))
-        late_ms.append(seen - due)
+    random, length, moment = np.random.default_rng(7), end + 10, 0
+    while moment < 80 * length:
+        step, due = divmod(moment + int(random.integers(5, 16)), length)
+        seen = due
+        if begin <= due < end:
+            seen = min(due + 5, end)
+            if delays:
+                seen = min(end + 9, seen + delays[step % len(delays)])
+        moment = step * length + seen
+        if begin <= due and step < 80:
+            samples.append((step, seen, 1 if seen < end else 3))
+            late_ms.append(seen - due)
     return write_run(folder, steps=80, samples=samples, late_ms=late_ms, clip_ms=busy_ms + 10)
+
+
+@pytest.mark.parametrize("every_ms", [1, 2, 20])
+def test_dense_samples_of_busy_python_count_for_their_time(tmp_path: Path, every_ms: int) -> None:
+    """They come every 6 ms, those of other code every millisecond: a sixth of its time, else."""
+    samples: list[tuple[int, int, int | None]] = []
+    late_ms = []
+    random, moment = np.random.default_rng(3), 0
+    busy, end = DATA_MS + FORWARD_MS, DATA_MS + FORWARD_MS + 20
+    while moment < 400 * STEP_MS:
+        step, due = divmod(moment + int(random.integers(1, 2 * every_ms)), STEP_MS)
+        seen = min(due + 5, end) if busy <= due < end else due
+        moment = step * STEP_MS + seen
+        samples.append((step, seen, 1 if busy <= due < end else 3))
+        late_ms.append(seen - due)
+    trace = write_run(
+        tmp_path / "run", steps=400, samples=samples, late_ms=late_ms, every_ms=every_ms
+    )
+    part = next(each for each in _code(trace).phases if each.phase == "unknown")
+    shares = {line.place.line: line.share.value for line in part.lines}
+    assert shares[31] == pytest.approx(20 / 30, abs=0.04)
 
 
 @pytest.mark.parametrize("delays", [(), (0, 9, 0, 14)])
