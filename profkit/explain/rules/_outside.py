@@ -14,14 +14,19 @@ Place = tuple[str, str]
 
 def largest_place(case: Case) -> tuple[Place, float]:
     """Return the place to which most time was added, and how much per step."""
+    added = added_places(case)
+    place = max(added, key=lambda each: added[each], default=("", ""))
+    return place, added.get(place, 0.0)
+
+
+def added_places(case: Case) -> Mapping[Place, float]:
+    """Return how much time per step was added to each place; less than 0 where it was taken."""
     before, after = case.before.figure(places_ns), case.after.figure(places_ns)
     known_factor = case.ledger.batch_factor(case.before.step_samples)
     factor = case.ledger.batch_factor(case.after.step_samples)
-    added = {
+    return {
         place: ns * factor - before.get(place, 0.0) * known_factor for place, ns in after.items()
     }
-    place = max(added, key=lambda each: added[each], default=("", ""))
-    return place, added.get(place, 0.0)
 
 
 def places_ns(evidence: Evidence) -> Mapping[Place, float]:
