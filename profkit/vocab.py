@@ -52,7 +52,7 @@ _MEANINGS: Final = {
     Phase.FORWARD: "the model and its loss",
     Phase.BACKWARD: "gradients",
     Phase.ALLREDUCE: "exchange between ranks, not hidden",
-    Phase.OPTIMIZER: "the weight update",
+    Phase.OPTIMIZER: "weight update and gradient reset",
     Phase.COMPILE: "a compiler of the framework works",
     Phase.OTHER: "evaluation, checkpoints, logging",
 }
@@ -196,6 +196,9 @@ WHOLE_STEPS: Final = "whole_steps_count"
 
 LOST_GPU: Final = "lost_count"
 """Metric of a GPU that no longer answers."""
+
+ZERO_GRAD: Final = "zero_grad"
+"""Name of the span in which an optimizer resets gradients. It is no weight update."""
 
 SKIPPED_STEP: Final = "skipped step"
 """Name of the span of an optimizer step that the gradient scaler skipped."""

@@ -156,6 +156,7 @@ class Seams(Books):
         self.begin_forward = guarded("begin_forward", notes.begin_forward, None)
         self.begin_backward = guarded("begin_backward", notes.begin_backward, None)
         self.begin_optimizer = guarded("begin_optimizer", notes.begin_optimizer, None)
+        self.begin_reset = guarded("begin_reset", notes.begin_reset, None)
         self.name_skipped = guarded("name_skipped", notes.name_skipped, None)
         self.pause = guarded("pause", tracker.pause, None)
         self.resume = guarded("resume", tracker.resume, None)

@@ -18,10 +18,11 @@
 /* Batches that take more nanoseconds are timed by the meter, which also measures waits for a core. */
 #define SHORT 2000000
 
-enum Kind { DATA, COPY, FORWARD, BACKWARD, OPTIMIZER, ROWS, FETCHED, SKIPPED, STEP, END, KINDS };
+enum Kind { DATA, COPY, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD, ROWS, FETCHED, SKIPPED, STEP, END, KINDS };
 
-static const char *const KIND_NAMES[KINDS] = {"data", "h2d",     "forward", "backward", "optimizer",
-                                              "rows", "fetched", "skipped", "step",     "end"};
+static const char *const KIND_NAMES[KINDS] = {"data",      "h2d",  "forward", "backward", "optimizer",
+                                              "zero_grad", "rows", "fetched", "skipped",  "step",
+                                              "end"};
 
 typedef struct {
     enum Kind kind;
@@ -58,7 +59,7 @@ static PyObject *kind_names[KINDS];
 static PyObject *collate_name, *now_ns, *count_batch;
 static PyObject *meter_begin, *meter_end, *meter_drop;
 static PyObject *read_name, *decode_name, *made_name;
-static PyObject *tracker_begin_data, *tracker_begin_copy, *tracker_begin_forward, *tracker_begin_backward, *tracker_begin_optimizer;
+static PyObject *tracker_begin_data, *tracker_begin_copy, *tracker_begin_forward, *tracker_begin_backward, *tracker_begin_optimizer, *tracker_begin_reset;
 static PyObject *tracker_end, *tracker_end_batch, *tracker_name_skipped, *tracker_keep_rows, *tracker_catch_up;
 static PyObject *with_gradients;
 
@@ -203,6 +204,14 @@ static PyObject *begin_optimizer(PyObject *object, PyObject *optimizer)
     self->stepped = 1;
     Py_INCREF(optimizer);
     return begin(self, OPTIMIZER, optimizer);
+}
+
+static PyObject *begin_reset(PyObject *object, PyObject *unused)
+{
+    Notes *self = (Notes *)object;
+    (void)unused;
+    if (!is_here(self)) return PyObject_CallMethodObjArgs(self->tracker, tracker_begin_reset, NULL);
+    return begin(self, ZERO_GRAD, NULL);
 }
 
 static PyObject *end(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
@@ -532,9 +541,9 @@ static int keep_fetch(PyObject *rows, PyObject *const *arguments, PyObject *time
 
 static int keep_span(PyObject *rows, PyObject *const *arguments, const Note *begun, const Note *ended)
 {
-    PyObject *phase = kind_names[begun->kind], *depth = arguments[1];
+    PyObject *name = kind_names[begun->kind], *phase = begun->kind == ZERO_GRAD ? kind_names[OPTIMIZER] : name, *depth = arguments[1];
     Py_INCREF(depth);
-    PyObject *row = make_span(arguments, phase, phase, depth, begun->at, ended->at);
+    PyObject *row = make_span(arguments, phase, name, depth, begun->at, ended->at);
     int failed = keep(rows, row, begun->mark, ended->mark);
     Py_XDECREF(row);
     return failed;
@@ -680,6 +689,7 @@ static PyMethodDef methods[] = {
     {"begin_forward", FAST(begin_forward), METH_FASTCALL | METH_KEYWORDS, "begin_forward(*, with_gradients): begin a call of a model."},
     {"begin_backward", FAST(begin_backward), METH_FASTCALL, "begin_backward(framework, loss): begin computing gradients."},
     {"begin_optimizer", begin_optimizer, METH_O, "begin_optimizer(optimizer): begin an optimizer's step."},
+    {"begin_reset", begin_reset, METH_NOARGS, "begin_reset(): begin resetting gradients."},
     {"end", FAST(end), METH_FASTCALL, "end(span, error=None): end a region."},
     {"name_skipped", name_skipped, METH_O, "name_skipped(span): note that the optimizer did not step."},
     {NULL, NULL, 0, NULL},
@@ -739,7 +749,7 @@ static int prepare(void)
     static const struct { PyObject **place; const char *name; } words[] = {
         {&collate_name, "collate_fn"}, {&meter_begin, "begin"}, {&meter_end, "end"},
         {&meter_drop, "drop"}, {&read_name, "read"}, {&decode_name, "decode"}, {&made_name, "collate"}, {&tracker_begin_data, "begin_data"}, {&tracker_begin_copy, "begin_copy"}, {&tracker_begin_forward, "begin_forward"},
-        {&tracker_begin_backward, "begin_backward"}, {&tracker_begin_optimizer, "begin_optimizer"}, {&tracker_end, "end"},
+        {&tracker_begin_backward, "begin_backward"}, {&tracker_begin_optimizer, "begin_optimizer"}, {&tracker_begin_reset, "begin_reset"}, {&tracker_end, "end"},
         {&tracker_end_batch, "end_batch"}, {&tracker_name_skipped, "name_skipped"}, {&tracker_keep_rows, "keep_rows"},
         {&tracker_catch_up, "catch_up"},
     };

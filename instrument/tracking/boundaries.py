@@ -37,6 +37,7 @@ from profkit.instrument.tracking.notes import (
 )
 from profkit.instrument.tracking.regions import Regions
 from profkit.instrument.tracking.states import LoopState, StepMode
+from profkit.vocab import ZERO_GRAD
 
 MOST_STEPS_AHEAD = 7
 """Maximum number of short steps that are replayed together with the one before them.
@@ -138,8 +139,10 @@ class Boundaries:
         self.notes.step = 0
         self._open.clear()
 
-    def find(self, region: int, *, ends: bool) -> Followed | None:
+    def find(self, region: Opened, *, ends: bool) -> Followed | None:
         """Return the region of this number that was opened by a note; forget it if it ends."""
+        if not isinstance(region, int):
+            return region
         for place in range(len(self._open) - 1, -1, -1):
             if self._open[place][0] == region:
                 span = self._open[place][1]
@@ -268,6 +271,8 @@ class Boundaries:
             span = tracker.begin_backward(framework, loss)
         elif kind == OPTIMIZER:
             span = tracker.begin_optimizer(what)
+        elif kind == ZERO_GRAD:
+            span = tracker.begin_reset()
         else:
             span = tracker.begin_copy()
         return span if isinstance(span, Followed) else None

@@ -26,13 +26,12 @@ from profkit.instrument.tracking.states import (
 )
 from profkit.instrument.tracking.steps import BY_HAND, MOST_BACKWARDS, Steps
 from profkit.instrument.tracking.threads import ThreadFilter
-from profkit.vocab import SKIPPED_STEP, Phase
+from profkit.vocab import SKIPPED_STEP, ZERO_GRAD, Phase
 
 _DATA, _H2D, _FORWARD = Phase.DATA.value, Phase.H2D.value, Phase.FORWARD.value
 _BACKWARD, _OPTIMIZER, _OTHER = Phase.BACKWARD.value, Phase.OPTIMIZER.value, Phase.OTHER.value
 _NO_FORWARD, _NO_BACKWARD = IGNORED_INSIDE[_FORWARD], IGNORED_INSIDE[_BACKWARD]
-_NO_OPTIMIZER = IGNORED_INSIDE[_OPTIMIZER]
-_NO_CHECKPOINT = IGNORED_INSIDE[CHECKPOINT]
+_NO_OPTIMIZER, _NO_CHECKPOINT = IGNORED_INSIDE[_OPTIMIZER], IGNORED_INSIDE[CHECKPOINT]
 
 _IDLE, _TRAINING = Progress.IDLE, Progress.TRAINING
 _ACTIVITY, _TRAINING_EVENT = LoopEvent.ACTIVITY, LoopEvent.TRAINING
@@ -108,10 +107,9 @@ class HookReports:
         """End the wait for a batch of this size; 0 samples if the loader has ended."""
         self.catch_up()
         if samples:
-            threads = self._threads
             if self._follows():
                 self._pending.batches.append(samples)
-            if not threads.decided or _this_thread() != threads.thread:
+            if not self._threads.decided or _this_thread() != self._threads.thread:
                 self._steps.elsewhere.append((_this_thread(), samples))
         self.end(span, error)
         if self._regions.note is None:
@@ -124,12 +122,12 @@ class HookReports:
     def begin_copy(self) -> Followed | None:
         """Begin copying a batch to the device; copies after a model call are ignored."""
         self.catch_up()
-        state = self._state
-        if state.model_called or state.inside:
-            return None
-        threads = self._threads
-        is_followed = _this_thread() == threads.thread or threads.accepts()
-        return self._regions.open(_H2D, _H2D) if is_followed else None
+        return None if self._state.model_called else self._open_alone(_H2D, _H2D)
+
+    def begin_reset(self) -> Followed | None:
+        """Begin resetting gradients, which says nothing about the loop."""
+        self.catch_up()
+        return self._open_alone(_OPTIMIZER, ZERO_GRAD)
 
     def begin_forward(self, *, with_gradients: bool | None) -> Followed | None:
         """Begin a call of a model by the loop; `None` if a model that it trains is evaluated."""
@@ -196,8 +194,7 @@ class HookReports:
     def pause(self, span: Opened) -> Followed | None:
         """Interrupt an optimizer that calls the loop back; returns what `resume` takes."""
         self.catch_up()
-        if isinstance(span, int):
-            span = self._boundaries.find(span, ends=False)
+        span = self._boundaries.find(span, ends=False)
         if span is None or span not in self._regions.opened or not self._follows():
             return None
         self._regions.pause(span)
@@ -220,16 +217,14 @@ class HookReports:
     def end(self, span: Opened, error: str | None = None) -> None:
         """End a region. Does nothing if it is closed, or if its thread is no longer followed."""
         self.catch_up()
-        if isinstance(span, int):
-            span = self._boundaries.find(span, ends=True)
+        span = self._boundaries.find(span, ends=True)
         if span is not None and span in self._regions.opened:
             self._steps.last_end_ns = self._regions.close(span, error)
 
     def name_skipped(self, span: Opened) -> None:
         """Note that the scaler found infinities, and the optimizer did not step."""
         self.catch_up()
-        if isinstance(span, int):
-            span = self._boundaries.find(span, ends=False)
+        span = self._boundaries.find(span, ends=False)
         if span is not None:
             span.name = SKIPPED_STEP
 
@@ -265,6 +260,11 @@ class HookReports:
                 steps.fire(_TRAINING_EVENT)
         if boundary:
             steps.pass_boundary(boundary)
+
+    def _open_alone(self, phase: str, name: str) -> Followed | None:
+        """Open a region that is no part of another."""
+        is_alone = not self._state.inside and self._follows()
+        return self._regions.open(phase, name) if is_alone else None
 
     def _follows(self) -> bool:
         """Return true for a report of the followed thread that is not part of an aside."""

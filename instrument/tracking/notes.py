@@ -14,7 +14,7 @@ from typing import Any
 from profkit.clock import Clock
 from profkit.instrument.batches import count_batch
 from profkit.instrument.rows import Event, Meter, Opened, Row, TimedRow
-from profkit.vocab import Phase
+from profkit.vocab import ZERO_GRAD, Phase
 
 ROOM = 1_000
 """Maximum number of notes, for a loop that fetches one batch and trains on it forever."""
@@ -121,7 +121,7 @@ class Notes:
         batches, optimizers = [], []
         gradients: list[Gradients] = []
         trains = False
-        phase, start, before, ended, border = "", 0, None, 0, 0
+        name, start, before, ended, border = "", 0, None, 0, 0
         for kind, at, mark, _, what in notes:
             if kind == ROWS:
                 rows += [(row, None, None) for row in what]
@@ -130,12 +130,13 @@ class Notes:
             elif kind == END:
                 ended = at
                 if not self._quiet:  # a `SpanRow` as a plain tuple, as in `_notes.c`
-                    row = (step, phase, phase, depth, thread, start, at, None, None, None, None)
+                    phase = OPTIMIZER if name == ZERO_GRAD else name
+                    row = (step, phase, name, depth, thread, start, at, None, None, None, None)
                     rows.append((row, before, mark))
                 if what:
                     batches.append(what)
             else:
-                phase, start, before = kind, at, mark
+                name, start, before = kind, at, mark
                 used |= kind == FORWARD
                 trains |= kind in (BACKWARD, OPTIMIZER) or (kind == FORWARD and bool(what))
                 if kind == BACKWARD:
@@ -259,6 +260,13 @@ class Notes:
             self._stepper = optimizer
         self._stepped = True
         return self._begin(OPTIMIZER, optimizer)
+
+    def begin_reset(self) -> Opened:
+        """Begin resetting gradients."""
+        if _this_thread() != self._thread:
+            opened: Opened = self._tracker.begin_reset()
+            return opened
+        return self._begin(ZERO_GRAD, None)
 
     def end(self, span: Opened, error: str | None = None) -> None:
         """End a region. Regions that an exception left are reported to the tracker at once."""

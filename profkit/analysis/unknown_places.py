@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.columns import places_in, rows_of_rank, rows_of_steps
 from profkit.analysis.estimate import Ints
-from profkit.vocab import PHASES
+from profkit.vocab import PHASES, ZERO_GRAD
 
 BEGIN, END = "the step's start", "the step's end"
 
@@ -27,6 +27,7 @@ class UnknownPlace:
 def unknown_places(steps: pa.Table, spans: pa.Table, used: Ints) -> tuple[UnknownPlace, ...]:
     """Return the time between neighbouring phases of the used steps, longest first.
 
+    A loop may reset gradients anywhere, which therefore divides no place into two.
     The places add up to the wall time minus the outer phases of the thread that runs the steps.
     """
     steps, spans = rows_of_steps(steps, used), rows_of_steps(spans, used)
@@ -60,11 +61,18 @@ def _add_gaps(sums: dict[tuple[int, int], float], steps: pa.Table, spans: pa.Tab
     until = np.concatenate([steps["start_ns"], spans["end_ns"].to_numpy()[known], steps["end_ns"]])
     edge = np.ones(len(step), dtype=np.int64)
     kind = np.concatenate([edge * begin, phase[known], edge * end])
+    no_reset = places_in(spans["name"], (ZERO_GRAD,))[known] < 0
+    names_place = np.concatenate([edge > 0, no_reset, edge > 0])
     order = np.lexsort((start, np.where(kind == begin, -1, kind == end), number))
     number, start, until, kind = number[order], start[order], until[order], kind[order]
+    # A step begins and ends with an edge, so the neighbours by name are of the same step.
+    at = np.arange(len(order))
+    names_place = names_place[order]
+    last = np.maximum.accumulate(np.where(names_place, at, 0))
+    following = np.minimum.accumulate(np.where(names_place, at, len(at) - 1)[::-1])[::-1]
     inside = np.flatnonzero(number[1:] == number[:-1])
     gap = start[inside + 1] - until[inside]
-    pair = kind[inside] * (end + 1) + kind[inside + 1]
+    pair = kind[last[inside]] * (end + 1) + kind[following[inside + 1]]
     for code in np.unique(pair).tolist():
         between = divmod(code, end + 1)
         sums[between] = sums.get(between, 0.0) + float(gap[pair == code].sum())

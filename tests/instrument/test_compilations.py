@@ -360,6 +360,7 @@ def test_a_compiled_step_is_compiled_as_without_our_hooks(tmp_path: Path, job: s
     breaks = [name for name in trace.samples["metric"].to_pylist() if name.startswith(GRAPH_BREAK)]
     assert any("backward" in name for name in breaks)
     assert not any("disable" in name for name in breaks), "that is a hook of ours"
+    assert any("torch compiles no optimizer's zero_grad (job.py:" in name for name in breaks)
     assert any("gradient scaler (job.py:" in name for name in breaks) == (job is SCALES)
 
 

@@ -26,7 +26,7 @@ from profkit.instrument.tracking.states import CHECKPOINT, UNKNOWN
 from profkit.instrument.tracking.steps import MOST_ROUNDS
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.testing import FakeClock, FakeDevice
-from profkit.vocab import AUTOCAST, SKIPPED_STEP
+from profkit.vocab import AUTOCAST, SKIPPED_STEP, ZERO_GRAD
 
 BATCH, COUNT, WIDTH = 4, 10, 4
 PATIENCE_S = 120
@@ -34,6 +34,7 @@ SAMPLES = [4, 4, 2]
 """What `COUNT` samples in batches of `BATCH` give."""
 
 LOADED_STEP = ["data", "h2d", "forward", "backward", "optimizer"]
+RESETS = {"pytorch": "zero_grad", "paddlepaddle": "clear_grad"}
 METHODS = [
     (kind, name)
     for kind in (Tracker, Pending)
@@ -343,6 +344,16 @@ class Followed:
 
     @property
     def spans(self) -> list[Span]:
+        """All spans but `resets`, which have tests of their own: a loop has them anywhere."""
+        return [span for span in self._all_spans if span.name != ZERO_GRAD]
+
+    @property
+    def resets(self) -> list[Span]:
+        """The spans in which gradients were reset."""
+        return [span for span in self._all_spans if span.name == ZERO_GRAD]
+
+    @property
+    def _all_spans(self) -> list[Span]:
         return [Span(*row) for row in self._sink.rows["spans"]]
 
     @property
@@ -419,6 +430,76 @@ def test_epochs_are_counted(kit: Kit, follow: Follow) -> None:
     assert [(step.epoch, step.sample_count) for step in followed.steps] == [
         (epoch, samples) for epoch in (0, 1) for samples in SAMPLES
     ]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before the forward", "after the update"])
+def test_a_reset_of_gradients_is_a_part_of_the_optimizer(
+    kit: Kit, follow: Follow, *, first: bool
+) -> None:
+    """It makes no step, and delimits none."""
+    followed = follow()
+    model = kit.model()
+    optimizer = kit.optimizer(model)
+    for batch in kit.loader():
+        if first:
+            kit.zero(optimizer)
+        kit.loss(model, batch).backward()
+        optimizer.step()
+        if not first:
+            kit.zero(optimizer)
+    kit.zero(optimizer)  # between two epochs
+    followed.finish()
+    assert followed.samples == SAMPLES
+    assert [followed.phases(step) for step in (1, 2)] == [LOADED_STEP] * 2
+    resets = [span for span in followed.resets if span.step < len(SAMPLES)]
+    assert [span.step for span in resets][:3] == [0, 1, 2]
+    assert {(span.phase, span.depth, span.error) for span in resets} == {("optimizer", 0, None)}
+    for step in (1, 2):
+        times = {span.phase: span for span in followed.spans if span.step == step}
+        reset = next(span for span in resets if span.step == step)
+        assert reset.start_ns <= reset.end_ns
+        if first:
+            assert times["data"].end_ns <= reset.start_ns
+            assert reset.end_ns <= times["backward"].start_ns
+        else:
+            assert times["optimizer"].end_ns <= reset.start_ns
+
+
+def test_a_reset_by_another_thread_or_inside_a_phase_is_no_part_of_the_step(
+    kit: Kit, follow: Follow
+) -> None:
+    optimizers: list[Any] = []
+
+    def reset(x: Any) -> Any:
+        kit.zero(optimizers[0])
+        return x
+
+    followed = follow()
+    model = kit.model(reset)
+    optimizers.append(kit.optimizer(model))
+    for batch in kit.loader():
+        kit.loss(model, batch).backward()
+        optimizers[0].step()
+        thread = threading.Thread(target=kit.zero, args=optimizers)
+        thread.start()
+        thread.join()
+    followed.finish()
+    assert followed.samples == SAMPLES
+    assert followed.resets == []
+
+
+def test_a_reset_that_raises_ends_its_span(kit: Kit, follow: Follow) -> None:
+    followed = follow()
+    model = kit.model()
+    optimizer = kit.optimizer(model)
+    for batch in kit.loader():
+        kit.loss(model, batch).backward()
+        optimizer.step()
+        with pytest.raises(TypeError):
+            getattr(optimizer, RESETS[kit.name])(no_such_option=True)
+    followed.finish()
+    assert followed.samples == SAMPLES
+    assert {span.error for span in followed.resets} == {"TypeError"}
 
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "Adadelta"])

@@ -38,6 +38,7 @@ Rows = dict[str, list[Any]]
 LEAVES = st.sampled_from(
     [
         "copy",
+        "reset",
         "inner",
         "rows",
         "note scale",
@@ -137,6 +138,9 @@ class Loop:
 
     def copy(self) -> None:
         self._within(self.notes.begin_copy, [])
+
+    def reset(self) -> None:
+        self._within(self.notes.begin_reset, [])
 
     def forward(self, inner: list[Any]) -> None:
         self._within(lambda: self.notes.begin_forward(with_gradients=True), inner)

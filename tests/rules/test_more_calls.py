@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from profkit.explain.evidence import Evidence
@@ -15,6 +17,7 @@ from profkit.explain.rules.more_calls import Calls
 from profkit.explain.turned import turn
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
+from profkit.vocab import ZERO_GRAD
 
 MS = 1_000_000
 TWICE = {"forward": 24 * MS, "backward": 48 * MS}
@@ -80,6 +83,21 @@ def test_nothing_is_said_without_more_calls_that_take_longer(
     phases: Mapping[str, int], before: Calls, after: Calls, tmp_path: Path
 ) -> None:
     assert more_calls.find(_case(tmp_path, phases, before, after)) is None
+
+
+def test_resets_of_gradients_are_no_updates(tmp_path: Path) -> None:
+    """A job that resets them twice as often does not call its optimizer more often."""
+    trace = Trace.open(synthetic_trace(tmp_path / "run", steps=40, ranks=2))
+    evidence = Evidence(trace, explain(trace, trace).case.before.costs)
+    usual = more_calls.count_calls(evidence)
+    is_update = pc.equal(trace.spans["phase"].cast(pa.string()), "optimizer")
+    updates = trace.spans.filter(is_update)
+    column = trace.spans.schema.get_field_index("name")
+    names = pa.array([ZERO_GRAD] * len(updates), pa.string())
+    field = updates.schema.field(column)
+    resets = updates.set_column(column, field, names.cast(field.type))
+    vars(trace)["spans"] = pa.concat_tables([trace.spans, resets, resets])
+    assert more_calls.count_calls(evidence) == usual
 
 
 def test_calls_are_counted_per_step_and_rank(tmp_path: Path) -> None:

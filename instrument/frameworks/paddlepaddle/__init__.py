@@ -19,7 +19,11 @@ from profkit.instrument.frameworks.paddlepaddle.collectives import hook_groups
 from profkit.instrument.frameworks.paddlepaddle.compilations import COMPILERS
 from profkit.instrument.frameworks.paddlepaddle.device import on_device, open_device
 from profkit.instrument.frameworks.paddlepaddle.identity import describe_loader
-from profkit.instrument.frameworks.paddlepaddle.optimizers import hook_optimizers, hook_scaler
+from profkit.instrument.frameworks.paddlepaddle.optimizers import (
+    hook_optimizers,
+    hook_resets,
+    hook_scaler,
+)
 from profkit.instrument.frameworks.paddlepaddle.phases import hook_backward, hook_layers
 from profkit.instrument.frameworks.paddlepaddle.programs import hook_programs
 from profkit.instrument.frameworks.paddlepaddle.reducer import hook_data_parallel
@@ -45,6 +49,7 @@ def install(seams: Seams) -> Patches:
     hook_pipelines(patches, seams, hook_layers(patches, seams))
     hook_backward(patches, seams, _hook_exchange(patches, seams))
     hook_optimizers(patches, seams)
+    hook_resets(patches, seams)
     hook_scaler(patches, seams)
     hook_saving(patches, seams, paddle)
     hook_programs(patches, seams)

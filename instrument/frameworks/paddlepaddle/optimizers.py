@@ -75,6 +75,21 @@ def _wrap_step(seams: Seams, original: Function) -> Function:
     return step
 
 
+def hook_resets(patches: Patches, seams: Seams) -> None:
+    """Time an optimizer's `clear_grad`, which has two names."""
+
+    def wrap(original: Function) -> Function:
+        @functools.wraps(original)
+        def clear_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+            span = None if is_traced() else seams.begin_reset()
+            return timed(seams, span, original, self, *args, **kwargs)
+
+        return clear_grad
+
+    for name in ("clear_grad", "clear_gradients"):
+        patches.replace(paddle.optimizer.Optimizer, name, wrap)
+
+
 def hook_scaler(patches: Patches, seams: Seams) -> None:
     """Name steps that the scaler skips because gradients overflowed, and note the loss scale."""
     was_skipped = guarded("skipped step", _was_skipped, instead=False)

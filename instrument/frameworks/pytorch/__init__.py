@@ -24,7 +24,11 @@ from profkit.instrument.frameworks.pytorch.group_hooks import hook_each_group
 from profkit.instrument.frameworks.pytorch.group_methods import hook_methods
 from profkit.instrument.frameworks.pytorch.identity import describe_loader
 from profkit.instrument.frameworks.pytorch.layout import hook_end_of_groups, hook_meshes
-from profkit.instrument.frameworks.pytorch.optimizers import hook_optimizers, hook_scaler
+from profkit.instrument.frameworks.pytorch.optimizers import (
+    hook_optimizers,
+    hook_resets,
+    hook_scaler,
+)
 from profkit.instrument.frameworks.pytorch.phases import hook_backward, hook_modules
 from profkit.instrument.frameworks.pytorch.schedules import hook_schedules
 from profkit.instrument.frameworks.pytorch.stages import (
@@ -73,6 +77,7 @@ def install(seams: Seams) -> Patches:
         hook_end_of_groups(patches, models.models)
     hook_backward(patches, seams, exchanges, models.nesting)
     hook_optimizers(patches, seams)
+    hook_resets(patches, seams)
     hook_scaler(patches, seams)
     hook_saving(patches, seams, torch)
     return patches

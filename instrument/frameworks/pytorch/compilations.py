@@ -18,7 +18,7 @@ from profkit import vocab
 from profkit.instrument.compilations import Compilations, cut, explain_reason
 from profkit.instrument.frameworks.base import Books
 from profkit.instrument.frameworks.pytorch.compiled_code import find_compiled, name_compiled
-from profkit.instrument.frameworks.pytorch.compiler import LEFT_ALONE, NEVER_COMPILED
+from profkit.instrument.frameworks.pytorch.compiler import LEFT_ALONE, NEVER_COMPILED, NEVER_RESET
 from profkit.instrument.guard import Patches, guarded
 
 CALLBACKS = "torch._dynamo.callback"
@@ -152,7 +152,8 @@ class Compiler:
             place = ""
             if stack:
                 place = f" ({os.path.basename(stack[-1].filename)}:{stack[-1].lineno})"
-            yield f"{NEVER_COMPILED if NEVER_COMPILED in reason else explain_reason(reason)}{place}"
+            own = [known for known in (NEVER_COMPILED, NEVER_RESET) if known in reason]
+            yield f"{own[0] if own else explain_reason(reason)}{place}"
 
 
 def hook_compiler(patches: Patches, books: Books) -> None:

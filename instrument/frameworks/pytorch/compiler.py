@@ -39,6 +39,10 @@ NEVER_COMPILED = "torch compiles no gradient scaler"
 """The same, if the graph would end there also without us."""
 
 
+NEVER_RESET = "torch compiles no optimizer's zero_grad"
+"""The same."""
+
+
 def leave_alone(function: Any, reason: str = LEFT_ALONE) -> None:
     """Have the compiler end its graph before this function, and leave its frame alone.
 

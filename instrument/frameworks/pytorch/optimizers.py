@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
 from profkit.instrument.frameworks.base import Seams, other_trainer
 from profkit.instrument.frameworks.pytorch.compiler import (
     NEVER_COMPILED,
+    NEVER_RESET,
     leave_alone,
     outside_compiler,
 )
@@ -94,6 +95,26 @@ def _count_steps_around(hook: FrameType | None) -> int:
         count += frame.f_code is step.f_code
         frame = frame.f_back
     return count
+
+
+def hook_resets(patches: Patches, seams: Seams) -> None:
+    """Time `Optimizer.zero_grad`; `Module.zero_grad` may be compiled, and is left alone."""
+    begin, end = outside_compiler(seams.begin_reset), outside_compiler(seams.end)
+    original: Function = torch.optim.Optimizer.zero_grad
+
+    @functools.wraps(original)
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        span = begin()
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            end(span, type(error).__name__)
+            raise
+        end(span)
+        return result
+
+    leave_alone(zero_grad, NEVER_RESET)
+    patches.replace(torch.optim.Optimizer, "zero_grad", lambda _: zero_grad)
 
 
 def hook_scaler(patches: Patches, seams: Seams) -> None:

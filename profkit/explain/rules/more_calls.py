@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import places_in, step_places
@@ -26,7 +27,7 @@ from profkit.explain.rules.base import (
     share_of,
 )
 from profkit.text import amount
-from profkit.vocab import Phase
+from profkit.vocab import ZERO_GRAD, Phase
 
 MIN_RATIO = 1.25
 """A step must have at least this many times the base's calls of a phase."""
@@ -96,10 +97,14 @@ def find(case: Case) -> Cause | None:
 
 
 def count_calls(evidence: Evidence) -> Mapping[str, Calls]:
-    """Return how often phases begin in the loop itself; empty without phases."""
+    """Return how often phases begin in the loop itself; empty without phases.
+
+    Gradients are reset as often as a loop likes, which is no update.
+    """
     count = len(evidence.used) * evidence.costs.ranks
     spans = evidence.select_used(evidence.trace.spans)
     spans = spans.filter(pc.equal(spans["depth"], 0))
+    spans = spans.filter(pa.array(places_in(spans["name"], (ZERO_GRAD,)) < 0))
     if not spans.num_rows or not count:
         return {}
     phase, place = places_in(spans["phase"], _NAMES), step_places(spans, evidence.used)
