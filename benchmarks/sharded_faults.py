@@ -4,7 +4,8 @@
     python benchmarks/sharded_faults.py score --work FOLDER [--write]
 
 Each fault is a pair of jobs (`sharded_faults_job.py`) that differ in their options alone. Both are
-recorded. The truth is measured without profkit: a third launch trains both jobs in turn, step by
+recorded three times, in turns, and compared as repeats: on machines whose speed moves, one run of
+each measures that, too. The truth is measured without profkit: a third launch trains both jobs in turn, step by
 step, so that they meet the same state of the machine. It is by how much the steps of the second are
 longer by the launch's own clock. The held-out faults have another model, and are on another rank or
 in another dimension than those that the rules were developed with. `run` skips what FOLDER has
@@ -26,7 +27,7 @@ from pathlib import Path
 
 from sharded_launch import Page, command_line, is_done, once, record_into, start, torchrun
 
-from profkit.explain.explained import explain
+from profkit.explain.explained import explain_repeats
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 
@@ -34,9 +35,10 @@ JOB = Path(__file__).parent / "sharded_faults_job.py"
 BEGIN, END = "<!-- faults of sharded jobs -->", "<!-- end of faults of sharded jobs -->"
 SETTLED = 10
 """The first steps of a job are slower."""
+REPEATS = 3
 STEPS_OF_BOTH = 230
 """The steps of two jobs together. With 70, some costs were known to within a third only."""
-TRUTH = "truth"
+BASE, TARGET, TRUTH = "base", "target", "truth"
 Z_95 = 1.96
 MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)
 """The error of a median is so many times that of a mean."""
@@ -158,8 +160,11 @@ def run(work: Path, names: Sequence[str]) -> None:
     """Record the missing jobs."""
     for name in names:
         fault = FAULTS[name]
-        for side, options in (("base", fault.base), ("target", (*fault.base, *fault.more))):
-            once(folder_of(work, name, side), functools.partial(launch, fault, options))
+        sides = (BASE, fault.base), (TARGET, (*fault.base, *fault.more))
+        for number in range(REPEATS):
+            for side, options in sides if number % 2 == 0 else reversed(sides):
+                folder = folder_of(work, name, f"{side}-{number}")
+                once(folder, functools.partial(launch, fault, options))
         once(folder_of(work, name, TRUTH), functools.partial(launch_both, fault))
 
 
@@ -198,7 +203,7 @@ class Score:
     true_margin_ms: float
     """Half of the interval of the truth."""
     pair_ms: float
-    """By how much the recorded jobs' own median steps differ."""
+    """By how much the recorded jobs' own median steps differ, as a mean over their repeats."""
     kinds: tuple[str, ...]
     cost_ms: float | None
     """The cost of the cause that names the fault."""
@@ -217,10 +222,13 @@ class Score:
 
 def score(name: str, work: Path) -> Score:
     """Compare what `explain` says of a fault with the truth; its cause must come first."""
-    fault, folders = FAULTS[name], [folder_of(work, name, side) for side in ("base", "target")]
-    base, target = (Trace.open(find_runs(folder / "runs")[0]) for folder in folders)
+    fault, medians, traces = FAULTS[name], [], []
+    for side in (BASE, TARGET):
+        folders = [folder_of(work, name, f"{side}-{number}") for number in range(REPEATS)]
+        traces.append([Trace.open(find_runs(folder / "runs")[0]) for folder in folders])
+        medians.append(statistics.fmean(map(own_median_ns, folders)) / 1e6)
     causes = []
-    for cause in explain(base, target).causes:
+    for cause in explain_repeats(*traces).causes:
         if not cause.is_gain and cause.kind not in MAY_COME_TOO:
             causes.append(cause)
     is_right, cost_ms = not causes and not fault.kinds, None
@@ -229,7 +237,6 @@ def score(name: str, work: Path) -> Score:
         if causes[0].cost_ns is not None:
             cost_ms = causes[0].cost_ns.value / 1e6
     true_ms, margin_ms = (ns / 1e6 for ns in true_cost_ns(folder_of(work, name, TRUTH)))
-    medians = [own_median_ns(folder) / 1e6 for folder in folders]
     kinds = tuple(each.kind for each in causes)
     return Score(name, true_ms, margin_ms, medians[1] - medians[0], kinds, cost_ms, is_right)
 
@@ -248,15 +255,15 @@ def as_markdown(scores: Sequence[Score]) -> str:
     noise_ms = [abs(each.true_ms) for each in scores if not FAULTS[each.name].kinds]
     opening = (
         "Pairs of small sharded jobs over gloo on the CPU, of which one has a fault "
-        "(`benchmarks/sharded_faults.py`). The true cost is the difference of their median steps "
+        f"(`benchmarks/sharded_faults.py`). Both were recorded {REPEATS} times, in turns. The true cost is the difference of their median steps "
         "in a launch without profkit that trains both in turn, step by step. "
         "Held-out faults have another model, rank or dimension. "
         f"There, pairs without a fault differ by up to {max(noise_ms, default=0.0):.1f} ms: the "
         f"true costs are not known more exactly. Their intervals (95%) follow from how much single "
         "steps differ. *Pair*: by how much the median steps of the two recorded jobs differ by "
-        "their own clocks. They ran one after the other, at other speeds of the machine, so this "
-        f"may differ from the true cost, and profkit's cost with it. The row about pairs was added "
-        f"after these results were seen. {os.cpu_count()} cores."
+        "their own clocks, as a mean over the repeats. The machine may have had another speed than "
+        "while the truth was measured, so this may differ from the true cost, and profkit's cost "
+        f"with it. {os.cpu_count()} cores."
     )
     return "\n\n".join(["## Faults of sharded jobs", opening, say_goals(scores), "\n".join(lines)])
 
@@ -283,7 +290,7 @@ def say_goals(scores: Sequence[Score]) -> str:
 
 def report(work: Path, names: Sequence[str]) -> tuple[str, bool]:
     """Return the section of docs/accuracy.md, and true if the goals are met."""
-    scores = [score(name, work) for name in names if is_done(folder_of(work, name, "target"))]
+    scores = [score(name, work) for name in names if is_done(folder_of(work, name, TRUTH))]
     is_right = sum(each.is_right for each in scores) >= RIGHT_GOAL * len(scores)
     errors = [each.error for each in scores if each.error is not None]
     return as_markdown(scores), is_right and all(error <= COST_GOAL for error in errors)
