@@ -5,12 +5,12 @@
 
 Each fault is a pair of jobs (`sharded_faults_job.py`) that differ in their options alone. Both are
 recorded three times, in turns, and compared as repeats: on machines whose speed moves, one run of
-each measures that, too. The truth is measured without profkit: a third launch trains both jobs in turn, step by
-step, so that they meet the same state of the machine. It is by how much the steps of the second are
-longer by the launch's own clock. The held-out faults have another model, and are on another rank or
-in another dimension than those that the rules were developed with. `run` skips what FOLDER has
-already; `score --write` writes the table into docs/accuracy.md. It exits with 1 if the goals are
-missed.
+each measures that, too. The truth is measured without profkit: another launch trains both jobs in
+turn, step by step, so that they meet the same state of the machine. It is by how much the steps of
+the second are longer by the launch's own clock. The held-out faults have another model, and are on
+another rank or in another dimension than those that the rules were developed with. `run` skips what
+FOLDER has already; `score --write` writes the table into docs/accuracy.md. It exits with 1 if the
+goals are missed.
 """
 
 from __future__ import annotations
@@ -222,13 +222,15 @@ class Score:
 
 def score(name: str, work: Path) -> Score:
     """Compare what `explain` says of a fault with the truth; its cause must come first."""
-    fault, medians, traces = FAULTS[name], [], []
+    fault = FAULTS[name]
+    medians: list[float] = []
+    traces: list[list[Trace]] = []
     for side in (BASE, TARGET):
         folders = [folder_of(work, name, f"{side}-{number}") for number in range(REPEATS)]
         traces.append([Trace.open(find_runs(folder / "runs")[0]) for folder in folders])
         medians.append(statistics.fmean(map(own_median_ns, folders)) / 1e6)
     causes = []
-    for cause in explain_repeats(*traces).causes:
+    for cause in explain_repeats(traces[0], traces[1]).causes:
         if not cause.is_gain and cause.kind not in MAY_COME_TOO:
             causes.append(cause)
     is_right, cost_ms = not causes and not fault.kinds, None

@@ -61,6 +61,18 @@ If more are far away, runs are of two kinds.
 WINDOW = 11
 """Runs of the median that the likeness of neighbours is measured against."""
 
+NEIGHBOURS = 5
+"""Runs of the median that shows a disturbed run: a stretch of three of them is a level."""
+
+SINGLE = 5.0
+"""Runs so many robust standard deviations from the median of their neighbours are moved there."""
+
+MOST_SINGLE = 0.17
+"""If more runs than this share are far from their neighbours, the noise is such."""
+
+WITHIN_ONE_SD = 0.68
+"""The share of values that normal noise has within one standard deviation."""
+
 MAD_TO_SD = 1.4826
 _HIGHEST_CORRELATION = 0.9
 
@@ -179,8 +191,9 @@ def _discounted(squares: Floats, likeness: Floats) -> Floats:
 def _largest(rows: Floats, scan: Scan) -> tuple[Floats, Ints, Floats]:
     """Return each row's largest difference as a squared t, its runs, and neighbours' likeness.
 
-    It is found twice: outliers are known when the two levels are.
+    It is found twice: outliers are known when the two levels are. Single ones are known before.
     """
+    rows = _without_single(rows)
     _, stretches = scan(rows)
     places = np.arange(rows.shape[1])[None, :]
     is_inside = (places >= stretches[:, :1]) & (places < stretches[:, 1:])
@@ -190,9 +203,20 @@ def _largest(rows: Floats, scan: Scan) -> tuple[Floats, Ints, Floats]:
     return squares, stretches, _correlation(clean - running_median(clean))
 
 
-def running_median(rows: Floats) -> Floats:
-    padded = np.pad(rows, ((0, 0), (WINDOW // 2, WINDOW // 2)), mode="reflect")
-    return np.asarray(np.median(sliding_window_view(padded, WINDOW, axis=1), axis=2))
+def _without_single(rows: Floats) -> Floats:
+    """Return the rows with single far values replaced by the median of their neighbours."""
+    residuals = np.abs(rows - running_median(rows))
+    spread = np.quantile(residuals, WITHIN_ONE_SD, axis=1, keepdims=True)
+    near = running_median(rows, NEIGHBOURS)
+    is_far = (np.abs(rows - near) > SINGLE * spread) & (spread > 0)
+    most = max(1.0, MOST_SINGLE * rows.shape[1])
+    are_few = is_far.sum(axis=1, keepdims=True) <= most
+    return np.where(is_far & are_few, near, rows)
+
+
+def running_median(rows: Floats, window: int = WINDOW) -> Floats:
+    padded = np.pad(rows, ((0, 0), (window // 2, window // 2)), mode="reflect")
+    return np.asarray(np.median(sliding_window_view(padded, window, axis=1), axis=2))
 
 
 def _correlation(residuals: Floats) -> Floats:

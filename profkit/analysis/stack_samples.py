@@ -138,8 +138,8 @@ def times_of(stacks: pa.Table) -> Floats:
     its delay as well. Dense samples of Python, which is seen every 5 ms at most, would count for a
     small part of its time otherwise.
     """
-    every, late = stacks["every_ns"].to_numpy(), stacks["late_ns"].to_numpy()
-    return every.astype(np.float64) + late
+    every, late = (stacks[name].to_numpy().astype(np.float64) for name in ("every_ns", "late_ns"))
+    return np.asarray(every + late)
 
 
 def kinds_of(late_ns: Ints) -> Ints:

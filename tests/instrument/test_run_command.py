@@ -24,7 +24,7 @@ from profkit.run import launch
 from profkit.run.signals import forwarding
 from profkit.trace import Trace, verify
 from profkit.trace.reader import find_runs
-from profkit.vocab import Integrity, RunState
+from profkit.vocab import ZERO_GRAD, Integrity, RunState
 from tests.warm import warm_python
 
 JOBS = Path(__file__).parent / "jobs"
@@ -392,6 +392,9 @@ def test_an_accumulated_step_has_its_parts_and_all_phases(ddp: tuple[Ended, Ende
             phase: own["phase"].to_pylist().count(phase)
             for phase in ("data", "forward", "backward", "optimizer", "allreduce")
         }
+        resets = own["name"].to_pylist().count(ZERO_GRAD)
+        counts["optimizer"] -= resets
+        assert resets == 1
         assert counts == {"data": 2, "forward": 2, "backward": 2, "optimizer": 1, "allreduce": 1}
 
 

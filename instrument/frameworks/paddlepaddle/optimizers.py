@@ -76,7 +76,7 @@ def _wrap_step(seams: Seams, original: Function) -> Function:
 
 
 def hook_resets(patches: Patches, seams: Seams) -> None:
-    """Time an optimizer's `clear_grad`, which has two names."""
+    """Time an optimizer's `clear_grad`, which some versions give a second name."""
 
     def wrap(original: Function) -> Function:
         @functools.wraps(original)
@@ -87,7 +87,8 @@ def hook_resets(patches: Patches, seams: Seams) -> None:
         return clear_grad
 
     for name in ("clear_grad", "clear_gradients"):
-        patches.replace(paddle.optimizer.Optimizer, name, wrap)
+        if hasattr(paddle.optimizer.Optimizer, name):
+            patches.replace(paddle.optimizer.Optimizer, name, wrap)
 
 
 def hook_scaler(patches: Patches, seams: Seams) -> None:

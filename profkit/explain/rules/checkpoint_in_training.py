@@ -42,10 +42,11 @@ def find(case: Case) -> Cause | None:
         return None
     ledger = case.ledger
     words = [f"checkpoints went {growth.describe(case)}, averaged over all steps"]
-    price, explains, rows = growth.cost_ns, EXPLAINS, [_OTHER]
+    price, explains, rows = growth.cost_ns, [*EXPLAINS], [_OTHER]
     behind_ns = _added_behind(case, growth)
     if behind_ns:
-        explains, rows = (*EXPLAINS, "time_outside_phases"), [_OTHER, UNKNOWN]
+        explains.append("time_outside_phases")
+        rows.append(UNKNOWN)
         whole = cost(sum_rows(ledger, "checkpoints", rows), ledger)
         price = scale(whole, (growth.cost_ns.value + behind_ns) / whole.value)
         took = duration(behind_ns)
