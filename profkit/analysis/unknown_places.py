@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.columns import places_in, rows_of_rank, rows_of_steps
+from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Ints
 from profkit.vocab import PHASES, ZERO_GRAD
 
@@ -62,20 +63,27 @@ def _add_gaps(sums: dict[tuple[int, int], float], steps: pa.Table, spans: pa.Tab
     edge = np.ones(len(step), dtype=np.int64)
     kind = np.concatenate([edge * begin, phase[known], edge * end])
     no_reset = places_in(spans["name"], (ZERO_GRAD,))[known] < 0
-    names_place = np.concatenate([edge > 0, no_reset, edge > 0])
+    is_named = np.concatenate([edge > 0, no_reset, edge > 0])
     order = np.lexsort((start, np.where(kind == begin, -1, kind == end), number))
     number, start, until, kind = number[order], start[order], until[order], kind[order]
-    # A step begins and ends with an edge, so the neighbours by name are of the same step.
-    at = np.arange(len(order))
-    names_place = names_place[order]
-    last = np.maximum.accumulate(np.where(names_place, at, 0))
-    following = np.minimum.accumulate(np.where(names_place, at, len(at) - 1)[::-1])[::-1]
+    last, following = _find_named(is_named[order])
     inside = np.flatnonzero(number[1:] == number[:-1])
     gap = start[inside + 1] - until[inside]
     pair = kind[last[inside]] * (end + 1) + kind[following[inside + 1]]
     for code in np.unique(pair).tolist():
         between = divmod(code, end + 1)
         sums[between] = sums.get(between, 0.0) + float(gap[pair == code].sum())
+
+
+def _find_named(is_named: Bools) -> tuple[Ints, Ints]:
+    """Return for each row the last row that names a place, and the next one, if not the row itself.
+
+    A step begins and ends with such a row, so both are of the same step.
+    """
+    at = np.arange(len(is_named))
+    last = np.maximum.accumulate(np.where(is_named, at, 0))
+    following = np.minimum.accumulate(np.where(is_named, at, len(at))[::-1])[::-1]
+    return last, following
 
 
 def main_thread(spans: pa.Table) -> str | None:

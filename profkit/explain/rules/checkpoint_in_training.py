@@ -67,8 +67,8 @@ def find(case: Case) -> Cause | None:
 def _added_behind(case: Case, growth: Growth) -> float:
     """Return the time per step that was added behind checkpoints, outside all phases.
 
-    It is known if hardly anything else of the phase grew, so that the places behind the phase are
-    behind checkpoints.
+    It is counted if checkpoints are most of what the phase grew by: the places behind the phase are
+    behind checkpoints then.
     """
     ledger = case.ledger
     written, outside = ledger.find(_OTHER), ledger.find(UNKNOWN)
