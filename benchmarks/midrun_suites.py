@@ -74,7 +74,10 @@ DEVELOPMENT: Mapping[str, Planted] = {
     "hooks on gradients": Planted("hook", [STEP], [LINE], 150, ("--uneven",)),
     "averages of weights": Planted("average", [STEP], [LINE, "optimizer_unfused"], 130),
     "a mask in the loop": Planted("mask", [STEP], [LINE], 120),
-    "states in files": Planted("dump", [PERIODIC], ["time_outside_phases", LINE], every=8),
+    # A tensor that is pickled calls `torch.save`, so profkit may see the checkpoint that this is.
+    "states in files": Planted(
+        "dump", [PERIODIC], ["time_outside_phases", LINE, "checkpoint_in_training"], every=8
+    ),
     "an optimizer by weights": Planted("unfused", [STEP], [LINE, "optimizer_unfused"], 140),
     "a layer after a slow start": Planted("forward", [STEP], [LINE], 120, ("--uneven",)),
 }

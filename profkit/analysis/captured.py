@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,6 +29,11 @@ LEAST_CAPTURED = 0.5
 Two steps are captured soon after a change; a busy machine may make later ones longer still.
 """
 
+OLDER_SHOW = 0.5, 1.5
+"""Between captured steps of an earlier level and later ones, a phase differs by this share of the
+change: something else may have changed in between.
+"""
+
 MOST_NAMED = 3
 
 
@@ -38,13 +45,16 @@ class Captured:
     last: int
     count: int
     code: CodeView
+    is_older: bool = False
+    """True if they are of a level before the one that is compared, which has none."""
 
     @property
     def words(self) -> str:
         """Return `steps 41 to 42`, or of several captures `4 captured steps from 41 to 900`."""
+        level = " (of an earlier level)" if self.is_older else ""
         if self.count > self.last - self.first:
-            return f"steps {self.first:,} to {self.last:,}"
-        return f"{self.count:,} captured steps from {self.first:,} to {self.last:,}"
+            return f"steps {self.first:,} to {self.last:,}{level}"
+        return f"{self.count:,} captured steps from {self.first:,} to {self.last:,}{level}"
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,18 @@ def view_captured(trace: Trace, steps: Ints) -> Captured | None:
     return Captured(int(steps[0]), int(steps[-1]), len(steps), code)
 
 
+def view_before(trace: Trace, steps: Ints, begin: int, at: int) -> Captured | None:
+    """Return the captured steps from `begin` until `at`, or else those of earlier levels.
+
+    Steps are captured once without a request. A level that begins after them has none of its own.
+    """
+    found = view_captured(trace, steps[(steps >= begin) & (steps < at)])
+    if found is not None:
+        return found
+    found = view_captured(trace, steps[steps < begin])
+    return None if found is None else dataclasses.replace(found, is_older=True)
+
+
 def compare_captured(
     before: Captured | None, after: Captured | None, phases: Mapping[str, float]
 ) -> CapturedLines | None:
@@ -90,6 +112,7 @@ def compare_captured(
     """
     if before is None or after is None:
         return None
+    fewest, most = OLDER_SHOW if before.is_older or after.is_older else (-math.inf, math.inf)
     lines = []
     for change in compare_lines(before.code, after.code, same_code=True).lines:
         by = phases.get(change.phase, 0.0)
@@ -97,7 +120,7 @@ def compare_captured(
         if is_named:
             seen = (_phase_ns(after, change.phase) - _phase_ns(before, change.phase)) / by
             least = LEAST_SHARE_OF_CHANGE * min(1.0, max(LEAST_CAPTURED, seen))
-            if change.difference.value / by >= least:
+            if change.difference.value / by >= least and fewest <= seen <= most:
                 lines.append(change)
     return CapturedLines(before, after, tuple(lines[:MOST_NAMED]))
 

@@ -9,7 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.captured import comparable_steps, compare_captured, view_captured
+from profkit.analysis.captured import (
+    comparable_steps,
+    compare_captured,
+    view_before,
+    view_captured,
+)
 from profkit.analysis.columns import durations, readings_of, rows_of_rank
 from profkit.analysis.costs import OUTLIER_FACTOR
 from profkit.analysis.estimate import Ints
@@ -58,7 +63,7 @@ def add_context(
             found.append(change)
             continue
         begin, at, end = change.before_steps[0], change.first_step, change.after_steps[1]
-        before = view_captured(trace, captured[(captured >= begin) & (captured < at)])
+        before = view_before(trace, captured, begin, at)
         after = view_captured(trace, captured[(captured >= at) & (captured <= end)])
         lines = compare_captured(before, after, dict(change.phases))
         machine, clock = _machine_change(trace, change), _clock_change(trace, change, used)

@@ -10,7 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.captured import comparable_steps, view_captured
+from profkit.analysis.captured import (
+    comparable_steps,
+    compare_captured,
+    view_before,
+    view_captured,
+)
 from profkit.analysis.change_words import say_context
 from profkit.analysis.overview import build_overview
 from profkit.analysis.run_halves import cut_at
@@ -156,3 +161,29 @@ def test_steps_that_one_rank_captured_count(tmp_path: Path) -> None:
     found = view_captured(trace, comparable_steps(trace, steady_steps(trace)))
     assert found is not None
     assert (found.first, found.last, found.count) == (41, 159, 4)
+
+
+@pytest.mark.parametrize(("older_ms", "named"), [(0, True), (-10, True), (-40, False)])
+def test_a_level_without_captured_steps_is_compared_with_those_before_it(
+    tmp_path: Path, older_ms: int, named: bool
+) -> None:
+    """Unless these show another change of the phase: it may be that of the level in between."""
+    more_ms = dict.fromkeys(range(100), older_ms + 40) | dict.fromkeys(range(100, STEPS), 40)
+    trace = _captured_run(tmp_path, [41, 42, 158, 159], more_ms=more_ms)
+    steps = comparable_steps(trace, steady_steps(trace))
+    before, after = view_before(trace, steps, 100, AT), view_captured(trace, steps[steps >= AT])
+    assert before is not None
+    assert before.is_older
+    found = compare_captured(before, after, {"forward": 20.0 * MS})
+    assert found is not None
+    assert [line.place.line for line in found.lines] == ([7] if named else [])
+    assert before.words == "steps 41 to 42 (of an earlier level)"
+
+
+def test_captured_steps_of_the_level_itself_come_first(tmp_path: Path) -> None:
+    trace = _captured_run(tmp_path, [41, 42, 120, 121, 158, 159])
+    steps = comparable_steps(trace, steady_steps(trace))
+    before = view_before(trace, steps, 100, AT)
+    assert before is not None
+    assert before.words == "steps 120 to 121"
+    assert view_before(trace, steps, 0, 30) is None

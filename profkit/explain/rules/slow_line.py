@@ -7,17 +7,20 @@ from profkit.analysis.captured import (
     CapturedLines,
     comparable_steps,
     compare_captured,
+    view_before,
     view_captured,
 )
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import scale
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.selection import steady_steps
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._late_phases import row_of
 from profkit.explain.rules._outside import largest_place
 from profkit.explain.rules.base import Case, Cause, cost, grew, here, in_time, share_of
 from profkit.text import duration
+from profkit.trace import Trace
 from profkit.vocab import Phase
 
 _REMEDY = "look at this line and at what it calls: its code, its inputs, and what it waits for"
@@ -85,10 +88,26 @@ def lines_of(case: Case) -> CapturedLines | None:
         if grew(row, case.ledger):
             phase = Phase.DATA.value if row.name == INPUT else row.name
             grown[phase] = cost(row, case.ledger).value
-    return compare_captured(case.before.figure(captured), case.after.figure(captured), grown)
+    sides = case.before, case.after
+    found = [side.figure(captured) for side in sides]
+    early = int(_first_step(sides[1]) < _first_step(sides[0]))
+    if found[early] is None:
+        found[early] = sides[early].figure(captured_before)
+    return compare_captured(found[0], found[1], grown)
 
 
 def captured(evidence: Evidence) -> Captured | None:
     """Return the captured steps of one side."""
     trace = evidence.trace
     return view_captured(trace, comparable_steps(trace, evidence.costs.selection))
+
+
+def captured_before(evidence: Evidence) -> Captured | None:
+    """Return the steps that were captured before this part of a run."""
+    run, at = Trace.open(evidence.trace.path), _first_step(evidence)
+    return view_before(run, comparable_steps(run, steady_steps(run)), at, at)
+
+
+def _first_step(evidence: Evidence) -> int:
+    steps = evidence.trace.steps["step"].to_numpy()
+    return int(steps.min()) if len(steps) else 0
