@@ -1,4 +1,4 @@
-"""Lines of two steps before and after the step time changes; then kernels, on a device."""
+"""Lines of two steps, now and then and when the step time changes; then kernels, on a device."""
 
 from __future__ import annotations
 
@@ -30,14 +30,18 @@ MOST_CAPTURES = 20
 """Captures of one process, whatever is asked for."""
 
 REFERENCE_STEP = 40
-"""From here on two steps are captured without a request, to compare later ones with them."""
+"""From here on two steps are captured without a request, to compare later ones with them.
+
+So are later ones, each time that there are twice as many steps as at the last capture: a change
+that nobody noticed while the job ran has captured steps on both sides.
+"""
 
 KERNELS_AFTER = 2
 """Kernels are captured so many steps later: profilers make lines slower."""
 
 
 class ChangeCapture:
-    """Samples the training thread in a few steps, early and when `profkit run` asks for it.
+    """Samples the training thread in a few steps, ever more rarely and if `profkit run` asks.
 
     Samples are as dense as a step needs. The steps are marked, because they may be slower.
     """
@@ -58,7 +62,9 @@ class ChangeCapture:
         """A step that had begun before it was seen."""
         self._wait_s = 0.0
         self._samples = 0
-        self._with_kernels = self._has_reference = False
+        self._with_kernels = False
+        self._reference_at = REFERENCE_STEP
+        """The step from which on a capture is due without a request."""
         self._told = -1
 
     def why_not(self) -> str:
@@ -70,7 +76,7 @@ class ChangeCapture:
         """Follow this thread, and store its lines in these tables."""
         self._frames = FrameTable(inside.frames)
         self._seen = self._done = 0
-        self._first, self._has_reference = None, False
+        self._first, self._reference_at = None, REFERENCE_STEP
         self._inside = inside
 
     def close(self) -> None:
@@ -98,9 +104,9 @@ class ChangeCapture:
             yield Reading("captures_count", self._done)
 
     def _look(self, captures: Captures) -> None:
-        """Begin a capture if one was asked for since the last look, or the reference is due.
+        """Begin a capture if one was asked for since the last look, or a reference is due.
 
-        The first capture of kernels may stop the job for seconds, so the reference has none.
+        The first capture of kernels may stop the job for seconds, so references have none.
         """
         step = captures.step()[0]
         self._with_kernels = False
@@ -110,9 +116,9 @@ class ChangeCapture:
             asked = 0
         if asked > self._seen and self._done < MOST_CAPTURES:
             self._seen, self._done, self._with_kernels = asked, self._done + 1, True
-        elif self._has_reference or step < REFERENCE_STEP:
+        elif step < self._reference_at:
             return
-        self._has_reference = True
+        self._reference_at = 2 * max(step, REFERENCE_STEP)
         if captures.is_sampled:
             self._ask_for_kernels(captures, step)
             return

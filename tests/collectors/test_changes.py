@@ -144,6 +144,26 @@ def test_the_reference_before_a_change_takes_no_kernels(tmp_path: Path) -> None:
     assert len(loop.marked) == STEPS
 
 
+def test_references_are_captured_ever_more_rarely(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, has_reference=False)
+    while loop.step < 10_000:
+        loop.read(ENOUGH_SAMPLES)
+        loop.step += 1
+    begun = [step for step in loop.marked if step - 1 not in loop.marked]
+    assert begun == [101, 201, 401, 801, 1601, 3201, 6401]
+    assert loop.kernels == []
+
+
+def test_a_capture_that_was_asked_for_is_a_reference(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    loop.step = 180
+    loop.requests.ask()
+    while loop.step < 400:
+        loop.read(ENOUGH_SAMPLES)
+        loop.step += 1
+    assert [step for step in loop.marked if step - 1 not in loop.marked] == [181, 361]
+
+
 def test_short_steps_take_more_steps_and_not_too_many(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
     loop.requests.ask()
@@ -304,7 +324,7 @@ def test_the_page_has_the_numbers_of_the_captures() -> None:
     words = " ".join((TOP / "docs" / "collectors.md").read_text(encoding="utf-8").split())
     for words_of_code in (
         f"next two steps, about {SAMPLES_PER_STEP} times per step",
-        f"once from step {REFERENCE_STEP} on",
+        f"from step {REFERENCE_STEP} on, and again each time that the number of steps has doubled",
         f"fewer than {ENOUGH_SAMPLES} samples, it takes up to {MOST_STEPS}.",
         f"at least {1e3 * SHORTEST_GAP_S:g} ms",
         f"at most {MOST_PER_HOUR} captures per hour and {MOST_PER_RUN} per run",
