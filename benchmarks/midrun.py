@@ -5,7 +5,7 @@
     python benchmarks/midrun.py score --work FOLDER [--write]
 
 `synthetic` draws step times with autocorrelated and heavy-tailed noise. `run` records the jobs of
-`midrun_suites.py`, one at a time, in about a quarter of an hour; it skips what FOLDER has already.
+`midrun_suites.py`, one at a time, in 25 to 40 minutes; it skips what FOLDER has already.
 `score` reads what `report`, `explain --at` and `profkit run` said of them. `--write` writes the
 tables into docs/midrun.md. Misses and false alarms are in them.
 """

@@ -251,7 +251,7 @@ def _summary(scored: Sequence[Scored]) -> Iterator[str]:
     )
     unseen = [each for each in planted if each.name not in SEEN]
     if len(unseen) < len(planted):
-        names = ", ".join(sorted(SEEN))
+        names = ", ".join(sorted(SEEN & {each.name for each in planted}))
         yield ""
         yield (
             f"The misses of earlier runs of some jobs led to a rule: {names}. Without these, "

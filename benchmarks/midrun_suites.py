@@ -31,6 +31,7 @@ class Planted:
 
 SEEN = frozenset(
     {
+        "a check in a model",
         "a gradient's hook",
         "a growing history",
         "a slow network",
@@ -40,10 +41,11 @@ SEEN = frozenset(
         "metrics",
         "neighbours",
         "reading files",
+        "snapshots",
         "validation",
     }
 )
-"""Held-out jobs whose misses led to a rule: they no longer show what the rules are worth."""
+"""Jobs whose misses led to a rule: they no longer show what the rules are worth."""
 
 DEVELOPMENT: Mapping[str, Planted] = {
     "healthy": Planted("none"),
