@@ -4,13 +4,11 @@
     python benchmarks/sharded_faults.py score --work FOLDER [--write]
 
 Each fault is a pair of jobs (`sharded_faults_job.py`) that differ in their options alone. Both are
-recorded three times, in turns, and compared as repeats: on machines whose speed moves, one run of
-each measures that, too. The truth is measured without profkit: another launch trains both jobs in
-turn, step by step, so that they meet the same state of the machine. It is by how much the steps of
-the second are longer by the launch's own clock. The held-out faults have another model, and are on
-another rank or in another dimension than those that the rules were developed with. `run` skips what
-FOLDER has already; `score --write` writes the table into docs/accuracy.md. It exits with 1 if the
-goals are missed.
+recorded three times, in turns, and compared as repeats. The truth is measured without profkit:
+another launch trains both jobs in turn, step by step, so that they meet the same state of the
+machine. It is by how much the steps of the second are longer by the launch's own clock. Held-out
+faults have another model, rank or dimension. `run` skips what FOLDER has already; `score --write`
+writes the table into docs/accuracy.md. It exits with 1 if the goals are missed.
 """
 
 from __future__ import annotations
@@ -39,10 +37,9 @@ REPEATS = 3
 STEPS_OF_BOTH = 230
 """The steps of two jobs together. With 70, some costs were known to within a third only."""
 BASE, TARGET, TRUTH = "base", "target", "truth"
-Z_95 = 1.96
+Z_95, RIGHT_GOAL, COST_GOAL = 1.96, 0.9, 0.15
 MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)
 """The error of a median is so many times that of a mean."""
-RIGHT_GOAL, COST_GOAL = 0.9, 0.15
 HELD_OUT = "held-out: "
 
 
@@ -257,8 +254,9 @@ def as_markdown(scores: Sequence[Score]) -> str:
     noise_ms = [abs(each.true_ms) for each in scores if not FAULTS[each.name].kinds]
     opening = (
         "Pairs of small sharded jobs over gloo on the CPU, of which one has a fault "
-        f"(`benchmarks/sharded_faults.py`). Both were recorded {REPEATS} times, in turns. The true cost is the difference of their median steps "
-        "in a launch without profkit that trains both in turn, step by step. "
+        f"(`benchmarks/sharded_faults.py`). Both were recorded {REPEATS} times, in turns. The true "
+        "cost is the difference of their median steps in a launch without profkit that trains "
+        "both in turn, step by step. "
         "Held-out faults have another model, rank or dimension. "
         f"There, pairs without a fault differ by up to {max(noise_ms, default=0.0):.1f} ms: the "
         f"true costs are not known more exactly. Their intervals (95%) follow from how much single "

@@ -1,4 +1,4 @@
-"""Lines of two steps, now and then and when the step time changes; then kernels, on a device."""
+"""Lines of two steps, now and then and after a change; then kernels, on a device."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KERNELS_AFTER = 2
 
 
 class ChangeCapture:
-    """Samples the training thread in a few steps, ever more rarely and if `profkit run` asks.
+    """Samples the training thread in a few steps, now and then and on request.
 
     Samples are as dense as a step needs. The steps are marked, because they may be slower.
     """

@@ -18,9 +18,9 @@ from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Floats, Ints
 from profkit.analysis.student import student_of_few
 from profkit.text import plural
@@ -61,22 +61,17 @@ If more are far away, runs are of two kinds.
 WINDOW = 11
 """Runs of the median that the likeness of neighbours is measured against."""
 
-NEIGHBOURS = 5
-"""Runs of the median that shows a disturbed run: a stretch of three of them is a level."""
+NEIGHBOURS, SINGLE, MOST_SINGLE = 5, 5.0, 0.17
+"""Runs so many robust standard deviations from the median of their neighbours are moved there.
 
-SINGLE = 5.0
-"""Runs so many robust standard deviations from the median of their neighbours are moved there."""
-
-MOST_SINGLE = 0.17
-"""If more runs than this share are far from their neighbours, the noise is such."""
+Three of five are a level. If more than this share are far from their neighbours, none is moved.
+"""
 
 WITHIN_ONE_SD = 0.68
 """The share of values that normal noise has within one standard deviation."""
 
-MAD_TO_SD = 1.4826
-_HIGHEST_CORRELATION = 0.9
+MAD_TO_SD, _HIGHEST_CORRELATION = 1.4826, 0.9
 
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Scan: TypeAlias = Callable[[Floats], tuple[Floats, Ints]]
 """Finds the runs that differ most from the rest of a row: the first of them, and the one after."""
 
@@ -205,12 +200,10 @@ def _largest(rows: Floats, scan: Scan) -> tuple[Floats, Ints, Floats]:
 
 def _without_single(rows: Floats) -> Floats:
     """Return the rows with single far values replaced by the median of their neighbours."""
-    residuals = np.abs(rows - running_median(rows))
-    spread = np.quantile(residuals, WITHIN_ONE_SD, axis=1, keepdims=True)
+    spread = np.quantile(np.abs(rows - running_median(rows)), WITHIN_ONE_SD, axis=1, keepdims=True)
     near = running_median(rows, NEIGHBOURS)
     is_far = (np.abs(rows - near) > SINGLE * spread) & (spread > 0)
-    most = max(1.0, MOST_SINGLE * rows.shape[1])
-    are_few = is_far.sum(axis=1, keepdims=True) <= most
+    are_few = is_far.sum(axis=1, keepdims=True) <= max(1.0, MOST_SINGLE * rows.shape[1])
     return np.where(is_far & are_few, near, rows)
 
 

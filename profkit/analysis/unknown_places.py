@@ -76,9 +76,9 @@ def _add_gaps(sums: dict[tuple[int, int], float], steps: pa.Table, spans: pa.Tab
 
 
 def _find_named(is_named: Bools) -> tuple[Ints, Ints]:
-    """Return for each row the last row that names a place, and the next one, if not the row itself.
+    """Return for each row the last row that names a place, and the next one.
 
-    A step begins and ends with such a row, so both are of the same step.
+    Both may be the row itself. A step begins and ends with such a row, so they are of its step.
     """
     at = np.arange(len(is_named))
     last = np.maximum.accumulate(np.where(is_named, at, 0))
