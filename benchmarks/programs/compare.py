@@ -15,6 +15,7 @@ from registry import Program
 
 from profkit.analysis.overview import build_overview
 from profkit.trace import Trace
+from profkit.vocab import ZERO_GRAD
 
 PHASE_EVENTS = {
     "backward": ("backward",),
@@ -166,9 +167,10 @@ def _spans_of(spans: pa.Table, rank: int, steps: pa.Table) -> pa.Table:
 
 
 def _time_in(spans: pa.Table, phase: str) -> float:
-    """Return the time in the outermost spans of a phase."""
+    """Return the time in the outermost spans of a phase; the probe times no reset of gradients."""
     outer = pc.equal(spans["depth"], pa.scalar(0, pa.int16()))
     own = spans.filter(pc.and_(outer, pc.equal(spans["phase"].cast(pa.string()), phase)))
+    own = own.filter(pc.not_equal(own["name"].cast(pa.string()), ZERO_GRAD))
     start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
     order = np.argsort(start, kind="stable")
     total, reached = 0, 0

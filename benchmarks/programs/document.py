@@ -37,8 +37,9 @@ EXPLANATION = """
 - **steps, samples**: what profkit recorded, and what the probe counted. A loop without a loader has
   no samples unless the user states them (`--samples-per-step`).
 - **phases**: `data`, `backward` and `optimizer` are compared within the recorded steps after the
-  first. The largest difference, as a share of the wall time, is in parentheses. More than 3 % is a
-  miss. The probe cannot time a forward, nor an optimizer whose closure computes the gradients.
+  first, without resets of gradients, which the probe does not time. The largest difference, as a
+  share of the wall time, is in parentheses. More than 3 % is a miss. The probe cannot time a
+  forward, nor an optimizer whose closure computes the gradients.
 - **losses**: the loss of every backward in every process, compared bit by bit.
 - **CPU**: processor seconds of the whole job with all of its processes, including the start and the
   opening of files. These are single runs on a shared machine.

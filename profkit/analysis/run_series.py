@@ -61,10 +61,10 @@ If more are far away, runs are of two kinds.
 WINDOW = 11
 """Runs of the median that the likeness of neighbours is measured against."""
 
-NEIGHBOURS, SINGLE, MOST_SINGLE = 5, 5.0, 0.17
+NEIGHBOURS, SINGLE, MOST_SINGLE, MANY = 5, 5.0, 0.17, 25
 """Runs so many robust standard deviations from the median of their neighbours are moved there.
 
-Three of five are a level. If more than this share are far from their neighbours, none is moved.
+None is if more than this share are far. In shorter series, permutations would show larger changes.
 """
 
 WITHIN_ONE_SD = 0.68
@@ -204,7 +204,7 @@ def _without_single(rows: Floats) -> Floats:
     near = running_median(rows, NEIGHBOURS)
     is_far = (np.abs(rows - near) > SINGLE * spread) & (spread > 0)
     are_few = is_far.sum(axis=1, keepdims=True) <= max(1.0, MOST_SINGLE * rows.shape[1])
-    return np.where(is_far & are_few, near, rows)
+    return np.where(is_far & are_few, near, rows) if rows.shape[1] >= MANY else rows
 
 
 def running_median(rows: Floats, window: int = WINDOW) -> Floats:
