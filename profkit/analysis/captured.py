@@ -94,7 +94,7 @@ def view_captured(trace: Trace, steps: Ints) -> Captured | None:
 def view_before(trace: Trace, steps: Ints, begin: int, at: int) -> Captured | None:
     """Return the captured steps from `begin` until `at`, or else those of earlier levels.
 
-    Steps are captured once without a request. A level that begins after them has none of its own.
+    Without a request, steps are captured ever more rarely, so a short level may have none.
     """
     found = view_captured(trace, steps[(steps >= begin) & (steps < at)])
     if found is not None:
