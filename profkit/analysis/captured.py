@@ -113,8 +113,9 @@ def compare_captured(
     if before is None or after is None:
         return None
     fewest, most = OLDER_SHOW if before.is_older or after.is_older else (-math.inf, math.inf)
+    compared = compare_lines(before.code, after.code, same_code=True, only=phases)
     lines = []
-    for change in compare_lines(before.code, after.code, same_code=True).lines:
+    for change in compared.lines:
         by = phases.get(change.phase, 0.0)
         is_named = change.is_sure and change.place.line and by
         if is_named:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -61,12 +61,18 @@ class LineChanges:
 
 
 def compare_lines(
-    base: CodeView, target: CodeView, factor: float = 1.0, *, same_code: bool = False
+    base: CodeView,
+    target: CodeView,
+    factor: float = 1.0,
+    *,
+    same_code: bool = False,
+    only: Collection[str] | None = None,
 ) -> LineChanges:
-    """Compare each line in each phase; the target's times are multiplied by `factor`.
+    """Compare each line in each phase, or in the phases `only`, which takes fewer for sure.
 
-    Lines are matched by file, line and function. If the runs have no file in common, as two
-    checkouts do, files are matched by their path below the folder that holds all of a run's files.
+    The target's times are multiplied by `factor`. Lines are matched by file, line and function. If
+    the runs have no file in common, as two checkouts do, files are matched by their path below the
+    folder that holds all of a run's files.
     A line that one run never saw has the interval of zero hits there. A function is compared as a
     whole if no line of it surely differs, or if an edit may have moved its lines.
     """
@@ -77,7 +83,8 @@ def compare_lines(
     changes: list[LineChange] = []
     whole: list[LineChange] = []
     too_few = []
-    for phase in sorted(sides[0].keys() & sides[1].keys()):
+    phases = sides[0].keys() & sides[1].keys()
+    for phase in sorted(phases if only is None else phases & set(only)):
         before, after = sides[0][phase], sides[1][phase]
         enough = min(base.samples, target.samples) >= FEWEST_SAMPLES
         is_open = before.judged or after.judged

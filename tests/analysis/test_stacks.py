@@ -419,6 +419,22 @@ def test_the_line_that_grew_differs_and_no_other(tmp_path: Path) -> None:
     assert "train.py:22 clip" in text
 
 
+def test_lines_of_other_phases_make_no_line_doubtful(tmp_path: Path) -> None:
+    """Where only one phase changed, the lines of the others are not compared."""
+    many = [(number, 0, "/home/x/data.py", "read", number, "job") for number in range(4, 19)]
+    sides = []
+    for name, hits in (("base", 8), ("target", 18)):
+        samples: list[tuple[int, int, int | None]] = [
+            (step, at, 4 + step % 15) for step in range(40) for at in range(2, 28)
+        ]
+        samples += [(step, 75, 3 if step < hits else 0) for step in range(40)]
+        sides.append(_code(write_run(tmp_path / name, frames=[*FRAMES, *many], samples=samples)))
+    for only, is_sure in ((None, False), (["unknown"], True)):
+        found = compare_lines(*sides, same_code=True, only=only)
+        (clip,) = (change for change in found.lines if change.place.function == "clip")
+        assert clip.is_sure == is_sure
+
+
 def test_checkouts_in_two_folders_are_the_same_files(tmp_path: Path) -> None:
     base = _code(write_run(tmp_path / "base"))
     moved = []
