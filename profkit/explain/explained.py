@@ -38,6 +38,7 @@ from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
 from profkit.explain.parts import part_caveats
 from profkit.explain.predict.removal import predict_without
+from profkit.explain.resets import reset_caveats
 from profkit.explain.rules.base import Case, Cause
 from profkit.explain.scaling import ScalingRow, scaling_table
 from profkit.explain.turned import find_gains
@@ -125,6 +126,7 @@ def explain_sides(
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *log_caveats(before.trace, after.trace)]
     caveats += part_caveats(before, after)
+    caveats += reset_caveats(before, after, ledger)
     if not ledger.per_sample:
         caveats.append(
             "nothing says how many samples a step trains on, so steps are compared; that is fair "

@@ -1,0 +1,55 @@
+"""The caveat of a comparison of which one side alone times the reset of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from profkit.analysis.columns import places_in
+from profkit.analysis.device_times import is_own
+from profkit.explain.evidence import Evidence
+from profkit.explain.ledger import Ledger
+from profkit.explain.rules.base import is_material
+from profkit.text import duration
+from profkit.vocab import ZERO_GRAD, Phase
+
+
+class Resets(NamedTuple):
+    """What hooks saw of an optimizer: whether it stepped, and the time of resets per step."""
+
+    steps: bool
+    time_ns: float
+
+
+def reset_caveats(before: Evidence, after: Evidence, ledger: Ledger) -> Iterator[str]:
+    """Yield that a part of one side's optimizer is among the unknown time of the other side.
+
+    Hooks see the method of an optimizer that resets gradients, and no other way to reset them. An
+    older profkit saw neither.
+    """
+    sides = [(side.figure(read_resets), side.trace) for side in (before, after)]
+    (missing, without), (present, timed) = sorted(sides, key=lambda side: side[0].time_ns)
+    if missing.time_ns or not missing.steps or not is_material(present.time_ns, ledger):
+        return
+    yield (
+        f"the optimizer of {timed.name} includes {duration(present.time_ns)} per step in which "
+        f"gradients are reset, that of {without.name} none: hooks saw no call there that resets "
+        "them, and its time counts where it passed, mostly as unknown"
+    )
+
+
+def read_resets(evidence: Evidence) -> Resets:
+    """Return what a run's own hooks saw; imported traces name such calls otherwise."""
+    count = len(evidence.used) * evidence.costs.ranks
+    spans = evidence.select_used(evidence.trace.spans)
+    spans = spans.filter(pc.equal(spans["depth"], 0))
+    if not spans.num_rows or not count or not is_own(evidence.trace):
+        return Resets(False, 0.0)
+    is_reset = places_in(spans["name"], (ZERO_GRAD,)) == 0
+    is_optimizer = places_in(spans["phase"], (Phase.OPTIMIZER.value,)) == 0
+    lengths_ns = spans["end_ns"].to_numpy() - spans["start_ns"].to_numpy()
+    steps = bool(np.any(is_optimizer & ~is_reset))
+    return Resets(steps, float(lengths_ns[is_reset].sum()) / count)
