@@ -430,7 +430,7 @@ def test_lines_of_other_phases_make_no_line_doubtful(tmp_path: Path) -> None:
         samples += [(step, 75, 3 if step < hits else 0) for step in range(40)]
         sides.append(_code(write_run(tmp_path / name, frames=[*FRAMES, *many], samples=samples)))
     for only, is_sure in ((None, False), (["unknown"], True)):
-        found = compare_lines(*sides, same_code=True, only=only)
+        found = compare_lines(sides[0], sides[1], same_code=True, only=only)
         (clip,) = (change for change in found.lines if change.place.function == "clip")
         assert clip.is_sure == is_sure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ def _run(folder: Path, *, reset: float = 0.0, is_imported: bool = False) -> Trac
     trace = Trace.open(synthetic_trace(folder, steps=STEPS, ranks=2))
     spans = trace.spans
     if is_imported:
-        trace.manifest.config["imported_from"] = "chrome"
+        config = {**trace.manifest.config, "imported_from": "chrome"}
+        vars(trace)["manifest"] = dataclasses.replace(trace.manifest, config=config)
     if not reset:
         return trace
     is_update = pc.equal(spans["phase"].cast(pa.string()), "optimizer")
