@@ -30,10 +30,12 @@ MOST_CAPTURES = 20
 """Captures of one process, whatever is asked for."""
 
 REFERENCE_STEP = 40
-"""From here on two steps are captured without a request, to compare later ones with them.
+"""From here on two steps are captured without a request, to compare later ones with them."""
 
-So are later ones, each time that there are twice as many steps as at the last capture: a change
-that nobody noticed while the job ran has captured steps on both sides.
+REFERENCE_AFTER, REFERENCE_GROWTH = 100, 1 / 4
+"""The next capture without a request comes after so many steps, and this share of those before it.
+
+So a change that nobody noticed while the job ran has captured steps on both sides.
 """
 
 KERNELS_AFTER = 2
@@ -118,7 +120,7 @@ class ChangeCapture:
             self._seen, self._done, self._with_kernels = asked, self._done + 1, True
         elif step < self._reference_at:
             return
-        self._reference_at = 2 * max(step, REFERENCE_STEP)
+        self._reference_at = step + max(REFERENCE_AFTER, int(REFERENCE_GROWTH * step))
         if captures.is_sampled:
             self._ask_for_kernels(captures, step)
             return

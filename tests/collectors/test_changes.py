@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from profkit.analysis.captured import captured_steps
@@ -22,6 +23,8 @@ from profkit.collectors.changes import (
     LOOK_EVERY_S,
     MOST_CAPTURES,
     MOST_STEPS,
+    REFERENCE_AFTER,
+    REFERENCE_GROWTH,
     REFERENCE_STEP,
     SAMPLES_PER_STEP,
     SHORTEST_GAP_S,
@@ -150,7 +153,11 @@ def test_references_are_captured_ever_more_rarely(tmp_path: Path) -> None:
         loop.read(ENOUGH_SAMPLES)
         loop.step += 1
     begun = [step for step in loop.marked if step - 1 not in loop.marked]
-    assert begun == [101, 201, 401, 801, 1601, 3201, 6401]
+    gaps = np.diff(begun)
+    assert begun[0] == 101
+    assert gaps[0] == REFERENCE_AFTER
+    assert (gaps <= np.maximum(REFERENCE_AFTER, REFERENCE_GROWTH * np.array(begun[:-1]))).all()
+    assert len(begun) < 25
     assert loop.kernels == []
 
 
@@ -158,10 +165,10 @@ def test_a_capture_that_was_asked_for_is_a_reference(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
     loop.step = 180
     loop.requests.ask()
-    while loop.step < 400:
+    while loop.step < 300:
         loop.read(ENOUGH_SAMPLES)
         loop.step += 1
-    assert [step for step in loop.marked if step - 1 not in loop.marked] == [181, 361]
+    assert [step for step in loop.marked if step - 1 not in loop.marked] == [181, 281]
 
 
 def test_short_steps_take_more_steps_and_not_too_many(tmp_path: Path) -> None:
@@ -324,7 +331,8 @@ def test_the_page_has_the_numbers_of_the_captures() -> None:
     words = " ".join((TOP / "docs" / "collectors.md").read_text(encoding="utf-8").split())
     for words_of_code in (
         f"next two steps, about {SAMPLES_PER_STEP} times per step",
-        f"from step {REFERENCE_STEP} on, and again each time that the number of steps has doubled",
+        f"from step {REFERENCE_STEP} on, and again {REFERENCE_AFTER} steps after the last capture",
+        f"or {REFERENCE_GROWTH:.0%} of all steps until then, if that is more",
         f"fewer than {ENOUGH_SAMPLES} samples, it takes up to {MOST_STEPS}.",
         f"at least {1e3 * SHORTEST_GAP_S:g} ms",
         f"at most {MOST_PER_HOUR} captures per hour and {MOST_PER_RUN} per run",
