@@ -54,7 +54,7 @@ sharded:  ## sharded jobs: every collective against an independent probe; a few 
 	$(RUN) python benchmarks/sharded.py run --work build/sharded
 	$(RUN) python benchmarks/sharded.py score --work build/sharded --write
 
-sharded-faults:  ## faults planted in sharded jobs, and how often their cause is named; on a quiet machine, ten minutes
+sharded-faults:  ## faults planted in sharded jobs, and how often their cause is named; on a quiet machine, an hour
 	$(RUN) python benchmarks/sharded_faults.py run --work build/sharded-faults
 	$(RUN) python benchmarks/sharded_faults.py score --work build/sharded-faults --write
 

@@ -65,7 +65,7 @@ CASES: Mapping[str, Case] = {
     "interleaved-2-wide": Case("interleaved", 2, WIDE),
 }
 
-STEPS, PROBED = 40, 4
+STEPS, PROBED = 400, 4  # 40 short steps would pass while profkit's own threads start
 SETTLED = 2
 """A pipeline sends the shapes of its messages in its first steps."""
 UNKNOWN_GOAL, CLOSURE_GOAL = 0.05, 0.02
