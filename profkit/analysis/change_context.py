@@ -62,8 +62,9 @@ def add_context(
         if change.kind is ChangeKind.PERIODIC:  # its slow steps are between the others
             found.append(change)
             continue
-        begin, at, end = change.before_steps[0], change.first_step, change.after_steps[1]
-        before = view_before(trace, captured, begin, at)
+        at, end = change.first_step, change.after_steps[1]
+        # Steps that are not used, as captured ones, may lie between both sides.
+        before = view_before(trace, captured, change.before_steps[0], change.before_steps[1] + 1)
         after = view_captured(trace, captured[(captured >= at) & (captured <= end)])
         lines = compare_captured(before, after, dict(change.phases))
         machine, clock = _machine_change(trace, change), _clock_change(trace, change, used)

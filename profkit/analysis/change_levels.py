@@ -9,7 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from profkit.analysis.change_points import LEAST_CHANGE, Shift, find_shifts, latest_shift
+from profkit.analysis.change_points import (
+    FEWEST_BEFORE,
+    LEAST_CHANGE,
+    Shift,
+    find_shifts,
+    latest_shift,
+)
 from profkit.analysis.costs import OUTLIER_FACTOR
 from profkit.analysis.drifts import find_drift_alone, find_drift_among
 from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
@@ -18,6 +24,12 @@ from profkit.analysis.settling import find_early, find_even, find_settled
 
 _BACK_SHARE = 0.3
 """A burst is over if the level is back to this share of the rise."""
+
+_FAR_LARGER, _LARGEST_CHANGE = 2.0, 1.0
+"""Behind a shift that is none, one is looked for that changes the level by so many times as much.
+
+Then by as many times more, until it would change the logarithm by the second number.
+"""
 
 _NEAR = 8
 """What stays after a burst is found so many steps from its end."""
@@ -37,9 +49,28 @@ class Levels:
         if settled and not found:  # fewer steps show less of what differs by chance
             found = [shift for shift in _find_all(wall_ns, new) if shift.at > settled + _NEAR]
             settled = 0 if found else settled
-        shifts = list(self._with_ends(found, settled))
-        self.bounds = [settled, *self._confirmed(shifts, settled), len(wall_ns)]
+        kept = self._confirmed(list(self._with_ends(found, settled)), settled)
+        kept = self._search_again(found, kept, settled)
+        self.bounds = [settled, *kept, len(wall_ns)]
         """The places where levels begin, and the end of the series."""
+
+    def _search_again(self, found: Sequence[Shift], kept: list[int], settled: int) -> list[int]:
+        """Return what is kept, or what a search for larger shifts finds soon after one that is none.
+
+        The first steps of a level are not searched, because they show what is usual in it.
+        """
+        dropped = [shift for shift in found if settled + shift.at not in kept]
+        if not dropped:
+            return kept
+        least = _FAR_LARGER * max(LEAST_CHANGE, min(abs(shift.rise) for shift in dropped))
+        while least < _LARGEST_CHANGE:
+            again = find_shifts(self._wall_ns[settled:], least=least)
+            bounds = self._confirmed(list(self._with_ends(again, settled)), settled)
+            for place in bounds:
+                if any(0 < place - settled - shift.at <= FEWEST_BEFORE for shift in dropped):
+                    return bounds
+            least *= _FAR_LARGER
+        return kept
 
     def usual_ns(self) -> Floats:
         """Return the median of the level of each step."""

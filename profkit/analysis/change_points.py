@@ -96,12 +96,14 @@ class Shift:
     """The change of the logarithm of the step time."""
 
 
-def find_shifts(step_ns: Floats, *, threshold: float = THRESHOLD) -> list[Shift]:
+def find_shifts(
+    step_ns: Floats, *, threshold: float = THRESHOLD, least: float = LEAST_CHANGE
+) -> list[Shift]:
     """Return the changes of the level of a series of step times, in their order."""
     logs = np.log(np.maximum(np.asarray(step_ns, dtype=np.float64), 1.0))
     found: list[Shift] = []
     first, noise, medians = 0, LevelNoise(), Medians(logs)
-    while (shift := _first_shift(medians, first, noise, threshold)) is not None:
+    while (shift := _first_shift(medians, first, noise, threshold, least)) is not None:
         found.append(shift)
         first = shift.at
     return found
@@ -176,17 +178,24 @@ def latest_shift(step_ns: Floats, new: int) -> Shift | None:
     return Shift(first + shift.at, first + shift.seen, shift.rise)
 
 
-def _first_shift(medians: Medians, first: int, noise: LevelNoise, threshold: float) -> Shift | None:
+def _first_shift(
+    medians: Medians, first: int, noise: LevelNoise, threshold: float, least: float
+) -> Shift | None:
     """Return the first change after place `first`, where a level begins."""
     for part in _chunks(first + FEWEST_BEFORE, len(medians.series)):
-        shift = _shift_in(medians, first, part, noise, threshold)
+        shift = _shift_in(medians, first, part, noise, threshold, least)
         if shift is not None:
             return shift
     return None
 
 
 def _shift_in(
-    medians: Medians, first: int, part: tuple[int, int], noise: LevelNoise, threshold: float
+    medians: Medians,
+    first: int,
+    part: tuple[int, int],
+    noise: LevelNoise,
+    threshold: float,
+    least: float = LEAST_CHANGE,
 ) -> Shift | None:
     """Return the first change seen in a part, by the noise of the steps from `first` to it."""
     begin, end = part
@@ -204,7 +213,8 @@ def _shift_in(
     # What came before the past that is looked at is no longer needed.
     series = logs[offset:end]
     clipped = np.clip(series - level, -reach, reach)
-    alarm = _first_alarm(series, clipped, medians.after(offset), len(past), noise, threshold)
+    limits = threshold, least
+    alarm = _first_alarm(series, clipped, medians.after(offset), len(past), noise, limits)
     if alarm is None:
         return None
     place, scale = alarm
@@ -235,9 +245,12 @@ def _first_alarm(
     medians: Medians,
     begin: int,
     noise: LevelNoise,
-    threshold: float,
+    limits: tuple[float, float],
 ) -> tuple[int, int] | None:
-    """Return the number of steps at the first alarm after `begin`, and its scale."""
+    """Return the number of steps at the first alarm after `begin`, and its scale.
+
+    The limits of a difference are in its own standard deviations, and in logarithms.
+    """
     found: tuple[int, int] | None = None
     past = series[: _count_known(begin)]
     usual = _UNUSUAL * float(np.quantile(np.abs(past - np.median(past)), _USUAL_SHARE))
@@ -254,10 +267,10 @@ def _first_alarm(
         count = np.minimum(EARLIER * scale, ends - scale)
         # A shorter earlier part varies more.
         longer = np.sqrt((1 / scale + 1 / count) / ((1 + 1 / EARLIER) / scale))
-        least = threshold * noise.by_scale[scale] * longer
+        least = limits[0] * noise.by_scale[scale] * longer
         if by_median and scale >= _PLAIN_FROM:
             least = np.minimum(least, plain)
-        least = np.maximum(LEAST_CHANGE, least)
+        least = np.maximum(limits[1], least)
         for place in np.flatnonzero(np.abs(later - earlier) > least).tolist():
             end = int(ends[place])
             middle = float(np.median(series[end - scale - int(count[place]) : end - scale]))

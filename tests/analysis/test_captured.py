@@ -132,6 +132,21 @@ def test_captured_steps_that_something_else_slowed_are_not_compared(
     assert "30.0 ms in steps 159 to 160" in causes["slow_line"]
 
 
+def test_captured_steps_between_both_sides_are_of_neither(tmp_path: Path) -> None:
+    """They are not used, so the change seems to begin behind them, and may not have."""
+    trace = _captured_run(tmp_path, [41, 42, AT, AT + 1, AT + 2, 158, 159])
+    (change,) = build_overview(trace).changes
+    assert change.first_step == AT + 3
+    (words,) = say_context(change)
+    assert words.endswith("10.0 ms in steps 41 to 42, 30.0 ms in steps 158 to 159")
+    parts = cut_at(trace, change.first_step)
+    for part in parts:
+        for table in ("stacks", "frames"):
+            part.__dict__[table] = trace.__dict__[table]
+    causes = {each.kind: each.evidence for each in explain(*parts).causes}
+    assert "10.0 ms per step in steps 41 to 42" in causes["slow_line"]
+
+
 def test_captured_steps_that_compiled_are_not_compared(tmp_path: Path) -> None:
     compiled = [Compiled(0, 158, COMPILED, 30.0 * MS)]
     trace = _captured_run(tmp_path, [41, 42, 158, 159, 160], more_ms={158: 200}, compiled=compiled)

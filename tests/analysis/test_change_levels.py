@@ -141,3 +141,19 @@ def test_a_job_that_goes_to_and_fro_between_two_levels_has_no_drift() -> None:
 def test_any_number_of_steps_may_be_new(new: int) -> None:
     assert Levels(np.full(200, 20e6), new).bounds == [0, 200]
     assert Levels(np.full(3, 20e6), new).bounds == [0, 3]
+
+
+@pytest.mark.parametrize("length", [12, 30])
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_small_change_hides_no_burst_soon_after_it(length: int, grows: bool) -> None:
+    """The machine is 4 % slower for a while, and in the first steps of that the data waits."""
+    found = 0
+    for seed in range(SEEDS):
+        logs = _noise(seed, 240, 0.01, 0.3)
+        logs[110:128] += 0.04
+        if grows:
+            logs[122:128] += 0.07
+        logs[128 : 128 + length] += 0.6
+        places = np.array(Levels(20e6 * np.exp(logs)).bounds[1:-1])
+        found += all((np.abs(places - at) <= 6).any() for at in (128, 128 + length))
+    assert found >= 0.9 * SEEDS

@@ -89,10 +89,9 @@ def lines_of(case: Case) -> CapturedLines | None:
             phase = Phase.DATA.value if row.name == INPUT else row.name
             grown[phase] = cost(row, case.ledger).value
     sides = case.before, case.after
-    found = [side.figure(captured) for side in sides]
     early = int(_first_step(sides[1]) < _first_step(sides[0]))
-    if found[early] is None:
-        found[early] = sides[early].figure(captured_before)
+    found = [side.figure(captured) for side in sides]
+    found[early] = sides[early].figure(captured_early)
     return compare_captured(found[0], found[1], grown)
 
 
@@ -102,9 +101,17 @@ def captured(evidence: Evidence) -> Captured | None:
     return view_captured(trace, comparable_steps(trace, evidence.costs.selection))
 
 
-def captured_before(evidence: Evidence) -> Captured | None:
-    """Return the steps that were captured before this part of a run."""
-    run, at = Trace.open(evidence.trace.path), _first_step(evidence)
+def captured_early(evidence: Evidence) -> Captured | None:
+    """Return the captured steps of the earlier side, or else those before it.
+
+    Those behind its last used step are left out: the change may have begun in them.
+    """
+    trace, last = evidence.trace, int(evidence.used[-1]) if len(evidence.used) else -1
+    steps = comparable_steps(trace, evidence.costs.selection)
+    found = view_captured(trace, steps[steps <= last])
+    if found is not None:
+        return found
+    run, at = Trace.open(trace.path), _first_step(evidence)
     return view_before(run, comparable_steps(run, steady_steps(run)), at, at)
 
 
