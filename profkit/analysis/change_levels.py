@@ -55,7 +55,7 @@ class Levels:
         """The places where levels begin, and the end of the series."""
 
     def _search_again(self, found: Sequence[Shift], kept: list[int], settled: int) -> list[int]:
-        """Return what is kept, or what a search for larger shifts finds soon after one that is none.
+        """Return what is kept, or what a search for larger shifts finds soon after a false one.
 
         The first steps of a level are not searched, because they show what is usual in it.
         """

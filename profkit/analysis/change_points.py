@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -96,6 +97,10 @@ class Shift:
     """The change of the logarithm of the step time."""
 
 
+Limits: TypeAlias = tuple[float, float]
+"""The least difference that counts, in its own standard deviations, and in logarithms."""
+
+
 def find_shifts(
     step_ns: Floats, *, threshold: float = THRESHOLD, least: float = LEAST_CHANGE
 ) -> list[Shift]:
@@ -103,7 +108,7 @@ def find_shifts(
     logs = np.log(np.maximum(np.asarray(step_ns, dtype=np.float64), 1.0))
     found: list[Shift] = []
     first, noise, medians = 0, LevelNoise(), Medians(logs)
-    while (shift := _first_shift(medians, first, noise, threshold, least)) is not None:
+    while (shift := _first_shift(medians, first, noise, (threshold, least))) is not None:
         found.append(shift)
         first = shift.at
     return found
@@ -172,30 +177,23 @@ def latest_shift(step_ns: Floats, new: int) -> Shift | None:
     first = max(0, len(step_ns) - max(_LATEST_STEPS, 2 * new))
     medians = Medians(np.log(np.maximum(step_ns[first:], 1.0)))
     part = len(medians.series) - new, len(medians.series)
-    shift = _shift_in(medians, 0, part, LevelNoise(), THRESHOLD)
+    shift = _shift_in(medians, 0, part, LevelNoise(), (THRESHOLD, LEAST_CHANGE))
     if shift is None:
         return None
     return Shift(first + shift.at, first + shift.seen, shift.rise)
 
 
-def _first_shift(
-    medians: Medians, first: int, noise: LevelNoise, threshold: float, least: float
-) -> Shift | None:
+def _first_shift(medians: Medians, first: int, noise: LevelNoise, limits: Limits) -> Shift | None:
     """Return the first change after place `first`, where a level begins."""
     for part in _chunks(first + FEWEST_BEFORE, len(medians.series)):
-        shift = _shift_in(medians, first, part, noise, threshold, least)
+        shift = _shift_in(medians, first, part, noise, limits)
         if shift is not None:
             return shift
     return None
 
 
 def _shift_in(
-    medians: Medians,
-    first: int,
-    part: tuple[int, int],
-    noise: LevelNoise,
-    threshold: float,
-    least: float = LEAST_CHANGE,
+    medians: Medians, first: int, part: tuple[int, int], noise: LevelNoise, limits: Limits
 ) -> Shift | None:
     """Return the first change seen in a part, by the noise of the steps from `first` to it."""
     begin, end = part
@@ -213,7 +211,6 @@ def _shift_in(
     # What came before the past that is looked at is no longer needed.
     series = logs[offset:end]
     clipped = np.clip(series - level, -reach, reach)
-    limits = threshold, least
     alarm = _first_alarm(series, clipped, medians.after(offset), len(past), noise, limits)
     if alarm is None:
         return None
@@ -245,12 +242,9 @@ def _first_alarm(
     medians: Medians,
     begin: int,
     noise: LevelNoise,
-    limits: tuple[float, float],
+    limits: Limits,
 ) -> tuple[int, int] | None:
-    """Return the number of steps at the first alarm after `begin`, and its scale.
-
-    The limits of a difference are in its own standard deviations, and in logarithms.
-    """
+    """Return the number of steps at the first alarm after `begin`, and its scale."""
     found: tuple[int, int] | None = None
     past = series[: _count_known(begin)]
     usual = _UNUSUAL * float(np.quantile(np.abs(past - np.median(past)), _USUAL_SHARE))
