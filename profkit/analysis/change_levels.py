@@ -50,7 +50,8 @@ class Levels:
             found = [shift for shift in _find_all(wall_ns, new) if shift.at > settled + _NEAR]
             settled = 0 if found else settled
         kept = self._confirmed(list(self._with_ends(found, settled)), settled)
-        kept = self._search_again(found, kept, settled)
+        if not new:  # a run that goes on is searched within a budget
+            kept = self._search_again(found, kept, settled)
         self.bounds = [settled, *kept, len(wall_ns)]
         """The places where levels begin, and the end of the series."""
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import places_in
+from profkit.analysis.columns import durations, places_in
+from profkit.analysis.device_clock import exposed_spans
 from profkit.analysis.device_times import is_own
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger
@@ -42,14 +43,16 @@ def reset_caveats(before: Evidence, after: Evidence, ledger: Ledger) -> Iterator
 
 
 def read_resets(evidence: Evidence) -> Resets:
-    """Return what a run's own hooks saw; imported traces name such calls otherwise."""
+    """Return what a run's own hooks saw, on the device's clock if there is one.
+
+    Imported traces name such calls otherwise.
+    """
     count = len(evidence.used) * evidence.costs.ranks
-    spans = evidence.select_used(evidence.trace.spans)
+    spans = exposed_spans(evidence.select_used(evidence.trace.spans))
     spans = spans.filter(pc.equal(spans["depth"], 0))
     if not spans.num_rows or not count or not is_own(evidence.trace):
         return Resets(False, 0.0)
     is_reset = places_in(spans["name"], (ZERO_GRAD,)) == 0
     is_optimizer = places_in(spans["phase"], (Phase.OPTIMIZER.value,)) == 0
-    lengths_ns = spans["end_ns"].to_numpy() - spans["start_ns"].to_numpy()
     steps = bool(np.any(is_optimizer & ~is_reset))
-    return Resets(steps, float(lengths_ns[is_reset].sum()) / count)
+    return Resets(steps, float(durations(spans)[is_reset].sum()) / count)
