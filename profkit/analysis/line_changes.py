@@ -68,7 +68,7 @@ def compare_lines(
     same_code: bool = False,
     only: Collection[str] | None = None,
 ) -> LineChanges:
-    """Compare each line in each phase, or only in these phases: fewer lines are each more certain.
+    """Compare each line in each phase, or only in these: fewer lines are more certain.
 
     The target's times are multiplied by `factor`. Lines are matched by file, line and function. If
     the runs have no file in common, as two checkouts do, files are matched by their path below the
