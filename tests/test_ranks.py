@@ -16,6 +16,7 @@ from profkit.run import ranks
 from profkit.run.ranks import (
     Team,
     find_endpoint,
+    find_first_failure,
     first_host,
     rank_environment,
     rank_to_join,
@@ -177,3 +178,41 @@ def test_the_launchers_variables_do_not_leak() -> None:
         ).stdout
         == "False\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("first", "codes", "wrote", "ended_by_us", "failed"),
+    [
+        (1, (1, -9), [0], set(), 1),
+        (0, (-6, -9), [0], set(), 1),
+        (0, (-6, -9), [], set(), 1),
+        (0, (-6, -15), [], set(), 0),
+        (1, (-9, -9), [], set(), 1),
+        (1, (-9, 1), [1], {0}, 1),
+        (0, (1, 1), [1, 0], set(), 1),
+        (0, (1, -15), [], set(), 0),
+    ],
+    ids=[
+        "one lost the other",
+        "it wrote so and aborted",
+        "it aborted at once",
+        "one aborted and the other was told to end",
+        "the first that was seen",
+        "one had to be killed",
+        "the first to write its error",
+        "no error",
+    ],
+)
+def test_the_rank_that_failed_of_itself_is_named(
+    tmp_path: Path,
+    first: int,
+    codes: tuple[int, ...],
+    wrote: list[int],
+    ended_by_us: set[int],
+    failed: int,
+) -> None:
+    errors = [tmp_path / f"rank{number}" for number in range(len(codes))]
+    for time_ns, number in enumerate(wrote, 1):
+        errors[number].write_text("connection closed by peer")
+        os.utime(errors[number], ns=(time_ns, time_ns))
+    assert find_first_failure(first, codes, ended_by_us, errors) == failed

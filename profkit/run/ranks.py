@@ -197,7 +197,7 @@ def run_ranks(
         if first is None:
             return ExitCode.DONE, ""
         codes = [process.returncode for process in processes]
-        failed = _find_first_failure(first, codes, killed, errors)
+        failed = find_first_failure(first, codes, killed, errors)
         reason = describe_end(codes[failed]).replace("the job", "it", 1)
         if errors[failed].exists():
             reason = errors[failed].read_text(encoding="utf-8", errors="replace").strip()
@@ -231,18 +231,21 @@ def _wait_and_end(processes: Sequence[subprocess.Popen[bytes]]) -> tuple[int | N
     return failed, killed
 
 
-def _find_first_failure(
+def find_first_failure(
     first: int, codes: Sequence[int], killed: set[int], errors: Sequence[Path]
 ) -> int:
     """Return the number of the rank that failed of itself; the others only lost it.
 
     It is the one that a signal ended which we did not send, or else the first to write its error.
+    A rank that loses another may write that and then abort, and may abort before it can write.
     """
+    ended = []
     for number, code in enumerate(codes):
-        if code < 0 and code != -signal.SIGTERM and number not in killed:
-            if not errors[number].exists():
-                return number
-            break
+        is_own = code < 0 and code != -signal.SIGTERM and number not in killed
+        if is_own and not errors[number].exists():
+            ended.append((code == -signal.SIGABRT, number != first, number))
+    if ended:
+        return min(ended)[-1]
     written = []
     for number, path in enumerate(errors):
         if path.exists():
