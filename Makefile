@@ -50,7 +50,7 @@ programs:  ## real programs of many packages, bare and recorded, against an inde
 	$(RUN) python benchmarks/programs/table.py run
 	$(RUN) python benchmarks/programs/table.py write
 
-sharded:  ## sharded jobs: every collective against an independent probe; a few minutes
+sharded:  ## sharded jobs: every collective against an independent probe; a quarter of an hour
 	$(RUN) python benchmarks/sharded.py run --work build/sharded
 	$(RUN) python benchmarks/sharded.py score --work build/sharded --write
 

@@ -65,7 +65,7 @@ CASES: Mapping[str, Case] = {
     "interleaved-2-wide": Case("interleaved", 2, WIDE),
 }
 
-STEPS, PROBED = 400, 4  # 40 short steps would pass while profkit's own threads start
+STEPS, PROBED = 400, 4  # profkit is still starting in the first second, as 40 steps may take
 SETTLED = 2
 """A pipeline sends the shapes of its messages in its first steps."""
 UNKNOWN_GOAL, CLOSURE_GOAL = 0.05, 0.02

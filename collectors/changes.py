@@ -33,9 +33,10 @@ REFERENCE_STEP = 40
 """From here on two steps are captured without a request, to compare later ones with them."""
 
 REFERENCE_AFTER, REFERENCE_GROWTH = 100, 1 / 4
-"""The next capture without a request comes after so many steps, and this share of those before it.
+"""The next capture without a request comes after so many steps, or this share of all steps until
+then, if that is more.
 
-So a change that nobody noticed while the job ran has captured steps on both sides.
+So even a change that no search noticed during the run has captured steps on both sides.
 """
 
 KERNELS_AFTER = 2

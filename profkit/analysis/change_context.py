@@ -63,7 +63,7 @@ def add_context(
             found.append(change)
             continue
         at, end = change.first_step, change.after_steps[1]
-        # Steps that are not used, as captured ones, may lie between both sides.
+        # A captured step between the sides is excluded: the change may have begun in it.
         before = view_before(trace, captured, change.before_steps[0], change.before_steps[1] + 1)
         after = view_captured(trace, captured[(captured >= at) & (captured <= end)])
         lines = compare_captured(before, after, dict(change.phases))

@@ -26,10 +26,7 @@ _BACK_SHARE = 0.3
 """A burst is over if the level is back to this share of the rise."""
 
 _FAR_LARGER, _LARGEST_CHANGE = 2.0, 1.0
-"""Behind a shift that is none, one is looked for that changes the level by so many times as much.
-
-Then by as many times more, until it would change the logarithm by the second number.
-"""
+"""The next search is for shifts that are larger by this factor, up to this logarithm."""
 
 _NEAR = 8
 """What stays after a burst is found so many steps from its end."""
@@ -49,27 +46,33 @@ class Levels:
         if settled and not found:  # fewer steps show less of what differs by chance
             found = [shift for shift in _find_all(wall_ns, new) if shift.at > settled + _NEAR]
             settled = 0 if found else settled
-        kept = self._confirmed(list(self._with_ends(found, settled)), settled)
+        shifts = list(self._with_ends(found, settled))
+        kept = self._confirmed(shifts, settled)
         if not new:  # a run that goes on is searched within a budget
-            kept = self._search_again(found, kept, settled)
+            kept = self._search_again(shifts, kept, settled)
         self.bounds = [settled, *kept, len(wall_ns)]
         """The places where levels begin, and the end of the series."""
 
-    def _search_again(self, found: Sequence[Shift], kept: list[int], settled: int) -> list[int]:
-        """Return what is kept, or what a search for larger shifts finds soon after a false one.
+    def _search_again(self, shifts: Sequence[Shift], kept: list[int], settled: int) -> list[int]:
+        """Search for larger shifts soon after those that were dropped, and return all places.
 
-        The first steps of a level are not searched, because they show what is usual in it.
+        The first steps after a shift show the noise of its level, so they are not searched. If
+        the shift is dropped, a burst in these steps would be missed.
         """
-        dropped = [shift for shift in found if settled + shift.at not in kept]
+        dropped = [shift for shift in shifts if shift.at not in kept]
         if not dropped:
             return kept
         least = _FAR_LARGER * max(LEAST_CHANGE, min(abs(shift.rise) for shift in dropped))
         while least < _LARGEST_CHANGE:
             again = find_shifts(self._wall_ns[settled:], least=least)
-            bounds = self._confirmed(list(self._with_ends(again, settled)), settled)
-            for place in bounds:
-                if any(0 < place - settled - shift.at <= FEWEST_BEFORE for shift in dropped):
-                    return bounds
+            larger = list(self._with_ends(again, settled))
+            for shift in shifts:
+                if all(abs(shift.at - other.at) > _NEAR for other in larger):
+                    larger.append(shift)
+            places = self._confirmed(sorted(larger, key=lambda each: each.at), settled)
+            for place in places:
+                if any(0 < place - shift.at <= FEWEST_BEFORE for shift in dropped):
+                    return places
             least *= _FAR_LARGER
         return kept
 

@@ -68,11 +68,12 @@ def compare_lines(
     same_code: bool = False,
     only: Collection[str] | None = None,
 ) -> LineChanges:
-    """Compare each line in each phase, or only in these: fewer lines are more certain.
+    """Compare each line in each phase, or in the phases `only`.
 
-    The target's times are multiplied by `factor`. Lines are matched by file, line and function. If
-    the runs have no file in common, as two checkouts do, files are matched by their path below the
-    folder that holds all of a run's files.
+    The fewer lines are compared, the smaller a sure difference is. The target's times are
+    multiplied by `factor`. Lines are matched by file, line and function. If the runs have no file
+    in common, as two checkouts do, files are matched by their path below the folder that holds all
+    of a run's files.
     A line that one run never saw has the interval of zero hits there. A function is compared as a
     whole if no line of it surely differs, or if an edit may have moved its lines.
     """

@@ -26,19 +26,17 @@ class Resets(NamedTuple):
 
 
 def reset_caveats(before: Evidence, after: Evidence, ledger: Ledger) -> Iterator[str]:
-    """Yield that a part of one side's optimizer is among the unknown time of the other side.
+    """Yield a caveat if only one side's optimizer includes the reset of gradients.
 
-    Hooks see the method of an optimizer that resets gradients, and no other way to reset them. An
-    older profkit saw neither.
+    Hooks time the optimizer's own method alone. Recordings of older versions lack it too.
     """
     sides = [(side.figure(read_resets), side.trace) for side in (before, after)]
     (missing, without), (present, timed) = sorted(sides, key=lambda side: side[0].time_ns)
     if missing.time_ns or not missing.steps or not is_material(present.time_ns, ledger):
         return
     yield (
-        f"the optimizer of {timed.name} includes {duration(present.time_ns)} per step in which "
-        f"gradients are reset, that of {without.name} none: hooks saw no call there that resets "
-        "them, and its time counts where it passed, mostly as unknown"
+        f"the optimizer of {timed.name} includes {duration(present.time_ns)} per step for the "
+        f"gradient reset; {without.name} recorded no such call, so its optimizer includes none"
     )
 
 

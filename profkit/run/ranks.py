@@ -237,7 +237,7 @@ def find_first_failure(
     """Return the number of the rank that failed of itself; the others only lost it.
 
     It is the one that a signal ended which we did not send, or else the first to write its error.
-    A rank that loses another may write that and then abort, and may abort before it can write.
+    A rank that loses its peer may abort, with or without an error message.
     """
     ended = []
     for number, code in enumerate(codes):

@@ -157,3 +157,16 @@ def test_a_small_change_hides_no_burst_soon_after_it(length: int, grows: bool) -
         places = np.array(Levels(20e6 * np.exp(logs)).bounds[1:-1])
         found += all((np.abs(places - at) <= 6).any() for at in (128, 128 + length))
     assert found >= 0.9 * SEEDS
+
+
+def test_a_burst_behind_a_small_change_hides_no_earlier_change() -> None:
+    """The search for larger changes does not see the step of 8 % that the first one found."""
+    found = 0
+    for seed in range(SEEDS):
+        logs = _noise(seed, 400, 0.01, 0.3)
+        logs[100:] += 0.08
+        logs[270:288] += 0.04
+        logs[288:318] += 0.6
+        places = np.array(Levels(20e6 * np.exp(logs)).bounds[1:-1])
+        found += all((np.abs(places - at) <= 6).any() for at in (100, 288, 318))
+    assert found >= 0.9 * SEEDS

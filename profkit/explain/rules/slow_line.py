@@ -90,8 +90,9 @@ def lines_of(case: Case) -> CapturedLines | None:
             grown[phase] = cost(row, case.ledger).value
     sides = case.before, case.after
     early = int(_first_step(sides[1]) < _first_step(sides[0]))
-    found = [side.figure(captured) for side in sides]
-    found[early] = sides[early].figure(captured_early)
+    found = []
+    for number, side in enumerate(sides):
+        found.append(side.figure(captured_early if number == early else captured))
     return compare_captured(found[0], found[1], grown)
 
 
@@ -102,9 +103,9 @@ def captured(evidence: Evidence) -> Captured | None:
 
 
 def captured_early(evidence: Evidence) -> Captured | None:
-    """Return the captured steps of the earlier side, or else those before it.
+    """Return the captured steps of the earlier side, or of the steps before it if it has none.
 
-    Those behind its last used step are left out: the change may have begun in them.
+    Steps after its last used step are excluded, because the change may have begun in them.
     """
     trace, last = evidence.trace, int(evidence.used[-1]) if len(evidence.used) else -1
     steps = comparable_steps(trace, evidence.costs.selection)
