@@ -19,6 +19,7 @@ from profkit.instrument.frameworks.pytorch import FRAMEWORK
 from profkit.instrument.frameworks.pytorch.device import CudaDevice
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.tracking.tracker import Tracker
+from profkit.vocab import ZERO_GRAD
 
 PHASES = ("forward", "backward", "optimizer")
 
@@ -30,6 +31,7 @@ class Hooked:
     sink: MemorySink
     timer: DeviceTimer
     step: Callable[[], None]
+    optimizer: torch.optim.Optimizer
 
     def settle(self) -> None:
         """Do the writer thread's work until all rows are complete.
@@ -40,7 +42,12 @@ class Hooked:
         self.timer.collect()
 
     def spans(self, phase: str) -> list[tuple[Any, ...]]:
-        return [row for row in self.sink.rows["spans"] if row[1] == phase]
+        """Return the rows of a phase, except resets of gradients."""
+        rows = self.sink.rows["spans"]
+        return [row for row in rows if row[1] == phase and row[2] != ZERO_GRAD]
+
+    def resets(self) -> list[tuple[Any, ...]]:
+        return [row for row in self.sink.rows["spans"] if row[2] == ZERO_GRAD]
 
 
 @pytest.fixture
@@ -69,7 +76,7 @@ def hooked() -> Iterator[Hooked]:
             optimizer.step()
         optimizer.zero_grad()
 
-    yield Hooked(sink, timer, step)
+    yield Hooked(sink, timer, step, optimizer)
     patches.undo()
 
 
@@ -163,3 +170,27 @@ def test_device_times_lie_on_the_hosts_clock(hooked: Hooked) -> None:
         assert row[7] is not None
         assert row[8] >= row[7]
         assert row[8] >= row[5] - 200_000, "the device ended before the host began"
+
+
+def test_a_reset_that_fills_gradients_takes_as_long_as_the_fills(hooked: Hooked) -> None:
+    """The device spins before each reset, so that it never waits for the host's launches."""
+    started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    hooked.step()
+    hooked.settle()
+    before = len(hooked.resets())
+    lengths = []
+    for _ in range(10):
+        hooked.step()
+        for parameter in hooked.optimizer.param_groups[0]["params"]:
+            parameter.grad = torch.ones_like(parameter)
+        torch.cuda._sleep(20_000_000)  # torch has no public spin
+        started.record()
+        hooked.optimizer.zero_grad(set_to_none=False)
+        ended.record()
+        hooked.settle()
+        lengths.append(started.elapsed_time(ended) * 1e3)
+    hooked.step()
+    hooked.settle()
+    filled = [(row[8] - row[7]) / 1e3 for row in hooked.resets()[before:]]
+    longest = sorted(filled, reverse=True)[: len(lengths)]
+    assert statistics.median(longest) == pytest.approx(statistics.median(lengths), abs=20)
