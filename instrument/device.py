@@ -26,8 +26,9 @@ A step of FSDP2 with 1,000 modules has 3,000 collectives with two events each.
 ANCHOR_TRIES = 4
 """Rows wait this many rounds for the first anchor, because the first try may be too slow."""
 
-_SPAN_TIMES = tuple(map(SpanRow._fields.index, ("device_start_ns", "device_end_ns")))
-"""Positions of the device's times in a row of `spans`, next to the host's."""
+_BEFORE = SpanRow._fields.index("device_start_ns")
+_AFTER = SpanRow._fields.index("device_end_ns") + 1
+"""Positions in a row of `spans` that end and begin its parts around the device's times."""
 
 _READY, _START, _END = map(CollectiveRow._fields.index, ("ready_ns", "start_ns", "end_ns"))
 _COMMUNICATOR = CollectiveRow._fields.index("communicator")
@@ -180,9 +181,9 @@ class DeviceTimer:
             self.missing[why] += 1
             times = (None, None)
         else:
-            events = [event for event in (start, end) if event is not None]
-            self._free.extend(events)
-            if events and self._anchor is None:
+            self.drop(start)
+            self.drop(end)
+            if self._anchor is None and (start is not None or end is not None):
                 self.missing[self._why_no_anchor] += 1
         if append is not None:
             if times[0 if end is None else 1] is not None:
@@ -190,10 +191,7 @@ class DeviceTimer:
         elif times == (None, None):
             self._append(row)
         else:
-            values = list(row)
-            for position, at in zip(_SPAN_TIMES, times, strict=True):
-                values[position] = at
-            self._append(tuple(values))
+            self._append(row[:_BEFORE] + times + row[_AFTER:])
         return True
 
     def _finish_collective(self, row: Row, times: Times, append: Append, has_own_end: bool) -> None:

@@ -124,13 +124,11 @@ class Boundaries:
     def _may_wait(self) -> bool:
         """Return true if the next steps may be replayed together.
 
-        Control steps are, whatever they take: they have no phases that a killed job could lose. On
-        a device, each boundary of a measured step holds an event until it is replayed.
+        Control steps are, whatever they take: they have no phases that a killed job could lose.
         """
         recorder = self._recorder
-        return not recorder.recording or (
-            self._is_plain and recorder.device is None and recorder.last_step_ns < SHORT_STEP_NS
-        )
+        is_short = recorder.last_step_ns < SHORT_STEP_NS
+        return not recorder.recording or (self._is_plain and is_short)
 
     def forget(self) -> None:
         """Drop all notes, because they came from a thread that does not train."""

@@ -194,3 +194,20 @@ def test_a_reset_that_fills_gradients_takes_as_long_as_the_fills(hooked: Hooked)
     filled = [(row[8] - row[7]) / 1e3 for row in hooked.resets()[before:]]
     longest = sorted(filled, reverse=True)[: len(lengths)]
     assert statistics.median(longest) == pytest.approx(statistics.median(lengths), abs=20)
+
+
+def test_events_are_recorded_on_the_stream_in_use() -> None:
+    device = CudaDevice()
+    busy, idle = torch.cuda.Stream(), torch.cuda.Stream()
+    for _ in range(2):  # the second time, the streams are known
+        with torch.cuda.stream(busy):
+            torch.cuda._sleep(1_000_000_000)  # torch has no public spin
+            (late := device.make_event()).record()
+        with torch.cuda.stream(idle):
+            (soon := device.make_event()).record()
+        (own := device.make_event()).record()
+        idle.synchronize()
+        torch.cuda.current_stream().synchronize()
+        assert [event.done() for event in (soon, own, late)] == [True, True, False]
+        busy.synchronize()
+        assert late.done()

@@ -288,8 +288,11 @@ def test_a_usual_step_is_noted(notes: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert [row[0] for row in loop.sink.rows["steps"]] == [0, 1, 2]
 
 
-def test_a_few_short_steps_are_told_together(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = Loop(notes, monkeypatch)
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_few_short_steps_are_told_together(
+    notes: Any, monkeypatch: pytest.MonkeyPatch, on_device: bool
+) -> None:
+    loop = Loop(notes, monkeypatch, on_device=on_device)
     told = []
     for step in range(10):
         loop.run(STEP[:1])
@@ -317,13 +320,11 @@ def test_a_row_of_another_thread_belongs_to_the_step_that_runs(
     assert {row[0] for row in spans if row[2] in {"apart", "exposed"}} == {2}
 
 
-@pytest.mark.parametrize(
-    "reason", ["a call between steps", "longer steps", "a device", "nested phases"]
-)
+@pytest.mark.parametrize("reason", ["a call between steps", "longer steps", "nested phases"])
 def test_steps_are_told_one_by_one_where_somebody_waits_for_them(
     notes: Any, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    loop = Loop(notes, monkeypatch, on_device=reason == "a device")
+    loop = Loop(notes, monkeypatch)
     called: list[int] = []
     if reason == "a call between steps":
         loop.recorder.at_border = called.append

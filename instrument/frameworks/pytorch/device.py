@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from profkit.clock import Clock
 from profkit.instrument.frameworks.shared import TimingEvent, reach_event
 from profkit.instrument.rows import Event
+
+MOST_STREAMS = 64
+"""Maximum number of streams that are known; a job may make new ones forever."""
 
 
 def on_device() -> bool:
@@ -14,17 +19,56 @@ def on_device() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
+class CurrentStream:
+    """The current stream of the calling thread, as torch's object.
+
+    `torch.cuda.current_stream` makes a new object each time, which takes three times as long as
+    to record an event. A stream is known again here by its device and its handle.
+    """
+
+    def __init__(self) -> None:
+        private: Any = torch._C  # noqa: SLF001  # neither function has a public name
+        self._device = getattr(private, "_cuda_getDevice", None)
+        self._handle = getattr(private, "_cuda_getCurrentRawStream", None)
+        self._known: dict[tuple[int, int], Any] = {}
+
+    def get(self) -> Any:
+        """Return the stream, or `None` if this torch does not tell its handle."""
+        if self._device is None or self._handle is None:
+            return None
+        device = self._device()
+        key = device, self._handle(device)
+        stream = self._known.get(key)
+        if stream is None:
+            if len(self._known) >= MOST_STREAMS:
+                self._known.clear()
+            stream = self._known[key] = torch.cuda.current_stream()
+        return stream
+
+
+class StreamEvent(TimingEvent):
+    """An event of torch, recorded on a stream that is known."""
+
+    __slots__ = ("_streams",)
+
+    def __init__(self, cuda: Any, streams: CurrentStream) -> None:
+        self.cuda = cuda
+        self._streams = streams
+
+    def record(self) -> None:
+        self.cuda.record(self._streams.get())
+
+
 class CudaDevice:
     """The current CUDA device of this process."""
 
     def __init__(self) -> None:
         self._idle_stream = torch.cuda.Stream()
+        self._streams = CurrentStream()
+        self.is_capturing = torch.cuda.is_current_stream_capturing
 
     def make_event(self) -> TimingEvent:
-        return TimingEvent(torch.cuda.Event(enable_timing=True))
-
-    def is_capturing(self) -> bool:
-        return torch.cuda.is_current_stream_capturing()
+        return StreamEvent(torch.cuda.Event(enable_timing=True), self._streams)
 
     def reach_idle_event(self, clock: Clock) -> tuple[Event, int, int] | None:
         event = self.make_event()

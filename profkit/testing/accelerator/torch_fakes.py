@@ -64,6 +64,8 @@ class SimulatedTorch:
             (cuda, "Stream", lambda *_, **__: Stream(device())),
             (cuda, "stream", self._use_stream),
             (cuda, "current_stream", lambda *_: device().stream),
+            (torch._C, "_cuda_getDevice", lambda: device().number),
+            (torch._C, "_cuda_getCurrentRawStream", lambda _: id(device().stream)),
             (cuda, "default_stream", lambda *_: device().default_stream),
             (cuda, "CUDAGraph", self._make_graph_class()),
             (torch.autograd, "backward", self._end_backward(torch.autograd.backward)),
