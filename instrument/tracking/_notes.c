@@ -549,8 +549,7 @@ static int keep_span(PyObject *rows, PyObject *const *arguments, const Note *beg
     return failed;
 }
 
-/* The note after a sequence of closed phases without nesting, up to the end of a step; else NULL.
- * Rows of loaders must be inside a phase. */
+/* The note after a sequence of closed phases without nesting, up to the end of a step; else NULL. */
 static const Note *end_of_plain(const Notes *self, int used)
 {
     const Note *begun = NULL, *noted = self->notes + self->first;
@@ -561,7 +560,9 @@ static const Note *end_of_plain(const Notes *self, int used)
                 begun = NULL;
             else if (noted->kind != FETCHED && (noted->kind != ROWS || !PyList_CheckExact(noted->what)))
                 return NULL;
-        } else if (noted->kind >= ROWS || (noted->kind == COPY && used))
+        } else if (noted->kind == ROWS) {
+            if (!PyList_CheckExact(noted->what)) return NULL;
+        } else if (noted->kind > ROWS || (noted->kind == COPY && used))
             return NULL;
         else {
             begun = noted;

@@ -148,7 +148,7 @@ class Notes:
     def _end_of_plain(self, *, used: bool) -> int | None:
         """Return the number of notes up to the end of a step, or of all.
 
-        Returns `None` if phases are nested, or rows of loaders are outside of phases.
+        Returns `None` if phases are nested or one of them is open.
         """
         begun = 0
         for place, (kind, _, _, region, _) in enumerate(self._notes, 1):
@@ -159,9 +159,9 @@ class Notes:
                     return None
             elif kind == STEP:
                 return place
-            elif kind in (ROWS, SKIPPED, END) or (kind == COPY and used):
+            elif kind in (SKIPPED, END) or (kind == COPY and used):
                 return None
-            else:
+            elif kind != ROWS:
                 begun = region
                 used |= kind == FORWARD
         return None if begun else len(self._notes)

@@ -77,7 +77,15 @@ USUAL: st.SearchStrategy[list[Any]] = st.just(
     [("data", []), "copy", ("forward", []), ("backward", []), ("optimizer", [])]
 )
 """What most steps are; without some of them in a row nothing would ever be noted."""
-LOOP = st.lists(st.one_of(USUAL, USUAL, st.lists(PART, max_size=4)), min_size=1, max_size=8)
+PIPELINE: list[Any] = [
+    ("data", ["rows"]),
+    *["inner", ("forward", ["inner"]), "inner", ("inference", [])],
+    *["inner", ("backward", ["inner"]), "inner", ("optimizer", []), "inner"],
+]
+"""A step with rows in its phases and between them."""
+LOOP = st.lists(
+    st.one_of(USUAL, USUAL, st.just(PIPELINE), st.lists(PART, max_size=4)), min_size=1, max_size=8
+)
 
 
 def call_in_thread(function: Callable[[], object]) -> None:
@@ -289,16 +297,17 @@ def test_a_usual_step_is_noted(notes: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("parts", [STEP, PIPELINE], ids=["usual", "pipeline"])
 def test_a_few_short_steps_are_told_together(
-    notes: Any, monkeypatch: pytest.MonkeyPatch, on_device: bool
+    notes: Any, monkeypatch: pytest.MonkeyPatch, parts: list[Any], on_device: bool
 ) -> None:
     loop = Loop(notes, monkeypatch, on_device=on_device)
     told = []
     for step in range(10):
-        loop.run(STEP[:1])
+        loop.run(parts[:1])
         assert loop.recorder.step_now == step  # whatever is told, others see the step that runs
         told.append(len(loop.sink.rows.get("steps", [])))
-        loop.run(STEP[1:])
+        loop.run(parts[1:])
     # Steps 0 to 3 and 9 are measured, 4 to 8 are not. The first two are replayed on their own.
     assert told == [0, 1, 2, 2, 4, 4, 4, 4, 4, 9]
 
