@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from profkit.collectors.base import Reading
+from profkit.collectors.base import Inside, Reading
 
 _TORCH = {
     "allocated_bytes.all.current": "allocated_bytes",
@@ -33,6 +33,11 @@ class AllocatorCollector:
 
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
         self._modules = modules
+        self._device = ""
+
+    def watch(self, inside: Inside) -> None:
+        """Ask for the device of the training thread: this thread's own is always the first one."""
+        self._device = inside.device
 
     def why_not(self) -> str:
         if self._find_frameworks():
@@ -45,7 +50,8 @@ class AllocatorCollector:
         frameworks = self._find_frameworks()
         if "torch" in frameworks:
             cuda = self._modules["torch"].cuda
-            device = cuda.current_device()
+            number = self._device.removeprefix("cuda:")
+            device = int(number) if number.isdecimal() else cuda.current_device()
             known = cuda.memory_stats(device)
             for theirs, ours in _TORCH.items():
                 if theirs in known:

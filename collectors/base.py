@@ -31,6 +31,8 @@ class Inside(NamedTuple):
     frames: Callable[[tuple[Any, ...]], None]
     captures: Captures | None = None
     """Null if nothing is captured when the step time changes."""
+    device: str = ""
+    """The device that the thread trains on, such as `cuda:3`; other threads have another one."""
 
 
 class Captures(NamedTuple):

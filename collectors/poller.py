@@ -26,6 +26,12 @@ PATIENCE_NS = 2_000_000_000
 MOST_READINGS = 10_000
 """Readings taken per round: a broken collector may yield without end."""
 
+MOST_SHARE = 0.002
+"""A collector's thread uses at most this share of a processor, or its readings become rarer."""
+
+LONGEST_REST = 5
+"""Readings are at most so many intervals apart."""
+
 _METRIC = re.compile(r"[a-z0-9_]{1,100}")
 
 
@@ -96,9 +102,13 @@ class Pollers:
         return max(0.0, wait_s - (self._clock() - began_ns) / 1e9)
 
     def _run(self, collector: Collector) -> None:
+        before_ns = None
         while not self._ending.is_set():
             wait = self.poll(collector)
-            self.cpu_ns[collector.name] = time.thread_time_ns()
+            self.cpu_ns[collector.name] = used_ns = time.thread_time_ns()
+            if before_ns is not None:  # the first reading imports what it needs
+                wait = max(wait, rest_after(collector, used_ns - before_ns))
+            before_ns = used_ns
             self._ending.wait(wait)
         if getattr(collector, "reads_at_end", False):
             self._read(collector, self._ended)
@@ -133,6 +143,16 @@ class Pollers:
 
 
 MAX_DEVICE_CHARS = 100
+
+
+def rest_after(collector: Collector, used_ns: int) -> float:
+    """Return how many seconds to wait after a reading that used so much of a processor.
+
+    On one machine a reading took four times as long as on another.
+    """
+    if hasattr(collector, "wait_s"):
+        return 0.0
+    return min(used_ns / 1e9 / MOST_SHARE, LONGEST_REST * collector.interval_s)
 
 
 def find_problem(reading: Any) -> str:

@@ -60,7 +60,7 @@ class Collecting:
         self._choice = choice
         self._recorder, self._rows = recorder, rows
         self._thread = threading.get_ident(), recorder.nests.own.thread
-        self._samples = samples
+        self._samples, self._device = samples, device
         self._patches = Patches()
         self._pollers: Pollers | None = None
         self._capture: WindowCapture | None = None
@@ -114,6 +114,7 @@ class Collecting:
             self._rows["stacks"].append,
             self._rows["frames"].append,
             captures,
+            self._device,
         )
 
     def _open_windows(

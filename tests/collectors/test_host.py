@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from profkit.collectors.allocator import AllocatorCollector
-from profkit.collectors.base import Reading
+from profkit.collectors.base import Inside, Reading
 from profkit.collectors.garbage import GarbageCollector
 from profkit.collectors.host import HostCollector
 from profkit.collectors.process import ProcessCollector
@@ -228,6 +228,18 @@ def test_the_allocator_of_a_framework_on_a_gpu() -> None:
         Reading("reserved_bytes", 12, "cuda:2"),
         Reading("allocation_retries_count", 1, "cuda:2"),
     ]
+
+
+def test_the_allocator_is_asked_for_the_device_that_the_job_trains_on() -> None:
+    """Each thread has a device of its own, and that of a new thread is the first one."""
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        current_device=lambda: 0,
+        memory_stats=lambda device: {"reserved_bytes.all.current": 100 * device},
+    )
+    collector = AllocatorCollector(_modules(torch=SimpleNamespace(cuda=cuda)))
+    collector.watch(Inside(1, "MainThread", bool, print, print, device="cuda:3"))
+    assert list(collector.read()) == [Reading("reserved_bytes", 300, "cuda:3")]
 
 
 def test_the_allocator_of_paddle() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from profkit.collectors.base import Collector, Reading
-from profkit.collectors.poller import MOST_READINGS, Pollers
+from profkit.collectors.poller import MOST_READINGS, Pollers, rest_after
 from profkit.collectors.process import ProcessCollector
 from profkit.plugins import COLLECTORS
 from profkit.schema import SCHEMAS
@@ -57,6 +57,29 @@ class Fake:
     def read(self) -> Iterable[Reading]:
         self.reads += 1
         return self.act()
+
+
+class OwnWait(Fake):
+    """A collector that decides itself when it is read."""
+
+    def wait_s(self) -> float:
+        return 0.01
+
+
+@pytest.mark.parametrize(
+    ("collector", "used_ms", "rest_s"),
+    [
+        (Fake(), 0.4, 0.2),
+        (Fake(), 4.0, 2.0),
+        (Fake(), 400.0, 5.0),
+        (Fake(interval_s=0.1), 4.0, 0.5),
+        (OwnWait(), 4.0, 0.0),
+    ],
+)
+def test_a_reading_that_takes_much_of_a_processor_is_rarer(
+    collector: Fake, used_ms: float, rest_s: float
+) -> None:
+    assert rest_after(collector, int(used_ms * 1e6)) == pytest.approx(rest_s)
 
 
 def _fails() -> Iterable[Reading]:
