@@ -15,6 +15,7 @@ from profkit.report import (
     code_json,
     compiling_section,
     device_sections,
+    long_steps_section,
     view_json,
 )
 from profkit.report.log_words import coverage
@@ -94,6 +95,7 @@ def overview(view: Overview) -> dict[str, Any]:
         "phases": phases,
         **device_clock(view),
         "changes": changes_section.as_json(view),
+        "long_steps": long_steps_section.as_json(view),
         "compiling": compiling_section.as_json(view),
         "unknown_places": code_json.unknown_json(view.unknown_places),
         "code": code_json.code_json(view.code),

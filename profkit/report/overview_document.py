@@ -48,6 +48,7 @@ from profkit.report.log_words import (
     sample_unit,
     source_rows,
 )
+from profkit.report.long_steps_section import long_steps_section
 from profkit.report.sharded_sections import sharded_sections
 from profkit.report.whatif_section import answers_section
 from profkit.report.words import (
@@ -194,6 +195,7 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         grid = phase_grid(view.phases, meanings)
         yield Section("Where a step goes", notes, charts=(("", shares),), grid=grid)
     yield from changes_section(view)
+    yield from long_steps_section(view)
     yield from compiling_section(view)
     yield from code_sections(view)
     yield from worker_section(view.worker_lines)
