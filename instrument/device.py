@@ -42,6 +42,13 @@ class Device(Protocol):
     def is_capturing(self) -> bool:
         """Return true if the calling thread's current stream captures a graph."""
 
+    def mark_streams(self) -> list[Event]:
+        """Record an event on each stream that the job has used.
+
+        Empty if the streams are not known, or if one of them captures a graph. The thread that
+        calls this must be one that ends: it is left on another stream and device than before.
+        """
+
     def reach_idle_event(self, clock: Clock) -> tuple[Event, int, int] | None:
         """Return an event just reached on an idle stream, the host's time and its uncertainty.
 
@@ -126,6 +133,16 @@ class DeviceTimer:
             self.missing[MissingTime.FAILED] += 1
             raise
         return event
+
+    def mark_streams(self) -> list[Event]:
+        """Record an event on each stream in use, as `Device.mark_streams` does."""
+        with self._captures.lock:
+            return [] if self._captures.open else self._device.mark_streams()
+
+    def have_passed(self, events: list[Event]) -> bool | None:
+        """Return true if the device has reached these events; `None` during a capture."""
+        with self._captures.lock:
+            return None if self._captures.open else all(event.done() for event in events)
 
     def drop(self, event: Event | None) -> None:
         """Return an event that no row needs to the pool."""

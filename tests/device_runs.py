@@ -102,6 +102,9 @@ class _Machine:
     def is_capturing(self) -> bool:
         return False
 
+    def mark_streams(self) -> list[Event]:
+        return []
+
     def reach_idle_event(self, clock: Callable[[], int]) -> tuple[Event, int, int] | None:
         if self.rank in self.plan.without_anchor or self.step < self.plan.anchored_from:
             return None

@@ -5,6 +5,7 @@ Frameworks are known by their files and functions. The innermost frame that is k
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,12 @@ class Doing(str, Enum):
 
 
 WAITS_FOR_RANKS = frozenset({Doing.COLLECTIVE, Doing.MEETING})
+
+LAUNCHES = frozenset({Doing.CODE, Doing.UNKNOWN, Doing.FORWARD, Doing.BACKWARD, Doing.OPTIMIZER})
+"""What the thread seems to do while it waits for the device in a call without a Python frame."""
+
+BEHIND_SHARE = 0.5
+"""A device holds up its rank if it has not gone on for this part of the limit."""
 
 
 class _Known(NamedTuple):
@@ -128,10 +135,26 @@ class Activity:
     """The framework's function that decided."""
     place: Frame | None = None
     evaluates: bool = False
+    is_behind: bool = False
+    """True if the device has not gone on for long, whatever the thread does."""
+
+    @property
+    def may_wait_for_ranks(self) -> bool:
+        """Return true for an exchange, or for what may contain one without showing it."""
+        return self.doing in {*WAITS_FOR_RANKS, Doing.BACKWARD} or self.is_behind
 
 
 def find_activity(status: Status) -> Activity:
-    """Return what the training thread of a rank does."""
+    """Return what the training thread of a rank does, or that it waits for its device."""
+    found = find_activity_of_stack(status)
+    limit_s = BEHIND_SHARE * status.limit_ns / 1e9
+    if found.doing not in LAUNCHES or (status.device_behind_s or 0.0) < limit_s:
+        return found
+    return dataclasses.replace(found, doing=Doing.DEVICE, function="", is_behind=True)
+
+
+def find_activity_of_stack(status: Status) -> Activity:
+    """Return what the training thread of a rank does by its stack."""
     stack = status.stack
     place = own_frame(stack, OWN_CODE)
     named = any(frame.origin == OWN_CODE and names_evaluation(frame.function) for frame in stack)

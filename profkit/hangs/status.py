@@ -149,6 +149,8 @@ class Status:
     kernel_wait: str = ""
     cpu_share: float | None = None
     """Processor time of the training thread per second, at the last look."""
+    device_behind_s: float | None = None
+    """Time for which the device has been at work that was launched before; null if unknown."""
     stack: tuple[Frame, ...] = ()
     """The stack of the training thread, the innermost frame first."""
     stack_bytes: int | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from profkit.hangs import incidents
-from profkit.hangs.activity import WAITS_FOR_RANKS, Activity, Doing, find_activity
+from profkit.hangs.activity import Activity, Doing, find_activity
 from profkit.hangs.evidence import Evidence
 from profkit.hangs.long_parts import may_take_long, show_life
 from profkit.hangs.missing import list_missing
@@ -223,13 +223,13 @@ def classify_without_calls(
     silent = evidence.unheard.intersection(running)
     if silent:
         return HangClass.UNCLEAR, tuple(sorted(silent))
-    doing = {rank: activities[rank].doing for rank in running}
+    doing = {activities[rank].doing for rank in running}
     # The gradient exchange is inside a backward. The stack shows no rank at the end of a message.
-    others = [rank for rank in running if doing[rank] not in {Doing.BACKWARD, Doing.COLLECTIVE}]
+    others = [rank for rank in running if not activities[rank].may_wait_for_ranks]
     if others:
         return class_of(others, evidence, activities), tuple(sorted(others))
     standing = tuple(running or evidence.ranks)
-    if Doing.COLLECTIVE in doing.values():
+    if Doing.COLLECTIVE in doing:
         return HangClass.UNCLEAR, standing
     return class_of(standing, evidence, activities), standing
 
@@ -279,8 +279,7 @@ def find_waiting(
 ) -> tuple[int, ...]:
     found = []
     for rank, status in evidence.ranks.items():
-        waits_by_stack = activities[rank].doing in {*WAITS_FOR_RANKS, Doing.BACKWARD}
-        is_waiting = rank in waits.open or waits_by_stack
+        is_waiting = rank in waits.open or activities[rank].may_wait_for_ranks
         is_there = status.state == RUNNING or timed_out(status, activities[rank])
         if rank not in culprits and is_there and is_waiting:
             found.append(rank)

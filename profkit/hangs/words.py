@@ -190,15 +190,24 @@ def say_last_place(verdict: Verdict, rank: int) -> str:
     return ""
 
 
-def say_thread(status: Status, activity: Activity) -> Iterator[str]:
+def say_doing(status: Status, activity: Activity) -> str:
+    """Return what a thread does, by its stack or by its device; empty for code of the job."""
+    if activity.is_behind:
+        behind = duration((status.device_behind_s or 0.0) * 1e9)
+        return f"its device is still at work that was launched more than {behind} ago"
     if activity.doing is Doing.DATA:
-        yield "waits for data"
-    elif activity.doing is Doing.DEVICE:
-        yield f"waits for the device in {safe_text(activity.function)}"
-    elif activity.doing in {Doing.COLLECTIVE, Doing.MEETING}:
-        yield f"in {safe_text(activity.function)}"
-    elif activity.doing in {Doing.BACKWARD, Doing.OPTIMIZER, Doing.FORWARD}:
-        yield f"in the {activity.doing.value}"
+        return "waits for data"
+    if activity.doing is Doing.DEVICE:
+        return f"waits for the device in {safe_text(activity.function)}"
+    if activity.doing in {Doing.COLLECTIVE, Doing.MEETING}:
+        return f"in {safe_text(activity.function)}"
+    if activity.doing in {Doing.BACKWARD, Doing.OPTIMIZER, Doing.FORWARD}:
+        return f"in the {activity.doing.value}"
+    return ""
+
+
+def say_thread(status: Status, activity: Activity) -> Iterator[str]:
+    yield say_doing(status, activity)
     if status.thread_state in STATES:
         yield f"state {status.thread_state} ({STATES[status.thread_state]})"
     if status.loaders_over and activity.doing is Doing.CODE:

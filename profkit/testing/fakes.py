@@ -47,6 +47,11 @@ class FakeDevice:
     def is_capturing(self) -> bool:
         return self.captures
 
+    def mark_streams(self) -> list[Event]:
+        event = self.make_event()
+        event.record()
+        return [event]
+
     def reach_idle_event(self, clock: Clock) -> tuple[Event, int, int] | None:
         """Return an event that is reached at once, or `None` if `idle_answers` is off."""
         if not self.idle_answers:

@@ -328,6 +328,43 @@ def test_a_kernel_that_has_not_started_names_the_busy_device() -> None:
     assert (verdict.kind, verdict.ranks) == (HangClass.DEVICE_BUSY, (2,))
 
 
+SPINS: dict[str, Any] = {"stack": IN_CODE, "calls": (), "calls_from": "", "thread_state": "R"}
+
+
+def alone(**changes: Any) -> Verdict:
+    found = judge(Evidence({0: dataclasses.replace(rank(0, **SPINS, **changes), world_size=1)}, 1))
+    assert found is not None
+    return found
+
+
+def test_a_device_that_does_not_go_on_is_an_alarm() -> None:
+    found = alone(device_behind_s=33.0)
+    assert (found.kind, found.level) == (HangClass.DEVICE_BUSY, Level.ALARM)
+    words = "resize, its device is still at work that was launched more than 33.0 s ago, state R"
+    assert words in say_verdict(found)
+
+
+@pytest.mark.parametrize("behind_s", [None, 0.0, 3.0])
+def test_a_device_that_goes_on_says_nothing_about_the_code(behind_s: float | None) -> None:
+    found = alone(device_behind_s=behind_s, idle_s=0.5)
+    assert (found.kind, found.level) == (HangClass.OWN_CODE, Level.NOTICE)
+    assert "device" not in say_verdict(found)
+
+
+def test_the_rank_whose_device_has_nothing_to_do_is_waited_for() -> None:
+    """The device of the others spins in an exchange that nobody has noted."""
+    behind = [rank(number, device_behind_s=35.0, **SPINS) for number in (0, 1, 2)]
+    late = rank(3, device_behind_s=0.0, **{**SPINS, "thread_state": "S"})
+    found = verdict_of(*behind, late)
+    assert (found.ranks, found.waiting) == ((3,), (0, 1, 2))
+    assert found.level is Level.ALARM
+
+
+def test_a_part_that_evaluates_may_keep_the_device_busy() -> None:
+    found = alone(device_behind_s=33.0, evaluates=True)
+    assert (found.kind, found.level) == (HangClass.ALL_EVALUATE, Level.NOTICE)
+
+
 def test_a_stopped_rank_and_a_dead_one() -> None:
     stopped = verdict_of(*waiting(0, 1, 2), rank(3, calls=calls(55, done=True)), states={3: "T"})
     assert (stopped.kind, stopped.ranks) == (HangClass.RANK_STOPPED, (3,))

@@ -50,6 +50,9 @@ class CudaDevice:
     def is_capturing(self) -> bool:
         return bool(paddle.base.core.is_cuda_graph_capturing())
 
+    def mark_streams(self) -> list[Event]:
+        return []  # Paddle's events belong to the device of the thread that makes them
+
     def counts_time(self) -> bool:
         """Return true if the device counts time between two events. This waits for the device."""
         first = self.reach_idle_event(now_ns)

@@ -45,6 +45,10 @@ class CurrentStream:
             stream = self._known[key] = torch.cuda.current_stream()
         return stream
 
+    def used(self) -> list[Any]:
+        """Return the streams that are known."""
+        return list(self._known.values())
+
 
 class StreamEvent(TimingEvent):
     """An event of torch, recorded on a stream that is known."""
@@ -70,11 +74,19 @@ class CudaDevice:
     def make_event(self) -> TimingEvent:
         return StreamEvent(torch.cuda.Event(enable_timing=True), self._streams)
 
+    def mark_streams(self) -> list[Event]:
+        events: list[Event] = []
+        for stream in self._streams.used():
+            torch.cuda.set_stream(stream)  # also the thread's device, so that none is opened
+            if torch.cuda.is_current_stream_capturing():
+                return []
+            event = self.make_event()
+            event.cuda.record(stream)
+            events.append(event)
+        return events
+
     def reach_idle_event(self, clock: Clock) -> tuple[Event, int, int] | None:
+        # To choose the stream for this thread and to leave it would open a context on the first
+        # GPU, which is the thread's own, beside that of the rank that trains there.
         event = self.make_event()
-
-        def record() -> None:
-            with torch.cuda.stream(self._idle_stream):
-                event.record()
-
-        return reach_event(event, record, clock)
+        return reach_event(event, lambda: event.cuda.record(self._idle_stream), clock)

@@ -9,12 +9,17 @@ from typing import Any
 
 import torch
 
+from profkit.instrument.captures import CAPTURES, Captures
 from profkit.instrument.frameworks.pytorch.device import on_device
 from profkit.instrument.frameworks.shared import SharedProfiler, call_first
 from profkit.instrument.guard import Patches, guarded
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _SILENT = "99"
+
+_TEAR_DOWN = "TEARDOWN_CUPTI"
+_SAFE_CUDA = (12, 6)
+"""The first CUDA with which CUPTI is torn down without harm to CUDA graphs."""
 
 _AUTOGRAD: Any = torch._C._autograd  # noqa: SLF001  # it has no public name
 is_profiling: Callable[[], bool] = _AUTOGRAD._profiler_enabled  # noqa: SLF001  # as above
@@ -38,6 +43,10 @@ class Kernels(SharedProfiler):
         given = os.environ.get(_LOG_LEVEL)
         # Kineto reads it once. Without it, Kineto writes to the job's own output.
         os.environ.setdefault(_LOG_LEVEL, _SILENT)
+        if on_device() and tears_down_safely(torch.version.cuda, CAPTURES):
+            # Else CUPTI stays, and every later launch of the job takes longer. Kineto asks for this
+            # at each start and end, and torch's compiler sets it to 0 where it makes graphs.
+            os.environ.setdefault(_TEAR_DOWN, "1")
         try:
             self._profiler.start()
         finally:
@@ -48,6 +57,12 @@ class Kernels(SharedProfiler):
 
     def _saver(self, profiler: Any) -> Callable[[Path], None]:
         return lambda path: profiler.export_chrome_trace(str(path))
+
+
+def tears_down_safely(cuda: str | None, captures: Captures) -> bool:
+    """Return true if CUPTI may be torn down after a window: not where the job has graphs."""
+    version = tuple(int(part) for part in (cuda or "0").split(".")[:2] if part.isdecimal())
+    return version >= _SAFE_CUDA and not captures.have_been
 
 
 def watch_profiler(patches: Patches, begins: Callable[[], None]) -> None:

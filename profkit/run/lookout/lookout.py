@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from profkit.clock import now_ns, wall_ns
 from profkit.hangs.processes import look_at, pid_space
@@ -36,7 +36,9 @@ from profkit.instrument.tracking.pending import EVALUATION
 from profkit.instrument.tracking.states import CHECKPOINT
 from profkit.rank import Rank
 from profkit.run.lookout.calls import read_calls
+from profkit.run.lookout.device_look import DeviceLook
 from profkit.run.lookout.fault_stack import FaultStack
+from profkit.run.lookout.models import count_training
 from profkit.run.lookout.ranks import look_at_peers
 from profkit.run.lookout.stacks import Stacks, look_at_workers, native_id
 from profkit.vocab import Phase
@@ -56,8 +58,6 @@ LIVE_SHARE = 0.02
 """A thread that uses less of a processor is waiting."""
 
 MOST_ERROR_CHARS = 200
-MOST_WRAPPERS = 4
-"""Modules around a model: those of DDP, of a compiler, of a library."""
 
 
 class Lookout:
@@ -73,6 +73,7 @@ class Lookout:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._stacks = Stacks()
+        self._device = DeviceLook()
         self._durations: deque[float] = deque(maxlen=MOST_DURATIONS)
         self._most_training: dict[int, int] = {}
         """By model: so many of it and of what it wraps were in training mode after a step."""
@@ -191,6 +192,7 @@ class Lookout:
             for model, modules in training.items():
                 self._most_training[model] = max(modules, self._most_training.get(model, 0))
             self._cpu = None
+            self._device.forget()
             self._moved_ns = self._alive_ns = now
             status = dataclasses.replace(
                 status,
@@ -206,6 +208,7 @@ class Lookout:
                 calls_from="",
                 workers=(),
                 peers={},
+                device_behind_s=None,
             )
         self._status = self._dated(status)
         trained = [model for model in training if self._most_training.get(model)]
@@ -237,7 +240,11 @@ class Lookout:
             share = max(0.0, (look.cpu_s - self._cpu[1]) / ((now - self._cpu[0]) / 1e9))
         self._cpu = (now, look.cpu_s)
         has_moved = stack != status.stack
-        if has_moved or (share or 0.0) > LIVE_SHARE:
+        if has_moved:
+            self._device.forget()
+        behind_s = self._device.behind_s(loop.recorder.device)
+        # A thread that waits for the device uses the processor, and does nothing.
+        if has_moved or ((share or 0.0) > LIVE_SHARE and not behind_s):
             self._alive_ns = now
         framework = self._read_framework()
         phase, region = loop.standing
@@ -256,6 +263,7 @@ class Lookout:
             stack=stack,
             other_stacks=others,
             workers=look_at_workers(),
+            device_behind_s=behind_s,
             peers=look_at_peers(self._folder, status),
         )
         self._status = self._dated(status)
@@ -280,19 +288,3 @@ class Lookout:
             steps=self._loop.recorder.step_now,
         )
         self._status.write(self._folder)
-
-
-def count_training(model: Any) -> int:
-    """Return how many of a model and of what it wraps are in training mode.
-
-    `model.module.eval()` changes the model alone, and DDP's module around it stays in that mode.
-    """
-    count = int(bool(getattr(model, "training", False)))
-    for _ in range(MOST_WRAPPERS):
-        # By the class, because a job may give this name to a list of its own.
-        inner = list(getattr(type(model), "children", lambda _: ())(model))
-        if len(inner) != 1:
-            break
-        model = inner[0]
-        count += bool(getattr(model, "training", False))
-    return count

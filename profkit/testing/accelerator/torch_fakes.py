@@ -66,6 +66,7 @@ class SimulatedTorch:
             (cuda, "current_stream", lambda *_: device().stream),
             (torch._C, "_cuda_getDevice", lambda: device().number),
             (torch._C, "_cuda_getCurrentRawStream", lambda _: id(device().stream)),
+            (cuda, "set_stream", lambda _: None),  # of a thread that the job does not have
             (cuda, "default_stream", lambda *_: device().default_stream),
             (cuda, "CUDAGraph", self._make_graph_class()),
             (torch.autograd, "backward", self._end_backward(torch.autograd.backward)),
