@@ -29,10 +29,13 @@ class Captures:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.open = 0
+        self.have_been = False
+        """True once there was a capture."""
 
     def begin(self) -> None:
         with self.lock:
             self.open += 1
+            self.have_been = True
 
     def end(self) -> None:
         with self.lock:

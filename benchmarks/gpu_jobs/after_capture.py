@@ -1,17 +1,20 @@
 """Measure whether launches stay slower after kernels were captured once.
 
-    python benchmarks/gpu_jobs/after_capture.py
+    python benchmarks/gpu_jobs/after_capture.py [REPEATS]
 
-Each way to capture has a process of its own. A step that launches many small kernels is timed
-before and after a window of two steps, by medians of steps that end with the device's rest.
+Each way to capture has some processes, which import side by side and then wait for each other. A
+step that launches many small kernels is timed before and after a window of two steps, by medians
+of steps that end with the device's rest.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,10 +31,11 @@ from profkit.run.collecting import Collecting
 WAYS = {
     "no capture": {},
     "torch's profiler": {},
-    "torch's profiler, TEARDOWN_CUPTI=1": {"TEARDOWN_CUPTI": "1"},
+    "torch's profiler, TEARDOWN_CUPTI=0": {"TEARDOWN_CUPTI": "0"},
     "CUPTI alone": {},
 }
-STEPS = 150
+STEPS = 80
+REPEATS = 3
 
 
 def make_step() -> Callable[[], None]:
@@ -78,26 +82,44 @@ def capture(step: Callable[[], None], source: str) -> int:
     return len(sink.rows["kernels"])
 
 
-def measure(way: str) -> None:
+def measure(way: str, lock: str) -> None:
+    """Print the medians in ms before and after a capture, and the number of kernels in it."""
     step = make_step()
-    time_steps(step)
-    before = time_steps(step)
-    found = 0
-    if way != "no capture":
-        found = capture(step, "cupti" if "alone" in way else "profiler")
-        time.sleep(1.0)
-    after = time_steps(step)
-    medians = [statistics.median(lengths) for lengths in (before, after)]
-    print(f"{way:36s} {found:6d} kernels, {medians[0]:.3f} ms before, {medians[1]:.3f} ms after")
+    with Path(lock).open() as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        time_steps(step)
+        before = time_steps(step)
+        found = 0
+        if way != "no capture":
+            found = capture(step, "cupti" if "alone" in way else "profiler")
+            time.sleep(1.0)
+        after = time_steps(step)
+    print(statistics.median(before), statistics.median(after), found)
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        measure(sys.argv[1])
+    if len(sys.argv) > 2:
+        measure(*sys.argv[1:])
         return
-    for way, variables in WAYS.items():
-        command = [sys.executable, __file__, way]
-        subprocess.run(command, env={**os.environ, **variables}, check=True)
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else REPEATS
+    running = []
+    with tempfile.NamedTemporaryFile() as lock:
+        for _ in range(repeats):
+            for way, variables in WAYS.items():
+                command = [sys.executable, __file__, way, lock.name]
+                environment = {**os.environ, **variables}
+                process = subprocess.Popen(
+                    command, env=environment, stdout=subprocess.PIPE, text=True
+                )
+                running.append((way, process))
+        for way, process in running:
+            found, _ = process.communicate()
+            before, after, kernels = map(float, found.split()[-3:])
+            share = after / before - 1
+            print(
+                f"{way:36s} {kernels:5.0f} kernels, {before:.3f} ms before, {after:.3f} ms after, "
+                f"{100 * share:+.1f} %"
+            )
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ PROFILED = 6
 LATE = 0.6
 """Share of the steps after which a change begins."""
 
-HANG_CYCLES = 36_000_000_000
-"""The device spins for about twenty seconds."""
+CYCLES_PER_S = 1_980_000_000
+"""The highest clock of the GPUs that are measured here: a device that spins does so for longer."""
 
 
 class Samples(Dataset[Any]):
@@ -125,7 +125,7 @@ class Job:
         elif fault == "checkpoints" and self.step % 20 == 19:
             torch.save(self.inner.state_dict(), f"{self.args.out}.pt")
         elif fault == "hang" and self.step == self.args.warmup + self.args.steps // 2:
-            torch.cuda._sleep(HANG_CYCLES)  # noqa: SLF001  # torch has no public spin
+            torch.cuda._sleep(int(self.args.spin_s * CYCLES_PER_S))  # noqa: SLF001  # torch has no public spin
             loss.item()
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
@@ -212,6 +212,7 @@ def main() -> None:
     parser.add_argument("--read-every", type=int, default=10)
     parser.add_argument("--wait-ms", type=float, default=0.0)
     parser.add_argument("--late-ms", type=float, default=15.0)
+    parser.add_argument("--spin-s", type=float, default=18.0, help="how long a hang lasts")
     parser.add_argument("--phases", action="store_true")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()

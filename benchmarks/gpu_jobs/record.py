@@ -21,6 +21,7 @@ PROGRAMS = HERE.parent / "programs"
 PATIENCE_S = 120
 SIDE_BY_SIDE = 4
 LEAST_S = 15.0
+HANG_AFTER_S, SPIN_S = 4, 10
 
 IMAGES = "--batch 256 --workers 8"
 TEXT = "--model text --batch 32"
@@ -105,7 +106,7 @@ def prepare(name: str, side: str, also: str, folder: Path) -> list[str]:
         return words
     options = {"kernels": ["--kernels", "40:42"]}.get(side, [])
     if name == "hang":
-        options = ["--hang-after", "8"]
+        options = ["--hang-after", f"{HANG_AFTER_S}"]
     run = [sys.executable, "-m", "profkit", "run", *options]
     return [*run, "--name", name, "-o", str(folder / side), "--", *words]
 
@@ -119,7 +120,7 @@ def command(name: str, also: str, out: Path) -> list[str]:
     if name in OTHERS:
         script, *words = OTHERS[name]
         return [str(PROGRAMS / "jobs" / script), *words]
-    options = "--fault hang" if name == "hang" else JOBS[name]
+    options = f"--fault hang --spin-s {SPIN_S}" if name == "hang" else JOBS[name]
     words = [str(HERE / "job.py"), *options.split(), *also.split(), "--out", str(out)]
     if "--parallel" not in words:
         return words

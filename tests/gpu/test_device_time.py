@@ -19,6 +19,7 @@ from profkit.instrument.frameworks.pytorch import FRAMEWORK
 from profkit.instrument.frameworks.pytorch.device import CudaDevice
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.tracking.tracker import Tracker
+from profkit.run.lookout.device_look import DeviceLook
 from profkit.vocab import ZERO_GRAD
 
 PHASES = ("forward", "backward", "optimizer")
@@ -211,3 +212,17 @@ def test_events_are_recorded_on_the_stream_in_use() -> None:
         assert [event.done() for event in (soon, own, late)] == [True, True, False]
         busy.synchronize()
         assert late.done()
+
+
+def test_a_device_that_spins_is_seen_to_be_behind() -> None:
+    timer, look = DeviceTimer(CudaDevice(), MemorySink().appender("spans")), DeviceLook()
+    timer.drop(timer.mark())  # now its stream is known
+    torch.cuda.synchronize()
+    assert look.behind_s(timer) == pytest.approx(0, abs=0.1)
+    torch.cuda._sleep(3_000_000_000)  # torch has no public spin
+    look.forget()
+    look.behind_s(timer)
+    time.sleep(0.5)
+    assert look.behind_s(timer) == pytest.approx(0.5, abs=0.1)
+    torch.cuda.synchronize()
+    assert look.behind_s(timer) == pytest.approx(0, abs=0.1)
