@@ -114,6 +114,9 @@ def main() -> None:
                 running.append((way, process))
         for way, process in running:
             found, _ = process.communicate()
+            if process.returncode:
+                print(f"{way:36s} ended with {process.returncode}")
+                continue
             before, after, kernels = map(float, found.split()[-3:])
             share = after / before - 1
             print(

@@ -28,7 +28,7 @@ def say_long_step(found: LongStep) -> str:
     elif found.phase:
         words.append(f"{duration(found.phase_ns)} of it in {found.phase}")
     if found.left_out:
-        words.append(f"in no figure ({reason_name(found.left_out)})")
+        words.append(f"in no figure: {reason_name(found.left_out)}")
     return "; ".join(words)
 
 

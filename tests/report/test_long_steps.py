@@ -55,7 +55,7 @@ def test_a_long_step_whose_lines_were_captured_is_in_no_figure_and_still_said(
     view = _view(tmp_path, {120: 7_425}, "forward", marked=marked)
     ((name, words),) = _lines(view)
     assert name == "step 120"
-    assert words.endswith("s of it in forward; in no figure (line capture)")
+    assert words.endswith("s of it in forward; in no figure: line capture")
 
 
 def test_the_longest_come_first_and_no_more_than_three(tmp_path: Path) -> None:

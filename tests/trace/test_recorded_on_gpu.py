@@ -1,4 +1,4 @@
-"""What is said of runs that were recorded on an H200, next to what their jobs measured."""
+"""What is said of runs that were recorded on GPUs, next to what their jobs measured."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from profkit.analysis.overview import build_overview
 from profkit.analysis.run_change import ChangeKind
 from profkit.explain.evidence_kernels import names_memories
 from profkit.explain.explained import explain
+from profkit.hangs.account import FINE, read_account
 from profkit.report.device_sections import launch_notes
 from profkit.trace import Trace
 
@@ -84,6 +85,19 @@ def test_a_host_that_takes_as_long_as_the_device_is_said_to() -> None:
     assert not list(launch_notes(captured))
     assert captured.devices is not None
     assert captured.devices.whole.idle_ns > 0.5 * captured.devices.whole.window_ns
+
+
+def test_a_device_that_hung_is_said_later_and_its_step_in_the_report() -> None:
+    """The device spun for 10 s behind step 60, in which the job reads its loss."""
+    trace = Trace.open(TRACES / "recorded-h100-hang")
+    (long_step,) = build_overview(trace).long_steps
+    assert (long_step.step, long_step.phase, long_step.left_out) == (60, "unknown", "")
+    assert long_step.wall_ns / 1e9 == pytest.approx(10, rel=0.05)
+    account = read_account(trace.path)
+    assert account.state == FINE
+    said = str(account.past)
+    assert "device busy: rank 0 stands: job.py:129 Job._plant" in said
+    assert "its device is still at work that was launched more than 5.10 s ago" in said
 
 
 def test_a_batch_that_takes_as_long_to_make_is_not_said_to_take_longer() -> None:
