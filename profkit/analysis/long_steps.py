@@ -56,7 +56,8 @@ def find_long_steps(trace: Trace, selection: Selection) -> tuple[LongStep, ...]:
         reason, wall_ns = reasons[int(known[place])], float(times.wall_ns[place])
         largest = int(np.argmax(times.parts[:, place]))
         phase, phase_ns = times.names[largest], float(times.parts[largest, place])
-        if reason == SWITCHED_OFF or phase_ns < LARGE_SHARE * wall_ns:
+        has_phases = reason != SWITCHED_OFF and times.names != (UNKNOWN,)
+        if not has_phases or phase_ns < LARGE_SHARE * wall_ns:
             phase, phase_ns = "", 0.0
         found.append(LongStep(int(known[place]), wall_ns, usual_ns, phase, phase_ns, reason))
     return tuple(found)

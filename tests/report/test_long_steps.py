@@ -58,6 +58,14 @@ def test_a_long_step_whose_lines_were_captured_is_in_no_figure_and_still_said(
     assert words.endswith("s of it in forward; in no figure: line capture")
 
 
+def test_nothing_is_said_of_phases_that_nobody_recorded(tmp_path: Path) -> None:
+    steps = np.full(STEPS, 75.0 * MS)
+    steps[120] *= 100
+    run = series_trace(tmp_path / "run", {"nothing that is a phase": steps})
+    ((_, words),) = _lines(build_overview(Trace.open(run)))
+    assert words == "7.50 s, 100 times a usual step"
+
+
 def test_the_longest_come_first_and_no_more_than_three(tmp_path: Path) -> None:
     view = _view(tmp_path, {50: 500, 90: 900, 130: 700, 170: 600}, "other")
     assert [name for name, _ in _lines(view)] == ["step 90", "step 130", "step 170"]
