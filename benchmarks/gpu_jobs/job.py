@@ -125,7 +125,8 @@ class Job:
         elif fault == "checkpoints" and self.step % 20 == 19:
             torch.save(self.inner.state_dict(), f"{self.args.out}.pt")
         elif fault == "hang" and self.step == self.args.warmup + self.args.steps // 2:
-            torch.cuda._sleep(int(self.args.spin_s * CYCLES_PER_S))  # noqa: SLF001  # torch has no public spin
+            cycles = int(self.args.spin_s * CYCLES_PER_S)
+            torch.cuda._sleep(cycles)  # noqa: SLF001  # torch has no public spin
             loss.item()
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:

@@ -36,9 +36,9 @@ class LongStep:
 
 
 def find_long_steps(trace: Trace, selection: Selection) -> tuple[LongStep, ...]:
-    """Return the longest of them; none of a log or a thinned run, whose steps are not all known.
+    """Return the longest of them, or none if many steps are that long: so the job runs.
 
-    If many steps are that long, this is how the job runs, and no step is named.
+    Nothing is said of a log or of a thinned run, whose steps are not all known.
     """
     if is_log(trace) or trace.sums.num_rows or not len(selection.steps):
         return ()

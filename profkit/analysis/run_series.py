@@ -4,24 +4,27 @@ Runs of the same job differ by a per cent or more, so a pair of runs says little
 own noise. A change is reported if a permutation of the runs hardly ever shows one as large. A
 change that was undone later is two changes, of which neither alone need be large: a stretch of runs
 is compared with the rest. Of all series of independent runs without a change, at most
-`FALSE_ALARMS` have one reported, whatever the distribution of the noise. Successive runs often meet
-the same state of the machine. The statistic is therefore discounted by how much runs resemble their
-neighbours, which `benchmarks/history.py` measures to be enough for about 3 % of false alarms.
+`FALSE_ALARMS` have one reported, whatever the distribution of the noise. If some runs are far from
+all others, it is at most twice as many, because such series are searched without them, too.
+
+Successive runs often meet the same state of the machine. The statistic is therefore discounted by
+how much runs resemble their neighbours, which `benchmarks/history.py` measures to be enough for
+about 3 % of false alarms.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Floats, Ints
+from profkit.analysis.run_scan import FEWEST_PER_SIDE, Scan, scan_steps, scan_stretches
 from profkit.analysis.student import student_of_few
 from profkit.text import plural
 
@@ -30,9 +33,6 @@ FALSE_ALARMS = 0.005
 
 The search for steps and the one for stretches have half of it each.
 """
-
-FEWEST_PER_SIDE = 3
-"""Fewer runs on one side of a change may be a disturbed machine."""
 
 FEWEST_COMPARED = 5
 """Runs before the newest one, and that one, whose differences show the noise between runs."""
@@ -67,13 +67,13 @@ NEIGHBOURS, SINGLE, MOST_SINGLE, MANY = 5, 5.0, 0.17, 25
 None is if more than this share are far. In shorter series, permutations would show larger changes.
 """
 
+FAR, MOST_FAR = 4.0, 0.2
+"""At most this share of the runs is far: so many robust standard deviations from the median."""
+
 WITHIN_ONE_SD = 0.68
 """The share of values that normal noise has within one standard deviation."""
 
 MAD_TO_SD, _HIGHEST_CORRELATION = 1.4826, 0.9
-
-Scan: TypeAlias = Callable[[Floats], tuple[Floats, Ints]]
-"""Finds the runs that differ most from the rest of a row: the first of them, and the one after."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,7 @@ def _split(series: Floats, start: int) -> Iterator[int]:
     """Yield the places at which the series, which begins at `start`, changes."""
     if len(series) < FEWEST_RUNS:
         return
-    found = find_stretch(series, _scan_steps)
-    if found is None and len(series) >= 3 * FEWEST_PER_SIDE:
-        found = find_stretch(series, _scan_stretches)
+    found = _search(series) or _search_usual(series)
     if found is None:
         return
     edges = [0, *(place for place in found if place < len(series)), len(series)]
@@ -153,6 +151,32 @@ def _split(series: Floats, start: int) -> Iterator[int]:
         yield from _split(series[first:end], start + first)
         if end < len(series):
             yield start + end
+
+
+def _search(series: Floats) -> tuple[int, int] | None:
+    """Return the runs before and after which the series changes, or before which it does."""
+    found = find_stretch(series, scan_steps)
+    if found is None and len(series) >= 3 * FEWEST_PER_SIDE:
+        return find_stretch(series, scan_stretches)
+    return found
+
+
+def _search_usual(series: Floats) -> tuple[int, int] | None:
+    """Search without the few runs that are far from all others, wherever they are.
+
+    In some permutations, these stand together and look like a level, which hides a change. Which
+    ones they are does not depend on the order, so those that are left may be permuted as well.
+    """
+    residuals = np.abs(series - np.median(series))
+    is_far = residuals > FAR * MAD_TO_SD * float(np.median(residuals))
+    usual, few = np.flatnonzero(~is_far), MOST_FAR * len(series)
+    if not 0 < is_far.sum() <= few or len(usual) < FEWEST_RUNS:
+        return None
+    found = _search(series[usual])
+    if found is None:
+        return None
+    places = np.append(usual, len(series))
+    return int(places[found[0]]), int(places[found[1]])
 
 
 def find_stretch(series: Floats, scan: Scan) -> tuple[int, int] | None:
@@ -216,36 +240,6 @@ def _correlation(residuals: Floats) -> Floats:
     """Return how much each value resembles the next one, row by row."""
     squares = np.maximum((residuals**2).sum(axis=1), np.finfo(float).tiny)
     return np.asarray((residuals[:, 1:] * residuals[:, :-1]).sum(axis=1) / squares)
-
-
-def _scan_steps(rows: Floats) -> tuple[Floats, Ints]:
-    """Return the largest squared t over all places of a step, and the runs after it."""
-    count = rows.shape[1]
-    left = np.arange(FEWEST_PER_SIDE, count - FEWEST_PER_SIDE + 1)
-    stretches = np.stack([left, np.full_like(left, count)], axis=1)
-    return _scan(rows, stretches)
-
-
-def _scan_stretches(rows: Floats) -> tuple[Floats, Ints]:
-    """Return the largest squared t over all stretches inside each row, and the stretch."""
-    count, fewest = rows.shape[1], FEWEST_PER_SIDE
-    places = np.arange(fewest, count - fewest + 1)
-    first, end = (places[each] for each in np.triu_indices(len(places), fewest))
-    return _scan(rows, np.stack([first, end], axis=1))
-
-
-def _scan(rows: Floats, stretches: Ints) -> tuple[Floats, Ints]:
-    """Return each row's largest squared t of a stretch against the rest, and the stretch."""
-    count = rows.shape[1]
-    centred = rows - rows.mean(axis=1, keepdims=True)
-    totals = np.pad(np.cumsum(centred, axis=1), ((0, 0), (1, 0)))
-    first, end = stretches.T
-    size = end - first
-    between = (totals[:, end] - totals[:, first]) ** 2 * count / (size * (count - size))
-    best = between.argmax(axis=1)
-    most = between[np.arange(len(rows)), best]
-    rest = np.maximum((centred**2).sum(axis=1) - most, np.finfo(float).tiny)
-    return most * (count - 2) / rest, np.asarray(stretches[best], dtype=np.int64)
 
 
 def _levels(rows: Floats, is_inside: Bools) -> Floats:
