@@ -270,16 +270,16 @@ def say_costs(costs: Costs) -> Iterator[str]:
         "What is added to one `all_reduce` of 64 bytes over gloo, by blocks of calls that "
         "alternate in one process (`benchmarks/sharded_cost.py`): wall time, and processor "
         "time of all threads, with 95 % intervals. The goal is 1.5 us, which is 0.15 ms per step "
-        "of 100 collectives. Hooks that do nothing are the least that hooks of process groups can "
-        "cost."
+        "of 100 collectives. *Nothing* and *reading*: hooks of process groups that do nothing, and "
+        "that only read what a row is made of."
     )
-    head = "| ranks | call | clock | bare | profkit | hooks that do nothing | torch's profiler |"
-    lines = [head, "|" + "---|" * 7]
+    head = "| ranks | call | clock | bare | profkit | nothing | reading | torch's profiler |"
+    lines = [head, "|" + "---|" * 8]
     for ranks, cost in costs.items():
         for kind in ("waits", "asynchronous"):
             for clock in ("wall", "processor"):
                 cells = [str(ranks), kind, clock, f"{cost[f'{kind}_bare_{clock}_us'][0]:.0f} us"]
-                for way in ("profkit", "empty", "profiler"):
+                for way in ("profkit", "empty", "reading", "profiler"):
                     value, low, high = cost[f"{kind}_{way}_{clock}_us"]
                     cells.append(f"{value:+.1f} us ({low:+.1f} to {high:+.1f})")
                 lines.append(f"| {' | '.join(cells)} |")

@@ -3,10 +3,11 @@
     torchrun --standalone --nproc-per-node 2 benchmarks/sharded_cost.py
 
 Short blocks of calls alternate in one process: bare, recorded by profkit, captured by torch's own
-profiler, and with hooks of process groups that do nothing. The order within a round changes. The
-first rank prints as JSON, for each way and in microseconds per call, the median of the bare blocks
-and of what the others add to the bare block of their round, with its 95 % interval: on the wall
-clock, and in processor time of all threads, which says more on a machine that does other work.
+profiler, with hooks of process groups that do nothing, and with hooks in Python that only read what
+a row is made of. The order within a round changes. The first rank prints as JSON, for each way and
+in microseconds per call, the median of the bare blocks and of what the others add to the bare block
+of their round, with its 95 % interval: on the wall clock, and in processor time of all threads,
+which says more on a machine that does other work.
 """
 
 from __future__ import annotations
@@ -74,12 +75,27 @@ def capture() -> Iterator[None]:
         yield
 
 
+def nothing(args: Any) -> None:
+    """Do nothing with what torch hands over."""
+
+
+def read_before(args: Any) -> None:
+    """Read what a row says of an operation: its name, number, size and type."""
+    tensor = args.input_tensors[0]
+    _ = args.name.value, args.op_id, tensor.nbytes, tensor.dtype
+
+
+def read_after(args: Any) -> None:
+    """Read what says when the operation is over."""
+    _ = args.op_id, args.work, args.async_op
+
+
 @contextlib.contextmanager
-def hook_nothing() -> Iterator[None]:
-    """Register hooks that do nothing; torch before 2.15 has none."""
+def hook(before: Callable[[Any], None], after: Callable[[Any], None]) -> Iterator[None]:
+    """Register hooks that record nothing; torch before 2.15 has none."""
     group = dist.group.WORLD
-    group.register_pre_hook(HOOK_ID, lambda args: None)
-    group.register_post_hook(HOOK_ID, lambda args: None)
+    group.register_pre_hook(HOOK_ID, before)
+    group.register_post_hook(HOOK_ID, after)
     try:
         yield
     finally:
@@ -91,7 +107,8 @@ WAYS: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
     BARE: contextlib.nullcontext,
     "profkit": record,
     "profiler": capture,
-    "empty": hook_nothing,
+    "empty": lambda: hook(nothing, nothing),
+    "reading": lambda: hook(read_before, read_after),
 }
 
 
