@@ -80,9 +80,10 @@ def nothing(args: Any) -> None:
 
 
 def read_before(args: Any) -> None:
-    """Read what a row says of an operation: its name, number, size and type."""
-    tensor = args.input_tensors[0]
-    _ = args.name.value, args.op_id, tensor.nbytes, tensor.dtype
+    """Read what a row says of an operation: its name, number, sizes and types."""
+    _ = args.name.value, args.op_id
+    for tensor in args.input_tensors:  # a barrier has none
+        _ = tensor.nbytes, tensor.dtype
 
 
 def read_after(args: Any) -> None:
