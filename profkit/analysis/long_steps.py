@@ -1,4 +1,4 @@
-"""Finds the few steps that took far longer than all others, also those without a figure."""
+"""The few steps that took far longer than all others, also those that are in no figure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LongStep:
 
 
 def find_long_steps(trace: Trace, selection: Selection) -> tuple[LongStep, ...]:
-    """Return the longest of them, or none if many steps are that long: so the job runs.
+    """Return the longest of them, or none if many steps are that long, as in most evaluations.
 
     Nothing is said of a log or of a thinned run, whose steps are not all known.
     """
@@ -49,7 +49,7 @@ def find_long_steps(trace: Trace, selection: Selection) -> tuple[LongStep, ...]:
     times = step_times(trace.steps, trace.spans, known)
     usual_ns = float(np.median(times.wall_ns[np.isin(known, selection.steps)]))
     far = np.flatnonzero(times.wall_ns > OUTLIER_FACTOR * usual_ns)
-    if not usual_ns or len(far) > MOST_OUTLIERS_SHARE * len(known):
+    if not usual_ns or len(far) > max(1, MOST_OUTLIERS_SHARE * len(known)):
         return ()
     found = []
     for place in far[np.argsort(-times.wall_ns[far])][:MOST_LONG_STEPS]:
@@ -61,8 +61,3 @@ def find_long_steps(trace: Trace, selection: Selection) -> tuple[LongStep, ...]:
             phase, phase_ns = "", 0.0
         found.append(LongStep(int(known[place]), wall_ns, usual_ns, phase, phase_ns, reason))
     return tuple(found)
-
-
-def is_outside(long_step: LongStep) -> bool:
-    """Return true if most of a step was in no phase."""
-    return long_step.phase == UNKNOWN

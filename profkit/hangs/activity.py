@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from profkit.hangs.status import Frame, Status, own_frame
+from profkit.hangs.status import RUNNING, Frame, Status, own_frame
 from profkit.vocab import OWN_CODE
 
 
@@ -38,7 +38,7 @@ LAUNCHES = frozenset({Doing.CODE, Doing.UNKNOWN, Doing.FORWARD, Doing.BACKWARD, 
 """What the thread seems to do while it waits for the device in a call without a Python frame."""
 
 BEHIND_SHARE = 0.5
-"""A device holds up its rank if it has not gone on for this part of the limit."""
+"""A device holds up its rank if it has made no progress for this part of the limit."""
 
 
 class _Known(NamedTuple):
@@ -136,7 +136,7 @@ class Activity:
     place: Frame | None = None
     evaluates: bool = False
     is_behind: bool = False
-    """True if the device has not gone on for long, whatever the thread does."""
+    """True if the device has made no progress for long, whatever the thread does."""
 
     @property
     def may_wait_for_ranks(self) -> bool:
@@ -145,10 +145,14 @@ class Activity:
 
 
 def find_activity(status: Status) -> Activity:
-    """Return what the training thread of a rank does, or that it waits for its device."""
+    """Return what the training thread of a rank does, or that it waits for its device.
+
+    A rank that has ended keeps what its stack says: it may have timed out in a backward.
+    """
     found = find_activity_of_stack(status)
     limit_s = BEHIND_SHARE * status.limit_ns / 1e9
-    if found.doing not in LAUNCHES or (status.device_behind_s or 0.0) < limit_s:
+    is_behind = status.state == RUNNING and (status.device_behind_s or 0.0) >= limit_s
+    if not is_behind or found.doing not in LAUNCHES:
         return found
     return dataclasses.replace(found, doing=Doing.DEVICE, function="", is_behind=True)
 

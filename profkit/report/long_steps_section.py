@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from profkit.analysis.long_steps import LongStep, is_outside
+from profkit.analysis.long_steps import LongStep
 from profkit.analysis.overview import Overview
+from profkit.analysis.phases import UNKNOWN
 from profkit.report.document import Grid, Section
 from profkit.report.words import reason_name
 from profkit.text import duration, significant
@@ -23,7 +24,7 @@ def long_steps_section(view: Overview) -> Iterator[Section]:
 def say_long_step(found: LongStep) -> str:
     times = significant(found.wall_ns / found.usual_ns, 3)
     words = [f"{duration(found.wall_ns)}, {times} times a usual step"]
-    if is_outside(found):
+    if found.phase == UNKNOWN:
         words.append(f"{duration(found.phase_ns)} of it in no phase")
     elif found.phase:
         words.append(f"{duration(found.phase_ns)} of it in {found.phase}")

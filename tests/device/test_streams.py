@@ -66,6 +66,15 @@ def test_all_streams_that_were_used_are_marked(device: Device) -> None:
     assert all(mark.done() for mark in marks)
 
 
+def test_a_stream_of_another_library_may_be_gone_and_is_not_marked(device: Device) -> None:
+    cuda, foreign = CudaDevice(), torch.cuda.Stream()
+    foreign.stream_id = 0x7F00_0010  # its address
+    with torch.cuda.stream(foreign):
+        device.launch(5 * MS)
+        assert not recorded(cuda).done()
+    assert cuda.mark_streams() == []
+
+
 def test_a_stream_that_captures_is_not_marked(device: Device) -> None:
     cuda = CudaDevice()
     recorded(cuda)

@@ -360,6 +360,17 @@ def test_the_rank_whose_device_has_nothing_to_do_is_waited_for() -> None:
     assert found.level is Level.ALARM
 
 
+def test_a_rank_that_timed_out_in_its_backward_is_not_to_blame_for_its_busy_device() -> None:
+    backward = (
+        Frame(f"{TORCH}autograd/graph.py", "_engine_run_backward", 800, "package"),
+        Frame("/home/me/train.py", "main", 41, "job"),
+    )
+    ended = rank(0, stack=backward, device_behind_s=35.0, state=FAILED, error="it timed out")
+    late = rank(3, **SPINS)
+    assert find_activity(ended).doing is Doing.BACKWARD
+    assert verdict_of(ended, *waiting(1, 2), late).ranks == (3,)
+
+
 def test_a_part_that_evaluates_may_keep_the_device_busy() -> None:
     found = alone(device_behind_s=33.0, evaluates=True)
     assert (found.kind, found.level) == (HangClass.ALL_EVALUATE, Level.NOTICE)

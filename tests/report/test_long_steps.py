@@ -66,6 +66,15 @@ def test_nothing_is_said_of_phases_that_nobody_recorded(tmp_path: Path) -> None:
     assert words == "7.50 s, 100 times a usual step"
 
 
+def test_one_long_step_of_a_short_run_is_said(tmp_path: Path) -> None:
+    steps = np.full(22, 75.0 * MS)
+    steps[15] *= 20
+    run = series_trace(tmp_path / "run", {"forward": steps})
+    assert _lines(build_overview(Trace.open(run))) == [
+        ("step 15", "1.50 s, 20.0 times a usual step; 1.50 s of it in forward")
+    ]
+
+
 def test_the_longest_come_first_and_no_more_than_three(tmp_path: Path) -> None:
     view = _view(tmp_path, {50: 500, 90: 900, 130: 700, 170: 600}, "other")
     assert [name for name, _ in _lines(view)] == ["step 90", "step 130", "step 170"]

@@ -33,7 +33,7 @@ class CurrentStream:
         self._known: dict[tuple[int, int], Any] = {}
 
     def get(self) -> Any:
-        """Return the stream, or `None` if this torch does not tell its handle."""
+        """Return the stream, or `None` if this torch does not provide its handle."""
         if self._device is None or self._handle is None:
             return None
         device = self._device()
@@ -46,8 +46,12 @@ class CurrentStream:
         return stream
 
     def used(self) -> list[Any]:
-        """Return the streams that are known."""
-        return list(self._known.values())
+        """Return the known streams of torch, which lives as long as they do.
+
+        A stream that another library made may be destroyed. torch marks its own with the last bit.
+        """
+        streams = list(self._known.values())
+        return [stream for stream in streams if not stream.stream_id or stream.stream_id & 1]
 
 
 class StreamEvent(TimingEvent):
@@ -86,7 +90,7 @@ class CudaDevice:
         return events
 
     def reach_idle_event(self, clock: Clock) -> tuple[Event, int, int] | None:
-        # To choose the stream for this thread and to leave it would open a context on the first
-        # GPU, which is the thread's own, beside that of the rank that trains there.
+        # To select the stream for this thread and to restore the previous one would open a context
+        # on the first GPU, which is the thread's own, in addition to that of the rank's GPU.
         event = self.make_event()
         return reach_event(event, lambda: event.cuda.record(self._idle_stream), clock)

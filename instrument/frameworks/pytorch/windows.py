@@ -60,7 +60,7 @@ class Kernels(SharedProfiler):
 
 
 def tears_down_safely(cuda: str | None, captures: Captures) -> bool:
-    """Return true if CUPTI may be torn down after a window: not where the job has graphs."""
+    """Return true if CUPTI may be torn down after a window; not if the job has CUDA graphs."""
     version = tuple(int(part) for part in (cuda or "0").split(".")[:2] if part.isdecimal())
     return version >= _SAFE_CUDA and not captures.have_been
 

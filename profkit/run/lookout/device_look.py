@@ -1,9 +1,9 @@
-"""Looks if the device goes on while the loop stands still.
+"""Check if the device makes progress while the loop stands still.
 
-A thread that waits for the device spins, so that its use of the processor says nothing. An event
-is recorded behind what the job has launched. As long as the device does not reach it, the device
-is at work that was launched before. A thread of its own asks, because the driver may not answer,
-and because it stays on the stream that it asked about: it ends then.
+A thread that waits for the device spins, so its use of the processor says nothing. An event is
+recorded behind what the job has launched. Until the device reaches it, the device is at work that
+was launched before. A separate thread asks, because the driver may not answer. It ends after each
+look, because it keeps the stream that it has selected.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DeviceLook:
     def behind_s(self, timer: DeviceTimer | None) -> float | None:
         """Return for how long the device has been at what was launched before; `None` if unknown.
 
-        Two looks are needed to see that the device does not go on.
+        Two looks are needed to see that the device makes no progress.
         """
         if timer is None:
             return None

@@ -190,6 +190,9 @@ class Device:
 class Stream:
     """A queue of work. `tail` is the moment at which the last of it ends."""
 
+    stream_id = 1
+    """Of a framework's own stream, the last bit is set."""
+
     def __init__(self, device: Device) -> None:
         self.device = device
         self.tail = Moment()
