@@ -15,7 +15,7 @@ from profkit.clock import ANCHOR_INTERVAL_NS, Clock, now_ns
 from profkit.instrument.captures import CAPTURES, Captures, relax_this_thread
 from profkit.instrument.guard import report_failure
 from profkit.instrument.rows import Append, CollectiveRow, Event, Row, SampleRow, SpanRow
-from profkit.vocab import UNTIMED, MissingTime
+from profkit.vocab import MARK_COST, UNTIMED, MissingTime
 
 LARGEST_POOL = 16_384
 """Maximum number of pending events, so that a device that lags behind costs little memory.
@@ -264,6 +264,11 @@ class DeviceTimer:
         if reached is not None:
             self._anchor = DeviceAnchor(*reached)
             self._next_anchor_ns = now + ANCHOR_INTERVAL_NS
+
+    def note_price(self, price_ns: float) -> None:
+        """Write down what one mark costs the training thread."""
+        if self._samples is not None:
+            self._samples(SampleRow(None, "profkit", MARK_COST, self._clock(), price_ns))
 
     def _note_missing(self) -> None:
         """Write down how many times are missing, if there are more than the last time."""

@@ -13,6 +13,7 @@ from profkit.clock import Clock
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.guard import guarded, report_failure
 from profkit.instrument.loop_recorder import NOTHING, Region
+from profkit.instrument.mark_price import MarkPrice
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.rows import Boundaries, Event, Keep, Row, Sink, SpanRow
 from profkit.instrument.tracking.notes import Notes
@@ -148,9 +149,17 @@ class SpanRecorder:
 
     def time_device(self, device: DeviceTimer) -> None:
         """Mark the boundaries of phases on a device too, from now on."""
-        self._mark: Callable[[], Event | None] = guarded("device events", device.mark, None)
-        self.marker = self._mark
+        mark: Callable[[], Event | None] = guarded("device events", device.mark, None)
+
+        def stop_timing(price_ns: float) -> None:
+            self._use_marker(mark)
+            device.note_price(price_ns)
+
+        self._use_marker(guarded("device events", MarkPrice(mark, device, stop_timing), None))
         self.device = device
+
+    def _use_marker(self, mark: Callable[[], Event | None]) -> None:
+        self._mark = self.marker = mark
 
     def phase(self, phase: Phase | str, name: str = "") -> Region:
         """Return a region of the step, for `with recorder.phase("forward"): ...`."""

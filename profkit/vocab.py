@@ -167,6 +167,9 @@ WRITER_CPU: Final = "writer_cpu_ns"
 SPAN_COST: Final = "span_cost_ns"
 """Metric: what recording one span costs in the loop, measured once per process."""
 
+MARK_COST: Final = "mark_cost_ns"
+"""Metric: what an event on the device costs the loop, measured once per process."""
+
 QUEUE_DEPTH: Final = "queue_depth_batches"
 """Metric: batches that are ready in the data loader's queue."""
 

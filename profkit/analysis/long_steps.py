@@ -8,7 +8,7 @@ import numpy as np
 
 from profkit.analysis.costs import MOST_OUTLIERS_SHARE, OUTLIER_FACTOR
 from profkit.analysis.notices import is_log
-from profkit.analysis.phases import UNKNOWN, step_times
+from profkit.analysis.phases import UNKNOWN, StepTimes, step_times
 from profkit.analysis.selection import CAPTURED, NO_STEPS, SWITCHED_OFF, Selection
 from profkit.trace import Trace
 
@@ -16,6 +16,9 @@ MOST_LONG_STEPS = 3
 
 LARGE_SHARE = 0.5
 """A phase is named if it took at least this share of a long step."""
+
+NOTABLE_SHARE = 0.05
+"""The mean step is said without the long ones if they took at least this share of the time."""
 
 _AS_USUAL = (CAPTURED, SWITCHED_OFF)
 """Reasons to exclude steps in which the job does what it does in all others."""
@@ -35,29 +38,49 @@ class LongStep:
     """Why the step is in no figure; empty if it is in them."""
 
 
-def find_long_steps(trace: Trace, selection: Selection) -> tuple[LongStep, ...]:
+@dataclass(frozen=True)
+class LongSteps:
+    """The longest of a run's few long steps, and the other steps that are in its figures."""
+
+    longest: tuple[LongStep, ...] = ()
+    others: int = 0
+    others_ns: float | None = None
+    """Their mean; `None` if the long steps in the figures took little of the time."""
+
+
+def find_long_steps(trace: Trace, selection: Selection) -> LongSteps:
     """Return the longest of them, or none if many steps are that long, as in most evaluations.
 
     Nothing is said of a log or of a thinned run, whose steps are not all known.
     """
     if is_log(trace) or trace.sums.num_rows or not len(selection.steps):
-        return ()
+        return LongSteps()
     reasons = dict.fromkeys(selection.steps.tolist(), "")
     for reason in _AS_USUAL:
         reasons |= dict.fromkeys(selection.which.get(reason, NO_STEPS).tolist(), reason)
     known = np.array(sorted(reasons), dtype=np.int64)
     times = step_times(trace.steps, trace.spans, known)
-    usual_ns = float(np.median(times.wall_ns[np.isin(known, selection.steps)]))
-    far = np.flatnonzero(times.wall_ns > OUTLIER_FACTOR * usual_ns)
+    used = np.isin(known, selection.steps)
+    usual_ns = float(np.median(times.wall_ns[used]))
+    is_far = times.wall_ns > OUTLIER_FACTOR * usual_ns
+    far = np.flatnonzero(is_far)
     if not usual_ns or len(far) > max(1, MOST_OUTLIERS_SHARE * len(known)):
-        return ()
+        return LongSteps()
     found = []
     for place in far[np.argsort(-times.wall_ns[far])][:MOST_LONG_STEPS]:
-        reason, wall_ns = reasons[int(known[place])], float(times.wall_ns[place])
-        largest = int(np.argmax(times.parts[:, place]))
-        phase, phase_ns = times.names[largest], float(times.parts[largest, place])
-        has_phases = reason != SWITCHED_OFF and times.names != (UNKNOWN,)
-        if not has_phases or phase_ns < LARGE_SHARE * wall_ns:
-            phase, phase_ns = "", 0.0
-        found.append(LongStep(int(known[place]), wall_ns, usual_ns, phase, phase_ns, reason))
-    return tuple(found)
+        step = int(known[place])
+        found.append(_describe(times, int(place), step, reasons[step], usual_ns))
+    others_ns = times.wall_ns[used & ~is_far]
+    is_notable = others_ns.sum() < (1 - NOTABLE_SHARE) * times.wall_ns[used].sum()
+    mean_ns = float(others_ns.mean()) if is_notable else None
+    return LongSteps(tuple(found), len(others_ns), mean_ns)
+
+
+def _describe(times: StepTimes, place: int, step: int, reason: str, usual_ns: float) -> LongStep:
+    wall_ns = float(times.wall_ns[place])
+    largest = int(np.argmax(times.parts[:, place]))
+    phase, phase_ns = times.names[largest], float(times.parts[largest, place])
+    has_phases = reason != SWITCHED_OFF and times.names != (UNKNOWN,)
+    if not has_phases or phase_ns < LARGE_SHARE * wall_ns:
+        phase, phase_ns = "", 0.0
+    return LongStep(step, wall_ns, usual_ns, phase, phase_ns, reason)

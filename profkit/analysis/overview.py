@@ -24,7 +24,7 @@ from profkit.analysis.kernels.device_view import DeviceView, build_device_view
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, window_steps
 from profkit.analysis.line_changes import LineChange
-from profkit.analysis.long_steps import LongStep, find_long_steps
+from profkit.analysis.long_steps import LongSteps, find_long_steps
 from profkit.analysis.notices import find_notices, is_log
 from profkit.analysis.own_cost import OwnCost, own_cost
 from profkit.analysis.parts import count_rank_steps
@@ -113,8 +113,8 @@ class Overview:
     """What the framework's compiler did; `None` if nothing was seen of one."""
     changes: tuple[RunChange, ...] = ()
     """The changes of the step time while the run lasted."""
-    long_steps: tuple[LongStep, ...] = ()
-    """The longest of the few steps that took far longer than the others."""
+    long_steps: LongSteps = field(default_factory=LongSteps)
+    """The few steps that took far longer than the others."""
     thinned: Thinned | None = None
     """What a long run kept; null if it kept all steps. `selection` is then a sample of steps."""
 

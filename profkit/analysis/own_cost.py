@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from profkit.analysis.columns import durations, readings_of
 from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
 from profkit.analysis.selection import NO_STEPS
-from profkit.vocab import COLLECTORS_CPU, OPENING_CPU, SPAN_COST, WRITER_CPU
+from profkit.vocab import COLLECTORS_CPU, MARK_COST, OPENING_CPU, SPAN_COST, WRITER_CPU
 
 BUDGET_SHARE = 0.01
 """The share of a step that profkit may cost, if that is more than `BUDGET_NS`."""
@@ -51,7 +51,12 @@ class OwnCost:
     def total_ns(self) -> float | None:
         if self.hooks_ns is None or self.writer_ns is None:
             return None
-        return self.hooks_ns + self.writer_ns + (self.collectors_ns or 0.0)
+        return self.hooks_ns + self.threads_ns
+
+    @property
+    def threads_ns(self) -> float:
+        """Processor time of the threads beside the loop; it makes a step longer by less."""
+        return (self.writer_ns or 0.0) + (self.collectors_ns or 0.0)
 
     def exceeds_budget(self, step_ns: float) -> bool:
         """Return True if profkit certainly cost more than its budget.
@@ -102,7 +107,8 @@ def own_cost(
     opening = readings_of(samples, "profkit", OPENING_CPU)
     hooks_ns = writer_ns = collectors_ns = opening_ns = None
     if price is not None:
-        hooks_ns = price * spans.num_rows / max(1, steps.num_rows)
+        marks_ns = mark_price_ns(samples) * count_marks(spans)
+        hooks_ns = (price * spans.num_rows + marks_ns) / max(1, steps.num_rows)
     if writer.num_rows:
         writer_ns = float(np.sum(writer["value_max"].to_numpy())) / count
     if collectors.num_rows:
@@ -127,6 +133,18 @@ def span_price_ns(samples: pa.Table) -> float | None:
     if value is None or not 0 <= value < _MOST_PRICE_NS:
         return None
     return value
+
+
+def mark_price_ns(samples: pa.Table) -> float:
+    """Return what an event on the device cost the loop; 0 if no rank has measured it."""
+    value = pc.mean(readings_of(samples, "profkit", MARK_COST)["value"]).as_py()
+    return value if value is not None and 0 <= value < _MOST_PRICE_NS else 0.0
+
+
+def count_marks(spans: pa.Table) -> int:
+    """Return how many boundaries of spans were marked on the device."""
+    columns = ("device_start_ns", "device_end_ns")
+    return sum(spans.num_rows - spans[name].null_count for name in columns)
 
 
 def switched_cost(steps: pa.Table, warm_up: int) -> Estimate | None:

@@ -92,6 +92,7 @@ def overview(view: Overview) -> dict[str, Any]:
         "throughput_samples_per_s": _estimate(view.throughput),
         "throughput_covers": coverage(view) or None,
         "step_ms": _estimate(view.step_ns, NS_IN_MS),
+        "step_without_long_ms": _ms(view.long_steps.others_ns),
         "phases": phases,
         **device_clock(view),
         "changes": changes_section.as_json(view),

@@ -15,9 +15,9 @@ from profkit.text import duration, significant
 
 def long_steps_section(view: Overview) -> Iterator[Section]:
     """Yield a line for each of these steps; nothing if there are none."""
-    if not view.long_steps:
+    if not view.long_steps.longest:
         return
-    rows = [(f"step {each.step:,}", say_long_step(each)) for each in view.long_steps]
+    rows = [(f"step {each.step:,}", say_long_step(each)) for each in view.long_steps.longest]
     yield Section("Long steps", grid=Grid(("", ""), tuple(rows)))
 
 
@@ -35,7 +35,7 @@ def say_long_step(found: LongStep) -> str:
 
 def as_json(view: Overview) -> list[dict[str, Any]]:
     rows = []
-    for each in view.long_steps:
+    for each in view.long_steps.longest:
         rows.append(
             {
                 "step": each.step,

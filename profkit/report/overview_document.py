@@ -166,6 +166,9 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
     yield "throughput", speed, ", ".join(covered)
     yield from own_figure(view)
     yield "step", duration(step.value, 4), interval_words(step, duration)
+    if (others_ns := view.long_steps.others_ns) is not None:
+        others = f"the mean of the other {view.long_steps.others:,} steps"
+        yield "without long steps", duration(others_ns, 4), others
     if view.thinned is not None:
         (_, median_ns), *others = view.thinned.quantiles.items()
         words = ["the median"]
@@ -176,14 +179,20 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
     if view.first_loss is not None and view.last_loss is not None:
         last = f"{_loss(view.last_loss)} at the last step"
         yield "loss", last, f"{_loss(view.first_loss)} at the first"
-    total = view.own_cost.total_ns
-    if total is None:
-        yield "profkit's own cost", "not measured", ""
-    else:
-        share = ""
-        if step.value > 0:
-            share = f"{percent(total / step.value, 3)} of a step"
-        yield "profkit's own cost", f"{duration(total)} per step", share
+    yield _own_cost_figure(view)
+
+
+def _own_cost_figure(view: Overview) -> tuple[str, str, str]:
+    """Return what profkit added to the loop, and what it used of the processors beside it."""
+    cost, step_ns = view.own_cost, view.step_ns.value
+    label = "profkit's own cost"
+    if cost.total_ns is None:
+        return label, "not measured", ""
+    words = ""
+    if step_ns > 0:
+        share = percent((cost.hooks_ns or 0.0) / step_ns, 3)
+        words = f"{share} of a step; its threads: {percent(cost.threads_ns / step_ns)} of a core"
+    return label, f"at least {duration(cost.hooks_ns or 0.0)} per step", words
 
 
 def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:

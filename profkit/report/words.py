@@ -197,16 +197,13 @@ def own_cost_words(view: Overview) -> str:
         return "not measured in this run"
     words = ""
     if cost.opening_ns is not None:
-        words = f"{duration(cost.opening_ns)} per rank once, to open its files, and "
-    words += f"{duration(cost.total_ns)} per step"
+        words = f"{duration(cost.opening_ns)} per rank once, to open its files; "
+    words += f"per step at least {duration(cost.hooks_ns or 0)} in the loop"
     if view.step_ns.value > 0:
-        words += f" ({percent(cost.total_ns / view.step_ns.value, 3)})"
-    words += (
-        f": at least {duration(cost.hooks_ns or 0)} in the loop, "
-        f"{duration(cost.writer_ns or 0)} on the writer's thread"
-    )
+        words += f" ({percent((cost.hooks_ns or 0) / view.step_ns.value, 3)})"
+    words += f", and processor time beside it: {duration(cost.writer_ns or 0)} of the writer"
     if cost.collectors_ns is not None:
-        words += f", {duration(cost.collectors_ns)} on the collectors' threads"
+        words += f", {duration(cost.collectors_ns)} of the collectors"
     control = cost.switched
     if control is not None and control.low is not None and control.high is not None:
         words += "; measured with control steps (recording off): "

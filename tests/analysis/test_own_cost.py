@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.own_cost import OwnCost, switched_cost
+from profkit.analysis.own_cost import OwnCost, own_cost, switched_cost
 from profkit.instrument.blocks import LENGTH, WARM_UP, WINDOW, off_blocks
+from profkit.vocab import MARK_COST, SPAN_COST
 
 
 def _steps(
@@ -95,3 +96,15 @@ def test_the_budget_is_a_share_of_the_step_or_a_fixed_time(
     hooks: float, step: float, exceeds: bool
 ) -> None:
     assert OwnCost(hooks, 0.0, None).exceeds_budget(step) is exceeds
+
+
+def test_marks_on_the_device_count_with_their_price() -> None:
+    count = 10
+    rows = {"rank": [0, 0], "source": ["profkit"] * 2, "metric": [SPAN_COST, MARK_COST]}
+    samples = pa.table({**rows, "value": [1_000.0, 5_000.0]})
+    marked = pa.array([1, None] * count)
+    spans = pa.table({"device_start_ns": marked, "device_end_ns": marked})
+    steps = _steps(count, 0)
+    cost = own_cost(steps, spans, samples, 0)
+    assert cost.hooks_ns == pytest.approx(2 * 1_000 + 2 * 5_000)
+    assert own_cost(steps, spans, samples.slice(0, 1), 0).hooks_ns == pytest.approx(2 * 1_000)

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from profkit.analysis.overview import Overview, build_overview
+from profkit.report import as_json as json_of
 from profkit.report.long_steps_section import as_json, long_steps_section
+from profkit.report.overview_document import overview
 from profkit.testing.series import Marked, series_trace
 from profkit.trace import Trace
 from profkit.vocab import CAPTURED_STEP, CHANGES
@@ -73,6 +75,34 @@ def test_one_long_step_of_a_short_run_is_said(tmp_path: Path) -> None:
     assert _lines(build_overview(Trace.open(run))) == [
         ("step 15", "1.50 s, 20.0 times a usual step; 1.50 s of it in forward")
     ]
+
+
+def test_a_mean_that_a_long_step_makes_is_also_said_without_it(tmp_path: Path) -> None:
+    view = _view(tmp_path, {120: 7_425}, "forward")
+    others = len(view.selection.steps) - 1
+    figures = {name: (value, words) for name, value, words in overview(view).figures}
+    value, words = figures["without long steps"]
+    assert view.step_ns.value == pytest.approx(75 * MS + 7_425 * MS / (others + 1), rel=0.01)
+    assert value.startswith(("74.", "75."))
+    assert words == f"the mean of the other {others} steps"
+    assert json_of.overview(view)["step_without_long_ms"] == pytest.approx(75, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("longer_ms", "given"),
+    [
+        ({}, {}),
+        ({120: 600}, {}),  # 2 % of the time
+        ({120: 7_425}, {"marked": [Marked(CHANGES, CAPTURED_STEP, 120)]}),  # in no figure
+    ],
+    ids=["none", "short", "left out"],
+)
+def test_a_mean_that_no_long_step_makes_is_said_once(
+    tmp_path: Path, longer_ms: dict[int, float], given: dict[str, Any]
+) -> None:
+    view = _view(tmp_path, longer_ms, "forward", **given)
+    assert "without long steps" not in {name for name, _, _ in overview(view).figures}
+    assert json_of.overview(view)["step_without_long_ms"] is None
 
 
 def test_the_longest_come_first_and_no_more_than_three(tmp_path: Path) -> None:

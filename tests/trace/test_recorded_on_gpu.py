@@ -90,7 +90,7 @@ def test_a_host_that_takes_as_long_as_the_device_is_said_to() -> None:
 def test_a_device_that_hung_is_said_later_and_its_step_in_the_report() -> None:
     """The device spun for 10 s behind step 60, in which the job reads its loss."""
     trace = Trace.open(TRACES / "recorded-h100-hang")
-    (long_step,) = build_overview(trace).long_steps
+    (long_step,) = build_overview(trace).long_steps.longest
     assert (long_step.step, long_step.phase, long_step.left_out) == (60, "unknown", "")
     assert long_step.wall_ns / 1e9 == pytest.approx(10, rel=0.05)
     account = read_account(trace.path)

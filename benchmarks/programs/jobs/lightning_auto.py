@@ -51,7 +51,7 @@ def main():
     trainer = L.Trainer(
         max_epochs=2,
         val_check_interval=10,
-        accelerator="cpu",
+        accelerator="auto",
         enable_progress_bar=False,
         gradient_clip_val=1.0,
         log_every_n_steps=5,
