@@ -167,8 +167,8 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
     yield from own_figure(view)
     yield "step", duration(step.value, 4), interval_words(step, duration)
     if (others_ns := view.long_steps.others_ns) is not None:
-        others = f"the mean of the other {view.long_steps.others:,} steps"
-        yield "without long steps", duration(others_ns, 4), others
+        meant = f"the mean of the other {view.long_steps.others:,} steps"
+        yield "without long steps", duration(others_ns, 4), meant
     if view.thinned is not None:
         (_, median_ns), *others = view.thinned.quantiles.items()
         words = ["the median"]
