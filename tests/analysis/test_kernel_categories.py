@@ -163,7 +163,48 @@ CASES = [
     ("void embedding_dense_backward_kernel<float>(int)", "embedding", False),
     ("void at::native::nll_loss_forward_reduce_cuda_kernel_2d<float>(float*)", "loss", False),
     ("void at::native::max_pool_forward_nchw<float>(int)", "pooling", False),
-    ("void at::native::indexSelectLargeIndex<float>(X)", "embedding", False),
+    ("void at::native::indexSelectLargeIndex<float>(X)", "gather or scatter", False),
+    (
+        "void at::native::index_elementwise_kernel<128, 4, at::native::index_put_kernel_impl>(X)",
+        "gather or scatter",
+        False,
+    ),
+    ("void at::native::vectorized_gather_kernel<16, long>(char*)", "gather or scatter", False),
+    ("void at::native::sbtopk::gatherTopK<c10::Half, unsigned int>(X)", "sort or scan", False),
+    ("vision::ops::(anonymous namespace)::gather_keep_from_mask(bool*)", "sort or scan", False),
+    (
+        (
+            "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at"
+            "::native::CUDAFunctor_add<c10::Half> > >(X)"
+        ),
+        "elementwise",
+        False,
+    ),
+    (
+        (
+            "void at::native::unrolled_elementwise_kernel<at::native::CUDAFunctor_add<float>, "
+            "at::native::memory::LoadWithCast<2>, at::native::memory::StoreWithCast<1> >(X)"
+        ),
+        "elementwise",
+        False,
+    ),
+    (
+        (
+            "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at"
+            "::native::direct_copy_kernel_cuda> >(X)"
+        ),
+        "cast or copy",
+        False,
+    ),
+    (
+        (
+            "void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kern"
+            "el_cuda>(X)"
+        ),
+        "cast or copy",
+        False,
+    ),
+    ("void cudnn::fusion::compute_dot_do_o<true>(void const*)", "attention", False),
     ("void at::native::distribution_elementwise_grid_stride_kernel<float>(X)", "random", False),
     (
         "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>(X)",

@@ -43,7 +43,7 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
         "attention",
         (
             r"flash(?!infer::)|fmha|attention|sdpa|mha_(?:fwd|bwd)|(?:^|[^a-z])attn|KVCacheKernel|"
-            r"bwd_kernel_d[kq]|qk_int\d_sv"
+            r"bwd_kernel_d[kq]|qk_int\d_sv|compute_dot_do_o|convert_dq_to"
         ),
     ),
     ("elementwise", r"rotary|(?:^|[^a-z])rope(?![a-z])"),
@@ -89,8 +89,9 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
             r"multi_tensor|foreach)"
         ),
     ),
+    ("sort or scan", r"top_?k|nms|gather_keep_from_mask"),
     (
-        "embedding",
+        "gather or scatter",
         (
             r"indexing_backward|gather|scatter|index_(?:select|put|add|copy|fill|kernel|"
             r"elementwise)|indexSelect|linearize_index"
@@ -98,21 +99,22 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
     ),
     ("random", r"distribution|philox|dropout|random|curand|rocrand|bernoulli|sampling"),
     ("fill", r"FillFunctor|fill_kernel|arange|fill_reverse_indices|memset"),
+    ("elementwise", r"elementwise_kernel<(?!.*copy)"),
     (
         "cast or copy",
         (
-            r"copy_kernel|copy_device_to_device|CatArray|direct_copy|LoadWithCast|StoreWithCast|"
-            r"cast|concat|slice|split_kernel|TensorCopy|quant"
+            r"copy_kernel|copy_device_to_device|CatArray|direct_copy|"
+            r"(?<!no)(?<!broad)cast|concat|slice|split_kernel|TensorCopy|quant"
         ),
     ),
     (
         "sort or scan",
         (
-            r"cub::|thrust|rocprim|radix|sort|scan|top_?k|moe_align|bitonic|unique|nms|"
-            r"searchsorted|cumsum"
+            r"cub::|thrust|rocprim|radix|sort|scan|moe_align|bitonic|unique|searchsorted|cumsum|"
+            r"write_indices"
         ),
     ),
-    ("reduction", r"reduce|argmax|argmin|\bnorm\b"),
+    ("reduction", r"reduce|argmax|argmin|\bnorm\b|lpnorm_cleanup"),
     (
         "elementwise",
         (
