@@ -190,8 +190,9 @@ def _own_cost_figure(view: Overview) -> tuple[str, str, str]:
         return label, "not measured", ""
     words = ""
     if step_ns > 0:
-        share = percent((cost.hooks_ns or 0.0) / step_ns, 3)
-        words = f"{share} of a step; its threads: {percent(cost.threads_ns / step_ns)} of a core"
+        loop, threads = (cost.hooks_ns or 0.0) / step_ns, cost.threads_ns / step_ns
+        each = "a core" if view.ranks_seen == 1 else "a core per rank"
+        words = f"{percent(loop, 3)} of a step; its threads use {percent(threads)} of {each}"
     return label, f"at least {duration(cost.hooks_ns or 0.0)} per step", words
 
 
