@@ -55,8 +55,9 @@ def unknown_figures(text: str, twin: Any, factors: tuple[float, ...] = (1.0,)) -
 
 
 def body_of(text: str) -> str:
-    """Return the screen without the line of tabs and the line of keys."""
-    return "\n".join(text.splitlines()[1:-1]).replace("95 % interval", "")
+    """Return the screen without the line of tabs, the line of keys and fixed words."""
+    body = "\n".join(text.splitlines()[1:-1])
+    return body.replace("95 % interval", "").replace("within 0.1 %", "")
 
 
 def top_of_strip(text: str) -> str:
