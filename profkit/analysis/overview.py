@@ -201,7 +201,7 @@ def build_overview(
         devices=devices,
         links=link_use(trace.collectives, used, ceilings),
         flags=manifest.flags,
-        **_lines_of_code(trace, steps, used),
+        **_lines_of_code(trace, steps, basis.used),
         changed=trace.changed,
         silent_ranks=silent_ranks(trace),
         clock=basis.clock,

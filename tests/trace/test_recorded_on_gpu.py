@@ -9,6 +9,7 @@ import pytest
 
 from profkit.analysis.kernels.device_view import build_device_view
 from profkit.analysis.overview import build_overview
+from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.run_change import ChangeKind
 from profkit.explain.evidence_kernels import names_memories
 from profkit.explain.explained import explain
@@ -107,3 +108,13 @@ def test_a_batch_that_takes_as_long_to_make_is_not_said_to_take_longer() -> None
     (waiting,) = (cause for cause in causes if cause.kind == "input_bound")
     assert "takes longer" not in waiting.evidence
     assert "most of it is queue" in waiting.evidence
+
+
+@pytest.mark.parametrize("run", sorted(TRACES.glob("recorded-h[12]00-*")), ids=lambda run: run.name)
+def test_places_of_unknown_time_add_up_to_the_row_in_the_table(run: Path) -> None:
+    """The table leaves out steps that are far out, such as the one in which the device hung."""
+    view = build_overview(Trace.open(run))
+    (unknown,) = (part for part in view.phases if part.name == UNKNOWN)
+    assert unknown.host_ns is not None
+    found_ns = sum(place.step_ns for place in view.unknown_places)
+    assert found_ns == pytest.approx(unknown.host_ns, rel=1e-6)
