@@ -33,6 +33,6 @@ class MarkPrice:
         took = now_ns() - start
         if event is not None and self._timer.pool_size == made:
             self._times.append(took)
-            if len(self._times) == TIMED:
+            if len(self._times) >= TIMED:  # two threads may mark
                 self._found(float(sorted(self._times)[TIMED // 2]))
         return event
