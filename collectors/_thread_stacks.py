@@ -3,16 +3,24 @@
 In Python 3.11, asking for the frames of a running thread may end the process with a SIGSEGV, if a
 garbage collection begins meanwhile; `_frames.c` says how. Without that module, collections are off
 while a stack is read.
+
+`look` reads the stack at a given time, also of a thread that holds the interpreter (`_glance.c`).
+Without that module it waits until the thread releases it, and says how late that was.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
+
+from profkit.clock import Clock, now_ns
 
 MOST_DEPTH = 128
 """Outer frames of a deeper stack are dropped, which bounds the time of a sample."""
@@ -25,6 +33,57 @@ with contextlib.suppress(ImportError):  # profkit was installed without a compil
     from profkit.collectors import _frames
 
     compiled = _frames
+
+
+glance: Any = None
+with contextlib.suppress(ImportError):  # or this Python has other frames
+    from profkit.collectors import _glance
+
+    glance = _glance
+
+LAST_S = 0.02
+"""A caller of `look` may do so this much earlier: then it waits for the exact time itself."""
+
+
+class Look(NamedTuple):
+    """A stack, innermost frame first, and when it was read."""
+
+    places: list[tuple[CodeType, int]]
+    time_ns: int
+    late_ns: int
+    """How late it was read, if the thread had to release the interpreter before."""
+    longer_ns: int
+    """The time to the next look is so much longer, because the caller had to wait, too."""
+
+
+@functools.cache
+def can_glance() -> bool:
+    """Return true if stacks can be read while their threads run, and are read as Python does."""
+    if glance is None:
+        return False
+    own = threading.get_ident()
+    seen, known = glance.look(own, 0, None), stack_of(own)
+    expected = known[1:]  # without the frame of `stack_of`
+    return seen is not None and seen[0][: len(expected)] == expected
+
+
+def look(thread: int, due_ns: int, clock: Clock = now_ns) -> Look:
+    """Return a thread's stack at this time, or once it can be read."""
+    if clock is now_ns and can_glance():
+        found = glance.look(thread, due_ns, None)
+        if found is not None:
+            places, time_ns, waited_ns = found
+            late_ns = max(0, time_ns - due_ns) if due_ns else 0
+            return Look(places, time_ns, 0, late_ns + waited_ns)
+    wait_until(due_ns, clock)
+    now = clock()
+    return Look(stack_of(thread), now, max(0, now - due_ns) if due_ns else 0, 0)
+
+
+def wait_until(due_ns: int, clock: Clock = now_ns) -> None:
+    """Wait for this time, which is at most `LAST_S` away."""
+    if clock is now_ns:
+        time.sleep(min(max(0.0, (due_ns - clock()) / 1e9), LAST_S))
 
 
 def can_look() -> bool:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from profkit.clock import Clock, now_ns
-from profkit.collectors._thread_stacks import can_look, stack_of
+from profkit.collectors._thread_stacks import LAST_S, can_look, look, wait_until
 from profkit.collectors.base import Captures, Inside, Reading
 from profkit.collectors.stacks import NOTHING, FrameTable
 
@@ -51,6 +51,7 @@ class ChangeCapture:
 
     name = "changes"
     interval_s = LOOK_EVERY_S
+    ahead_s = LAST_S
 
     def __init__(self, clock: Clock = now_ns) -> None:
         self._clock = clock
@@ -131,9 +132,14 @@ class ChangeCapture:
 
     def _sample(self, inside: Inside, captures: Captures, first: int) -> None:
         step = captures.step()[0]
+        if step in self._marked and inside.is_recording():
+            seen = look(inside.thread, self._due_ns, self._clock)
+        else:
+            wait_until(self._due_ns, self._clock)
+            seen = None
+        step, now = captures.step()[0], self._clock()
         if step < first or step == self._missed or not inside.is_recording():
             return
-        now = self._clock()
         if step not in self._marked:  # this sample was due in the step before
             is_full = self._samples >= ENOUGH_SAMPLES or step >= first + MOST_STEPS
             if step >= first + STEPS and is_full:
@@ -147,11 +153,10 @@ class ChangeCapture:
             self._marked.add(step)
             captures.mark(step)
             return
-        stack = self._frames.store(stack_of(inside.thread))
-        if stack != NOTHING:
-            late_ns = max(0, now - (self._due_ns or now))
-            every_ns = int(self._gap_s(captures) * 1e9)
-            inside.stacks((now, late_ns, every_ns, inside.thread_name, stack))
+        stack = self._frames.store(seen.places) if seen else NOTHING
+        if seen and stack != NOTHING:
+            every_ns = int(self._gap_s(captures) * 1e9) + seen.longer_ns
+            inside.stacks((seen.time_ns, seen.late_ns, every_ns, inside.thread_name, stack))
             self._samples += 1
 
     def _ask_for_kernels(self, captures: Captures, step: int) -> None:

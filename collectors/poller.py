@@ -99,6 +99,7 @@ class Pollers:
         del self._began_ns[name]
         self._note_time(name, began_ns)
         wait_s = getattr(collector, "wait_s", lambda: collector.interval_s)()
+        wait_s -= getattr(collector, "ahead_s", 0.0)
         return max(0.0, wait_s - (self._clock() - began_ns) / 1e9)
 
     def _run(self, collector: Collector) -> None:

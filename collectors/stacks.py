@@ -9,7 +9,7 @@ from typing import Any
 
 from profkit.clock import Clock, now_ns
 from profkit.collectors._origins import Origins, cut
-from profkit.collectors._thread_stacks import can_look, stack_of
+from profkit.collectors._thread_stacks import LAST_S, Look, can_look, look
 from profkit.collectors.base import Inside, Reading
 
 DENSE_SAMPLES = 72_000
@@ -32,15 +32,16 @@ class StackSampler:
     """Looks at the training thread from its own thread.
 
     It keeps no object of the job but the code objects of the last stack: each stack becomes names
-    and line numbers at once. It can only look once the job releases the interpreter, which busy
-    Python does when it is asked after 5 ms, or when it calls something that releases it. `late_ns`
-    lets a reader allow for that. While recording is off (control steps) it does not look, so that
-    the difference to those steps holds its cost.
+    and line numbers at once. In some versions of Python it can only look once the job releases the
+    interpreter, which busy Python does when it is asked after 5 ms, or when it calls something that
+    releases it. `late_ns` lets a reader allow for that. While recording is off (control steps) it
+    does not look, so that the difference to those steps holds its cost.
     """
 
     name = "stacks"
     on_request = True
     interval_s = INTERVAL_S
+    ahead_s = LAST_S
 
     def __init__(self, clock: Clock = now_ns) -> None:
         self._clock = clock
@@ -72,17 +73,19 @@ class StackSampler:
     def read(self) -> Iterator[Reading]:
         """Store one sample as a row of `stacks`; now and then, count what was stored."""
         inside = self._inside
-        self._read_ns = now = self._clock()
         if inside is not None and inside.is_recording():
-            every_ns = int(self._every_s() * 1e9)
-            late_ns = max(0, now - (self._due_ns or now))
-            stack = self._frames.store(stack_of(inside.thread))
-            if stack != NOTHING:
-                inside.stacks((now, late_ns, every_ns, inside.thread_name, stack))
-                self._stored += 1
+            self._store(inside, look(inside.thread, self._due_ns, self._clock))
+        self._read_ns = self._clock()
         self._reads += 1
         if self._reads % READS_PER_COUNT == 1:
             yield Reading("stacks_count", self._stored)
+
+    def _store(self, inside: Inside, seen: Look) -> None:
+        stack = self._frames.store(seen.places)
+        if stack != NOTHING:
+            every_ns = int(self._every_s() * 1e9) + seen.longer_ns
+            inside.stacks((seen.time_ns, seen.late_ns, every_ns, inside.thread_name, stack))
+            self._stored += 1
 
     def _every_s(self) -> float:
         return mean_wait_s((self._clock() - self._began_ns) / 1e9 if self._inside else 0.0)

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class Loop:
             self.kernels.append,
             is_sampled,
         )
-        self.collector = ChangeCapture()
+        self.collector = ChangeCapture(time.monotonic_ns)  # which does not wait for the next sample
         self.collector.watch(
             Inside(
                 threading.get_ident(),

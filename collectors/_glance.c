@@ -1,0 +1,146 @@
+/* Reads the stack of another thread while that thread runs.
+ *
+ * A thread that holds the interpreter can only be read when it releases it. Busy Python does that
+ * after 5 ms, and on a line that says little about the time before. Here, frames are read without
+ * the interpreter, by a system call that copies memory and fails where there is none, so what was
+ * read may be anything. With the interpreter, while nothing is freed, a code object is only used if
+ * it is one: freed memory begins with other words than a count of references and this type. As the
+ * count, Python's allocator leaves a pointer or 0; the system's allocator changes the type.
+ *
+ * Frames differ between versions of Python. Those of 3.11 and 3.12 have the same names.
+ */
+#define _GNU_SOURCE
+#define PY_SSIZE_T_CLEAN
+#define Py_BUILD_CORE_MODULE 1
+#include <Python.h>
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030D0000 || !defined(__linux__)
+#error "no frames of this version of Python are known: stacks are read when they can be"
+#endif
+
+#include <errno.h>
+#include <internal/pycore_code.h>
+#include <internal/pycore_frame.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_DEPTH 128
+/* No pointer to Python's memory is that low. Some code has 1,000,000,001 references. */
+#define MOST_REFERENCES ((Py_ssize_t)1 << 32)
+#define LONGEST_WAIT_NS 1000000000
+
+typedef struct {
+    PyCodeObject *code;
+    _Py_CODEUNIT *instruction;
+    char owner;
+} Seen;
+
+static int64_t read_clock(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* Copy memory of this process; false if there is none. */
+static int copy(void *to, const void *from, size_t size)
+{
+    struct iovec here = {to, size}, there = {(void *)from, size};
+    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)size;
+}
+
+/* The number of frames of a thread, innermost first; -1 if they cannot be read. */
+static int read_frames(const PyThreadState *thread, Seen *seen, int most)
+{
+    _PyCFrame *entered;
+    _PyInterpreterFrame frame, *next;
+    int count = 0;
+    if (!copy(&entered, &thread->cframe, sizeof entered)) return -1;
+    if (!copy(&next, &entered->current_frame, sizeof next)) return -1;
+    for (; next && count < most; next = frame.previous, count++) {
+        if (!copy(&frame, next, offsetof(_PyInterpreterFrame, localsplus))) return -1;
+        seen[count] = (Seen){frame.f_code, frame.prev_instr, frame.owner};
+    }
+    return count;
+}
+
+static int is_code(const PyCodeObject *address)
+{
+    PyCodeObject code;
+    if (!address || !copy(&code, address, sizeof code) || Py_TYPE(&code) != &PyCode_Type) return 0;
+    return Py_REFCNT(&code) > 0 && Py_REFCNT(&code) < MOST_REFERENCES;
+}
+
+/* Add where a frame is. Frames of the interpreter itself are left out, as Python does. */
+static int add(PyObject *found, const Seen *seen)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    if (seen->owner == FRAME_OWNED_BY_CSTACK) return 0;
+#endif
+    if (!is_code(seen->code)) return -1;
+    Py_ssize_t at = seen->instruction - _PyCode_CODE(seen->code);
+    if (at < -1 || at >= Py_SIZE(seen->code)) return -1;
+    if (seen->owner != FRAME_OWNED_BY_GENERATOR && at < seen->code->_co_firsttraceable) return 0;
+    int line = PyCode_Addr2Line(seen->code, (int)(at * (Py_ssize_t)sizeof(_Py_CODEUNIT)));
+    PyObject *place = Py_BuildValue("(Oi)", seen->code, line < 0 ? 0 : line);
+    int failed = !place || PyList_Append(found, place) < 0;
+    Py_XDECREF(place);
+    return failed ? -1 : 0;
+}
+
+static PyThreadState *find_thread(unsigned long number)
+{
+    PyThreadState *thread = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+    while (thread && thread->thread_id != number) thread = PyThreadState_Next(thread);
+    return thread;
+}
+
+static PyObject *look(PyObject *module, PyObject *arguments)
+{
+    unsigned long number;
+    long long due;
+    PyObject *below;
+    Seen seen[MOST_DEPTH];
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "kLO", &number, &due, &below)) return NULL;
+    const PyThreadState *thread = find_thread(number);
+    if (!thread) Py_RETURN_NONE;
+    int count;
+    int64_t at;
+    Py_BEGIN_ALLOW_THREADS
+    int64_t latest = read_clock() + LONGEST_WAIT_NS;
+    if (due > latest) due = latest;
+    struct timespec until = {due / 1000000000, due % 1000000000};
+    if (due > 0) clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+    at = read_clock();
+    count = read_frames(thread, seen, MOST_DEPTH);
+    Py_END_ALLOW_THREADS
+    int64_t waited = read_clock() - at;
+    if (count < 0) Py_RETURN_NONE;
+    PyObject *found = PyList_New(0);
+    for (int place = 0; found && place < count; place++) {
+        if ((PyObject *)seen[place].code == below) break;
+        if (add(found, &seen[place]) < 0) {
+            Py_CLEAR(found);
+            if (PyErr_Occurred()) return NULL;
+            Py_RETURN_NONE;
+        }
+    }
+    return found ? Py_BuildValue("(NLL)", found, (long long)at, (long long)waited) : NULL;
+}
+
+static PyMethodDef methods[] = {
+    {"look", look, METH_VARARGS,
+     "look(thread, due_ns, below): wait until then, and return codes and lines of a thread, "
+     "innermost first, when they were read, and how long the caller then waited to go on; None if "
+     "they cannot be read. Frames outside the one of the code `below` are dropped."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_glance", "Reads the stack of a thread that runs.", -1, methods,
+    NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__glance(void) { return PyModule_Create(&definition); }

@@ -1,0 +1,162 @@
+"""A thread's stack is read while it holds the interpreter, and never harms it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from profkit.clock import now_ns
+from profkit.collectors import _thread_stacks
+from profkit.collectors._thread_stacks import can_glance, look
+
+needs_glance = pytest.mark.skipif(
+    not can_glance(), reason="the frames of this version of Python are not known"
+)
+LOOKS = 150
+
+
+class Worker(threading.Thread):
+    """A loop of Python that holds the interpreter for 2 ms, and then releases it elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.ended = False
+
+    def run(self) -> None:
+        while not self.ended:
+            self.hold()
+            self.let_go()
+
+    def hold(self) -> None:
+        until = time.perf_counter() + 0.002
+        while time.perf_counter() < until:
+            pass
+
+    def let_go(self) -> None:
+        time.sleep(0)
+
+
+@contextmanager
+def working() -> Iterator[int]:
+    worker = Worker()
+    worker.start()
+    time.sleep(0.05)
+    assert worker.ident is not None
+    yield worker.ident
+    worker.ended = True
+    worker.join()
+
+
+def _innermost(places: list[tuple[Any, int]]) -> str:
+    return str(places[0][0].co_name)
+
+
+@needs_glance
+def test_a_line_that_holds_the_interpreter_is_seen() -> None:
+    with working() as thread:
+        seen = Counter[str]()
+        for _ in range(LOOKS):
+            found = look(thread, now_ns() + 7_300_000)
+            seen[_innermost(found.places)] += 1
+            assert found.late_ns == 0
+    assert seen["hold"] > 0.8 * LOOKS
+
+
+@needs_glance
+def test_the_time_is_that_at_which_it_was_due() -> None:
+    with working() as thread:
+        late = []
+        for _ in range(LOOKS):
+            due_ns = now_ns() + 3_000_000
+            found = look(thread, due_ns)
+            assert found.time_ns >= due_ns
+            assert found.longer_ns >= found.time_ns - due_ns
+            late.append(found.time_ns - due_ns)
+    assert sorted(late)[LOOKS // 2] < 2_000_000
+
+
+@needs_glance
+def test_a_thread_that_ended_has_no_stack() -> None:
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    assert thread.ident is not None
+    assert _thread_stacks.glance.look(thread.ident, 0, None) is None
+    assert look(thread.ident, 0).places == []
+
+
+@needs_glance
+def test_frames_outside_a_code_are_dropped() -> None:
+    def inner() -> Any:
+        return _thread_stacks.glance.look(threading.get_ident(), 0, here)[0]
+
+    here = sys._getframe().f_code
+    assert [code.co_name for code, _ in inner()] == ["inner"]
+
+
+def test_without_it_a_stack_is_read_when_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_thread_stacks, "can_glance", lambda: False)
+    due_ns = now_ns() - 5_000_000
+    found = look(threading.get_ident(), due_ns)
+    assert found.late_ns >= 5_000_000
+    assert found.longer_ns == 0
+    assert [code.co_name for code, _ in found.places][1] == "look"
+
+
+HOSTILE = """
+import gc, sys, threading, time
+from profkit.collectors import _glance
+
+def recurse(depth):
+    return recurse(depth - 1) if depth else sum(i for i in range(20))
+
+def churn():
+    number = 0
+    while not ended:
+        number += 1
+        space = {}
+        exec(f"def made_{number}(x):\\n    y = [x] * 10\\n    return (z + {number} for z in y)", space)
+        sum(space[f"made_{number}"](number))
+        recurse(number % 90)
+        if not number % 50:
+            gc.collect()
+
+ended = False
+threads = [threading.Thread(target=churn) for _ in range(2)]
+for thread in threads:
+    thread.start()
+kinds = set()
+until = time.monotonic() + 4
+looks = 0
+while time.monotonic() < until:
+    for thread in threads:
+        found = _glance.look(thread.ident, time.monotonic_ns() + 200_000, None)
+        looks += 1
+        for code, line in found[0] if found else ():
+            kinds.add(type(code).__name__)
+            repr(code), line + 0
+ended = True
+for thread in threads:
+    thread.join()
+print(looks > 50, sorted(kinds))
+"""
+
+
+@needs_glance
+def test_code_that_comes_and_goes_does_no_harm() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", HOSTILE],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "True ['code']\n"), done.stderr
