@@ -19,7 +19,7 @@ STEPS, MOST_STEPS = 2, 10
 ENOUGH_SAMPLES = 480
 """A phase that is a sixteenth of a step has 30 of them, enough to name a line.
 
-Python that holds the interpreter is seen every 5 ms at most, and has a few.
+If Python that holds the interpreter can only be seen every 5 ms, it has a few.
 """
 
 SAMPLES_PER_STEP = 120
