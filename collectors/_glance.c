@@ -2,10 +2,11 @@
  *
  * A thread that holds the interpreter can only be read when it releases it. Busy Python does that
  * after 5 ms, and on a line that says little about the time before. Here, frames are read without
- * the interpreter, by a system call that copies memory and fails where there is none, so what was
+ * the interpreter, from `/proc/self/mem`, which gives an error where there is no memory. What was
  * read may be anything. With the interpreter, while nothing is freed, a code object is only used if
  * it is one: freed memory begins with other words than a count of references and this type. As the
  * count, Python's allocator leaves a pointer or 0; the system's allocator changes the type.
+ * `process_vm_readv` would do the same, but some containers do not allow it.
  *
  * Frames differ between versions of Python. Those of 3.11 and 3.12 have the same names.
  */
@@ -18,10 +19,9 @@
 #error "no frames of this version of Python are known: stacks are read when they can be"
 #endif
 
-#include <errno.h>
+#include <fcntl.h>
 #include <internal/pycore_code.h>
 #include <internal/pycore_frame.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,41 +44,41 @@ static int64_t read_clock(void)
 }
 
 /* Copy memory of this process; false if there is none. */
-static int copy(void *to, const void *from, size_t size)
+static int copy(int memory, void *to, const void *from, size_t size)
 {
-    struct iovec here = {to, size}, there = {(void *)from, size};
-    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)size;
+    return pread(memory, to, size, (off_t)(uintptr_t)from) == (ssize_t)size;
 }
 
 /* The number of frames of a thread, innermost first; -1 if they cannot be read. */
-static int read_frames(const PyThreadState *thread, Seen *seen, int most)
+static int read_frames(int memory, const PyThreadState *thread, Seen *seen, int most)
 {
     _PyCFrame *entered;
     _PyInterpreterFrame frame, *next;
     int count = 0;
-    if (!copy(&entered, &thread->cframe, sizeof entered)) return -1;
-    if (!copy(&next, &entered->current_frame, sizeof next)) return -1;
+    if (!copy(memory, &entered, &thread->cframe, sizeof entered)) return -1;
+    if (!copy(memory, &next, &entered->current_frame, sizeof next)) return -1;
     for (; next && count < most; next = frame.previous, count++) {
-        if (!copy(&frame, next, offsetof(_PyInterpreterFrame, localsplus))) return -1;
+        if (!copy(memory, &frame, next, offsetof(_PyInterpreterFrame, localsplus))) return -1;
         seen[count] = (Seen){frame.f_code, frame.prev_instr, frame.owner};
     }
     return count;
 }
 
-static int is_code(const PyCodeObject *address)
+static int is_code(int memory, const PyCodeObject *address)
 {
     PyCodeObject code;
-    if (!address || !copy(&code, address, sizeof code) || Py_TYPE(&code) != &PyCode_Type) return 0;
+    if (!address || !copy(memory, &code, address, sizeof code)) return 0;
+    if (Py_TYPE(&code) != &PyCode_Type) return 0;
     return Py_REFCNT(&code) > 0 && Py_REFCNT(&code) < MOST_REFERENCES;
 }
 
 /* Add where a frame is. Frames of the interpreter itself are left out, as Python does. */
-static int add(PyObject *found, const Seen *seen)
+static int add(int memory, PyObject *found, const Seen *seen)
 {
 #if PY_VERSION_HEX >= 0x030C0000
     if (seen->owner == FRAME_OWNED_BY_CSTACK) return 0;
 #endif
-    if (!is_code(seen->code)) return -1;
+    if (!is_code(memory, seen->code)) return -1;
     Py_ssize_t at = seen->instruction - _PyCode_CODE(seen->code);
     if (at < -1 || at >= Py_SIZE(seen->code)) return -1;
     if (seen->owner != FRAME_OWNED_BY_GENERATOR && at < seen->code->_co_firsttraceable) return 0;
@@ -96,6 +96,17 @@ static PyThreadState *find_thread(unsigned long number)
     return thread;
 }
 
+/* Where the frames are, as a list; NULL if one of them is none, or with an exception. */
+static PyObject *name_frames(int memory, const Seen *seen, int count, const PyObject *below)
+{
+    PyObject *found = PyList_New(0);
+    for (int place = 0; found && place < count; place++) {
+        if ((PyObject *)seen[place].code == below) break;
+        if (add(memory, found, &seen[place]) < 0) Py_CLEAR(found);
+    }
+    return found;
+}
+
 static PyObject *look(PyObject *module, PyObject *arguments)
 {
     unsigned long number;
@@ -106,28 +117,23 @@ static PyObject *look(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "kLO", &number, &due, &below)) return NULL;
     const PyThreadState *thread = find_thread(number);
     if (!thread) Py_RETURN_NONE;
-    int count;
+    int count, memory;
     int64_t at;
     Py_BEGIN_ALLOW_THREADS
     int64_t latest = read_clock() + LONGEST_WAIT_NS;
     if (due > latest) due = latest;
     struct timespec until = {due / 1000000000, due % 1000000000};
     if (due > 0) clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+    memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC); /* shortly: a fork would inherit it */
     at = read_clock();
-    count = read_frames(thread, seen, MOST_DEPTH);
+    count = read_frames(memory, thread, seen, MOST_DEPTH);
     Py_END_ALLOW_THREADS
     int64_t waited = read_clock() - at;
-    if (count < 0) Py_RETURN_NONE;
-    PyObject *found = PyList_New(0);
-    for (int place = 0; found && place < count; place++) {
-        if ((PyObject *)seen[place].code == below) break;
-        if (add(found, &seen[place]) < 0) {
-            Py_CLEAR(found);
-            if (PyErr_Occurred()) return NULL;
-            Py_RETURN_NONE;
-        }
-    }
-    return found ? Py_BuildValue("(NLL)", found, (long long)at, (long long)waited) : NULL;
+    PyObject *found = count < 0 ? NULL : name_frames(memory, seen, count, below);
+    if (memory >= 0) close(memory);
+    if (found) return Py_BuildValue("(NLL)", found, (long long)at, (long long)waited);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
