@@ -249,7 +249,8 @@ def replace_section(page: str, section: str, begin: str = BEGIN, end: str = END)
     """Return the page with the section between its marks, at the end if it has none yet."""
     before, mark, rest = page.partition(begin)
     after = rest.partition(end)[2] if mark else ""
-    return f"{before.rstrip()}\n\n{begin}\n\n{section}\n{end}\n{after.lstrip()}"
+    following = f"\n{after.lstrip()}" if after.strip() else ""
+    return f"{before.rstrip()}\n\n{begin}\n\n{section}\n{end}\n{following}"
 
 
 def keep_section(page: str, old: str, begin: str = BEGIN, end: str = END) -> str:

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #define MOST_DEPTH 128
+#define MOST_TRIES 20
 /* No pointer to Python's memory is that low. Some code has 1,000,000,001 references. */
 #define MOST_REFERENCES ((Py_ssize_t)1 << 32)
 #define LONGEST_WAIT_NS 1000000000
@@ -49,8 +50,16 @@ static int copy(int memory, void *to, const void *from, size_t size)
     return pread(memory, to, size, (off_t)(uintptr_t)from) == (ssize_t)size;
 }
 
-/* The number of frames of a thread, innermost first; -1 if they cannot be read. */
-static int read_frames(int memory, const PyThreadState *thread, Seen *seen, int most)
+static int is_code(int memory, const PyCodeObject *address)
+{
+    PyCodeObject code;
+    if (!address || !copy(memory, &code, address, sizeof code)) return 0;
+    if (Py_TYPE(&code) != &PyCode_Type) return 0;
+    return Py_REFCNT(&code) > 0 && Py_REFCNT(&code) < MOST_REFERENCES;
+}
+
+/* Follow the frames of a thread from the innermost one; returns their number, or -1. */
+static int follow(int memory, const PyThreadState *thread, Seen *seen, int most)
 {
     _PyCFrame *entered;
     _PyInterpreterFrame frame, *next;
@@ -59,17 +68,19 @@ static int read_frames(int memory, const PyThreadState *thread, Seen *seen, int 
     if (!copy(memory, &next, &entered->current_frame, sizeof next)) return -1;
     for (; next && count < most; next = frame.previous, count++) {
         if (!copy(memory, &frame, next, offsetof(_PyInterpreterFrame, localsplus))) return -1;
+        if (!is_code(memory, frame.f_code)) return -1;
         seen[count] = (Seen){frame.f_code, frame.prev_instr, frame.owner};
     }
     return count;
 }
 
-static int is_code(int memory, const PyCodeObject *address)
+/* The same, again if the thread has returned from an inner frame meanwhile. */
+static int read_frames(int memory, const PyThreadState *thread, Seen *seen, int most)
 {
-    PyCodeObject code;
-    if (!address || !copy(memory, &code, address, sizeof code)) return 0;
-    if (Py_TYPE(&code) != &PyCode_Type) return 0;
-    return Py_REFCNT(&code) > 0 && Py_REFCNT(&code) < MOST_REFERENCES;
+    int count = -1;
+    for (int tries = 0; count < 0 && tries < MOST_TRIES; tries++)
+        count = follow(memory, thread, seen, most);
+    return count;
 }
 
 /* Add where a frame is. Frames of the interpreter itself are left out, as Python does. */
@@ -96,14 +107,20 @@ static PyThreadState *find_thread(unsigned long number)
     return thread;
 }
 
-/* Where the frames are, as a list; NULL if one of them is none, or with an exception. */
+/* Where the frames are, as a list; NULL if none is known, or with an exception.
+ *
+ * Code that runs once, as a module's, may be gone by now. Then the list begins with its caller.
+ */
 static PyObject *name_frames(int memory, const Seen *seen, int count, const PyObject *below)
 {
     PyObject *found = PyList_New(0);
     for (int place = 0; found && place < count; place++) {
-        if ((PyObject *)seen[place].code == below) break;
-        if (add(memory, found, &seen[place]) < 0) Py_CLEAR(found);
+        if ((PyObject *)seen[place].code == below) return found;
+        if (add(memory, found, &seen[place]) == 0) continue;
+        if (PyErr_Occurred() || PyList_SetSlice(found, 0, PY_SSIZE_T_MAX, NULL) < 0)
+            Py_CLEAR(found);
     }
+    if (found && count && !PyList_GET_SIZE(found)) Py_CLEAR(found);
     return found;
 }
 
