@@ -41,8 +41,11 @@ with contextlib.suppress(ImportError):  # or this Python has other frames
 
     glance = _glance
 
-LAST_S = 0.02
-"""A caller of `look` may do so this much earlier: then it waits for the exact time itself."""
+LAST_S = 0.007
+"""A caller of `look` may do so this much earlier: then it waits for the exact time itself.
+
+Python that wakes up to call it may have to wait 5 ms for the interpreter.
+"""
 
 
 class Look(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 from profkit.clock import Clock, now_ns
 from profkit.collectors._origins import Origins, cut
-from profkit.collectors._thread_stacks import LAST_S, Look, can_look, look
+from profkit.collectors._thread_stacks import LAST_S, Look, can_look, look, wait_until
 from profkit.collectors.base import Inside, Reading
 
 DENSE_SAMPLES = 72_000
@@ -73,6 +73,8 @@ class StackSampler:
     def read(self) -> Iterator[Reading]:
         """Store one sample as a row of `stacks`; now and then, count what was stored."""
         inside = self._inside
+        if inside is not None and not inside.is_recording():
+            wait_until(self._due_ns, self._clock)
         if inside is not None and inside.is_recording():
             self._store(inside, look(inside.thread, self._due_ns, self._clock))
         self._read_ns = self._clock()
