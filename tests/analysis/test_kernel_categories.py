@@ -204,7 +204,7 @@ CASES = [
         "cast or copy",
         False,
     ),
-    ("void cudnn::fusion::compute_dot_do_o<true>(void const*)", "attention", False),
+    ("void cudnn::fusion::compute_dot_do_o<true>(void const*)", "attention", None),
     ("void at::native::distribution_elementwise_grid_stride_kernel<float>(X)", "random", False),
     (
         "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>(X)",

@@ -140,8 +140,8 @@ def churn():
     while not ended:
         number += 1
         space = {}
-        exec(f"def made_{number}(x):\\n    y = [x] * 10\\n    return (z + {number} for z in y)", space)
-        sum(space[f"made_{number}"](number))
+        exec(f"def made(x):\\n    y = [x] * 10\\n    return (z + {number} for z in y)", space)
+        sum(space["made"](number))
         recurse(number % 90)
         if not number % 50:
             gc.collect()

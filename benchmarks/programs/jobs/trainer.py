@@ -66,7 +66,9 @@ def main():
         collator, evaluation = None, data[:32]
     if evaluation is not None:
         options |= {"eval_strategy": "steps", "eval_steps": 8}
-    arguments = TrainingArguments("out", report_to=[], disable_tqdm=True, **options)
+    arguments = TrainingArguments(
+        "out", report_to=[], use_cpu=not torch.cuda.is_available(), disable_tqdm=True, **options
+    )
     trainer = Trainer(
         model=model,
         args=arguments,

@@ -64,6 +64,7 @@ class SimulatedTorch:
             (cuda, "Stream", lambda *_, **__: Stream(device())),
             (cuda, "stream", self._use_stream),
             (cuda, "current_stream", lambda *_: device().stream),
+            (torch._C, "_cuda_isCurrentStreamCapturing", lambda: device().stream.captures),
             (torch._C, "_cuda_getDevice", lambda: device().number),
             (torch._C, "_cuda_getCurrentRawStream", lambda _: id(device().stream)),
             (cuda, "set_stream", lambda _: None),  # of a thread that the job does not have
