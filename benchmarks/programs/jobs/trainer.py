@@ -66,9 +66,8 @@ def main():
         collator, evaluation = None, data[:32]
     if evaluation is not None:
         options |= {"eval_strategy": "steps", "eval_steps": 8}
-    arguments = TrainingArguments(
-        "out", report_to=[], use_cpu=not torch.cuda.is_available(), disable_tqdm=True, **options
-    )
+    options["use_cpu"] = not torch.cuda.is_available()
+    arguments = TrainingArguments("out", report_to=[], disable_tqdm=True, **options)
     trainer = Trainer(
         model=model,
         args=arguments,
