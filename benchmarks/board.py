@@ -107,7 +107,8 @@ BOARD: Mapping[str, Benchmark] = {
         "hooks and the sampler's thread. The limits are those of a training step. The speed of the "
         "machine differs from day to day: compare the bare steps with those of the other tables. "
         "Before the second run of 2026-11-26, the share of the thread was measured in shorter "
-        "blocks or without subtraction, which adds to it.",
+        "blocks or without subtraction, which adds to it. All these runs are of a sampler that "
+        "waited for the interpreter; the one that does not was not measured yet.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         stack_rows,
         ("--stacks", "--processes", "8", "--turns", "15", "--keep-heap"),
