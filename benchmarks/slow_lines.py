@@ -179,7 +179,8 @@ def as_markdown(scores: Sequence[Score], missing: Sequence[str] = ()) -> str:
         "`--stacks loop` (`benchmarks/slow_lines.py`). The jobs measure with their own clock what "
         'the line costs. *First in the report*: the line comes first in its phase under "Where in '
         'the code". *First in explain*: of the lines that differ from a run without it, it grew '
-        "most. The second job was not used while the sampler and its analysis were written."
+        "most. The second job was not used while the analysis was written; results of both with an "
+        "earlier sampler were seen before that of 2026-11-27 was."
     )
     written = (
         f"Written {when}, Python {platform.python_version()}, {os.cpu_count()} cores, load average "

@@ -4,18 +4,17 @@
  * after 5 ms, and on a line that says little about the time before. Here, frames are read without
  * the interpreter, from `/proc/self/mem`, which gives an error where there is no memory. What was
  * read may be anything. With the interpreter, while nothing is freed, a code object is only used if
- * it is one: freed memory begins with other words than a count of references and this type. As the
- * count, Python's allocator leaves a pointer or 0; the system's allocator changes the type.
+ * it is one: freed memory has no references, or an allocator's words for their count and the type.
  * `process_vm_readv` would do the same, but some containers do not allow it.
  *
- * Frames differ between versions of Python. Those of 3.11 and 3.12 have the same names.
+ * Frames differ between versions of Python. Only those of 3.11 were tried, so others are not read.
  */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #define Py_BUILD_CORE_MODULE 1
 #include <Python.h>
 
-#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030D0000 || !defined(__linux__)
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030C0000 || !defined(__linux__)
 #error "no frames of this version of Python are known: stacks are read when they can be"
 #endif
 
@@ -86,9 +85,6 @@ static int read_frames(int memory, const PyThreadState *thread, Seen *seen, int 
 /* Add where a frame is. Frames of the interpreter itself are left out, as Python does. */
 static int add(int memory, PyObject *found, const Seen *seen)
 {
-#if PY_VERSION_HEX >= 0x030C0000
-    if (seen->owner == FRAME_OWNED_BY_CSTACK) return 0;
-#endif
     if (!is_code(memory, seen->code)) return -1;
     Py_ssize_t at = seen->instruction - _PyCode_CODE(seen->code);
     if (at < -1 || at >= Py_SIZE(seen->code)) return -1;

@@ -56,7 +56,7 @@ class Look(NamedTuple):
     late_ns: int
     """How late it was read, if the thread had to release the interpreter before."""
     longer_ns: int
-    """The time to the next look is so much longer, because the caller had to wait, too."""
+    """The sample represents so much more time, because the sampler had to wait."""
 
 
 @functools.cache

@@ -170,7 +170,7 @@ _STACKS: Final = [
     _RANK,
     _time("time_ns", "when the training thread was looked at"),
     _time("late_ns", "how late it was, because it waited for the interpreter or a processor"),
-    _time("every_ns", "with how late it was, the time for which it stands"),
+    _time("every_ns", "the time that the sample represents, less how late it was"),
     _name("thread", "the name of the thread"),
     _int(
         "stack",

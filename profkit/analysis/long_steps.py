@@ -18,7 +18,7 @@ LARGE_SHARE = 0.5
 """A phase is named if it took at least this share of a long step."""
 
 NOTABLE_SHARE = 0.05
-"""The mean step is said without the long ones if they took at least this share of the time."""
+"""The mean without the long steps is reported if they took at least this share of the time."""
 
 _AS_USUAL = (CAPTURED, SWITCHED_OFF)
 """Reasons to exclude steps in which the job does what it does in all others."""

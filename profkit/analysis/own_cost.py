@@ -55,7 +55,7 @@ class OwnCost:
 
     @property
     def threads_ns(self) -> float:
-        """Processor time of the threads beside the loop; it makes a step longer by less."""
+        """Processor time of the writer's and the collectors' threads."""
         return (self.writer_ns or 0.0) + (self.collectors_ns or 0.0)
 
     def exceeds_budget(self, step_ns: float) -> bool:

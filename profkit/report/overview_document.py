@@ -183,7 +183,7 @@ def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
 
 
 def _own_cost_figure(view: Overview) -> tuple[str, str, str]:
-    """Return what profkit added to the loop, and what it used of the processors beside it."""
+    """Return what profkit added to the loop, and what its other threads used of a core."""
     cost, step_ns = view.own_cost, view.step_ns.value
     label = "profkit's own cost"
     if cost.total_ns is None:
