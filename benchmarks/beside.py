@@ -11,6 +11,7 @@ subtracted.
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 import time
@@ -68,6 +69,17 @@ def noting(events: Events, work: Callable[..., Any]) -> Callable[..., Any]:
             events.append((start, time.perf_counter_ns()))
 
     return do
+
+
+def leave_out(events: Events, waits: Events) -> Events:
+    """Return the events in order without the waits inside them."""
+    found = sorted(events)
+    for began, ended in waits:
+        place = bisect.bisect_right(found, began, key=lambda event: event[0]) - 1
+        if place >= 0 and found[place][1] >= ended:
+            start, end = found[place]
+            found[place : place + 1] = [(start, began), (ended, end)]
+    return found
 
 
 def added(turns: Sequence[Turn]) -> Added:

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from beside import Events, noting
+from beside import Events, leave_out, noting
 from block_costs import Found, add_up, compare, compare_two
 from overhead import (
     Modes,
@@ -49,6 +49,7 @@ from overhead_jobs import make_cases, train
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from profkit.collectors import nvml
+from profkit.collectors import stacks as sampling
 from profkit.collectors._nvml_door import Door
 from profkit.collectors.base import Inside
 from profkit.collectors.stacks import StackSampler
@@ -102,10 +103,33 @@ class CollectorModes(Modes):
     @contextlib.contextmanager
     def watched(self) -> Iterator[dict[str, Events]]:
         events: Events = []
-        with self._profkit(), self._collecting() as collecting:
+        with (
+            self._profkit(),
+            self._collecting() as collecting,
+            noting_waits(sampling, "look") as waits,
+        ):
             pollers: Any = collecting._pollers  # noqa: SLF001
             pollers._read = noting(events, pollers._read)  # noqa: SLF001
             yield {THREADS: events}
+        events[:] = leave_out(events, waits)
+
+
+@contextlib.contextmanager
+def noting_waits(module: Any, name: str) -> Iterator[Events]:
+    """Give the times in which a function of a module waits for the time it was given."""
+    look, waits = getattr(module, name), Events()
+
+    def do(thread: int, due_ns: int, *rest: Any) -> Any:
+        began = time.perf_counter_ns()
+        if due_ns > began:
+            waits.append((began, due_ns))
+        return look(thread, due_ns, *rest)
+
+    setattr(module, name, do)
+    try:
+        yield waits
+    finally:
+        setattr(module, name, look)
 
 
 def stand_in_for_nvml() -> bool:

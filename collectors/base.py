@@ -61,9 +61,9 @@ class Collector(Protocol):
     A collector may also define `close()`, which undoes its hooks at the end of a run, and
     `limits()`, which returns what it can measure only in part. With `watch(inside)`, it gets the
     training thread before its first reading, as `stacks.py` does. With `on_request = True`, it runs
-    only if it is named. With `wait_s()`, the time to the next reading differs each time. With
-    `ahead_s`, it is called so much earlier, and waits for the exact time itself. With
-    `reads_at_end = True`, it is read once more when the job ends, so that a short run has two
+    only if it is named. With `wait_s()`, the time from the end of a reading to the next one differs
+    each time. With `ahead_s`, it is called so much earlier, and waits for the exact time itself.
+    With `reads_at_end = True`, it is read once more when the job ends, so that a short run has two
     readings.
     """
 

@@ -98,9 +98,10 @@ class Pollers:
         self._read(collector)
         del self._began_ns[name]
         self._note_time(name, began_ns)
-        wait_s = getattr(collector, "wait_s", lambda: collector.interval_s)()
-        wait_s -= getattr(collector, "ahead_s", 0.0)
-        return max(0.0, wait_s - (self._clock() - began_ns) / 1e9)
+        if hasattr(collector, "wait_s"):
+            wait_s: float = collector.wait_s()
+            return max(0.0, wait_s - getattr(collector, "ahead_s", 0.0))
+        return max(0.0, collector.interval_s - (self._clock() - began_ns) / 1e9)
 
     def _run(self, collector: Collector) -> None:
         before_ns = None

@@ -62,6 +62,8 @@ class Fake:
 class OwnWait(Fake):
     """A collector that decides itself when it is read."""
 
+    ahead_s: float = 0.0
+
     def wait_s(self) -> float:
         return 0.01
 
@@ -124,6 +126,19 @@ def test_the_wait_is_the_rest_of_the_interval() -> None:
     pollers = Pollers([often, seldom], _nowhere, clock=clock)
     assert pollers.poll(often) == pytest.approx(0.2)
     assert pollers.poll(seldom) == pytest.approx(1.7)
+
+
+def test_a_collector_that_says_when_is_called_then_however_long_the_last_reading_took() -> None:
+    clock = FakeClock(5 * SECOND)
+
+    def read() -> list[Reading]:
+        clock.advance(SECOND * 6 // 1000)
+        return []
+
+    collector = OwnWait(act=read)
+    collector.ahead_s = 0.004
+    pollers = Pollers([collector], _nowhere, clock=clock)
+    assert [pollers.poll(collector) for _ in range(3)] == pytest.approx([0.006] * 3)
 
 
 def test_a_reading_that_took_long_does_not_make_the_wait_negative() -> None:

@@ -82,3 +82,10 @@ def test_long_steps_contain_more_work_and_that_is_no_cost(sample_ms: float) -> N
     true_ms = sample_ms * SAMPLES_PER_S * STEP_MS / 1_000
     assert found.half_ms < 0.3
     assert found.mean_ms == pytest.approx(true_ms, abs=found.half_ms)
+
+
+def test_what_a_thread_waits_for_is_no_work() -> None:
+    events = [(100, 160), (200, 210), (300, 390)]
+    waits = [(110, 150), (310, 320), (395, 400)]
+    parts = [(100, 110), (150, 160), (200, 210), (300, 310), (320, 390)]
+    assert beside.leave_out(events, waits) == parts
