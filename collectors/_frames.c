@@ -7,6 +7,7 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <frameobject.h> /* in Python 3.10, `Python.h` does not declare all of it */
 
 static PyObject *current_frames; /* `sys._current_frames` */
 

@@ -7,20 +7,28 @@
  * it is one: freed memory has no references, or an allocator's words for their count and the type.
  * `process_vm_readv` would do the same, but some containers do not allow it.
  *
- * Frames differ between versions of Python. Only those of 3.11 were tried, so others are not read.
+ * Frames differ between versions of Python. Only those of 3.10 to 3.13 were tried.
  */
-#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #define Py_BUILD_CORE_MODULE 1
 #include <Python.h>
 
-#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030C0000 || !defined(__linux__)
+#if PY_VERSION_HEX < 0x030A0000 || PY_VERSION_HEX >= 0x030E0000 || !defined(__linux__) || \
+    defined(Py_GIL_DISABLED)
 #error "no frames of this version of Python are known: stacks are read when they can be"
 #endif
 
 #include <fcntl.h>
+#if PY_VERSION_HEX < 0x030B0000
+#include <frameobject.h>
+#else
 #include <internal/pycore_code.h>
 #include <internal/pycore_frame.h>
+#endif
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,11 +37,15 @@
 /* No pointer to Python's memory is that low. Some code has 1,000,000,001 references. */
 #define MOST_REFERENCES ((Py_ssize_t)1 << 32)
 #define LONGEST_WAIT_NS 1000000000
+#define LONGEST_LET_NS 500000
+
+/* The threads that wait for the interpreter here, and if the main thread was asked to let one in. */
+static atomic_int waiting, asked;
 
 typedef struct {
     PyCodeObject *code;
-    _Py_CODEUNIT *instruction;
-    char owner;
+    Py_ssize_t at; /* the instruction's number, -1 before the first one */
+    int is_generators;
 } Seen;
 
 static int64_t read_clock(void)
@@ -57,18 +69,90 @@ static int is_code(int memory, const PyCodeObject *address)
     return Py_REFCNT(&code) > 0 && Py_REFCNT(&code) < MOST_REFERENCES;
 }
 
+/* The frames of each version: `first_frame`, `copy_frame`, and what is read of them. */
+#if PY_VERSION_HEX < 0x030B0000
+typedef PyFrameObject Frame;
+
+static int first_frame(int memory, const PyThreadState *thread, Frame **first)
+{
+    return copy(memory, first, &thread->frame, sizeof *first);
+}
+
+static int copy_frame(int memory, Frame *frame, const Frame *from)
+{
+    if (!copy(memory, frame, from, offsetof(Frame, f_localsplus))) return 0;
+    return Py_TYPE(frame) == &PyFrame_Type && Py_REFCNT(frame) > 0;
+}
+
+static Frame *outer_frame(const Frame *frame) { return frame->f_back; }
+
+static int is_of_python(const Frame *frame) { (void)frame; return 1; }
+
+static Seen see(const Frame *frame) { return (Seen){frame->f_code, frame->f_lasti, 0}; }
+
+static Py_ssize_t count_instructions(const PyCodeObject *code)
+{
+    return PyBytes_GET_SIZE(code->co_code) / (Py_ssize_t)sizeof(_Py_CODEUNIT);
+}
+#else
+typedef _PyInterpreterFrame Frame;
+
+static int first_frame(int memory, const PyThreadState *thread, Frame **first)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    _PyCFrame *entered;
+    if (!copy(memory, &entered, &thread->cframe, sizeof entered)) return 0;
+    return copy(memory, first, &entered->current_frame, sizeof *first);
+#else
+    return copy(memory, first, &thread->current_frame, sizeof *first);
+#endif
+}
+
+static int copy_frame(int memory, Frame *frame, const Frame *from)
+{
+    return copy(memory, frame, from, offsetof(Frame, localsplus));
+}
+
+static Frame *outer_frame(const Frame *frame) { return frame->previous; }
+
+/* False for a frame that only marks where C called the interpreter. */
+static int is_of_python(const Frame *frame)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    (void)frame;
+    return 1;
+#else
+    return frame->owner != FRAME_OWNED_BY_CSTACK;
+#endif
+}
+
+static Seen see(const Frame *frame)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    PyCodeObject *code = frame->f_code;
+    const _Py_CODEUNIT *instruction = frame->prev_instr;
+#else
+    PyCodeObject *code = (PyCodeObject *)frame->f_executable;
+    const _Py_CODEUNIT *instruction = frame->instr_ptr;
+#endif
+    return (Seen){code, instruction - _PyCode_CODE(code), frame->owner == FRAME_OWNED_BY_GENERATOR};
+}
+
+static Py_ssize_t count_instructions(const PyCodeObject *code) { return Py_SIZE(code); }
+#endif
+
 /* Follow the frames of a thread from the innermost one; returns their number, or -1. */
 static int follow(int memory, const PyThreadState *thread, Seen *seen, int most)
 {
-    _PyCFrame *entered;
-    _PyInterpreterFrame frame, *next;
+    Frame frame, *next;
     int count = 0;
-    if (!copy(memory, &entered, &thread->cframe, sizeof entered)) return -1;
-    if (!copy(memory, &next, &entered->current_frame, sizeof next)) return -1;
-    for (; next && count < most; next = frame.previous, count++) {
-        if (!copy(memory, &frame, next, offsetof(_PyInterpreterFrame, localsplus))) return -1;
-        if (!is_code(memory, frame.f_code)) return -1;
-        seen[count] = (Seen){frame.f_code, frame.prev_instr, frame.owner};
+    if (!first_frame(memory, thread, &next)) return -1;
+    for (int walked = 0; next && count < most; next = outer_frame(&frame)) {
+        if (walked++ > 2 * most) return -1; /* what was read may be a circle */
+        if (!copy_frame(memory, &frame, next)) return -1;
+        if (!is_of_python(&frame)) continue;
+        seen[count] = see(&frame);
+        if (!is_code(memory, seen[count++].code)) return -1;
     }
     return count;
 }
@@ -82,14 +166,15 @@ static int read_frames(int memory, const PyThreadState *thread, Seen *seen, int 
     return count;
 }
 
-/* Add where a frame is. Frames of the interpreter itself are left out, as Python does. */
+/* Add where a frame is. One that has not begun is left out, as Python does. */
 static int add(int memory, PyObject *found, const Seen *seen)
 {
     if (!is_code(memory, seen->code)) return -1;
-    Py_ssize_t at = seen->instruction - _PyCode_CODE(seen->code);
-    if (at < -1 || at >= Py_SIZE(seen->code)) return -1;
-    if (seen->owner != FRAME_OWNED_BY_GENERATOR && at < seen->code->_co_firsttraceable) return 0;
-    int line = PyCode_Addr2Line(seen->code, (int)(at * (Py_ssize_t)sizeof(_Py_CODEUNIT)));
+    if (seen->at < -1 || seen->at >= count_instructions(seen->code)) return -1;
+#if PY_VERSION_HEX >= 0x030B0000
+    if (!seen->is_generators && seen->at < seen->code->_co_firsttraceable) return 0;
+#endif
+    int line = PyCode_Addr2Line(seen->code, (int)(seen->at * (Py_ssize_t)sizeof(_Py_CODEUNIT)));
     PyObject *place = Py_BuildValue("(Oi)", seen->code, line < 0 ? 0 : line);
     int failed = !place || PyList_Append(found, place) < 0;
     Py_XDECREF(place);
@@ -120,6 +205,38 @@ static PyObject *name_frames(int memory, const Seen *seen, int count, const PyOb
     return found;
 }
 
+/* In the main thread, between two instructions: let go of the interpreter until a waiting thread
+ * has it. A thread that lets go of it often, but shortly, keeps it from all others for seconds:
+ * it has it again before they wake up, and they ask it to wait for them only after 5 ms without
+ * such a chance.
+ */
+static int let_in(void *unused)
+{
+    (void)unused;
+    atomic_store(&asked, 0);
+    if (!atomic_load(&waiting)) return 0;
+    Py_BEGIN_ALLOW_THREADS
+    int64_t until = read_clock() + LONGEST_LET_NS;
+    while (atomic_load(&waiting) && read_clock() < until) sched_yield();
+    Py_END_ALLOW_THREADS
+    return 0;
+}
+
+/* Ask to be let in, once: if the main thread does nothing for long, its list would become full. */
+static void ask(void)
+{
+    atomic_fetch_add(&waiting, 1);
+    if (!atomic_exchange(&asked, 1) && Py_AddPendingCall(let_in, NULL) < 0)
+        atomic_store(&asked, 0);
+}
+
+/* No thread waits in a new process. */
+static void forget(void)
+{
+    atomic_store(&waiting, 0);
+    atomic_store(&asked, 0);
+}
+
 static PyObject *look(PyObject *module, PyObject *arguments)
 {
     unsigned long number;
@@ -140,7 +257,9 @@ static PyObject *look(PyObject *module, PyObject *arguments)
     memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC); /* shortly: a fork would inherit it */
     at = read_clock();
     count = read_frames(memory, thread, seen, MOST_DEPTH);
+    ask();
     Py_END_ALLOW_THREADS
+    atomic_fetch_sub(&waiting, 1);
     int64_t waited = read_clock() - at;
     PyObject *found = count < 0 ? NULL : name_frames(memory, seen, count, below);
     if (memory >= 0) close(memory);
@@ -162,4 +281,8 @@ static struct PyModuleDef definition = {
     NULL, NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__glance(void) { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit__glance(void)
+{
+    pthread_atfork(NULL, NULL, forget);
+    return PyModule_Create(&definition);
+}

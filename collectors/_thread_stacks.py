@@ -47,6 +47,12 @@ LAST_S = 0.007
 Python that wakes up to call it may have to wait 5 ms for the interpreter.
 """
 
+LONGEST_S = 0.1
+"""It may do so even this much earlier if `can_glance`.
+
+A thread that has to wake up first may wait seconds for the interpreter; `_glance.c` says why.
+"""
+
 
 class Look(NamedTuple):
     """A stack, innermost frame first, and when it was read."""
@@ -70,23 +76,31 @@ def can_glance() -> bool:
     return seen is not None and seen[0][: len(expected)] == expected
 
 
-def look(thread: int, due_ns: int, clock: Clock = now_ns) -> Look:
-    """Return a thread's stack at this time, or once it can be read."""
+def look(thread: int, due_ns: int, clock: Clock = now_ns, below: CodeType | None = None) -> Look:
+    """Return a thread's stack at this time, or once it can be read.
+
+    Frames outside the one of the code `below` are dropped.
+    """
     if clock is now_ns and can_glance():
-        found = glance.look(thread, due_ns, None)
+        found = glance.look(thread, due_ns, below)
         if found is not None:
             places, time_ns, waited_ns = found
             late_ns = max(0, time_ns - due_ns) if due_ns else 0
             return Look(places, time_ns, 0, late_ns + waited_ns)
     wait_until(due_ns, clock)
     now = clock()
-    return Look(stack_of(thread), now, max(0, now - due_ns) if due_ns else 0, 0)
+    return Look(stack_of(thread, below), now, max(0, now - due_ns) if due_ns else 0, 0)
+
+
+def ahead_s() -> float:
+    """Return how much earlier `look` may be called at most."""
+    return LONGEST_S if can_glance() else LAST_S
 
 
 def wait_until(due_ns: int, clock: Clock = now_ns) -> None:
-    """Wait for this time, which is at most `LAST_S` away."""
+    """Wait for this time, which is at most `LONGEST_S` away."""
     if clock is now_ns:
-        time.sleep(min(max(0.0, (due_ns - clock()) / 1e9), LAST_S))
+        time.sleep(min(max(0.0, (due_ns - clock()) / 1e9), LONGEST_S))
 
 
 def can_look() -> bool:

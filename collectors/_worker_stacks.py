@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 from profkit.clock import now_ns
-from profkit.collectors._thread_stacks import stack_of
+from profkit.collectors._thread_stacks import ahead_s, look
 from profkit.collectors.stacks import NOTHING, FrameTable, mean_wait_s
 from profkit.vocab import LINES_SUFFIX
 
@@ -71,13 +71,14 @@ class WorkerSampler:
             every_s = mean_wait_s((now_ns() - began_ns) / 1e9)
             wait_s = every_s * self._random.uniform(0.5, 1.5)
             due_ns = now_ns() + int(wait_s * 1e9)
-            if self._ending.wait(wait_s):
+            if self._ending.wait(max(0.0, wait_s - ahead_s())):
                 break
-            now = now_ns()
-            stack = self._frames.store(stack_of(self._thread_id, self._loop))
+            seen = look(self._thread_id, due_ns, below=self._loop)
+            stack = self._frames.store(seen.places)
             if stack != NOTHING:
-                late_ns = max(0, now - due_ns)
-                self._lines.append(("sample", now, late_ns, int(every_s * 1e9), stack))
+                every_ns = int(every_s * 1e9) + seen.longer_ns
+                self._lines.append(("sample", seen.time_ns, seen.late_ns, every_ns, stack))
+            now = now_ns()
             if now - written_ns >= FLUSH_NS:
                 written_ns = now
                 self._lines.append(("cost", now - began_ns, time.thread_time_ns()))

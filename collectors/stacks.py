@@ -9,7 +9,7 @@ from typing import Any
 
 from profkit.clock import Clock, now_ns
 from profkit.collectors._origins import Origins, cut
-from profkit.collectors._thread_stacks import LAST_S, Look, can_look, look, wait_until
+from profkit.collectors._thread_stacks import Look, ahead_s, can_look, look, wait_until
 from profkit.collectors.base import Inside, Reading
 
 DENSE_SAMPLES = 72_000
@@ -41,7 +41,6 @@ class StackSampler:
     name = "stacks"
     on_request = True
     interval_s = INTERVAL_S
-    ahead_s = LAST_S
 
     def __init__(self, clock: Clock = now_ns) -> None:
         self._clock = clock
@@ -55,6 +54,10 @@ class StackSampler:
         wait_s = self._every_s() * self._random.uniform(0.5, 1.5)
         self._due_ns = self._read_ns + int(wait_s * 1e9)
         return wait_s
+
+    @property
+    def ahead_s(self) -> float:
+        return ahead_s()
 
     def why_not(self) -> str:
         if can_look():

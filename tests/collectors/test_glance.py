@@ -8,15 +8,15 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
 from profkit.clock import now_ns
 from profkit.collectors import _thread_stacks
-from profkit.collectors._thread_stacks import can_glance, look
+from profkit.collectors._thread_stacks import can_glance, look, stack_of
 
 needs_glance = pytest.mark.skipif(
     not can_glance(), reason="the frames of this version of Python are not known"
@@ -39,16 +39,20 @@ class Worker(threading.Thread):
             if self.is_new:
                 exec("for _ in range(20_000): pass")
             else:
-                self.hold()
-            self.let_go()
+                hold()
+            let_go()
+            time.sleep(0.0005)  # or the main thread would wait for seconds
 
-    def hold(self) -> None:
-        until = time.perf_counter() + 0.002
-        while time.perf_counter() < until:
-            pass
 
-    def let_go(self) -> None:
-        hashlib.sha256(bytes(4_096))
+def hold() -> None:
+    until = time.perf_counter() + 0.002
+    while time.perf_counter() < until:
+        pass
+
+
+def let_go() -> None:
+    """Let go of the interpreter for less time than another thread needs to take it."""
+    hashlib.sha256(bytes(4_096))
 
 
 @contextmanager
@@ -69,13 +73,26 @@ def _innermost(places: list[tuple[Any, int]]) -> str:
 
 @needs_glance
 def test_a_line_that_holds_the_interpreter_is_seen() -> None:
-    with working() as thread:
-        seen = Counter[str]()
+    """It lets go of it for so short that a thread which waits is late by seconds."""
+    seen = Counter[str]()
+    times_ms = []
+    working_thread, has_ended = threading.get_ident(), threading.Event()
+
+    def watch() -> None:
         for _ in range(LOOKS):
-            found = look(thread, now_ns() + 7_300_000)
+            found = look(working_thread, now_ns() + 7_300_000)
             seen[_innermost(found.places)] += 1
-            assert found.late_ns == 0
+            times_ms.append(found.longer_ns / 1e6)
+        has_ended.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    while not has_ended.is_set():
+        hold()
+        let_go()
+    watcher.join()
     assert seen["hold"] > 0.5 * LOOKS
+    assert sorted(times_ms)[LOOKS * 8 // 10] < 5  # on a busy machine, others come late
 
 
 @needs_glance
@@ -98,6 +115,99 @@ def test_the_time_is_that_at_which_it_was_due() -> None:
             assert found.longer_ns >= found.time_ns - due_ns
             late.append(found.time_ns - due_ns)
     assert sorted(late)[LOOKS // 10] < 2_000_000  # on a busy machine, others come late
+
+
+Stop = Callable[[], Any]
+
+
+class Made:
+    """It stops while it is made, or where an attribute is asked for."""
+
+    def __init__(self, stop: Stop, *, now: bool = True) -> None:
+        self._stop = stop
+        if now:
+            stop()
+
+    @property
+    def value(self) -> Any:
+        return self._stop()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self._stop()
+
+
+def _in_a_generator(stop: Stop) -> None:
+    def inner() -> Iterator[int]:
+        yield 1
+        stop()
+        yield 2
+
+    def outer() -> Iterator[int]:
+        yield from inner()
+
+    list(outer())
+
+
+def _in_a_coroutine(stop: Stop) -> None:
+    async def inner() -> None:
+        stop()
+
+    async def outer() -> None:
+        await inner()
+
+    with suppress(StopIteration):
+        outer().send(None)
+
+
+def _in_a_context(stop: Stop) -> None:
+    with Made(stop, now=False):
+        pass
+
+
+def _deep(stop: Stop, depth: int = 60) -> Any:
+    if depth:
+        return _deep(stop, depth - 1)
+    return stop()
+
+
+SHAPES: dict[str, Callable[[Stop], object]] = {
+    "a call from C": lambda stop: sorted([1], key=lambda _: stop()),
+    "a comprehension": lambda stop: [stop() for _ in range(1)],
+    "a generator": _in_a_generator,
+    "a coroutine": _in_a_coroutine,
+    "a class": Made,
+    "many objects of a class": lambda stop: [Made(stop, now=at > 20) for at in range(22)],
+    "a property": lambda stop: Made(stop, now=False).value,
+    "a context": _in_a_context,
+    "code that is run": lambda stop: exec("stop()", {"stop": stop}),
+    "many calls": _deep,
+}
+
+
+@needs_glance
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_stack_is_the_one_that_python_shows(shape: str) -> None:
+    is_there, may_go = threading.Event(), threading.Lock()
+
+    def stop() -> None:
+        is_there.set()
+        with may_go:
+            pass
+
+    with may_go:
+        thread = threading.Thread(target=SHAPES[shape], args=(stop,))
+        thread.start()
+        assert is_there.wait(60)
+        assert thread.ident is not None
+        time.sleep(0.05)  # until it waits for the lock
+        found = _thread_stacks.glance.look(thread.ident, 0, None)
+        expected = stack_of(thread.ident)
+    thread.join()
+    assert "stop" in [code.co_name for code, _ in expected]
+    assert found[0] == expected
 
 
 @needs_glance

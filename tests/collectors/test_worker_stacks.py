@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from profkit.run.choosing import Choice
 from profkit.trace import verify
 from profkit.trace.reader import find_ranks
 from profkit.vocab import LINES_SUFFIX, LOADER_WORKER, WORKER_STACKS
+from tests.collectors.test_glance import hold, let_go, needs_glance
 from tests.instrument.test_run_command import PROFKIT_RUN, TORCHRUN
 from tests.recorded import PATIENCE_S, newest_run, run_to_end
 
@@ -77,6 +80,31 @@ def test_the_slow_line_of_paddles_workers_is_named(tmp_path: Path, kind: str) ->
     assert first.place.file.endswith(PADDLE_JOB.name)
     assert first.place.line == _line_of(PADDLE_JOB, "slow in a worker")
     assert 0.5 * SLOW_NS < first.step_ns.value < 1.3 * SLOW_NS
+
+
+@needs_glance
+def test_a_line_of_a_worker_that_holds_the_interpreter_is_seen(tmp_path: Path) -> None:
+    """It holds it for 2 ms, and releases it in another line."""
+    finish = _worker_stacks.sample_worker(lambda: str(tmp_path), 0, _make_batches.__code__)
+    _make_batches(4.0)
+    finish()
+    (path,) = tmp_path.iterdir()
+    lines = list(map(json.loads, path.read_text().splitlines()))
+    names = {line[1]: line[4] for line in lines if line[0] == "frame"}
+    samples = [line for line in lines if line[0] == "sample"]
+    seen = Counter(names[stack] for _, _, _, _, stack in samples)
+    assert len(samples) > 30
+    assert seen["hold"] > 0.5 * len(samples)
+    assert {late_ns for _, _, late_ns, _, _ in samples} == {0}
+
+
+def _make_batches(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for _ in range(10):
+            hold()
+            let_go()
+        time.sleep(0.001)  # as it waits for a file
 
 
 def test_without_the_choice_workers_are_not_sampled(tmp_path: Path) -> None:
