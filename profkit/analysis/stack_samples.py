@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 
 from profkit.analysis.columns import names_and_codes, places_in, rows_of_rank, step_places
 from profkit.analysis.estimate import Floats, Ints
+from profkit.analysis.gap_weights import weigh_by_gap
+from profkit.analysis.unknown_places import NO_GAPS, find_gaps, sum_gaps
 from profkit.job_code import CodeLine, mark_own
 from profkit.text import shorten
 from profkit.vocab import OWN_CODE, PHASES
@@ -38,6 +40,7 @@ MOST_NAME_CHARS = 40
 
 PROMPT, UNSURE, FORCED = range(3)
 HELD_PLACE = 0
+UNKNOWN_CODE = len(PHASES)
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Samples:
 
     The phase is that of the time at which the sample was due. The line of a late one is only known
     if the thread was made to release the interpreter, in the same phase. `leaf` is the innermost
-    frame in the rank's tree.
+    frame in the rank's tree. Samples outside all phases have a `group` for each place in the step,
+    and weights in proportion to its time.
     """
 
     phase: Ints
@@ -88,6 +92,7 @@ class Samples:
     below: Ints
     leaf: Ints
     rank: Ints
+    group: Ints
     places: tuple[Place, ...]
     callees: tuple[str, ...]
     trees: Mapping[int, FrameTree]
@@ -103,6 +108,7 @@ def read_samples(
     columns: list[Floats] = []
     trees = {}
     lost = 0
+    gaps = find_gaps(steps, spans, used)
     for rank in np.unique(stacks["rank"].to_numpy()).tolist():
         own = rows_of_rank(stacks, rank)
         late = own["late_ns"].to_numpy()
@@ -121,14 +127,16 @@ def read_samples(
         stands_for = times_of(own)[kept]
         step = place[kept] + rank * len(used)
         of_rank = np.full(len(kept), rank)
-        columns.append(
-            np.array([stands_for, phase[kept], kind[kept], step, line, below, ids[kept], of_rank])
-        )
+        gap = np.where(phase == UNKNOWN_CODE, gaps.get(rank, NO_GAPS).find(moments), -1)[kept]
+        rows = phase[kept], kind[kept], step, line, below, ids[kept], of_rank, gap
+        columns.append(np.array([stands_for, *rows]))
     whole = np.concatenate(columns, axis=1)
-    rows = whole[1:].astype(np.int64)
-    phase, kind, step, line, below, leaf, of_rank = rows
+    phase, kind, step, line, below, leaf, of_rank, gap = whole[1:].astype(np.int64)
+    weight, group = weigh_by_gap(whole[0], gap, sum_gaps(gaps.values()))
     names = tuple(numbers), tuple(callees)
-    return Samples(phase, whole[0], kind, step, line, below, leaf, of_rank, *names, trees, lost)
+    return Samples(
+        phase, weight, kind, step, line, below, leaf, of_rank, group, *names, trees, lost
+    )
 
 
 def times_of(stacks: pa.Table) -> Floats:
@@ -176,7 +184,7 @@ def find_steps(moments: Ints, steps: pa.Table, used: Ints) -> Ints:
 
 def _find_phases(moments: Ints, spans: pa.Table, own: pa.Table) -> Ints:
     """Return the phase of the innermost span around each moment, on the thread of the samples."""
-    phase = np.full(len(moments), len(PHASES), dtype=np.int64)
+    phase = np.full(len(moments), UNKNOWN_CODE, dtype=np.int64)
     threads = pc.unique(own["thread"]).to_pylist()
     spans = spans.filter(pc.is_in(spans["thread"].cast(pa.string()), pa.array(threads)))
     spans = spans.sort_by("start_ns")

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -163,7 +164,7 @@ def _time_groups(
     fewest = float(len(rows))
     for number in np.unique(group[place]).tolist():
         hits = group[place] == number
-        share, independent = estimate_share(hits, weight, step)
+        share, independent = estimate_share(hits, weight, step, found.group[rows])
         fewest = min(fewest, independent)
         below = above = 0.0
         if number != HELD_PLACE:
@@ -232,24 +233,43 @@ def _doubtful_shares(found: Samples, rows: Ints) -> tuple[Floats, float]:
 
 
 def estimate_share(
-    hits: npt.NDArray[np.bool_], weight: Floats, step: Ints
+    hits: npt.NDArray[np.bool_], weight: Floats, step: Ints, group: Ints | None = None
 ) -> tuple[Estimate, float]:
     """Return the share of hits with Wilson's interval, and the effective number of samples.
 
     Samples of one step depend on each other: if a line runs for a second in one step of a hundred,
     it has many samples, but was seen once. The spread over the steps shows by how much the samples
-    are worth less than independent ones.
+    are worth less than independent ones. How much of the time is of each `group` is known, so that
+    the samples are worth more if the line is in one of them.
     """
     total = weight.sum()
     share = float((weight * hits).sum() / total)
     count = float(total**2 / (weight**2).sum())
-    of_step = np.bincount(step, weights=weight)
-    hits_of_step = np.bincount(step, weights=weight * hits)
-    steps = len(of_step)
-    if 0 < share < 1 and steps > 1:
-        spread = ((hits_of_step - share * of_step) ** 2).sum() * steps / (steps - 1) / total**2
-        count = min(count, share * (1 - share) / spread) if spread > 0 else count
-    return wilson(share, count), count
+    if group is None:
+        group = np.zeros(len(weight), dtype=np.int64)
+    _, group = np.unique(group, return_inverse=True)
+    of_group = np.bincount(group, weights=weight)
+    count_of = of_group**2 / np.bincount(group, weights=weight**2)
+    share_of = np.bincount(group, weights=weight * hits) / of_group
+    part = of_group / total
+    chance = float((part**2 * share_of * (1 - share_of) / count_of).sum())
+    residual_of_step = np.bincount(step, weights=weight * (hits - share_of[group]))
+    steps = len(residual_of_step)
+    gain = 1.0
+    if len(part) > 1:
+        apart = float((part**2 * _careful_variance(share_of, count_of)).sum())
+        gain = float(_careful_variance(share, count)) / apart
+    if 0 < share < 1 and steps > 1 and chance > 0:
+        spread = float((residual_of_step**2).sum()) * steps / (steps - 1) / total**2
+        gain /= max(1.0, spread / chance)
+    return wilson(share, count * gain), count * gain
+
+
+def _careful_variance(share: Any, count: Any) -> Any:
+    """Return the variance of a share, which is above zero even if all samples are alike."""
+    square = Z_95**2
+    middle = (share * count + square / 2) / (count + square)
+    return middle * (1 - middle) / (count + square)
 
 
 def wilson(share: float, count: float) -> Estimate:

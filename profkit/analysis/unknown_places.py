@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,32 +26,73 @@ class UnknownPlace:
     step_ns: float
 
 
+@dataclass(frozen=True)
+class Gaps:
+    """The time from each end of a phase to the start of the next, in one rank's used steps.
+
+    `pair` is a number for the phases around it. A gap between phases that overlap is negative.
+    """
+
+    start: Ints
+    end: Ints
+    pair: Ints
+
+    def find(self, moments: Ints) -> Ints:
+        """Return the pair around each moment; -1 outside all gaps."""
+        kept = np.flatnonzero(self.end > self.start)
+        if not len(kept):
+            return np.full(len(moments), -1, dtype=np.int64)
+        kept = kept[np.argsort(self.start[kept], kind="stable")]
+        near = np.searchsorted(self.start[kept], moments, side="right") - 1
+        gap = kept[np.maximum(near, 0)]
+        inside = (near >= 0) & (moments < self.end[gap])
+        return np.where(inside, self.pair[gap], -1)
+
+
+NO_GAPS = Gaps(*np.zeros((3, 0), dtype=np.int64))
+
+
 def unknown_places(steps: pa.Table, spans: pa.Table, used: Ints) -> tuple[UnknownPlace, ...]:
     """Return the time between neighbouring phases of the used steps, longest first.
 
     A loop may reset gradients anywhere, which therefore divides no place into two.
     The places add up to the wall time minus the outer phases of the thread that runs the steps.
     """
-    steps, spans = rows_of_steps(steps, used), rows_of_steps(spans, used)
-    spans = spans.filter(pc.equal(spans["depth"], pa.scalar(0, pa.int16())))
-    ranks = pc.unique(steps["rank"]).to_pylist()
-    sums: dict[tuple[int, int], float] = {}
-    for rank in ranks:
-        _add_gaps(sums, rows_of_rank(steps, rank), rows_of_rank(spans, rank))
+    gaps = find_gaps(steps, spans, used)
     names = (*PHASES, BEGIN, END)
     found = []
-    for (after, before), total in sums.items():
-        step_ns = total / max(1, len(ranks) * len(used))
+    for pair, total in sum_gaps(gaps.values()).items():
+        after, before = divmod(pair, len(names))
+        step_ns = total / max(1, len(gaps) * len(used))
         found.append(UnknownPlace(names[after], names[before], step_ns))
     return tuple(sorted(found, key=lambda place: -place.step_ns))
 
 
-def _add_gaps(sums: dict[tuple[int, int], float], steps: pa.Table, spans: pa.Table) -> None:
-    """Add one rank's gaps, from each end of a phase to the start of the next."""
+def sum_gaps(gaps: Iterable[Gaps]) -> dict[int, float]:
+    """Return the time between each pair of phases, in ns."""
+    sums: dict[int, float] = {}
+    for own in gaps:
+        took = own.end - own.start
+        for pair in np.unique(own.pair).tolist():
+            sums[pair] = sums.get(pair, 0.0) + float(took[own.pair == pair].sum())
+    return sums
+
+
+def find_gaps(steps: pa.Table, spans: pa.Table, used: Ints) -> dict[int, Gaps]:
+    """Return the gaps in the used steps of each rank that has such steps."""
+    steps, spans = rows_of_steps(steps, used), rows_of_steps(spans, used)
+    spans = spans.filter(pc.equal(spans["depth"], pa.scalar(0, pa.int16())))
+    ranks = pc.unique(steps["rank"]).to_pylist()
+    return {
+        rank: _gaps_of_rank(rows_of_rank(steps, rank), rows_of_rank(spans, rank)) for rank in ranks
+    }
+
+
+def _gaps_of_rank(steps: pa.Table, spans: pa.Table) -> Gaps:
     begin, end = len(PHASES), len(PHASES) + 1
     thread = main_thread(spans)
     if thread is None or not steps.num_rows:
-        return
+        return NO_GAPS
     spans = spans.filter(pc.equal(spans["thread"].cast(pa.string()), thread))
     phase = places_in(spans["phase"], PHASES)
     known = phase >= 0
@@ -68,11 +110,8 @@ def _add_gaps(sums: dict[tuple[int, int], float], steps: pa.Table, spans: pa.Tab
     number, start, until, kind = number[order], start[order], until[order], kind[order]
     last, following = _find_named(is_named[order])
     inside = np.flatnonzero(number[1:] == number[:-1])
-    gap = start[inside + 1] - until[inside]
     pair = kind[last[inside]] * (end + 1) + kind[following[inside + 1]]
-    for code in np.unique(pair).tolist():
-        between = divmod(code, end + 1)
-        sums[between] = sums.get(between, 0.0) + float(gap[pair == code].sum())
+    return Gaps(until[inside], start[inside + 1], pair)
 
 
 def _find_named(is_named: Bools) -> tuple[Ints, Ints]:

@@ -97,4 +97,7 @@ def _read(found: WorkerStacks, steps: pa.Table, used: Ints) -> Samples:
     whole = np.concatenate(columns, axis=1)
     kind, batch, line, below, leaf, of_rank = whole[1:].astype(np.int64)
     phase, named = np.zeros(len(kind), dtype=np.int64), (tuple(numbers), tuple(callees))
-    return Samples(phase, whole[0], kind, batch, line, below, leaf, of_rank, *named, trees, lost)
+    group = np.zeros(len(phase), dtype=np.int64)
+    return Samples(
+        phase, whole[0], kind, batch, line, below, leaf, of_rank, group, *named, trees, lost
+    )
