@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from midrun import DOCUMENT
-from slow_lines import replace_section
+from page_sections import replace_section
 
 from profkit.clock import Anchor
 from profkit.importers.reading.columns import constant, names

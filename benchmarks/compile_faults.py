@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slow_lines import replace_section
+from page_sections import replace_section
 
 from profkit.analysis.compiling import find_compiling
 from profkit.analysis.overview import build_overview

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from midrun_recorded import record, score
 from midrun_suites import SUITES
-from slow_lines import replace_section
+from page_sections import replace_section
 
 from profkit.analysis.change_points import find_shifts
 from profkit.analysis.run_changes import find_changes

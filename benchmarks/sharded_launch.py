@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slow_lines import replace_section
+from page_sections import replace_section
 
 DOCUMENT = Path(__file__).parents[1] / "docs/accuracy.md"
 PATIENCE_S = 300

@@ -1,4 +1,4 @@
-"""Plant slow lines in two jobs, and check that the sampled stacks name them with their cost.
+"""Plant slow lines in three jobs, and check that the sampled stacks name them with their cost.
 
 Each job (slow_line_jobs) is recorded once per slow line, with --stacks loop. It measures with its
 own clock what the line costs each step. The slow line must come first among the lines of its
@@ -15,18 +15,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from page_sections import replace_section
+from slow_lines_page import FIRST_GOAL, VARIANTS, Score, as_markdown
 
+from profkit.analysis.estimate import Estimate
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.overview import Overview, build_overview
 from profkit.analysis.stacks import LineTime
@@ -36,7 +35,6 @@ from profkit.trace.reader import find_runs
 
 JOBS = Path(__file__).parent / "slow_line_jobs"
 DOCUMENT = Path(__file__).parents[1] / "docs/accuracy.md"
-DEVELOPMENT, HELD_OUT = VARIANTS = ("development", "held_out")
 PLANTS = (
     *("sleep", "busy", "lock", "sync", "fsync", "average", "metric", "clip", "recompute"),
     *("callback", "collate", "import"),
@@ -47,30 +45,8 @@ STEPS, BASE_STEPS = 450, 5_000
 """Steps with a slow line, and without one: these are much shorter, and need as many samples."""
 
 PATIENCE_S = 300
-FIRST_GOAL, COST_GOAL = 0.9, 0.15
 BEGIN, END = "<!-- slow lines -->", "<!-- end of slow lines -->"
 """The marks around the part of docs/accuracy.md that this script writes."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """One slow line: what the report and `explain` say of it; times in ns per step."""
-
-    job: str
-    plant: str
-    line: int
-    true_ns: float
-    named: str
-    phase: str
-    named_ns: float | None
-    explained: str
-    is_first: bool
-    is_explained: bool
-
-    @property
-    def error(self) -> float | None:
-        """The relative error of the cost; `None` if the line is not named at all."""
-        return None if self.named_ns is None else self.named_ns / self.true_ns - 1
 
 
 def record(job: str, plant: str, folder: Path) -> None:
@@ -117,12 +93,19 @@ def score(job: str, plant: str, work: Path) -> Score:
         float(np.mean(used)),
         first.place.words(view.code.folder if view.code else "") if first else "",
         phase,
-        # The line may be in several phases: all of its time is its cost.
-        sum(each.step_ns.value for _, each, _ in found) if found else None,
+        _sum([each.step_ns for _, each, _ in found]),
         _shown(grown, was_compared=phase not in skipped),
         is_first,
         bool(grown) and _is_at(grown[0], f"{job}.py", line),
     )
+
+
+def _sum(times: Sequence[Estimate]) -> Estimate | None:
+    """Return all time of a line, which may be in several phases; `None` if it is in none."""
+    if not times:
+        return None
+    low, high = [time.low or 0.0 for time in times], [time.high or 0.0 for time in times]
+    return Estimate(sum(time.value for time in times), sum(low), sum(high))
 
 
 def _open(work: Path, job: str, plant: str) -> Trace:
@@ -167,106 +150,13 @@ def _shown(grown: Sequence[LineChange], *, was_compared: bool) -> str:
     return f"{Path(place.file).name}:{place.line}" if place.line else place.file
 
 
-# -- the page --------------------------------------------------------------------------------------
-
-
-def as_markdown(scores: Sequence[Score], missing: Sequence[str] = ()) -> str:
-    """Return the section of docs/accuracy.md; `missing` are slow lines without a run."""
-    when = time.strftime("%Y-%m-%d", time.gmtime())
-    load = os.getloadavg()[2]
-    about = (
-        "Twelve slow lines are planted in each of two jobs, one at a time, and recorded with "
-        "`--stacks loop` (`benchmarks/slow_lines.py`). The jobs measure with their own clock what "
-        'the line costs. *First in the report*: the line comes first in its phase under "Where in '
-        'the code". *First in explain*: of the lines that differ from a run without it, it grew '
-        "most. The second job was not used while the analysis was written; results of both with an "
-        "earlier sampler were seen before that of 2026-11-27 was."
-    )
-    written = (
-        f"Written {when}, Python {platform.python_version()}, {os.cpu_count()} cores, load average "
-        f"{load:.1f} over the last 15 minutes. Each run with a slow line has {STEPS} steps."
-    )
-    if missing:
-        written += f" Not run yet: {', '.join(missing)}."
-    header = "phase | first in the report | first in explain | true cost, ms | named cost, ms"
-    lines = ["## Slow lines", "", about, "", written, ""]
-    lines += ["|  | goal | development | held-out |", "|---|---|---|---|", *_summary(scores), ""]
-    lines += [
-        f"| slow line | job | line | {header} | error |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for each in scores:
-        named = "-" if each.named_ns is None else f"{each.named_ns / 1e6:.2f}"
-        error = "-" if each.error is None else f"{each.error:+.0%}"
-        first = "yes" if each.is_first else f"no: {_code(each.named)}"
-        explained = "yes" if each.is_explained else f"no: {_code(each.explained)}"
-        lines.append(
-            f"| {each.plant} | {each.job.replace('_', '-')} | {each.line} | {each.phase or '-'} | "
-            f"{first} | {explained} | {each.true_ns / 1e6:.2f} | {named} | {error} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _code(text: str) -> str:
-    return f"`{text}`" if text not in ("", "-") else "none"
-
-
-def _summary(scores: Sequence[Score]) -> Iterator[str]:
-    rows = {"slow lines that come first in the report": (f"{FIRST_GOAL:.0%}", _share_first)}
-    rows["slow lines that come first in explain"] = ("-", _share_explained)
-    rows["error of the line's cost, median"] = ("-", _median_error)
-    rows["lines whose cost is off by more than 15%"] = ("0", _far_off)
-    for title, (goal, figure) in rows.items():
-        cells = []
-        for job in VARIANTS:
-            own = [each for each in scores if each.job == job]
-            cells.append(figure(own) if own else "-")
-        yield f"| {title} | {goal} | {' | '.join(cells)} |"
-
-
-def _share_first(scores: Sequence[Score]) -> str:
-    return f"{sum(each.is_first for each in scores)} of {len(scores)}"
-
-
-def _share_explained(scores: Sequence[Score]) -> str:
-    return f"{sum(each.is_explained for each in scores)} of {len(scores)}"
-
-
-def _errors(scores: Sequence[Score]) -> list[float]:
-    return [abs(each.error) for each in scores if each.error is not None]
-
-
-def _median_error(scores: Sequence[Score]) -> str:
-    errors = _errors(scores)
-    return f"{statistics.median(errors):.0%} of {len(errors)}" if errors else "-"
-
-
-def _far_off(scores: Sequence[Score]) -> str:
-    errors = _errors(scores)
-    return f"{sum(error > COST_GOAL for error in errors)} of {len(errors)}"
-
-
-def replace_section(page: str, section: str, begin: str = BEGIN, end: str = END) -> str:
-    """Return the page with the section between its marks, at the end if it has none yet."""
-    before, mark, rest = page.partition(begin)
-    after = rest.partition(end)[2] if mark else ""
-    following = f"\n{after.lstrip()}" if after.strip() else ""
-    return f"{before.rstrip()}\n\n{begin}\n\n{section}\n{end}\n{following}"
-
-
-def keep_section(page: str, old: str, begin: str = BEGIN, end: str = END) -> str:
-    """Return a page that was written again, with the section that the old one has."""
-    section = old.partition(begin)[2].partition(end)[0].strip()
-    return replace_section(page, section + "\n", begin, end) if section else page
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("run", "score"))
     parser.add_argument("--work", type=Path, required=True, help="the folder of the recorded runs")
-    parser.add_argument("--job", choices=VARIANTS, action="append", help="default: both")
+    parser.add_argument("--job", choices=VARIANTS, action="append", help="default: all")
     parser.add_argument("--only", default="", help="names of slow lines, separated by commas")
     parser.add_argument("--write", action="store_true", help="write docs/accuracy.md")
     args = parser.parse_args()
@@ -287,10 +177,10 @@ def main() -> int:
                 scores.append(score(job, plant, args.work))
             else:
                 missing.append(f"{plant} ({job.replace('_', '-')})")
-    section = as_markdown(scores, missing)
+    section = as_markdown(scores, STEPS, missing)
     print(section)
     if args.write:
-        DOCUMENT.write_text(replace_section(DOCUMENT.read_text(), section))
+        DOCUMENT.write_text(replace_section(DOCUMENT.read_text(), section, BEGIN, END))
     return 0 if sum(each.is_first for each in scores) >= FIRST_GOAL * len(scores) else 1
 
 

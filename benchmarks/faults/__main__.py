@@ -17,8 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # slow_lines is next to this folder
 
 from fault import Fault, as_words
+from page_sections import keep_section
 from pairs import is_done, run_pairs, why_not
-from slow_lines import keep_section
 from variants import DEVELOPMENT, HELD_OUT_2, VARIANTS, faults_of, named
 
 DOCUMENT = Path(__file__).parents[2] / "docs/accuracy.md"

@@ -15,7 +15,7 @@ from healthy_hours import END as HOURS_END
 from healthy_hours import read_kept, say, say_hours
 
 sys.path.append(str(Path(__file__).parents[1]))
-from slow_lines import replace_section
+from page_sections import replace_section
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT, ACCURACY = DOCS / "hangs-accuracy.md", DOCS / "accuracy.md"

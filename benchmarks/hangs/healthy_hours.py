@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
-from slow_lines import replace_section
+from page_sections import replace_section
 
 from profkit.text import plural
 
