@@ -106,18 +106,17 @@ BOARD: Mapping[str, Benchmark] = {
         "stacks, which runs only if it is asked for. `with stacks` is the whole cost: profkit's "
         "hooks and the sampler's thread. The limits are those of a training step. The speed of the "
         "machine differs from day to day: compare the bare steps with those of the other tables. "
-        "Before the second run of 2026-11-26, the share of the thread was measured in shorter "
-        "blocks or without subtraction, which adds to it. All these runs are of a sampler that "
-        "waited for the interpreter; the one that does not was not measured yet.",
+        "Of the runs that are not *before*, the first is of a sampler that took the interpreter "
+        "twice per sample; it takes it once now.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         stack_rows,
         ("--stacks", "--processes", "8", "--turns", "15", "--keep-heap"),
         ("--stacks", "--turns", "3", "--block-ms", "100"),
         script="collectors",
         pooled="with stacks",
-        replaced=5,
-        replaced_code="hooks that replayed the notes of each step on their own and counted "
-        "every batch the long way",
+        replaced=9,
+        replaced_code="a sampler that waited for the interpreter to see a line, and the first "
+        "five of them earlier hooks, too",
     ),
     "collectives": Benchmark(
         "Gradient exchange compared with its links",

@@ -40,9 +40,14 @@ PLANTS = (
     *("callback", "collate", "import"),
 )
 NONE = "none"
+COSTS = "planted.json"
 TOO_FEW = "too few samples"
-STEPS, BASE_STEPS = 450, 5_000
-"""Steps with a slow line, and without one: these are much shorter, and need as many samples."""
+LINE_S = 10.0
+"""How long the slow line takes in all of a run: about 200 samples are of it."""
+
+FEWEST_STEPS, MOST_STEPS, TRIED_STEPS = 300, 12_000, 40
+BASE_STEPS = 5_000
+"""Steps without a slow line: they are short, and need as many samples."""
 
 PATIENCE_S = 300
 BEGIN, END = "<!-- slow lines -->", "<!-- end of slow lines -->"
@@ -53,9 +58,19 @@ def record(job: str, plant: str, folder: Path) -> None:
     """Record one job in a folder of its own."""
     shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run has left
     folder.mkdir(parents=True)
-    steps = BASE_STEPS if plant == NONE else STEPS
-    words = [sys.executable, str(JOBS / f"{job}.py"), plant, str(steps)]
-    command = [sys.executable, "-m", "profkit", "run", "--stacks", "loop", "--", *words]
+    steps = BASE_STEPS
+    program = [sys.executable, str(JOBS / f"{job}.py"), plant]
+    if plant != NONE:
+        _run([*program, str(TRIED_STEPS)], folder)
+        usual_s = float(np.median(_read_costs(folder))) / 1e9
+        steps = min(MOST_STEPS, max(FEWEST_STEPS, round(LINE_S / usual_s)))
+        shutil.rmtree(folder)
+        folder.mkdir()
+    record = [sys.executable, "-m", "profkit", "run", "--stacks", "loop", "--"]
+    _run([*record, *program, str(steps)], folder)
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command,
@@ -67,7 +82,14 @@ def record(job: str, plant: str, folder: Path) -> None:
         timeout=PATIENCE_S,
     )
     if done.returncode:
-        raise SystemExit(f"{job} {plant}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+        words = " ".join(command)
+        raise SystemExit(f"{words}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+
+
+def _read_costs(folder: Path) -> list[float]:
+    """Return what the slow line cost each step, in ns."""
+    costs: list[float] = json.loads((folder / COSTS).read_text())
+    return costs
 
 
 def score(job: str, plant: str, work: Path) -> Score:
@@ -75,7 +97,7 @@ def score(job: str, plant: str, work: Path) -> Score:
     base, target = (_open(work, job, name) for name in (NONE, plant))
     view = build_overview(target)
     line = _line_of(job, plant)
-    costs = json.loads((work / job / plant / "planted.json").read_text())
+    costs = _read_costs(work / job / plant)
     used = [costs[step] for step in view.selection.steps.tolist() if step < len(costs)]
     found = list(_named(view, f"{job}.py", line))
     phase, is_first = "", False
@@ -166,18 +188,18 @@ def main() -> int:
         for job in jobs:
             for plant in (NONE, *plants):
                 folder = args.work.absolute() / job / plant
-                if not (folder / "planted.json").exists():
+                if not (folder / COSTS).exists():
                     record(job, plant, folder)
         return 0
     scores: list[Score] = []
     missing: list[str] = []
     for job in jobs:
         for plant in plants:
-            if all((args.work / job / name / "planted.json").exists() for name in (NONE, plant)):
+            if all((args.work / job / name / COSTS).exists() for name in (NONE, plant)):
                 scores.append(score(job, plant, args.work))
             else:
                 missing.append(f"{plant} ({job.replace('_', '-')})")
-    section = as_markdown(scores, STEPS, missing)
+    section = as_markdown(scores, LINE_S, missing)
     print(section)
     if args.write:
         DOCUMENT.write_text(replace_section(DOCUMENT.read_text(), section, BEGIN, END))

@@ -25,6 +25,9 @@
 #include <internal/pycore_code.h>
 #include <internal/pycore_frame.h>
 #endif
+#if PY_VERSION_HEX < 0x030D0000
+#include <internal/pycore_interp.h>
+#endif
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -223,11 +226,19 @@ static int let_in(void *unused)
 }
 
 /* Ask to be let in, once: if the main thread does nothing for long, its list would become full. */
-static void ask(void)
+static void ask(PyInterpreterState *interpreter)
 {
     atomic_fetch_add(&waiting, 1);
-    if (!atomic_exchange(&asked, 1) && Py_AddPendingCall(let_in, NULL) < 0)
+    if (!atomic_exchange(&asked, 1) && Py_AddPendingCall(let_in, NULL) < 0) {
         atomic_store(&asked, 0);
+        return;
+    }
+#if PY_VERSION_HEX < 0x030D0000
+    /* Asked by another thread, the main thread would only look when it takes the interpreter. */
+    _Py_atomic_store_relaxed(&interpreter->ceval.eval_breaker, 1);
+#else
+    (void)interpreter;
+#endif
 }
 
 /* No thread waits in a new process. */
@@ -247,6 +258,7 @@ static PyObject *look(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "kLO", &number, &due, &below)) return NULL;
     const PyThreadState *thread = find_thread(number);
     if (!thread) Py_RETURN_NONE;
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
     int count, memory;
     int64_t at;
     Py_BEGIN_ALLOW_THREADS
@@ -257,7 +269,7 @@ static PyObject *look(PyObject *module, PyObject *arguments)
     memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC); /* shortly: a fork would inherit it */
     at = read_clock();
     count = read_frames(memory, thread, seen, MOST_DEPTH);
-    ask();
+    ask(interpreter);
     Py_END_ALLOW_THREADS
     atomic_fetch_sub(&waiting, 1);
     int64_t waited = read_clock() - at;

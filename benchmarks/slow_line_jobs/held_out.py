@@ -119,10 +119,10 @@ class Trainer:
                 os.fsync(self.file.write("x" * 9000) and self.file)  # planted: fsync
 
     def smooth(self) -> None:
+        pairs = list(zip(self.average, self.model.parameters(), strict=True)) * 40
         with COST:
-            for _ in range(40):
-                for old, new in zip(self.average, self.model.parameters(), strict=True):
-                    old.lerp_(new.detach(), 0.01)  # planted: average
+            for old, new in pairs:
+                old.lerp_(new.detach(), 0.01)  # planted: average
 
     def measure(self, output: torch.Tensor, tokens: torch.Tensor) -> dict[int, int]:
         confusion: dict[int, int] = {}
