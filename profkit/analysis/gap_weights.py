@@ -1,4 +1,4 @@
-"""Weights of samples between phases: how long each such place takes is known without samples."""
+"""Weights of samples between phases, by the time of each such place in a step."""
 
 from __future__ import annotations
 

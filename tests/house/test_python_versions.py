@@ -18,8 +18,8 @@ MODULES = {
 FIRST = (3, 10)
 
 ABOUT = """
-import sys, sysconfig
-print(sys.version_info[:2], sysconfig.get_paths()["include"], sysconfig.get_config_var("EXT_SUFFIX"))
+import sysconfig
+print(sysconfig.get_paths()["include"], sysconfig.get_config_var("EXT_SUFFIX"))
 """
 
 READS = """
