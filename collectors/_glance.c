@@ -27,6 +27,7 @@
 #endif
 #if PY_VERSION_HEX < 0x030D0000
 #include <internal/pycore_interp.h>
+#define Py_IsFinalizing _Py_IsFinalizing
 #endif
 #include <pthread.h>
 #include <sched.h>
@@ -228,7 +229,7 @@ static int let_in(void *unused)
 /* Ask to be let in, once: if the main thread does nothing for long, its list would become full. */
 static void ask(PyInterpreterState *interpreter)
 {
-    atomic_fetch_add(&waiting, 1);
+    if (Py_IsFinalizing()) return; /* the list's lock may be gone */
     if (!atomic_exchange(&asked, 1) && Py_AddPendingCall(let_in, NULL) < 0) {
         atomic_store(&asked, 0);
         return;
@@ -269,6 +270,7 @@ static PyObject *look(PyObject *module, PyObject *arguments)
     memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC); /* shortly: a fork would inherit it */
     at = read_clock();
     count = read_frames(memory, thread, seen, MOST_DEPTH);
+    atomic_fetch_add(&waiting, 1);
     ask(interpreter);
     Py_END_ALLOW_THREADS
     atomic_fetch_sub(&waiting, 1);

@@ -287,3 +287,32 @@ def test_code_that_comes_and_goes_does_no_harm() -> None:
         timeout=120,
     )
     assert (done.returncode, done.stdout) == (0, "True ['code']\n"), done.stderr
+
+
+ENDING = """
+import threading, time
+from profkit.collectors import _glance
+
+def watch(pause_ns):
+    while True:
+        _glance.look(job, time.monotonic_ns() + pause_ns, None)
+
+job = threading.get_ident()
+for number in range(6):
+    threading.Thread(target=watch, args=(20_000 * number + 10_000,), daemon=True).start()
+kept = [object() for _ in range(200_000)]
+time.sleep(0.05)
+"""
+
+
+@needs_glance
+def test_threads_that_look_while_python_ends_do_no_harm() -> None:
+    for _ in range(10):
+        done = subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-c", ENDING],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
