@@ -77,8 +77,9 @@ class StackSampler:
         """Store one sample as a row of `stacks`; now and then, count what was stored."""
         inside = self._inside
         if inside is not None and not inside.is_recording():
+            # To look after this wait would show the line on which the job let the thread go on.
             wait_until(self._due_ns, self._clock)
-        if inside is not None and inside.is_recording():
+        elif inside is not None:
             self._store(inside, look(inside.thread, self._due_ns, self._clock))
         self._read_ns = self._clock()
         self._reads += 1

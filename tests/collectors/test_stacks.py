@@ -170,6 +170,19 @@ def test_in_control_steps_nothing_is_sampled() -> None:
     assert not samples
 
 
+def test_a_sample_that_waited_in_a_control_step_is_dropped() -> None:
+    """It would be taken once the job releases the interpreter, on whatever line that is."""
+    rows: list[tuple[object, ...]] = []
+    answers = iter([False, True])
+    sampler = StackSampler()
+    thread = threading.get_ident(), "MainThread"
+    sampler.watch(Inside(*thread, lambda: next(answers), rows.append, rows.append))
+    list(sampler.read())
+    assert rows == []
+    list(sampler.read())
+    assert rows
+
+
 def test_a_full_dictionary_leaves_samples_without_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "MOST_FRAMES", 1)
     samples, frames = list[Any](), list[Any]()
