@@ -60,8 +60,7 @@ def as_markdown(scores: Sequence[Score], line_s: float, missing: Sequence[str] =
     written = (
         f"Written {when}, Python {platform.python_version()}, {os.cpu_count()} cores, load average "
         f"{load:.1f} over the last 15 minutes. Each run is so long that the slow line takes about "
-        f"{line_s:.0f} s of it. In runs of 450 steps, in which it takes 0.5 s or more, 4 of 36 "
-        "costs were off by more than 15 %, without one that the job itself had measured wrongly."
+        f"{line_s:.0f} s of it."
     )
     if missing:
         written += f" Not run yet: {', '.join(missing)}."

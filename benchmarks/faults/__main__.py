@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # slow_lines is next to this folder
+sys.path.insert(0, str(Path(__file__).parents[1]))  # page_sections is next to this folder
 
 from fault import Fault, as_words
 from page_sections import keep_section

@@ -72,6 +72,7 @@ def _innermost(places: list[tuple[Any, int]]) -> str:
 
 
 @needs_glance
+@pytest.mark.measured
 def test_a_line_that_holds_the_interpreter_is_seen() -> None:
     """It lets go of it for so short that a thread which waits is late by seconds."""
     seen = Counter[str]()

@@ -83,6 +83,7 @@ def test_the_slow_line_of_paddles_workers_is_named(tmp_path: Path, kind: str) ->
 
 
 @needs_glance
+@pytest.mark.measured
 def test_a_line_of_a_worker_that_holds_the_interpreter_is_seen(tmp_path: Path) -> None:
     """It holds it for 2 ms, and releases it in another line."""
     finish = _worker_stacks.sample_worker(lambda: str(tmp_path), 0, _make_batches.__code__)
