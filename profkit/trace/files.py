@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from profkit.clock import Clock, now_ns, wall_ns
 from profkit.schema import SCHEMAS, name_columns, open_schema
-from profkit.trace.arrays import build_batch
+from profkit.trace.arrays import build_batch, repeat_number
 from profkit.trace.jsonfile import replace_json
 from profkit.trace.pulse import PulseWriter
 from profkit.trace.recent import (
@@ -253,7 +254,7 @@ class RankFiles:
         count: int,
     ) -> pa.RecordBatch:
         give_way = self._give_way if count >= MANY_ROWS else lambda: None
-        ready: dict[str, Sequence[Any]] = {"rank": [self.rank] * count, **columns}
+        ready: dict[str, Any] = {"rank": repeat_number(self.rank, count), **columns}
         for column in name_columns(table):
             if column in columns:
                 ready[column] = self._intern_all(columns[column])
@@ -278,10 +279,13 @@ class RankFiles:
         if isinstance(values, pa.DictionaryArray):
             interned = self._intern_all(values.dictionary.to_pylist())
             return pa.array(interned, pa.int32()).take(values.indices)
+        ids = self._ids
+        known: Callable[[str | None], int] = ids.__getitem__  # type: ignore[assignment]
+        with contextlib.suppress(KeyError):  # usually, there are no new names and no nulls
+            return list(map(known, values))
         for name in dict.fromkeys(values):
             if name is not None:
-                self._ids.setdefault(name, len(self._ids))
-        ids = self._ids
+                ids.setdefault(name, len(ids))
         return [None if name is None else ids[name] for name in values]
 
 

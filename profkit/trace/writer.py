@@ -208,7 +208,7 @@ class RankWriter:
         """Write a batch; one that does not fit is counted as dropped, with a warning."""
         names = SCHEMAS[table].names[1:]
         try:
-            columns = list(itertools.zip_longest(*rows))  # a row may miss trailing nulls
+            columns = transpose(rows)
             self._files.write(table, dict(zip(names[: len(columns)], columns, strict=True)))
         except Exception as error:  # noqa: BLE001  # rows of a wrong shape must not end the thread
             self.drop(table, len(rows))
@@ -216,3 +216,12 @@ class RankWriter:
                 self._warned.add(table)
                 what = "could not be written and are counted as dropped"
                 log.warning("profkit: rows of %s %s: %s", table, what, error)
+
+
+def transpose(rows: list[Row]) -> Sequence[Sequence[Any]]:
+    """Return the columns of rows, which may miss trailing nulls."""
+    width = len(rows[0])
+    if set(map(len, rows)) != {width}:
+        return list(itertools.zip_longest(*rows))
+    values = list(itertools.chain.from_iterable(rows))  # half of the time that `zip` takes
+    return [values[place::width] for place in range(width)]
