@@ -104,19 +104,18 @@ BOARD: Mapping[str, Benchmark] = {
         "Cost of `--stacks`",
         "The method is that of the cost of collectors, but the only collector is the sampler of "
         "stacks, which runs only if it is asked for. `with stacks` is the whole cost: profkit's "
-        "hooks and the sampler's thread. The limits are those of a training step. The speed of the "
-        "machine differs from day to day: compare the bare steps with those of the other tables. "
-        "Of the runs that are not *before*, the first is of a sampler that took the interpreter "
-        "twice per sample; it takes it once now.",
+        "hooks and its writer, and the sampler's thread (`their threads`). The limits are those of "
+        "a training step. The speed of the machine differs from day to day: compare the bare steps "
+        "with those of the other tables.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         stack_rows,
         ("--stacks", "--processes", "8", "--turns", "15", "--keep-heap"),
         ("--stacks", "--turns", "3", "--block-ms", "100"),
         script="collectors",
         pooled="with stacks",
-        replaced=9,
-        replaced_code="a sampler that waited for the interpreter to see a line, and the first "
-        "five of them earlier hooks, too",
+        replaced=11,
+        replaced_code="the cost without the writer, the first nine of them with a sampler that "
+        "waited for the interpreter to see a line, and the first five with earlier hooks, too",
     ),
     "collectives": Benchmark(
         "Gradient exchange compared with its links",

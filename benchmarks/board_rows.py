@@ -30,6 +30,8 @@ def _added_rows(found: Found, modes: Sequence[str]) -> Iterable[Sequence[str]]:
     for case, rows in found["cases"].items():
         bare = rows["bare"]["median_ms"]
         for name in modes:
+            if name not in rows:  # of a run from before this was measured
+                continue
             row = rows[name]
             yield (
                 case,
@@ -58,7 +60,7 @@ def collector_rows(found: Found) -> Iterable[Sequence[str]]:
 
 
 def stack_rows(found: Found) -> Iterable[Sequence[str]]:
-    yield from _added_rows(found, ("with stacks", "their threads", "torch.profiler"))
+    yield from _added_rows(found, ("with stacks", "its writer", "their threads", "torch.profiler"))
     yield from _thread_rows(found)
 
 

@@ -9,7 +9,7 @@ The collectors' share is measured twice: `collectors alone` from the pairs of ea
 `their threads` in one long run (beside.py).
 
 With `--stacks`, the only collector is the sampler of stacks, which runs only if it is asked for.
-`with stacks` is then the whole cost of profkit: its hooks and the sampler's thread.
+`with stacks` is then the whole cost of profkit: its hooks, its writer and the sampler's thread.
 
     python benchmarks/collectors.py [--processes 1 [--keep-heap]] [--turns 30] [--block-ms 400]
                                     [--case convolutions] [--stacks]
@@ -77,6 +77,7 @@ class CollectorModes(Modes):
             "collectors": self._collectors,
             "torch.profiler": self._profiler,
         }
+        self._with_writer = stacks
         collect = "stacks" if stacks else ""
         self._choice = Choice.parse(collect, "every:100000000", operators=False)
 
@@ -104,13 +105,13 @@ class CollectorModes(Modes):
     def watched(self) -> Iterator[dict[str, Events]]:
         events: Events = []
         with (
-            self._profkit(),
+            super().watched() as others,
             self._collecting() as collecting,
             noting_waits(sampling, "look") as waits,
         ):
             pollers: Any = collecting._pollers  # noqa: SLF001
             pollers._read = noting(events, pollers._read)  # noqa: SLF001
-            yield {THREADS: events}
+            yield {**(others if self._with_writer else {}), THREADS: events}
         events[:] = leave_out(events, waits)
 
 

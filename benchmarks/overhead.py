@@ -8,8 +8,8 @@ processes, the interval is the wider of those over all turns and over the proces
 of that effect are page faults of a heap that glibc trims after each large tensor. With `--keep-
 heap` it keeps its memory in every mode.
 
-profkit's writer writes twice per second, too rarely for short blocks. It finishes between blocks,
-and one long run measures its cost (beside.py). `profkit` is the sum of both.
+profkit's writer writes twice per second, too rarely for short blocks. It waits until a block has
+ended, and one long run measures its cost (beside.py). `profkit` is the sum of both.
 
     python benchmarks/overhead.py [--processes 1 [--keep-heap]] [--turns 60] [--block-ms 150]
                                   [--threads 1]
@@ -27,6 +27,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -90,6 +91,28 @@ class Modes:
 
     @contextlib.contextmanager
     def _profkit(self) -> Iterator[Callable[[str], contextlib.AbstractContextManager[object]]]:
+        with self._hooked() as tell, self._writer_held():
+            yield tell
+
+    @contextlib.contextmanager
+    def _writer_held(self) -> Iterator[None]:
+        writer: Any = self._job.sink._writer  # noqa: SLF001
+        if writer is None:  # in the first block, which warms up
+            yield
+            return
+        flush, held = writer._flush, threading.Lock()  # noqa: SLF001
+
+        def flush_later() -> None:
+            with held:
+                flush()
+
+        with held:
+            writer._flush = flush_later  # noqa: SLF001
+            yield
+        del writer._flush  # noqa: SLF001
+
+    @contextlib.contextmanager
+    def _hooked(self) -> Iterator[Callable[[str], contextlib.AbstractContextManager[object]]]:
         self._job.hook("pytorch")
         yield _nothing
         self._job.unhook()
@@ -113,7 +136,7 @@ class Modes:
     @contextlib.contextmanager
     def watched(self) -> Iterator[dict[str, Events]]:
         """Yield profkit's hooks, and the times at which its threads work."""
-        with self._profkit():
+        with self._hooked():
             writer: Any = self._job.sink._writer  # noqa: SLF001
             events: Events = []
             writer._flush = noting(events, writer._flush)  # noqa: SLF001
