@@ -248,10 +248,7 @@ class RankFiles:
         return counts[table].rows if table in counts else 0
 
     def _build(
-        self,
-        table: str,
-        columns: Mapping[str, Sequence[Any]],
-        count: int,
+        self, table: str, columns: Mapping[str, Sequence[Any]], count: int
     ) -> pa.RecordBatch:
         give_way = self._give_way if count >= MANY_ROWS else lambda: None
         ready: dict[str, Any] = {"rank": repeat_number(self.rank, count), **columns}
@@ -275,14 +272,13 @@ class RankFiles:
         self._stream("strings").write(batch)
         self._named = len(self._ids)
 
-    def _intern_all(self, values: Sequence[str | None]) -> Any:
+    def _intern_all(self, values: Sequence[Any]) -> Any:
         if isinstance(values, pa.DictionaryArray):
             interned = self._intern_all(values.dictionary.to_pylist())
             return pa.array(interned, pa.int32()).take(values.indices)
         ids = self._ids
-        known: Callable[[str | None], int] = ids.__getitem__  # type: ignore[assignment]
         with contextlib.suppress(KeyError):  # usually, there are no new names and no nulls
-            return list(map(known, values))
+            return list(map(ids.__getitem__, values))
         for name in dict.fromkeys(values):
             if name is not None:
                 ids.setdefault(name, len(ids))
