@@ -58,7 +58,7 @@ sharded-faults:  ## faults planted in sharded jobs, and how often their cause is
 	$(RUN) python benchmarks/sharded_faults.py run --work build/sharded-faults
 	$(RUN) python benchmarks/sharded_faults.py score --work build/sharded-faults --write
 
-slow-lines:  ## slow lines planted in two jobs, and how often sampled stacks name them; a quarter of an hour
+slow-lines:  ## slow lines planted in three jobs, and how often sampled stacks name them; half an hour
 	$(RUN) python benchmarks/slow_lines.py run --work build/slow-lines
 	$(RUN) python benchmarks/slow_lines.py score --work build/slow-lines --write
 

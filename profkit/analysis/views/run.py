@@ -51,7 +51,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Loss:
-    """Time not spent on training. `step_ns` is its cost, spread over all steps of the figures."""
+    """Time not spent on training. `step_ns` is its cost, spread over all steps of the figures.
+
+    `share` is its part of a step of the figures, or of all time if it is that of some steps only.
+    """
 
     kind: str
     step_ns: Estimate
@@ -120,13 +123,14 @@ def _losses(
         if part.name not in _TRAINS and part.share.low is not None and part.share.low > NEGLIGIBLE:
             evidence = _evidence(part, overview)
             found.append(Loss(part.name, part.step_ns, part.share.value, evidence))
+    mean_ns = wall_ns + sum(each.excess_ns for each in costs.apart)
     for each in costs.apart:
         if each.reason in _COSTLY_STEPS and each.excess_ns > NEGLIGIBLE * wall_ns > 0:
             words = (
                 f"{each.steps:,} of {overview.steps_seen:,} steps;"
-                " what they take longer than the others, spread over all steps"
+                " their extra time, spread over all steps, and its share of all time"
             )
-            share = each.excess_ns / wall_ns
+            share = each.excess_ns / mean_ns  # one step may cost more than all others
             found.append(Loss(each.reason, Estimate(each.excess_ns), share, words))
     return found
 
