@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from profkit.attached import SOME_UNRECORDED, TRAINED, read_notes
+from profkit.hangs.classes import HangClass, Level
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, read_events
 from profkit.hangs.status import FAILED, FOLDER, IMPORTED, RUNNING, SUFFIX, Status
-from profkit.hangs.verdict import HangClass, Level, Verdict, judge
+from profkit.hangs.verdict import Verdict, judge
 from profkit.hangs.words import as_json
 from profkit.text import duration, fold, safe_text
 from profkit.trace.manifest import RunManifest

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
-from profkit.hangs import incidents
 from profkit.hangs.activity import Activity, Doing, find_activity
+from profkit.hangs.classes import LONG_PARTS, NEVER_LONG, HangClass, Level
 from profkit.hangs.evidence import Evidence
 from profkit.hangs.long_parts import may_take_long, show_life
 from profkit.hangs.missing import list_missing
@@ -24,40 +23,6 @@ from profkit.hangs.waits import (
     find_waits,
     timed_out,
 )
-
-
-class HangClass(str, Enum):
-    """The reasons for which a job stands still."""
-
-    NEVER_ENTERED = "never entered"
-    ENTERED_LATE = "entered late"
-    MISMATCH = "mismatch"
-    NONE_LEFT = "all entered, none left"
-    RANK_DEAD = "rank dead"
-    RANK_STOPPED = "rank stopped"
-    DEVICE_BUSY = "device busy"
-    COMPILE = "compile on one rank"
-    DATA = "waiting for data"
-    STORE = "waiting for the store or rendezvous"
-    EVALUATION = "only some ranks evaluate"
-    ALL_EVALUATE = "evaluation"
-    ALL_COMPILE = "compilation"
-    CHECKPOINT = "checkpoint"
-    OWN_CODE = "in the job's own code"
-    UNCLEAR = "inconclusive"
-
-
-NEVER_LONG = frozenset(
-    {HangClass.MISMATCH, HangClass.RANK_DEAD, HangClass.RANK_STOPPED, HangClass.NONE_LEFT}
-)
-"""The classes that no part of a healthy job has for long."""
-
-
-class Level(str, Enum):
-    """An alarm is a hang. A notice is a part that may take long."""
-
-    ALARM = incidents.ALARM
-    NOTICE = "notice"
 
 
 @dataclass(frozen=True)
@@ -80,6 +45,11 @@ class Verdict:
     stood_s: float = 0.0
     entered: Mapping[int, Call] = field(default_factory=dict)
     """For a mismatch, the call of each rank."""
+
+    @property
+    def is_long_part(self) -> bool:
+        """Return true if the job is in a part that is known to take long."""
+        return self.level is Level.NOTICE and self.kind in LONG_PARTS
 
     def was_seen_since(self, wall_ns: int) -> bool:
         """Return true if each rank in a collective has looked since then, or cannot look.

@@ -8,10 +8,11 @@ from typing import Any
 
 from profkit.hangs.activity import Activity, Doing
 from profkit.hangs.call_words import say_absence, say_difference, say_none_left, say_waiting
+from profkit.hangs.classes import HangClass, Level
 from profkit.hangs.evidence import shown_name
 from profkit.hangs.processes import ENDED_STATES, STOPPED
 from profkit.hangs.status import ENDED, FAILED, RUNNING, Status, Worker, own_frame
-from profkit.hangs.verdict import HangClass, Level, Verdict
+from profkit.hangs.verdict import Verdict
 from profkit.hangs.waits import say_ranks
 from profkit.text import duration, safe_text
 from profkit.vocab import OWN_CODE

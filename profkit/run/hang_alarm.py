@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.clock import now_ns, wall_ns
+from profkit.hangs.classes import HangClass, Level
 from profkit.hangs.evidence import HOST_SUFFIX, Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, append_event
 from profkit.hangs.processes import (
@@ -34,19 +35,17 @@ from profkit.hangs.status import (
     plain_host,
     read_limit,
 )
-from profkit.hangs.verdict import HangClass, Level, Verdict, judge
+from profkit.hangs.verdict import Verdict, judge
 from profkit.hangs.words import as_json, say_level, say_verdict
 from profkit.instrument.guard import guarded
 from profkit.progress import CLEAR_LINE
 from profkit.run.ncclras import keep_ncclras
+from profkit.run.settling import ENDS_APART_NS, Settling
 from profkit.text import duration
 from profkit.trace.jsonfile import replace_json
 
-SETTLE_PART = 0.25
-LONGEST_SETTLE_S = 10.0
-"""An alarm is raised when its reason has been seen for a part of the limit, or for so long."""
-ENDS_APART_NS = 5_000_000_000
-"""The ranks of a job that is over may end this far apart; until then, none of them is missing."""
+EARLY_PART = 0.5
+"""A rank's part is looked at after this part of the limit: it may be one that takes long."""
 NEVER_NS = 1 << 62
 JUMP_NS = 500_000_000
 """A clock that is set by more than this has jumped: a status from before shows wrong intervals."""
@@ -94,9 +93,7 @@ class HangAlarm:
         """After a jump of the clock, when all statuses are written again."""
         self._since_ns: int | None = None
         """When the step before the standstill ended, while the job stands still; monotonic."""
-        self._settle_ns = int(min(LONGEST_SETTLE_S, limit_s * SETTLE_PART) * 1e9)
-        self._settling: tuple[str, int, int] | None = None
-        """What kind of standstill was seen, and since when it has not changed."""
+        self._settling = Settling(limit_s)
         self._said: list[tuple[HangClass, Level, tuple[int, ...]]] = []
         self._seen_before: tuple[HangClass, Level, tuple[int, ...]] | None = None
         self._latest: Verdict | None = None
@@ -166,7 +163,9 @@ class HangAlarm:
             if not is_visible(status.host, status.pid_space):
                 continue
             name = str(status.pid)
-            self._states[name] = state = state_of(status)
+            seen = look_at(status.pid)
+            state = seen.state if seen.started_ticks == status.started_ticks else GONE
+            self._states[name] = state  # gone, too, if its number was used again
             if name not in self._known and state not in ENDED_STATES:
                 self._known.add(name)
                 with contextlib.suppress(OSError, AttributeError):  # an old kernel has none
@@ -193,8 +192,7 @@ class HangAlarm:
     def _judge(self, evidence: Evidence, wall: int, now: int) -> None:
         """Say why the job stands still, if it does; say that it moves again, if it does.
 
-        `wall` is the time of day, for the times in the statuses. It may jump, so that the intervals
-        between looks are measured by `now`.
+        `wall` is the time of day, as in the statuses. It may jump: `now` measures intervals.
         """
         running = [status for status in evidence.ranks.values() if status.state == RUNNING]
         left_ns = min((self._left_ns(status, wall) for status in running), default=NEVER_NS)
@@ -206,15 +204,16 @@ class HangAlarm:
             return
         have_ended = all(map(self._has_ended, evidence.ranks.values()))
         have_ended |= self._told_ns is not None and bool(self._ends)
-        early_ns = max(self._settle_ns, ENDS_APART_NS) + int(2 * self._tick_s * 1e9)
+        early_s = max(self._settling.usual_ns, ENDS_APART_NS) / 1e9 + 2 * self._tick_s
+        early_ns = int(max(early_s, EARLY_PART * self._limit_s) * 1e9)
         if left_ns > early_ns or not self._limit_s or have_ended:
-            self._settling = None
+            self._settling.start_over()
             return
         of_all_hosts = read_evidence(self._run, wall)
         verdict = judge(of_all_hosts or evidence, wall, self._host)
         if verdict is None:
             return
-        is_settled = self._has_settled(verdict, now, wall)
+        is_settled = self._settling.is_over(verdict, now, wall)
         key = (verdict.kind, verdict.level, verdict.ranks)
         # When the job moves again, the ranks' statuses are of different moments for one look.
         is_stable = self._since_ns is None or key == self._seen_before
@@ -238,30 +237,6 @@ class HangAlarm:
         """Return how long until the rank counts as standing still; 0 or less if it does."""
         limit_ns = max(status.limit_ns, int(self._limit_s * 1e9))
         return limit_ns - (wall - status.moved_ns)
-
-    def _has_settled(self, verdict: Verdict, now: int, wall: int) -> bool:
-        """Return false for an alarm that may be over at the next look.
-
-        When an evaluation on one rank ends, all ranks are in a barrier for a moment, after the job
-        has stood for long.
-        """
-        settle_ns = self._settle_ns
-        ended = {rank for rank, each in verdict.evidence.ranks.items() if each.state == ENDED}
-        if verdict.level is Level.NOTICE:
-            kind = Level.NOTICE.value if verdict.kind is not HangClass.OWN_CODE else ""
-        elif verdict.kind in {HangClass.NONE_LEFT, HangClass.MISMATCH}:
-            # Ranks that go from call to call are seen in different ones at each look.
-            opened = verdict.waits.open.items()
-            places = sorted((rank, call.group, call.sequence) for rank, call in opened)
-            kind = f"{verdict.kind.value} {places}"
-        elif verdict.ranks and ended.issuperset(verdict.ranks):
-            kind, settle_ns = ENDED, max(settle_ns, ENDS_APART_NS)
-        else:
-            kind = ""  # what a slow rank does may change from look to look
-        if self._settling is None or kind != self._settling[0]:
-            self._settling = (kind, now, wall)
-        is_sure = now - self._settling[1] >= settle_ns and verdict.was_seen_since(self._settling[2])
-        return is_sure or verdict.level is Level.NOTICE
 
     def _report(self, verdict: Verdict, wall: int) -> None:
         """Write the verdict down, and print it unless there were several already."""
@@ -287,9 +262,3 @@ class HangAlarm:
         self._append({"event": MOVED, "time_ns": wall, "stood_s": stood_ns / 1e9})
         if self._latest is not None and self._latest.level is Level.ALARM:
             self._say(f"the job moves again, after {duration(stood_ns)} without a step")
-
-
-def state_of(status: Status) -> str:
-    """Return the state of a rank's process; empty if it is gone, or its id was used again."""
-    look = look_at(status.pid)
-    return look.state if look.started_ticks == status.started_ticks else GONE

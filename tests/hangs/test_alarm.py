@@ -22,6 +22,7 @@ from profkit.hangs.evidence import HOST_SUFFIX, WORKER_SUFFIX, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, SUFFIX, is_hung
 from profkit.hangs.processes import find_exit_code, look_at, pid_space
 from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status, Worker, plain_host
+from profkit.instrument.tracking.states import CHECKPOINT
 from profkit.run.hang_alarm import HangAlarm
 from profkit.trace.jsonfile import replace_json
 from profkit.trace.manifest import RunManifest
@@ -125,6 +126,54 @@ def test_the_barrier_after_a_long_part_is_a_hang_only_if_it_lasts(
         look_at_ranks(alarm, run, NOW + second * SECOND)
     has_alarm = any("stands still" in line and "none left" in line for line in said)
     assert has_alarm == (barrier_s == 9)
+
+
+@pytest.mark.parametrize(("seconds", "is_hang"), [(29, False), (31, True)])
+@pytest.mark.parametrize("part", [{"evaluates": True}, {"region": CHECKPOINT}], ids=str)
+def test_what_follows_a_long_part_has_the_whole_limit(
+    run: Path, part: dict[str, Any], seconds: int, *, is_hang: bool
+) -> None:
+    """A slow batch after an evaluation, with no step in between."""
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    write(run, rank(0), rank(1), rank(2), late(**part, alive_ns=NOW))
+    judge_now(alarm, run, NOW)
+    write(run, late())
+    for second in range(seconds + 1):
+        look_at_ranks(alarm, run, NOW + second * SECOND)
+    assert any("stands still" in line for line in said) == is_hang
+
+
+def test_a_long_part_within_the_limit_has_its_time_too(run: Path) -> None:
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    limit_ns = NOW - 10 * SECOND
+    write(run, rank(0), rank(1), rank(2), late(evaluates=True, alive_ns=limit_ns))
+    for before_s in range(30, 11, -1):
+        look_at_ranks(alarm, run, limit_ns - before_s * SECOND)
+    write(run, late())
+    for after_s in range(-11, 19):
+        look_at_ranks(alarm, run, limit_ns + after_s * SECOND)
+    assert said == []
+    look_at_ranks(alarm, run, limit_ns + 20 * SECOND)
+    assert said[0].startswith("the job stands still")
+
+
+@pytest.mark.parametrize("limit_s", [4.0, LIMIT_S])
+def test_a_long_part_before_the_last_step_delays_no_alarm(run: Path, limit_s: float) -> None:
+    said: list[str] = []
+    alarm = HangAlarm(run, limit_s, said.append)
+    known: dict[str, Any] = {"limit_s": limit_s, "written_ns": NOW + 40 * SECOND}
+    others = [rank(number, **known) for number in range(3)]
+    write(run, *others, late(**known, evaluates=True, alive_ns=NOW))
+    judge_now(alarm, run, NOW)
+    known |= {"moved_ns": NOW + SECOND, "alive_ns": NOW + SECOND}
+    others = [dataclasses.replace(each, **known) for each in others]
+    write(run, *others, late(**known))
+    said.clear()
+    for second in range(1, int(limit_s) + 2):
+        look_at_ranks(alarm, run, NOW + second * SECOND)
+    assert any("stands still" in line for line in said)
 
 
 @pytest.mark.parametrize("looks_again", [False, True])

@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 
 from profkit.hangs.account import UNKNOWN, read_account
+from profkit.hangs.classes import HangClass, Level
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.status import FOLDER, Status
-from profkit.hangs.verdict import HangClass, Level, Verdict, judge
+from profkit.hangs.verdict import Verdict, judge
 from profkit.hangs.words import say_verdict
 from profkit.trace.manifest import RunManifest
 from tests.hangs.test_verdict import IN_CODE, NOW, SECOND, calls, rank, waiting

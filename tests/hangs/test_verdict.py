@@ -12,10 +12,11 @@ import pytest
 
 from profkit.hangs.account import FINE, HUNG, LONG, UNKNOWN, read_account
 from profkit.hangs.activity import Doing, find_activity
+from profkit.hangs.classes import HangClass, Level
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.incidents import SEEN, append_event
 from profkit.hangs.status import FAILED, FOLDER, Call, Frame, Status, Worker, plain_host
-from profkit.hangs.verdict import HangClass, Level, Verdict, judge
+from profkit.hangs.verdict import Verdict, judge
 from profkit.hangs.words import as_json, say_verdict
 from profkit.trace.manifest import RunManifest
 from profkit.vocab import RunState
