@@ -332,7 +332,7 @@ def test_a_missing_required_column_is_torn_and_no_traceback(
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.int32(), pa.float64(), pa.timestamp("ns"), pa.string()], ids=str
+    "kind", [pa.int32(), pa.float64(), pa.timestamp("us"), pa.string()], ids=str
 )
 def test_a_column_of_another_type_is_torn_and_no_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
