@@ -18,9 +18,14 @@ IN_TESTS = [program for program in PROGRAMS if program.in_tests]
 
 @pytest.mark.parametrize("program", IN_TESTS, ids=lambda program: program.name)
 def test_a_program_is_recorded_as_the_probe_saw_it(program: Program, tmp_path: Path) -> None:
-    run_pair(program, Path(sys.executable), tmp_path / "pair")
-    verdict = judge(program, tmp_path / "pair")
+    folder = tmp_path / "pair"
+    run_pair(program, Path(sys.executable), folder)
+    verdict = judge(program, folder)
     if verdict.skipped.startswith("not installed"):
         pytest.skip(verdict.skipped)
-    assert not verdict.skipped
+    if verdict.skipped:  # it failed without profkit: ranks may not meet on a busy machine
+        folder = tmp_path / "again"
+        run_pair(program, Path(sys.executable), folder)
+        verdict = judge(program, folder)
+    assert not verdict.skipped, (folder / "result.json").read_text()
     assert verdict.misses == ()
