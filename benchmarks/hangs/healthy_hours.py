@@ -146,8 +146,8 @@ def say_hours() -> str:
         earlier.append(_count([job for job in kept if job.get("rules", 1) == rules]))
     return (
         f"Healthy jobs: {present}; the goal is 0. With earlier rules, the latest first: "
-        f"{'; '.join(earlier)}. The present rules wait longer than the latest of those, and raise "
-        "no alarm that it did not."
+        f"{'; '.join(earlier)}. The present rules differ from the latest of those in that they "
+        "wait longer before an alarm."
     )
 
 
