@@ -26,7 +26,7 @@ class Settling:
         self.usual_ns = int(min(LONGEST_SETTLE_S, limit_s * SETTLE_PART) * 1e9)
         self._seen: tuple[str, int, int] | None = None
         """What kind of standstill was seen, and since when it has not changed."""
-        self._long_after_ns = 0
+        self._long_after_ns: int | None = None
         """The end of the last step after which the job was in a part that takes long."""
 
     def start_over(self) -> None:

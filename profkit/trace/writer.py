@@ -223,5 +223,5 @@ def transpose(rows: list[Row]) -> Sequence[Sequence[Any]]:
     width = len(rows[0])
     if set(map(len, rows)) != {width}:
         return list(itertools.zip_longest(*rows))
-    values = list(itertools.chain.from_iterable(rows))  # half of the time that `zip` takes
+    values = list(itertools.chain.from_iterable(rows))  # `zip_longest` takes longer
     return [values[place::width] for place in range(width)]
