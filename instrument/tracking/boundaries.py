@@ -39,14 +39,14 @@ from profkit.instrument.tracking.regions import Regions
 from profkit.instrument.tracking.states import LoopState, StepMode
 from profkit.vocab import ZERO_GRAD
 
-MOST_STEPS_AHEAD = 7
+MOST_STEPS_AHEAD = 15
 """Maximum number of short steps that are replayed together with the one before them.
 
 Only steps without nested phases wait, because the writer can replay no others.
 """
 
-SHORT_STEP_NS = 25_000_000
-"""Longer steps are replayed one by one: then what a killed job loses stays far below a second."""
+LONGEST_AHEAD_NS = 200_000_000
+"""They take no longer together: then what a killed job loses stays far below a second."""
 
 LATE_NS = 300_000_000
 """Steps that have waited longer are replayed by the writer; usually, the loop does it before."""
@@ -112,8 +112,8 @@ class Boundaries:
         if recorder.pacer is not None:  # it must know at once where the thread is
             return False
         ahead = 0
-        if self._state.mode is StepMode.INFERRED and self._may_wait():
-            ahead = recorder.count_alike(MOST_STEPS_AHEAD)
+        if self._state.mode is StepMode.INFERRED and (most := self._most_ahead()):
+            ahead = recorder.count_alike(most)
         self.notes.step = recorder.step_index
         self.notes.open(thread, recorder.marker, ahead, not recorder.recording)
         if self._open:
@@ -121,14 +121,17 @@ class Boundaries:
             self._open = [pair for pair in self._open if pair[1] in opened]
         return True
 
-    def _may_wait(self) -> bool:
-        """Return true if the next steps may be replayed together.
+    def _most_ahead(self) -> int:
+        """Return how many of the next steps may be replayed together with this one.
 
         Control steps are, whatever they take: they have no phases that a killed job could lose.
         """
         recorder = self._recorder
-        is_short = recorder.last_step_ns < SHORT_STEP_NS
-        return not recorder.recording or (self._is_plain and is_short)
+        if not recorder.recording:
+            return MOST_STEPS_AHEAD
+        if not self._is_plain:
+            return 0
+        return min(MOST_STEPS_AHEAD, LONGEST_AHEAD_NS // max(1, recorder.last_step_ns))
 
     def forget(self) -> None:
         """Drop all notes, because they came from a thread that does not train."""
