@@ -101,6 +101,36 @@ def test_a_call_that_sleeps_in_native_code_is_not_interrupted(tmp_path: Path, st
     assert end_of(process) == (0, "ended well\n", "")
 
 
+def test_the_signal_that_shows_the_handler_does_what_it_did(tmp_path: Path, start: Start) -> None:
+    body = """
+import signal
+from profkit.hangs.processes import caught_signals
+import os
+assert signal.getsignal(signal.SIGSTKFLT) == signal.SIG_DFL
+assert signal.SIGSTKFLT not in caught_signals(os.getpid())
+hold()
+"""
+    process = start(body)
+    assert watch(tmp_path).native == {0}
+    assert end_of(process) == (0, "ended well\n", "")
+
+
+def test_a_job_that_handles_that_signal_keeps_its_handler(tmp_path: Path) -> None:
+    body = """
+import signal, sys
+from profkit.run.lookout import _held
+seen = []
+signal.signal(signal.SIGSTKFLT, lambda number, frame: seen.append(number))
+with open(sys.argv[1], "w") as file:
+    assert not _held.watch(file.fileno(), 1.0)
+signal.raise_signal(signal.SIGSTKFLT)
+assert seen == [signal.SIGSTKFLT]
+"""
+    command = [sys.executable, "-c", body, str(tmp_path / "stack")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_file_of_the_job_is_never_written_to(tmp_path: Path, start: Start) -> None:
     """A job that closes all descriptors gets their numbers for its own files."""
     body = """

@@ -9,7 +9,6 @@
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -22,16 +21,20 @@
 #define TURNS_PER_SECOND 10
 #define STACK_BYTES (256 * 1024)
 
-typedef const char *(*Dump)(int, PyInterpreterState *, PyThreadState *);
-typedef int (*IsFinalizing)(void);
+#if PY_VERSION_HEX < 0x030D0000
+#define Py_IsFinalizing _Py_IsFinalizing
+#endif
+
+/* Nobody sends it, so nobody handles it. */
+#ifdef SIGSTKFLT
+#define SPARE_SIGNAL SIGSTKFLT
+#else
+#define SPARE_SIGNAL SIGURG
+#endif
 
 static const char HEAD[] = "Timeout (no Python code could run)!\n";
 
-/* Python has these, but does not promise them: without them nothing is watched. */
-static Dump dump;
-static IsFinalizing is_finalizing;
-
-static PyInterpreterState *interpreter;
+static void (*dump)(int); /* what Python's fault handler does at the spare signal */
 static int file = -1;
 static struct stat opened; /* a job that closes all descriptors uses their numbers again */
 static long most_turns;
@@ -46,10 +49,10 @@ static int is_still_open(void)
 
 static void write_stacks(void)
 {
-    if (is_finalizing()) return; /* the interpreter takes its frames apart */
+    if (Py_IsFinalizing()) return; /* the interpreter takes its frames apart */
     if (!is_still_open()) return;
     if (write(file, HEAD, sizeof HEAD - 1) < 0) return;
-    dump(file, interpreter, NULL);
+    dump(SPARE_SIGNAL);
 }
 
 static void *count_turns(void *own_number)
@@ -82,16 +85,39 @@ static int start_thread(void *number)
     return failed;
 }
 
+/* Have Python's fault handler know the file, and find the function that writes all stacks into it.
+ *
+ * Only some versions of Python export that function. Each calls it at a signal that is registered.
+ * Then the signal does again what it did before.
+ */
+static int find_dump(void)
+{
+    struct sigaction before, set;
+    if (sigaction(SPARE_SIGNAL, NULL, &before) || before.sa_handler != SIG_DFL) return -1;
+    PyObject *handler = PyImport_ImportModule("faulthandler");
+    PyObject *done = handler ? PyObject_CallMethod(handler, "register", "iiOO", SPARE_SIGNAL, file,
+                                                   Py_True, Py_False)
+                             : NULL;
+    Py_XDECREF(handler);
+    Py_XDECREF(done);
+    if (!done || sigaction(SPARE_SIGNAL, &before, &set)) return -1;
+    /* A second time, only the file is another one. */
+    if (set.sa_handler != SIG_DFL) dump = set.sa_handler;
+    return dump ? 0 : -1;
+}
+
 static PyObject *watch(PyObject *self, PyObject *args)
 {
     int descriptor;
     double seconds;
     if (!PyArg_ParseTuple(args, "id", &descriptor, &seconds)) return NULL;
-    if (!dump || !is_finalizing) Py_RETURN_FALSE;
-    interpreter = PyInterpreterState_Main();
     if (file >= 0 && is_still_open()) close(file);
     file = fcntl(descriptor, F_DUPFD_CLOEXEC, 0); /* kept: it may be written to after the last watch */
     if (file < 0 || fstat(file, &opened)) Py_RETURN_FALSE;
+    if (find_dump()) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
     most_turns = (long)(seconds * TURNS_PER_SECOND);
     atomic_store(&turns, 0);
     long number = atomic_fetch_add(&watch_number, 1) + 1;
@@ -125,7 +151,5 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__held(void)
 {
-    dump = (Dump)dlsym(RTLD_DEFAULT, "_Py_DumpTracebackThreads");
-    is_finalizing = (IsFinalizing)dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
     return PyModule_Create(&module);
 }
