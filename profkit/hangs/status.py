@@ -33,6 +33,8 @@ LIMIT_VARIABLE = "PROFKIT_HANG_AFTER"
 DEFAULT_LIMIT_S = 30.0
 LONGEST_TICK_S = 1.0
 TICKS_PER_LIMIT = 30
+STANDS_AFTER = 1 / 6
+"""A rank is looked at closely after this part of the limit without a step."""
 TICKS_PER_WRITE = 5
 """Ranks look once in a tick. While steps end, they write their status once in so many ticks."""
 

@@ -29,6 +29,7 @@ from profkit.hangs.status import (
     FOLDER,
     LONGEST_TICK_S,
     RUNNING,
+    STANDS_AFTER,
     TICKS_PER_LIMIT,
     TICKS_PER_WRITE,
     Status,
@@ -44,8 +45,6 @@ from profkit.run.settling import ENDS_APART_NS, Settling
 from profkit.text import duration
 from profkit.trace.jsonfile import replace_json
 
-EARLY_PART = 0.5
-"""A rank's part is looked at after this part of the limit: it may be one that takes long."""
 NEVER_NS = 1 << 62
 JUMP_NS = 500_000_000
 """A clock that is set by more than this has jumped: a status from before shows wrong intervals."""
@@ -204,9 +203,8 @@ class HangAlarm:
             return
         have_ended = all(map(self._has_ended, evidence.ranks.values()))
         have_ended |= self._told_ns is not None and bool(self._ends)
-        early_s = max(self._settling.usual_ns, ENDS_APART_NS) / 1e9 + 2 * self._tick_s
-        early_ns = int(max(early_s, EARLY_PART * self._limit_s) * 1e9)
-        if left_ns > early_ns or not self._limit_s or have_ended:
+        is_early = not any(self._is_looked_at(status, wall) for status in running)
+        if is_early or not self._limit_s or have_ended:
             self._settling.start_over()
             return
         of_all_hosts = read_evidence(self._run, wall)
@@ -233,10 +231,19 @@ class HangAlarm:
     def _has_ended(self, status: Status) -> bool:
         return str(status.pid) in self._ends and is_visible(status.host, status.pid_space)
 
+    def _is_looked_at(self, status: Status, wall: int) -> bool:
+        """Return true once a rank says what it does: it may be a part that takes long."""
+        stood_ns = wall - status.moved_ns
+        settle_ns = max(self._settling.usual_ns, ENDS_APART_NS) + int(2 * self._tick_s * 1e9)
+        limit_ns = self._limit_ns(status)
+        return stood_ns >= min(limit_ns * STANDS_AFTER, limit_ns - settle_ns)
+
     def _left_ns(self, status: Status, wall: int) -> int:
         """Return how long until the rank counts as standing still; 0 or less if it does."""
-        limit_ns = max(status.limit_ns, int(self._limit_s * 1e9))
-        return limit_ns - (wall - status.moved_ns)
+        return self._limit_ns(status) - (wall - status.moved_ns)
+
+    def _limit_ns(self, status: Status) -> int:
+        return max(status.limit_ns, int(self._limit_s * 1e9))
 
     def _report(self, verdict: Verdict, wall: int) -> None:
         """Write the verdict down, and print it unless there were several already."""

@@ -144,18 +144,26 @@ def test_what_follows_a_long_part_has_the_whole_limit(
     assert any("stands still" in line for line in said) == is_hang
 
 
-def test_a_long_part_within_the_limit_has_its_time_too(run: Path) -> None:
+@pytest.mark.parametrize("part_s", [6, 20, 29])
+@pytest.mark.parametrize("usual_step_s", [0.5, 6.0])
+def test_a_long_part_within_the_limit_has_its_time_too(
+    run: Path, part_s: int, usual_step_s: float
+) -> None:
     said: list[str] = []
     alarm = HangAlarm(run, LIMIT_S, said.append)
-    limit_ns = NOW - 10 * SECOND
-    write(run, rank(0), rank(1), rank(2), late(evaluates=True, alive_ns=limit_ns))
-    for before_s in range(30, 11, -1):
-        look_at_ranks(alarm, run, limit_ns - before_s * SECOND)
-    write(run, late())
-    for after_s in range(-11, 19):
-        look_at_ranks(alarm, run, limit_ns + after_s * SECOND)
+    limit_s = int(max(LIMIT_S, 10 * usual_step_s))
+    part_s = part_s * limit_s // int(LIMIT_S)
+    moved_ns = NOW - 100 * SECOND
+    known = {"usual_step_s": usual_step_s, "moved_ns": moved_ns, "alive_ns": NOW}
+    others = [rank(number, usual_step_s=usual_step_s, moved_ns=moved_ns) for number in range(3)]
+    write(run, *others, late(**known, evaluates=True))
+    for stood_s in range(part_s):
+        look_at_ranks(alarm, run, moved_ns + stood_s * SECOND)
+    write(run, late(**known))
+    for stood_s in range(part_s, part_s + limit_s):
+        look_at_ranks(alarm, run, moved_ns + stood_s * SECOND)
     assert said == []
-    look_at_ranks(alarm, run, limit_ns + 20 * SECOND)
+    look_at_ranks(alarm, run, moved_ns + (part_s + limit_s) * SECOND)
     assert said[0].startswith("the job stands still")
 
 

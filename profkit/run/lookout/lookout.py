@@ -25,6 +25,7 @@ from profkit.hangs.status import (
     FOLDER,
     LONGEST_TICK_S,
     STACK_SUFFIX,
+    STANDS_AFTER,
     SUFFIX,
     TICKS_PER_LIMIT,
     TICKS_PER_WRITE,
@@ -46,9 +47,6 @@ from profkit.vocab import Phase
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
     from profkit.run.lookout.loop import Loop
-
-STANDS_AFTER = 1 / 6
-"""The thread looks closely after this part of the limit without a step."""
 
 LONGEST_END_S = 2.0
 """The end of a rank waits for its last status for so long; a disk may not answer."""
