@@ -18,6 +18,9 @@ from profkit.hangs.status import FOLDER, RUNNING
 
 PATIENCE_S = 60.0
 
+SPARE_SIGNAL = 16
+"""SIGSTKFLT, which Python 3.10 does not name."""
+
 JOB = """
 import sys, threading, time
 from pathlib import Path
@@ -102,12 +105,11 @@ def test_a_call_that_sleeps_in_native_code_is_not_interrupted(tmp_path: Path, st
 
 
 def test_the_signal_that_shows_the_handler_does_what_it_did(tmp_path: Path, start: Start) -> None:
-    body = """
-import signal
+    body = f"""
+import os, signal
 from profkit.hangs.processes import caught_signals
-import os
-assert signal.getsignal(signal.SIGSTKFLT) == signal.SIG_DFL
-assert signal.SIGSTKFLT not in caught_signals(os.getpid())
+assert signal.getsignal({SPARE_SIGNAL}) == signal.SIG_DFL
+assert {SPARE_SIGNAL} not in caught_signals(os.getpid())
 hold()
 """
     process = start(body)
@@ -116,15 +118,15 @@ hold()
 
 
 def test_a_job_that_handles_that_signal_keeps_its_handler(tmp_path: Path) -> None:
-    body = """
+    body = f"""
 import signal, sys
 from profkit.run.lookout import _held
 seen = []
-signal.signal(signal.SIGSTKFLT, lambda number, frame: seen.append(number))
+signal.signal({SPARE_SIGNAL}, lambda number, frame: seen.append(number))
 with open(sys.argv[1], "w") as file:
     assert not _held.watch(file.fileno(), 1.0)
-signal.raise_signal(signal.SIGSTKFLT)
-assert seen == [signal.SIGSTKFLT]
+signal.raise_signal({SPARE_SIGNAL})
+assert seen == [{SPARE_SIGNAL}]
 """
     command = [sys.executable, "-c", body, str(tmp_path / "stack")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
