@@ -30,13 +30,12 @@ STACK_SUFFIX = ".stack"
 LIMIT_VARIABLE = "PROFKIT_HANG_AFTER"
 """The environment variable that says after how many seconds without a step a job stands still."""
 
-DEFAULT_LIMIT_S = 30.0
-LONGEST_TICK_S = 1.0
-TICKS_PER_LIMIT = 30
-STANDS_AFTER = 1 / 6
-"""A rank is looked at closely after this part of the limit without a step."""
-TICKS_PER_WRITE = 5
+DEFAULT_LIMIT_S, LONGEST_TICK_S = 30.0, 1.0
+TICKS_PER_LIMIT, TICKS_PER_WRITE = 30, 5
 """Ranks look once in a tick. While steps end, they write their status once in so many ticks."""
+
+STANDS_AFTER = 1 / 6
+"""Ranks look closely after this part of the limit without a step."""
 
 USUAL_STEPS = 10
 """A job stands still if no step ends for this many usual steps, or for the limit if longer."""
