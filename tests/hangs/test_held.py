@@ -175,8 +175,9 @@ def test_a_disk_that_does_not_answer_is_not_taken_for_held_code(
 def test_a_forked_child_watches_itself_if_it_is_a_rank(tmp_path: Path, start: Start) -> None:
     """The thread in C is not in the child; a new watch starts one."""
     body = """
-import os
+import os, warnings
 from profkit.run.lookout.fault_stack import FaultStack
+warnings.simplefilter("ignore")  # Python 3.12 warns of a fork beside threads
 child = os.fork()
 if not child:
     own = Path(sys.argv[1], "child.stack")
