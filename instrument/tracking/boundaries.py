@@ -45,7 +45,7 @@ MOST_STEPS_AHEAD = 15
 Only steps without nested phases wait, because the writer can replay no others.
 """
 
-LONGEST_AHEAD_NS = 200_000_000
+LONGEST_TOGETHER_NS = 200_000_000
 """They take no longer together: then what a killed job loses stays far below a second."""
 
 LATE_NS = 300_000_000
@@ -131,7 +131,8 @@ class Boundaries:
             return MOST_STEPS_AHEAD
         if not self._is_plain:
             return 0
-        return min(MOST_STEPS_AHEAD, LONGEST_AHEAD_NS // max(1, recorder.last_step_ns))
+        together = LONGEST_TOGETHER_NS // max(1, recorder.last_step_ns)
+        return min(MOST_STEPS_AHEAD, max(0, together - 1))
 
     def forget(self) -> None:
         """Drop all notes, because they came from a thread that does not train."""

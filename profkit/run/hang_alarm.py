@@ -232,7 +232,10 @@ class HangAlarm:
         return str(status.pid) in self._ends and is_visible(status.host, status.pid_space)
 
     def _is_looked_at(self, status: Status, wall: int) -> bool:
-        """Return true once a rank says what it does: it may be a part that takes long."""
+        """Return true once a rank says what it does: it may be a part that takes long.
+
+        A short limit leaves no time before that for a verdict to settle: then it is always true.
+        """
         stood_ns = wall - status.moved_ns
         settle_ns = max(self._settling.usual_ns, ENDS_APART_NS) + int(2 * self._tick_s * 1e9)
         limit_ns = self._limit_ns(status)

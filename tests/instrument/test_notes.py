@@ -25,7 +25,7 @@ from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import Meter, SpanRow
 from profkit.instrument.tracking import boundaries
 from profkit.instrument.tracking import notes as notes_in_python
-from profkit.instrument.tracking.boundaries import LATE_NS, LONG_STEP_NS, LONGEST_AHEAD_NS
+from profkit.instrument.tracking.boundaries import LATE_NS, LONG_STEP_NS, LONGEST_TOGETHER_NS
 from profkit.instrument.tracking.notes import ROOM, Notes
 from profkit.instrument.tracking.steps import MOST_ROUNDS
 from profkit.instrument.tracking.tracker import Tracker
@@ -313,7 +313,7 @@ def test_a_few_short_steps_are_told_together(
 
 
 @pytest.mark.parametrize(
-    ("step_ms", "together"), [(1, 16), (19, 11), (60, 4), (150, 2), (201, 1), (300, 1)]
+    ("step_ms", "together"), [(1, 16), (19, 10), (60, 3), (99, 2), (150, 1), (300, 1)]
 )
 def test_steps_that_wait_take_no_longer_together_than_a_killed_job_may_lose(
     notes: Any, monkeypatch: pytest.MonkeyPatch, step_ms: int, together: int
@@ -358,7 +358,7 @@ def test_steps_are_told_one_by_one_where_somebody_waits_for_them(
         loop.run(STEP[:1])
         assert len(loop.sink.rows.get("steps", [])) == step
         if reason == "longer steps":
-            loop.clock.advance(LONGEST_AHEAD_NS)
+            loop.clock.advance(LONGEST_TOGETHER_NS)
         recomputed: list[Any] = [("backward", [("forward", [])])]
         loop.run([*STEP[1:3], *recomputed, STEP[4]] if reason == "nested phases" else STEP[1:])
     assert called == ([1, 2, 3] if reason == "a call between steps" else [])
