@@ -107,7 +107,7 @@ BOARD: Mapping[str, Benchmark] = {
         "hooks and its writer, and the sampler's thread (`their threads`). The limits are those of "
         "a training step. The speed of the machine differs from day to day: compare the bare steps "
         "with those of the other tables. Of the runs that are not *before*, the first processed "
-        "the notes of 8 steps below 25 ms together; it is 16 steps or 0.2 s now.",
+        "the notes of 8 steps below 25 ms together; it is 16 steps or about 0.2 s now.",
         ("step", "mode", "bare step", "added", "interval", "of the step"),
         stack_rows,
         ("--stacks", "--processes", "8", "--turns", "15", "--keep-heap"),

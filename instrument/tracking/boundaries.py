@@ -46,7 +46,7 @@ Only steps without nested phases wait, because the writer can replay no others.
 """
 
 LONGEST_TOGETHER_NS = 200_000_000
-"""They take no longer together: then what a killed job loses stays far below a second."""
+"""Steps that are replayed together take no longer, so that a killed job loses far less than 1 s."""
 
 LATE_NS = 300_000_000
 """Steps that have waited longer are replayed by the writer; usually, the loop does it before."""

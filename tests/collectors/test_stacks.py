@@ -31,7 +31,7 @@ FORWARD = "Net.forward" if sys.version_info >= (3, 11) else "forward"
 """Older versions of Python do not say of which class a function is."""
 
 STEPS = 230
-"""A busy machine delays samples: with 130 steps, a phase once had 27 of the 52 expected."""
+"""A busy machine delays samples: in 130 steps, a phase once had 27, and 30 are needed."""
 PATIENCE_S = 300
 
 
