@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.hangs.classes import NEVER_LONG, HangClass, Level
-from profkit.hangs.status import ENDED, RUNNING
+from profkit.hangs.status import ENDED, RUNNING, Status
 from profkit.hangs.verdict import Verdict
 
 SETTLE_PART = 0.25
@@ -26,8 +26,11 @@ class Settling:
         self.usual_ns = int(min(LONGEST_SETTLE_S, limit_s * SETTLE_PART) * 1e9)
         self._seen: tuple[str, int, int] | None = None
         """What kind of standstill was seen, and since when it has not changed."""
-        self._long_after_ns: int | None = None
-        """The end of the last step after which the job was in a part that takes long."""
+        self._long_after: dict[int, int] = {}
+        """The steps of each rank when the job was last in a part that takes long.
+
+        Times of a status differ by some 100 ns from look to look, as two clocks make them.
+        """
 
     def start_over(self) -> None:
         """Forget what was seen, because the job moves."""
@@ -36,7 +39,7 @@ class Settling:
     def is_over(self, verdict: Verdict, now: int, wall: int) -> bool:
         """Return true if a verdict may be said; an alarm has to be seen for some time."""
         if verdict.is_long_part:
-            self._long_after_ns = _last_step_ns(verdict)
+            self._long_after = {status.rank: status.steps for status in _running(verdict)}
         kind = _kind_of(verdict)
         if self._seen is None or kind != self._seen[0]:
             self._seen = (kind, now, wall)
@@ -48,11 +51,15 @@ class Settling:
     def _needed_ns(self, verdict: Verdict, kind: str) -> int:
         if kind == ENDED:
             return max(self.usual_ns, ENDS_APART_NS)
-        was_long = self._long_after_ns == _last_step_ns(verdict)
-        if was_long and verdict.kind not in NEVER_LONG:
+        if self._was_long(verdict) and verdict.kind not in NEVER_LONG:
             limits = (status.limit_ns for status in verdict.evidence.ranks.values())
             return max(self._limit_ns, *limits)
         return self.usual_ns
+
+    def _was_long(self, verdict: Verdict) -> bool:
+        """Return true if the rank that is furthest behind has ended no step since a long part."""
+        behind = min(_running(verdict), key=lambda status: status.moved_ns, default=None)
+        return behind is not None and self._long_after.get(behind.rank) == behind.steps
 
 
 def _kind_of(verdict: Verdict) -> str:
@@ -70,7 +77,7 @@ def _kind_of(verdict: Verdict) -> str:
     return ""  # what a slow rank does may change from look to look
 
 
-def _last_step_ns(verdict: Verdict) -> int:
-    """Return the end of the last step of the rank that is furthest behind."""
+def _running(verdict: Verdict) -> list[Status]:
+    """Return the statuses of the ranks that have not ended."""
     ranks = verdict.evidence.ranks.values()
-    return min((status.moved_ns for status in ranks if status.state == RUNNING), default=0)
+    return [status for status in ranks if status.state == RUNNING]

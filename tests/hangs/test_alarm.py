@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import platform
@@ -21,7 +22,16 @@ from profkit.hangs.account import FINE, HUNG, LONG, UNKNOWN, read_account, say_s
 from profkit.hangs.evidence import HOST_SUFFIX, WORKER_SUFFIX, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, SUFFIX, is_hung
 from profkit.hangs.processes import find_exit_code, look_at, pid_space
-from profkit.hangs.status import ENDED, FAILED, FOLDER, RUNNING, Status, Worker, plain_host
+from profkit.hangs.status import (
+    ENDED,
+    FAILED,
+    FOLDER,
+    RUNNING,
+    Status,
+    Worker,
+    plain_host,
+    read_statuses,
+)
 from profkit.instrument.tracking.states import CHECKPOINT
 from profkit.run.hang_alarm import HangAlarm
 from profkit.trace.jsonfile import replace_json
@@ -30,6 +40,8 @@ from profkit.vocab import RunState
 from tests.hangs.test_verdict import IN_CODE, NOW, SECOND, calls, rank
 
 LIMIT_S = 30.0
+JITTER_NS = itertools.cycle((120, -70, -90, 150, -110))
+"""Their sum is 0."""
 
 
 @pytest.fixture
@@ -59,6 +71,17 @@ def look_at_ranks(alarm: HangAlarm, run: Path, now_ns: int) -> None:
     evidence = read_evidence(run, now_ns)
     assert evidence is not None
     alarm._judge(evidence, now_ns, now_ns)
+
+
+def date_again(run: Path) -> None:
+    """Write each status again as a rank does: its times differ by some 100 ns from the last ones.
+
+    They come from two clocks, which are read one after the other.
+    """
+    for status in list(read_statuses(run / FOLDER)):
+        assert isinstance(status, Status)
+        moved_ns = status.moved_ns + next(JITTER_NS)
+        write(run, dataclasses.replace(status, moved_ns=moved_ns))
 
 
 def test_a_standstill_is_said_once_and_its_end_too(run: Path) -> None:
@@ -140,6 +163,7 @@ def test_what_follows_a_long_part_has_the_whole_limit(
     judge_now(alarm, run, NOW)
     write(run, late())
     for second in range(seconds + 1):
+        date_again(run)
         look_at_ranks(alarm, run, NOW + second * SECOND)
     assert any("stands still" in line for line in said) == is_hang
 
@@ -161,6 +185,7 @@ def test_a_long_part_within_the_limit_has_its_time_too(
         look_at_ranks(alarm, run, moved_ns + stood_s * SECOND)
     write(run, late(**known))
     for stood_s in range(part_s, part_s + limit_s):
+        date_again(run)
         look_at_ranks(alarm, run, moved_ns + stood_s * SECOND)
     assert said == []
     look_at_ranks(alarm, run, moved_ns + (part_s + limit_s) * SECOND)
@@ -175,7 +200,7 @@ def test_a_long_part_before_the_last_step_delays_no_alarm(run: Path, limit_s: fl
     others = [rank(number, **known) for number in range(3)]
     write(run, *others, late(**known, evaluates=True, alive_ns=NOW))
     judge_now(alarm, run, NOW)
-    known |= {"moved_ns": NOW + SECOND, "alive_ns": NOW + SECOND}
+    known |= {"moved_ns": NOW + SECOND, "alive_ns": NOW + SECOND, "steps": 56}
     others = [dataclasses.replace(each, **known) for each in others]
     write(run, *others, late(**known))
     said.clear()
