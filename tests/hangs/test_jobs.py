@@ -99,6 +99,47 @@ def test_long_parts_of_a_healthy_job_raise_no_alarm(tmp_path: Path) -> None:
     assert (code, account["state"]) == (0, "did not hang")
 
 
+SLOW_AFTER_EVALUATION = """
+import os, time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+inner = torch.nn.Linear(4, 4)
+model = torch.nn.parallel.DistributedDataParallel(inner)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+is_first = os.environ["RANK"] == "0"
+for number in range(60):
+    if number == 40 and is_first:
+        inner.eval()
+        time.sleep(6)
+        inner.train()
+        time.sleep(2.5)  # as a batch that is slow to load
+    model(torch.ones(4, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.02)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_a_slow_batch_after_an_evaluation_raises_no_alarm(tmp_path: Path) -> None:
+    """The other rank has waited for longer than the limit, but the batch has a limit of its own."""
+    (tmp_path / "job.py").write_text(SLOW_AFTER_EVALUATION)
+    profkit = [sys.executable, "-m", "profkit", "run", "--hang-after", str(LIMIT_S)]
+    profkit += ["-o", str(tmp_path / "runs"), "--", sys.executable, str(HANGS / "hang_launch.py")]
+    done = subprocess.run(
+        [*profkit, "2", str(tmp_path / "job.py")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "which may be as it should: only some ranks evaluate" in done.stderr
+    assert "stands still" not in done.stderr
+
+
 STANDING = """
 import sys, time
 import torch
