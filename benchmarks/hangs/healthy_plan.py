@@ -13,7 +13,7 @@ EVALUATION, CHECKPOINT, COMPILE = "evaluation", "checkpoint", "compile"
 SHARE_OF_LIMIT = 0.6
 """A batch or a step takes at most this part of the limit: longer ones would stand still."""
 
-TIMES = 3
+TIMES = 6
 """Each kind of part comes so often in a job: most of its time it should train, not start."""
 
 BUSY = (0.01, 0.02, 0.1)
@@ -49,6 +49,8 @@ class Plan:
     before: tuple[float, float]
     """So long does each rank work before its first step, and after its last one."""
     after: tuple[float, float]
+    slow_after: Mapping[int, tuple[float, float]]
+    """By the step of a part: so long does each rank wait for the batch that follows the part."""
 
     @classmethod
     def draw(cls, seed: int, framework: str, limit_s: float) -> Plan:
@@ -68,17 +70,31 @@ class Plan:
                 ((long_s, 0.0), (long_s, long_s), (long_s, long_s / 3), (long_s / 5, long_s))
             )
             parts.append(Part(kind, step, seconds, drawn.random() < 0.6))
+        workers = drawn.choice((0, 0, 1, 2))
+        slow_batch_s = limit_s * drawn.uniform(0.1, SHARE_OF_LIMIT)
+        slow_every = drawn.randint(20, 80)
+        steps = step + drawn.randint(20, 60)
+        busy = drawn.choice(BUSY)
+        sides = [drawn.choice(((0.0, 0.0), (long_s, 0.0), (long_s, long_s))) for _ in range(2)]
+        slow_after = {}
+        for part in parts:
+            wait_s = limit_s * drawn.uniform(0.1, SHARE_OF_LIMIT)
+            waits = drawn.choice(((wait_s, 0.0), (0.0, wait_s), (wait_s, wait_s), (0.0, 0.0)))
+            batches = range((part.step + 1) * accumulation, (part.step + 2) * accumulation)
+            if not any(batch % slow_every == 0 for batch in batches):  # two would be too long
+                slow_after[part.step] = waits
         return cls(
             step_s,
             slower,
             accumulation,
-            drawn.choice((0, 0, 1, 2)),
-            limit_s * drawn.uniform(0.1, SHARE_OF_LIMIT),
-            drawn.randint(20, 80),
-            step + drawn.randint(20, 60),
+            workers,
+            slow_batch_s,
+            slow_every,
+            steps,
             tuple(parts),
-            drawn.choice(BUSY),
-            *(drawn.choice(((0.0, 0.0), (long_s, 0.0), (long_s, long_s))) for _ in range(2)),
+            busy,
+            *sides,
+            slow_after,
         )
 
     def take_step(self, rank: int) -> None:
@@ -115,6 +131,7 @@ class Plan:
                     acts[part.kind](part.seconds[rank])
                 if part.has_barrier:
                     meet()
+        time.sleep(self.slow_after.get(step, (0.0, 0.0))[rank])
 
 
 def own_plan(framework: str, words: list[str]) -> tuple[Plan, int, str]:
