@@ -75,7 +75,8 @@ class Plan:
         slow_every = drawn.randint(20, 80)
         steps = step + drawn.randint(20, 60)
         busy = drawn.choice(BUSY)
-        sides = [drawn.choice(((0.0, 0.0), (long_s, 0.0), (long_s, long_s))) for _ in range(2)]
+        sides = ((0.0, 0.0), (long_s, 0.0), (long_s, long_s))
+        before, after = drawn.choice(sides), drawn.choice(sides)
         slow_after = {}
         for part in parts:
             wait_s = limit_s * drawn.uniform(0.1, SHARE_OF_LIMIT)
@@ -93,7 +94,8 @@ class Plan:
             steps,
             tuple(parts),
             busy,
-            *sides,
+            before,
+            after,
             slow_after,
         )
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from profkit.attached import SOME_UNRECORDED, TRAINED, read_notes
-from profkit.hangs.classes import HangClass, Level
+from profkit.hangs.classes import NEVER_LONG, HangClass, Level
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, read_events
+from profkit.hangs.long_parts import after_long_part_s
 from profkit.hangs.status import FAILED, FOLDER, IMPORTED, RUNNING, SUFFIX, Status
 from profkit.hangs.verdict import Verdict, judge
 from profkit.hangs.words import as_json
@@ -179,13 +180,7 @@ def account_of_files(
     elif over := say_over(statuses, verdict):
         state, headline, shown = FINE, over, None
     elif is_long:
-        state, headline = HUNG, f"the job stood still, no step for {stood}: {kind}"
-        if verdict.level is Level.NOTICE:
-            state, headline = LONG, f"no step for {stood}, which may be as it should: {kind}"
-        # Code that computes may take long if no rank waits for it, which other folders may show.
-        is_unseen = verdict.kind is HangClass.OWN_CODE and bool(evidence.missing)
-        if verdict.kind is HangClass.UNCLEAR or (is_unseen and state == LONG):
-            state = UNKNOWN
+        state, headline = judge_standstill(run, verdict, limit_s)
     elif has_ended and (verdict.stood_s >= SHORTEST_S or verdict.entered):
         state = UNKNOWN
         headline = f"inconclusive: no step for {stood} when the job was ended; {kind}"
@@ -193,6 +188,26 @@ def account_of_files(
         headline = f"the job did not stand still for {duration(limit_s * 1e9)}"
         state, shown = FINE, None
     return Account(state, headline, shown, past)
+
+
+def judge_standstill(run: Path, verdict: Verdict, limit_s: float) -> tuple[str, str]:
+    """Return the state of a job in which no step ended for long, and how long that was."""
+    kind, stood = verdict.kind, duration(verdict.stood_s * 1e9)
+    unclear = kind is HangClass.UNCLEAR
+    if verdict.level is Level.NOTICE:
+        # Code that computes may take long if no rank waits for it, which other folders may show.
+        unclear |= kind is HangClass.OWN_CODE and bool(verdict.evidence.missing)
+        words = f"no step for {stood}, which may be as it should: {kind.value}"
+        return UNKNOWN if unclear else LONG, words
+    after_s = after_long_part_s(run, verdict.evidence, verdict.ranks)
+    has_time = after_s is not None and after_s < limit_s and verdict.stood_s >= limit_s
+    if after_s is not None and has_time and kind not in NEVER_LONG:  # as in the alarm
+        since = duration(after_s * 1e9)
+        return UNKNOWN, (
+            f"inconclusive: no step for {stood}, of which only the last {since} are after a part "
+            f"that may take long: {kind.value}"
+        )
+    return UNKNOWN if unclear else HUNG, f"the job stood still, no step for {stood}: {kind.value}"
 
 
 def say_over(statuses: Sequence[Status], verdict: Verdict) -> str:

@@ -1,11 +1,14 @@
-"""Decide if the ranks that hold up a job are in a part that may take long."""
+"""Decide if the ranks that hold up a job are in a part that may take long, or were before."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from profkit.hangs.activity import WAITS_FOR_RANKS, Activity, Doing
-from profkit.hangs.evidence import Evidence
+from profkit.hangs.evidence import Evidence, read_hosts
+from profkit.hangs.status import FOLDER, Status
 
 LONG_FACTOR = 10
 """A part that is known to take long may show no life for so many limits before it is a hang."""
@@ -47,3 +50,40 @@ def show_life(ranks: Iterable[int], evidence: Evidence) -> bool:
         if is_heard and evidence.idle_s(rank) < evidence.ranks[rank].limit_ns / 1e9:
             return True
     return False
+
+
+def in_long_part(rank: int, evidence: Evidence, activity: Activity) -> bool:
+    """Return true if a rank is in a part that is known to take long, and shows life."""
+    is_long = activity.evaluates or activity.doing in LONG
+    return is_long and evidence.idle_s(rank) <= LONG_FACTOR * evidence.ranks[rank].limit_ns / 1e9
+
+
+@dataclass(frozen=True)
+class LongPart:
+    """A part known to take long, in which `profkit run` saw a rank, or which the rank waited for."""
+
+    steps: int
+    """The steps of the rank then. Times differ by some 100 ns from status to status."""
+    seen_ns: int
+    """When the part was seen last, or first seen to be over, on the clock of the day."""
+    now_ns: int = 0
+    """The same on the monotonic clock of the process that saw it."""
+    is_over: bool = False
+
+    def is_before(self, status: Status | None) -> bool:
+        """Return true if this rank has ended no step since."""
+        return status is not None and status.steps == self.steps
+
+
+def after_long_part_s(run: Path, evidence: Evidence, ranks: Iterable[int]) -> float | None:
+    """Return how long ago one of these ranks was in a part that may take long, if one was."""
+    seen_ns = []
+    for _, _, content in read_hosts(run / FOLDER):
+        for rank in ranks:
+            try:
+                part = LongPart(**content["long_parts"][str(rank)])
+                is_before = part.is_before(evidence.ranks.get(rank))
+                seen_ns += [int(part.seen_ns)] * is_before
+            except (KeyError, TypeError, ValueError, OverflowError):
+                continue  # the rank was in none, or the file is damaged
+    return max(0, evidence.newest_ns - max(seen_ns)) / 1e9 if seen_ns else None

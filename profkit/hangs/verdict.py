@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from profkit.hangs.activity import Activity, Doing, find_activity
 from profkit.hangs.classes import LONG_PARTS, NEVER_LONG, HangClass, Level
 from profkit.hangs.evidence import Evidence
-from profkit.hangs.long_parts import may_take_long, show_life
+from profkit.hangs.long_parts import in_long_part, may_take_long, show_life
 from profkit.hangs.missing import list_missing
 from profkit.hangs.status import RUNNING, Call, plain_host
 from profkit.hangs.waits import (
@@ -50,6 +50,15 @@ class Verdict:
     def is_long_part(self) -> bool:
         """Return true if the job is in a part that is known to take long."""
         return self.level is Level.NOTICE and self.kind in LONG_PARTS
+
+    @property
+    def in_long_part(self) -> frozenset[int]:
+        """The ranks in a part that is known to take long; all ranks if it holds up the job."""
+        found = set()
+        for rank, activity in self.activities.items():
+            if self.is_long_part or in_long_part(rank, self.evidence, activity):
+                found.add(rank)
+        return frozenset(found)
 
     def was_seen_since(self, wall_ns: int) -> bool:
         """Return true if each rank in a collective has looked since then, or cannot look.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import platform
 import select
@@ -92,6 +93,8 @@ class HangAlarm:
         """After a jump of the clock, when all statuses are written again."""
         self._since_ns: int | None = None
         """When the step before the standstill ended, while the job stands still; monotonic."""
+        self._standing: set[int] = set()
+        """The ranks that stand still, or have stood still since then."""
         self._settling = Settling(limit_s)
         self._said: list[tuple[HangClass, Level, tuple[int, ...]]] = []
         self._seen_before: tuple[HangClass, Level, tuple[int, ...]] | None = None
@@ -184,6 +187,9 @@ class HangAlarm:
             "ended_ns": self._ends,
             "exit_codes": self._exit_codes,
             "told_ns": self._told_ns,
+            "long_parts": {
+                rank: dataclasses.asdict(part) for rank, part in self._settling.long_parts.items()
+            },
         }
         with contextlib.suppress(OSError):  # on a full disk, verdicts are still printed
             replace_json(self._run / FOLDER / f"{self._host}{HOST_SUFFIX}", content)
@@ -196,8 +202,9 @@ class HangAlarm:
         running = [status for status in evidence.ranks.values() if status.state == RUNNING]
         left_ns = min((self._left_ns(status, wall) for status in running), default=NEVER_NS)
         if self._since_ns is not None and left_ns > 0:
-            if running:
-                self._note_move(now - (wall - min(status.moved_ns for status in running)), wall)
+            stood = [status for status in running if status.rank in self._standing] or running
+            if stood:
+                self._note_move(now - (wall - min(status.moved_ns for status in stood)), wall)
             elif all(status.state == ENDED for status in evidence.ranks.values()):
                 self._note_move(now, wall)  # the last part was long, and a few steps followed
             return
@@ -211,6 +218,8 @@ class HangAlarm:
         verdict = judge(of_all_hosts or evidence, wall, self._host)
         if verdict is None:
             return
+        if self._settling.note_long_parts(verdict, now, wall):
+            self._write_states()
         is_settled = self._settling.is_over(verdict, now, wall)
         key = (verdict.kind, verdict.level, verdict.ranks)
         # When the job moves again, the ranks' statuses are of different moments for one look.
@@ -224,6 +233,8 @@ class HangAlarm:
             moved_ns = min(s.moved_ns for s in running if self._left_ns(s, wall) <= 0)
             self._since_ns = now - (wall - moved_ns)
             self._said.clear()
+            self._standing.clear()
+        self._standing.update(s.rank for s in running if self._left_ns(s, wall) <= 0)
         if key not in self._said and is_stable:
             self._said.append(key)
             self._report(verdict, wall)

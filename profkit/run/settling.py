@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from profkit.hangs.classes import NEVER_LONG, HangClass, Level
-from profkit.hangs.status import ENDED, RUNNING, Status
+from profkit.hangs.long_parts import LongPart
+from profkit.hangs.status import ENDED
 from profkit.hangs.verdict import Verdict
 
 SETTLE_PART = 0.25
@@ -26,11 +27,8 @@ class Settling:
         self.usual_ns = int(min(LONGEST_SETTLE_S, limit_s * SETTLE_PART) * 1e9)
         self._seen: tuple[str, int, int] | None = None
         """What kind of standstill was seen, and since when it has not changed."""
-        self._long_after: dict[int, int] = {}
-        """The steps of each rank when the job was last in a part that takes long.
-
-        Times of a status differ by some 100 ns from look to look, as two clocks make them.
-        """
+        self.long_parts: dict[int, LongPart] = {}
+        """By rank: the last part of it that is known to take long."""
 
     def start_over(self) -> None:
         """Forget what was seen, because the job moves."""
@@ -38,28 +36,45 @@ class Settling:
 
     def is_over(self, verdict: Verdict, now: int, wall: int) -> bool:
         """Return true if a verdict may be said; an alarm has to be seen for some time."""
-        if verdict.is_long_part:
-            self._long_after = {status.rank: status.steps for status in _running(verdict)}
         kind = _kind_of(verdict)
         if self._seen is None or kind != self._seen[0]:
             self._seen = (kind, now, wall)
         if verdict.level is Level.NOTICE:
             return True
-        has_lasted = now - self._seen[1] >= self._needed_ns(verdict, kind)
+        has_lasted = now - self._seen[1] >= self._needed_ns(kind)
+        has_lasted &= now >= self._due_ns(verdict)
         return has_lasted and verdict.was_seen_since(self._seen[2])
 
-    def _needed_ns(self, verdict: Verdict, kind: str) -> int:
-        if kind == ENDED:
-            return max(self.usual_ns, ENDS_APART_NS)
-        if self._was_long(verdict) and verdict.kind not in NEVER_LONG:
-            limits = (status.limit_ns for status in verdict.evidence.ranks.values())
-            return max(self._limit_ns, *limits)
-        return self.usual_ns
+    def note_long_parts(self, verdict: Verdict, now: int, wall: int) -> bool:
+        """Note who is in a part that is known to take long; return true if that is worth writing.
 
-    def _was_long(self, verdict: Verdict) -> bool:
-        """Return true if the rank that is furthest behind has ended no step since a long part."""
-        behind = min(_running(verdict), key=lambda status: status.moved_ns, default=None)
-        return behind is not None and self._long_after.get(behind.rank) == behind.steps
+        What a rank does after such a part has the whole limit from the part's end on, whatever the
+        other ranks did meanwhile.
+        """
+        has_changed = False
+        for rank in verdict.evidence.ranks:
+            steps, part = verdict.evidence.ranks[rank].steps, self.long_parts.get(rank)
+            if rank in verdict.in_long_part:
+                self.long_parts[rank] = LongPart(steps, wall, now)
+                has_changed = True
+            elif part is not None and not part.is_over:
+                self.long_parts[rank] = LongPart(part.steps, wall, now, is_over=True)
+                has_changed = True
+        return has_changed
+
+    def _needed_ns(self, kind: str) -> int:
+        return max(self.usual_ns, ENDS_APART_NS) if kind == ENDED else self.usual_ns
+
+    def _due_ns(self, verdict: Verdict) -> int:
+        """Return when what the ranks did after a part that takes long has had the limit."""
+        due_ns = 0
+        if verdict.kind in NEVER_LONG:
+            return due_ns
+        for rank in verdict.ranks:
+            part, status = self.long_parts.get(rank), verdict.evidence.ranks.get(rank)
+            if part is not None and status is not None and part.is_before(status):
+                due_ns = max(due_ns, part.now_ns + max(self._limit_ns, status.limit_ns))
+        return due_ns
 
 
 def _kind_of(verdict: Verdict) -> str:
@@ -75,9 +90,3 @@ def _kind_of(verdict: Verdict) -> str:
     if verdict.ranks and ended.issuperset(verdict.ranks):
         return ENDED
     return ""  # what a slow rank does may change from look to look
-
-
-def _running(verdict: Verdict) -> list[Status]:
-    """Return the statuses of the ranks that have not ended."""
-    ranks = verdict.evidence.ranks.values()
-    return [status for status in ranks if status.state == RUNNING]

@@ -111,6 +111,19 @@ def test_a_standstill_is_said_once_and_its_end_too(run: Path) -> None:
     assert (past["class"], past["ranks"], past["stood_s"]) == ("entered late", [3], 45.0)
 
 
+def test_the_time_of_a_standstill_is_that_of_the_ranks_that_stood_still(run: Path) -> None:
+    """Rank 0 ends its step while rank 3 is late, and waits for it in the next one."""
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    write(run, late(), *(rank(number, stood_s=20.0) for number in range(3)))
+    judge_now(alarm, run, NOW)
+    assert said[0].startswith("the job stands still, no step for 40.0 s: never entered")
+    moved = NOW + 5 * SECOND
+    write(run, rank(3, written_ns=moved, moved_ns=moved, alive_ns=moved))
+    look_at_ranks(alarm, run, moved)
+    assert said[2:] == ["the job moves again, after 45.0 s without a step"]
+
+
 def test_nothing_is_said_before_ten_usual_steps(run: Path) -> None:
     said: list[str] = []
     slow = [rank(number, usual_step_s=5.0) for number in range(3)]
@@ -190,6 +203,52 @@ def test_a_long_part_within_the_limit_has_its_time_too(
     assert said == []
     look_at_ranks(alarm, run, moved_ns + (part_s + limit_s) * SECOND)
     assert said[0].startswith("the job stands still")
+
+
+@pytest.mark.parametrize("part_s", [15, 28])
+def test_a_long_part_of_one_rank_has_its_time_while_another_one_works(
+    run: Path, part_s: int
+) -> None:
+    """Nobody waits for the part: the other rank has a slow batch of its own."""
+    said: list[str] = []
+    alarm = HangAlarm(run, LIMIT_S, said.append)
+    moved_ns = NOW - 100 * SECOND
+    for stood_s in range(part_s + 31):
+        now = moved_ns + stood_s * SECOND
+        known = {"written_ns": now, "moved_ns": moved_ns + next(JITTER_NS)}
+        others = [late(**known, rank=number, alive_ns=moved_ns) for number in range(3)]
+        if stood_s > part_s + 3:
+            others = [rank(number, **known) for number in range(3)]
+        region = CHECKPOINT if stood_s < part_s else ""
+        alive_ns = min(now, moved_ns + part_s * SECOND)
+        write(run, *others, late(**known, region=region, alive_ns=alive_ns))
+        look_at_ranks(alarm, run, now)
+        assert any("stands still" in line for line in said) == (stood_s == part_s + 30)
+
+
+@pytest.mark.parametrize(("after_s", "state"), [(12, UNKNOWN), (31, HUNG)])
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_job_that_is_killed_soon_after_a_long_part_may_not_hang(
+    run: Path, after_s: int, state: str, *, is_watched: bool
+) -> None:
+    """The part itself is shorter than the limit, so that nothing is said of it."""
+    alarm = HangAlarm(run, LIMIT_S, lambda line: None)
+    moved_ns, part_s = NOW - 100 * SECOND, 20
+    for stood_s in range(part_s + after_s):
+        now = moved_ns + stood_s * SECOND
+        known = {"written_ns": now, "moved_ns": moved_ns + next(JITTER_NS), "alive_ns": now}
+        others = [rank(number, **known) for number in range(3)]
+        write(run, *others, late(**known, evaluates=stood_s < part_s))
+        if is_watched:
+            look_at_ranks(alarm, run, now)
+    account = read_account(run)
+    assert account.state == (state if is_watched else HUNG)
+    if account.state == UNKNOWN:
+        assert account.headline == (
+            "inconclusive: no step for 31.0 s, of which only the last 11.0 s are after a part "
+            "that may take long: never entered"
+        )
+        assert account.verdict is not None
 
 
 @pytest.mark.parametrize("limit_s", [4.0, LIMIT_S])
