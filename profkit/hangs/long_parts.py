@@ -8,7 +8,7 @@ from pathlib import Path
 
 from profkit.hangs.activity import WAITS_FOR_RANKS, Activity, Doing
 from profkit.hangs.evidence import Evidence, read_hosts
-from profkit.hangs.status import FOLDER, Status
+from profkit.hangs.status import FOLDER, LARGEST, Status
 
 LONG_FACTOR = 10
 """A part that is known to take long may show no life for so many limits before it is a hang."""
@@ -83,7 +83,8 @@ def after_long_part_s(run: Path, evidence: Evidence, ranks: Iterable[int]) -> fl
             try:
                 part = LongPart(**content["long_parts"][str(rank)])
                 is_before = part.is_before(evidence.ranks.get(rank))
-                seen_ns += [int(part.seen_ns)] * is_before
-            except (KeyError, TypeError, ValueError, OverflowError):
+                if is_before and 0 < part.seen_ns < LARGEST:
+                    seen_ns.append(part.seen_ns)
+            except (KeyError, TypeError):
                 continue  # the rank was in none, or the file is damaged
     return max(0, evidence.newest_ns - max(seen_ns)) / 1e9 if seen_ns else None

@@ -52,10 +52,11 @@ class Settling:
         other ranks did meanwhile.
         """
         has_changed = False
-        for rank in verdict.evidence.ranks:
-            steps, part = verdict.evidence.ranks[rank].steps, self.long_parts.get(rank)
-            if rank in verdict.in_long_part:
-                self.long_parts[rank] = LongPart(steps, wall, now)
+        are_in_one = verdict.in_long_part
+        for rank, status in verdict.evidence.ranks.items():
+            part = self.long_parts.get(rank)
+            if rank in are_in_one:
+                self.long_parts[rank] = LongPart(status.steps, wall, now)
                 has_changed = True
             elif part is not None and not part.is_over:
                 self.long_parts[rank] = LongPart(part.steps, wall, now, is_over=True)

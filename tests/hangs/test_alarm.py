@@ -251,6 +251,18 @@ def test_a_job_that_is_killed_soon_after_a_long_part_may_not_hang(
         assert account.verdict is not None
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [None, [], "x", {"3": []}, {"3": {"steps": 55, "seen_ns": "x"}}, {"3": {"steps": 55}}]
+    + [{"3": {"steps": 55, "seen_ns": number}} for number in (-1, 1e400, float("nan"), 10**90)],
+)
+def test_damaged_notes_of_long_parts_are_left_out(run: Path, damaged: object) -> None:
+    write(run, rank(0), rank(1), rank(2), late())
+    content = json.dumps({"long_parts": damaged})  # NaN, too
+    (run / FOLDER / f"gpu01{HOST_SUFFIX}").write_text(content)
+    assert read_account(run).state == HUNG
+
+
 @pytest.mark.parametrize("limit_s", [4.0, LIMIT_S])
 def test_a_long_part_before_the_last_step_delays_no_alarm(run: Path, limit_s: float) -> None:
     said: list[str] = []
