@@ -112,7 +112,8 @@ class Plan:
         until = time.monotonic() + seconds
         while (now := time.monotonic()) < until:
             score()
-            time.sleep((time.monotonic() - now) * (1 / self.busy - 1))
+            pause_s = (time.monotonic() - now) * (1 / self.busy - 1)
+            time.sleep(max(0.0, min(pause_s, until - time.monotonic())))
 
     def read_sample(self, index: int) -> None:
         """Spend the time of a sample that is slow to read, now and then."""
