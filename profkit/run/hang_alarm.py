@@ -49,6 +49,8 @@ from profkit.trace.jsonfile import replace_json
 NEVER_NS = 1 << 62
 JUMP_NS = 500_000_000
 """A clock that is set by more than this has jumped: a status from before shows wrong intervals."""
+HEARD_WITHIN_S = 3.0
+"""A rank that writes nothing for longer, or for half of the limit, has not just been delayed."""
 MOST_SAID = 3
 """Verdicts about one standstill that are printed; later ones are only in the files."""
 
@@ -253,8 +255,14 @@ class HangAlarm:
         return stood_ns >= min(limit_ns * STANDS_AFTER, limit_ns - settle_ns)
 
     def _left_ns(self, status: Status, wall: int) -> int:
-        """Return how long until the rank counts as standing still; 0 or less if it does."""
-        return self._limit_ns(status) - (wall - status.moved_ns)
+        """Return how long until the rank counts as standing still; 0 or less if it does.
+
+        Since its last words, which a busy machine or disk may delay, it may have ended a step.
+        """
+        limit_ns = self._limit_ns(status)
+        is_heard = wall - status.written_ns < max(HEARD_WITHIN_S * 1e9, limit_ns / 2)
+        known_ns = min(status.written_ns, wall) if is_heard else wall
+        return limit_ns - (known_ns - status.moved_ns)
 
     def _limit_ns(self, status: Status) -> int:
         return max(status.limit_ns, int(self._limit_s * 1e9))

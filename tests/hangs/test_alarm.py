@@ -323,6 +323,26 @@ def test_ranks_that_go_from_call_to_call_are_no_hang(run: Path, *, moves: bool) 
     assert any("stands still" in line for line in said) == (not moves)
 
 
+@pytest.mark.parametrize("limit_s", [4.0, LIMIT_S])
+def test_a_rank_whose_last_words_are_old_may_have_ended_a_step(run: Path, limit_s: float) -> None:
+    """A disk that is slow delays the status of a rank, as does a busy machine."""
+    said: list[str] = []
+    alarm = HangAlarm(run, limit_s, said.append)
+    delay_ns = int(max(3.0, limit_s / 2) * SECOND)
+    moved_ns = NOW - 100 * SECOND
+    limit_ns = moved_ns + int(limit_s) * SECOND
+    heard_ns = limit_ns - SECOND // 2
+    for tenth in range(int(limit_s * 10) + 40):
+        now = moved_ns + tenth * SECOND // 10
+        known: dict[str, Any] = {"limit_s": limit_s, "written_ns": now, "alive_ns": moved_ns}
+        write(run, *(rank(number, **known, moved_ns=moved_ns + SECOND) for number in range(3)))
+        if now <= heard_ns:
+            write(run, late(**known, moved_ns=moved_ns))
+        look_at_ranks(alarm, run, now)
+        is_due = now >= min(limit_ns + SECOND, heard_ns + delay_ns)
+        assert any("stands still" in line for line in said) == is_due
+
+
 def test_a_barrier_entered_just_before_the_limit_is_no_hang_yet(run: Path) -> None:
     said: list[str] = []
     alarm = HangAlarm(run, LIMIT_S, said.append)
