@@ -13,9 +13,10 @@ from profkit.attached import SOME_UNRECORDED, TRAINED, read_notes
 from profkit.hangs.classes import NEVER_LONG, HangClass, Level
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, read_events
-from profkit.hangs.long_parts import after_long_part_s
+from profkit.hangs.long_parts import held_up_s
 from profkit.hangs.status import FAILED, FOLDER, IMPORTED, RUNNING, SUFFIX, Status
 from profkit.hangs.verdict import Verdict, judge
+from profkit.hangs.waits import say_ranks
 from profkit.hangs.words import as_json
 from profkit.text import duration, fold, safe_text
 from profkit.trace.manifest import RunManifest
@@ -199,13 +200,14 @@ def judge_standstill(run: Path, verdict: Verdict, limit_s: float) -> tuple[str, 
         unclear |= kind is HangClass.OWN_CODE and bool(verdict.evidence.missing)
         words = f"no step for {stood}, which may be as it should: {kind.value}"
         return UNKNOWN if unclear else LONG, words
-    after_s = after_long_part_s(run, verdict.evidence, verdict.ranks)
-    has_time = after_s is not None and after_s < limit_s and verdict.stood_s >= limit_s
-    if after_s is not None and has_time and kind not in NEVER_LONG:  # as in the alarm
-        since = duration(after_s * 1e9)
+    held_s = held_up_s(run, verdict.evidence, verdict.ranks, verdict.waiting)
+    is_early = held_s is not None and held_s < limit_s <= verdict.stood_s
+    if held_s is not None and is_early and kind not in NEVER_LONG:  # as in the alarm
+        who = f"{say_ranks(verdict.ranks)} {'has' if len(verdict.ranks) == 1 else 'have'}"
+        since = duration(held_s * 1e9)
         return UNKNOWN, (
-            f"inconclusive: no step for {stood}, of which only the last {since} are after a part "
-            f"that may take long: {kind.value}"
+            f"inconclusive: no step for {stood}, but {who} held up the job for only the last "
+            f"{since}: {kind.value}"
         )
     return UNKNOWN if unclear else HUNG, f"the job stood still, no step for {stood}: {kind.value}"
 

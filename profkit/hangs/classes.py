@@ -33,14 +33,6 @@ NEVER_LONG = frozenset(
 )
 """The classes that no part of a healthy job has for long."""
 
-LONG_PARTS = frozenset(
-    {
-        *(HangClass.EVALUATION, HangClass.ALL_EVALUATE, HangClass.CHECKPOINT),
-        *(HangClass.COMPILE, HangClass.ALL_COMPILE),
-    }
-)
-"""The classes of parts that are known to take long. Their time is not that of what follows."""
-
 
 class Level(str, Enum):
     """An alarm is a hang. A notice is a part that may take long."""

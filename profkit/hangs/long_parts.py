@@ -1,8 +1,8 @@
-"""Decide if the ranks that hold up a job are in a part that may take long, or were before."""
+"""Decide if the ranks that hold up a job may need the time, and for how long they do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +29,8 @@ def may_take_long(
         if status is None or (status.is_idle and not is_waited_for):
             continue  # it has not imported its framework yet, or runs on another host
         activity = activities[rank]
-        imports = any(frame.file.startswith("<frozen importlib") for frame in status.stack)
-        is_long = activity.evaluates or activity.doing in LONG or status.steps == 0 or imports
-        is_long |= status.loaders_over or not status.stack  # without one, it may import or compile
+        # Without a stack, it may import or compile.
+        is_long = is_known_long(status, activity) or not status.stack
         idle_s = evidence.idle_s(rank)
         is_computing = not is_waited_for and idle_s < status.limit_ns / 1e9
         if activity.doing in WAITS_FOR_RANKS and status.steps > 0:
@@ -41,6 +40,13 @@ def may_take_long(
         if idle_s > LONG_FACTOR * status.limit_ns / 1e9:
             return False
     return True
+
+
+def is_known_long(status: Status, activity: Activity) -> bool:
+    """Return true if a rank is in a part that is known to take long."""
+    imports = any(frame.file.startswith("<frozen importlib") for frame in status.stack)
+    is_between = status.steps == 0 or status.loaders_over or imports
+    return activity.evaluates or activity.doing in LONG or is_between
 
 
 def show_life(ranks: Iterable[int], evidence: Evidence) -> bool:
@@ -54,37 +60,56 @@ def show_life(ranks: Iterable[int], evidence: Evidence) -> bool:
 
 def in_long_part(rank: int, evidence: Evidence, activity: Activity) -> bool:
     """Return true if a rank is in a part that is known to take long, and shows life."""
-    is_long = activity.evaluates or activity.doing in LONG
-    return is_long and evidence.idle_s(rank) <= LONG_FACTOR * evidence.ranks[rank].limit_ns / 1e9
+    status = evidence.ranks[rank]
+    shows_life = evidence.idle_s(rank) <= LONG_FACTOR * status.limit_ns / 1e9
+    return shows_life and is_known_long(status, activity)
 
 
 @dataclass(frozen=True)
-class LongPart:
-    """A part known to take long, in which `profkit run` saw a rank, or which the rank waited for."""
+class Excuse:
+    """A rank waited for others, or was in a part that is known to take long."""
 
     steps: int
     """The steps of the rank then. Times differ by some 100 ns from status to status."""
     seen_ns: int
-    """When the part was seen last, or first seen to be over, on the clock of the day."""
+    """When that was seen last, or first seen to be over, on the clock of the day."""
     now_ns: int = 0
     """The same on the monotonic clock of the process that saw it."""
     is_over: bool = False
 
-    def is_before(self, status: Status | None) -> bool:
+    def is_since_step(self, status: Status) -> bool:
         """Return true if this rank has ended no step since."""
-        return status is not None and status.steps == self.steps
+        return status.steps == self.steps
 
 
-def after_long_part_s(run: Path, evidence: Evidence, ranks: Iterable[int]) -> float | None:
-    """Return how long ago one of these ranks was in a part that may take long, if one was."""
-    seen_ns = []
+def has_run_ahead(rank: int, evidence: Evidence, waiting: Iterable[int]) -> bool:
+    """Return true if a rank goes on from step to step without those that wait for it."""
+    steps = [evidence.ranks[each].steps for each in waiting if each in evidence.ranks]
+    return bool(steps) and evidence.ranks[rank].steps > max(steps) + 1
+
+
+def held_up_s(
+    run: Path, evidence: Evidence, culprits: Iterable[int], waiting: Iterable[int]
+) -> float | None:
+    """Return for how long these ranks have held up the job; `None` without their files.
+
+    A rank holds it up since its last step, unless it had an excuse after that.
+    """
+    found = []
+    for rank in culprits:
+        status = evidence.ranks.get(rank)
+        if status is None or rank in evidence.silent or has_run_ahead(rank, evidence, waiting):
+            continue
+        since_ns = [status.moved_ns, *_excused_until(run, rank, status)]
+        found.append(max(0, evidence.newest_ns - max(since_ns)) / 1e9)
+    return min(found, default=None)
+
+
+def _excused_until(run: Path, rank: int, status: Status) -> Iterator[int]:
     for _, _, content in read_hosts(run / FOLDER):
-        for rank in ranks:
-            try:
-                part = LongPart(**content["long_parts"][str(rank)])
-                is_before = part.is_before(evidence.ranks.get(rank))
-                if is_before and 0 < part.seen_ns < LARGEST:
-                    seen_ns.append(part.seen_ns)
-            except (KeyError, TypeError):
-                continue  # the rank was in none, or the file is damaged
-    return max(0, evidence.newest_ns - max(seen_ns)) / 1e9 if seen_ns else None
+        try:
+            excuse = Excuse(**content["excuses"][str(rank)])
+            if excuse.is_since_step(status) and 0 < excuse.seen_ns < LARGEST:
+                yield excuse.seen_ns
+        except (KeyError, TypeError):
+            continue  # the rank had none, or the file is damaged

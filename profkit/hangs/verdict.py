@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from profkit.hangs.activity import Activity, Doing, find_activity
-from profkit.hangs.classes import LONG_PARTS, NEVER_LONG, HangClass, Level
+from profkit.hangs.classes import NEVER_LONG, HangClass, Level
 from profkit.hangs.evidence import Evidence
 from profkit.hangs.long_parts import in_long_part, may_take_long, show_life
 from profkit.hangs.missing import list_missing
@@ -47,16 +47,11 @@ class Verdict:
     """For a mismatch, the call of each rank."""
 
     @property
-    def is_long_part(self) -> bool:
-        """Return true if the job is in a part that is known to take long."""
-        return self.level is Level.NOTICE and self.kind in LONG_PARTS
-
-    @property
-    def in_long_part(self) -> frozenset[int]:
-        """The ranks in a part that is known to take long; all ranks if it holds up the job."""
-        found = set()
+    def excused(self) -> frozenset[int]:
+        """The ranks that wait for others, or are in a part that is known to take long."""
+        found = set(self.waits.open).difference(self.ranks)
         for rank, activity in self.activities.items():
-            if self.is_long_part or in_long_part(rank, self.evidence, activity):
+            if in_long_part(rank, self.evidence, activity):
                 found.add(rank)
         return frozenset(found)
 

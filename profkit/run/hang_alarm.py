@@ -42,15 +42,13 @@ from profkit.hangs.words import as_json, say_level, say_verdict
 from profkit.instrument.guard import guarded
 from profkit.progress import CLEAR_LINE
 from profkit.run.ncclras import keep_ncclras
-from profkit.run.settling import ENDS_APART_NS, Settling
+from profkit.run.settling import ENDS_APART_NS, Settling, is_recent
 from profkit.text import duration
 from profkit.trace.jsonfile import replace_json
 
 NEVER_NS = 1 << 62
 JUMP_NS = 500_000_000
 """A clock that is set by more than this has jumped: a status from before shows wrong intervals."""
-HEARD_WITHIN_S = 3.0
-"""A rank that writes nothing for longer, or for half of the limit, has not just been delayed."""
 MOST_SAID = 3
 """Verdicts about one standstill that are printed; later ones are only in the files."""
 
@@ -189,8 +187,8 @@ class HangAlarm:
             "ended_ns": self._ends,
             "exit_codes": self._exit_codes,
             "told_ns": self._told_ns,
-            "long_parts": {
-                rank: dataclasses.asdict(part) for rank, part in self._settling.long_parts.items()
+            "excuses": {
+                rank: dataclasses.asdict(excuse) for rank, excuse in self._settling.excuses.items()
             },
         }
         with contextlib.suppress(OSError):  # on a full disk, verdicts are still printed
@@ -220,7 +218,7 @@ class HangAlarm:
         verdict = judge(of_all_hosts or evidence, wall, self._host)
         if verdict is None:
             return
-        if self._settling.note_long_parts(verdict, now, wall):
+        if self._settling.note_excuses(verdict, now, wall):
             self._write_states()
         is_settled = self._settling.is_over(verdict, now, wall)
         key = (verdict.kind, verdict.level, verdict.ranks)
@@ -260,7 +258,7 @@ class HangAlarm:
         Since its last words, which a busy machine or disk may delay, it may have ended a step.
         """
         limit_ns = self._limit_ns(status)
-        is_heard = wall - status.written_ns < max(HEARD_WITHIN_S * 1e9, limit_ns / 2)
+        is_heard = is_recent(status, wall, limit_ns)
         known_ns = min(status.written_ns, wall) if is_heard else wall
         return limit_ns - (known_ns - status.moved_ns)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from profkit.hangs.classes import NEVER_LONG, HangClass, Level
-from profkit.hangs.long_parts import LongPart
-from profkit.hangs.status import ENDED
+from profkit.hangs.long_parts import Excuse, has_run_ahead
+from profkit.hangs.status import ENDED, Status
 from profkit.hangs.verdict import Verdict
 
 SETTLE_PART = 0.25
 LONGEST_SETTLE_S = 10.0
 """An alarm is raised when its reason has been seen for a part of the limit, or for so long."""
+
+HEARD_WITHIN_S = 3.0
+"""A rank that writes nothing for longer, or for half of the limit, has not just been delayed."""
 
 ENDS_APART_NS = 5_000_000_000
 """The ranks of a job that is over may end this far apart; until then, none of them is missing."""
@@ -27,8 +30,8 @@ class Settling:
         self.usual_ns = int(min(LONGEST_SETTLE_S, limit_s * SETTLE_PART) * 1e9)
         self._seen: tuple[str, int, int] | None = None
         """What kind of standstill was seen, and since when it has not changed."""
-        self.long_parts: dict[int, LongPart] = {}
-        """By rank: the last part of it that is known to take long."""
+        self.excuses: dict[int, Excuse] = {}
+        """By rank: its last one."""
 
     def start_over(self) -> None:
         """Forget what was seen, because the job moves."""
@@ -42,40 +45,52 @@ class Settling:
         if verdict.level is Level.NOTICE:
             return True
         has_lasted = now - self._seen[1] >= self._needed_ns(kind)
-        has_lasted &= now >= self._due_ns(verdict)
+        has_lasted &= self._is_held_up(verdict, now, wall)
         return has_lasted and verdict.was_seen_since(self._seen[2])
 
-    def note_long_parts(self, verdict: Verdict, now: int, wall: int) -> bool:
-        """Note who is in a part that is known to take long; return true if that is worth writing.
-
-        What a rank does after such a part has the whole limit from the part's end on, whatever the
-        other ranks did meanwhile.
-        """
+    def note_excuses(self, verdict: Verdict, now: int, wall: int) -> bool:
+        """Note who has an excuse; return true if that is worth writing."""
         has_changed = False
-        are_in_one = verdict.in_long_part
+        are_excused = verdict.excused
         for rank, status in verdict.evidence.ranks.items():
-            part = self.long_parts.get(rank)
-            if rank in are_in_one:
-                self.long_parts[rank] = LongPart(status.steps, wall, now)
+            excuse = self.excuses.get(rank)
+            if rank in are_excused:
+                self.excuses[rank] = Excuse(status.steps, wall, now)
                 has_changed = True
-            elif part is not None and not part.is_over:
-                self.long_parts[rank] = LongPart(part.steps, wall, now, is_over=True)
+            elif excuse is not None and not excuse.is_over:
+                self.excuses[rank] = Excuse(excuse.steps, wall, now, is_over=True)
                 has_changed = True
         return has_changed
 
     def _needed_ns(self, kind: str) -> int:
         return max(self.usual_ns, ENDS_APART_NS) if kind == ENDED else self.usual_ns
 
-    def _due_ns(self, verdict: Verdict) -> int:
-        """Return when what the ranks did after a part that takes long has had the limit."""
-        due_ns = 0
+    def _is_held_up(self, verdict: Verdict, now: int, wall: int) -> bool:
+        """Return true if each rank that holds up the job has done so for the limit.
+
+        Others may have waited for it for longer: it evaluated, ended its step, and then had a slow
+        batch. Of a rank that is not heard, only the excuse is known.
+        """
         if verdict.kind in NEVER_LONG:
-            return due_ns
+            return True
+        evidence = verdict.evidence
         for rank in verdict.ranks:
-            part, status = self.long_parts.get(rank), verdict.evidence.ranks.get(rank)
-            if part is not None and status is not None and part.is_before(status):
-                due_ns = max(due_ns, part.now_ns + max(self._limit_ns, status.limit_ns))
-        return due_ns
+            status, excuse = evidence.ranks.get(rank), self.excuses.get(rank)
+            if status is None or has_run_ahead(rank, evidence, verdict.waiting):
+                continue
+            limit_ns = max(self._limit_ns, status.limit_ns)
+            is_heard = rank not in evidence.silent and is_recent(status, wall, limit_ns)
+            if is_heard and status.stood_ns < limit_ns:
+                return False
+            is_excused = excuse is not None and excuse.is_since_step(status)
+            if excuse is not None and is_excused and now < excuse.now_ns + limit_ns:
+                return False
+        return True
+
+
+def is_recent(status: Status, wall: int, limit_ns: int) -> bool:
+    """Return true if the rank wrote its status lately, so that its next words may be delayed."""
+    return wall - status.written_ns < max(HEARD_WITHIN_S * 1e9, limit_ns / 2)
 
 
 def _kind_of(verdict: Verdict) -> str:
