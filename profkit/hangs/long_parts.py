@@ -61,6 +61,8 @@ def show_life(ranks: Iterable[int], evidence: Evidence) -> bool:
 def in_long_part(rank: int, evidence: Evidence, activity: Activity) -> bool:
     """Return true if a rank is in a part that is known to take long, and shows life."""
     status = evidence.ranks[rank]
+    if activity.doing in WAITS_FOR_RANKS and status.steps > 0:
+        return False  # it may wait for ever
     shows_life = evidence.idle_s(rank) <= LONG_FACTOR * status.limit_ns / 1e9
     return shows_life and is_known_long(status, activity)
 
