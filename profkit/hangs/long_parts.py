@@ -84,10 +84,16 @@ class Excuse:
         return status.steps == self.steps
 
 
-def has_run_ahead(rank: int, evidence: Evidence, waiting: Iterable[int]) -> bool:
-    """Return true if a rank goes on from step to step without those that wait for it."""
-    steps = [evidence.ranks[each].steps for each in waiting if each in evidence.ranks]
-    return bool(steps) and evidence.ranks[rank].steps > max(steps) + 1
+def without_ahead(
+    evidence: Evidence, culprits: Iterable[int], waiting: Iterable[int]
+) -> Iterator[int]:
+    """Yield the ranks that do not go on from step to step without those that wait for them."""
+    steps = [evidence.ranks[rank].steps for rank in waiting if rank in evidence.ranks]
+    most = max(steps) + 1 if steps else None
+    for rank in culprits:
+        status = evidence.ranks.get(rank)
+        if status is not None and (most is None or status.steps <= most):
+            yield rank
 
 
 def held_up_s(
@@ -98,10 +104,10 @@ def held_up_s(
     A rank holds it up since its last step, unless it had an excuse after that.
     """
     found = []
-    for rank in culprits:
-        status = evidence.ranks.get(rank)
-        if status is None or rank in evidence.silent or has_run_ahead(rank, evidence, waiting):
+    for rank in without_ahead(evidence, culprits, waiting):
+        if rank in evidence.silent:
             continue
+        status = evidence.ranks[rank]
         since_ns = [status.moved_ns, *_excused_until(run, rank, status)]
         found.append(max(0, evidence.newest_ns - max(since_ns)) / 1e9)
     return min(found, default=None)

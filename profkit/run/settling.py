@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.hangs.classes import NEVER_LONG, HangClass, Level
-from profkit.hangs.long_parts import Excuse, has_run_ahead
+from profkit.hangs.long_parts import Excuse, without_ahead
 from profkit.hangs.status import ENDED, Status
 from profkit.hangs.verdict import Verdict
 
@@ -49,14 +49,14 @@ class Settling:
         return has_lasted and verdict.was_seen_since(self._seen[2])
 
     def note_excuses(self, verdict: Verdict, now: int, wall: int) -> bool:
-        """Note who has an excuse; return true if that is worth writing."""
+        """Note who has an excuse; return true if one has begun or ended."""
         has_changed = False
         are_excused = verdict.excused
         for rank, status in verdict.evidence.ranks.items():
             excuse = self.excuses.get(rank)
             if rank in are_excused:
+                has_changed |= excuse is None or excuse.is_over or excuse.steps != status.steps
                 self.excuses[rank] = Excuse(status.steps, wall, now)
-                has_changed = True
             elif excuse is not None and not excuse.is_over:
                 self.excuses[rank] = Excuse(excuse.steps, wall, now, is_over=True)
                 has_changed = True
@@ -74,10 +74,8 @@ class Settling:
         if verdict.kind in NEVER_LONG:
             return True
         evidence = verdict.evidence
-        for rank in verdict.ranks:
-            status, excuse = evidence.ranks.get(rank), self.excuses.get(rank)
-            if status is None or has_run_ahead(rank, evidence, verdict.waiting):
-                continue
+        for rank in without_ahead(evidence, verdict.ranks, verdict.waiting):
+            status, excuse = evidence.ranks[rank], self.excuses.get(rank)
             limit_ns = max(self._limit_ns, status.limit_ns)
             is_heard = rank not in evidence.silent and is_recent(status, wall, limit_ns)
             if is_heard and status.stood_ns < limit_ns:
