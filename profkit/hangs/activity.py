@@ -6,6 +6,7 @@ Frameworks are known by their files and functions. The innermost frame that is k
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ WAITS_FOR_RANKS = frozenset({Doing.COLLECTIVE, Doing.MEETING})
 
 LAUNCHES = frozenset({Doing.CODE, Doing.UNKNOWN, Doing.FORWARD, Doing.BACKWARD, Doing.OPTIMIZER})
 """What the thread seems to do while it waits for the device in a call without a Python frame."""
+
+LOCK_CALL = "futex"
+"""The system call in which a thread waits for a lock, or for another thread to end."""
 
 BEHIND_SHARE = 0.5
 """A device holds up its rank if it has made no progress for this part of the limit."""
@@ -184,9 +188,19 @@ def find_activity_of_stack(status: Status) -> Activity:
     port = status.store.rpartition(":")[2]
     if port and status.reads.endswith(f":{port}"):
         return Activity(Doing.MEETING, "the store", place, evaluates)
-    if status.region:
-        return Activity(Doing.CHECKPOINT, status.region, place, evaluates)
+    if writes := status.region or find_awaited_writer(status):
+        return Activity(Doing.CHECKPOINT, writes, place, evaluates)
     return Activity(Doing.CODE if stack else Doing.UNKNOWN, "", place, evaluates)
+
+
+def find_awaited_writer(status: Status) -> str:
+    """Return in which function a thread writes a checkpoint, if this rank may wait for it."""
+    if not status.stack or status.system_call != LOCK_CALL:
+        return ""
+    for frame in itertools.chain(*status.other_stacks):
+        if _look_up(frame) is Doing.CHECKPOINT:
+            return frame.function
+    return ""
 
 
 def count_imported(stack: Sequence[Frame]) -> int:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from profkit.hangs.activity import Activity, Doing
+from profkit.hangs.activity import LOCK_CALL, Activity, Doing
 from profkit.hangs.call_words import say_absence, say_difference, say_none_left, say_waiting
 from profkit.hangs.classes import HangClass, Level
 from profkit.hangs.evidence import shown_name
@@ -24,9 +24,6 @@ STATES = {
     "I": "idles",
 }
 """The letters of `/proc` for a thread that exists and is not stopped."""
-
-LOCK_CALL = "futex"
-"""The system call of a thread that waits for another one of its process."""
 
 MOST_RANKS = 4
 """So many of the ranks that hold up the job are described; the others may do something else."""
@@ -215,7 +212,8 @@ def say_thread(status: Status, activity: Activity) -> Iterator[str]:
         yield "after the last batch of its loader"
     if status.reads and status.system_call:
         yield f"{status.system_call} on {safe_text(status.reads)}"
-    if activity.doing is Doing.CODE and status.system_call == LOCK_CALL:
+    waits = status.system_call == LOCK_CALL
+    if waits and activity.doing in {Doing.CODE, Doing.CHECKPOINT}:
         places = [own_frame(stack, OWN_CODE) for stack in status.other_stacks]
         shown = [shown_name(place) for place in places if place is not None]
         if shown:

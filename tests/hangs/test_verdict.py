@@ -158,6 +158,29 @@ def test_a_rank_that_waits_for_a_lock_is_said_with_its_other_thread(call: str, w
     assert said.endswith(f"train.py:12 resize, state S (sleeps){words}")
 
 
+@pytest.mark.parametrize("idle_s", [10.0, 400.0])
+@pytest.mark.parametrize("call", ["futex", "clock_nanosleep"])
+@pytest.mark.parametrize("file", ["torch/serialization.py", "torch/random.py"])
+def test_a_rank_that_waits_for_the_thread_that_writes_its_checkpoint(
+    file: str, call: str, idle_s: float
+) -> None:
+    writer = (
+        Frame(f"/opt/lib/python3.11/site-packages/{file}", "save", 900, "package"),
+        Frame("/home/me/saving.py", "write", 15, "job"),
+    )
+    known: dict[str, Any] = {"stack": IN_CODE, "other_stacks": (writer,), "system_call": call}
+    late = rank(3, calls=calls(55, done=True), idle_s=idle_s, **known)
+    verdict = verdict_of(*waiting(0, 1, 2), late)
+    writes = call == "futex" and file == "torch/serialization.py"
+    assert (verdict.kind is HangClass.CHECKPOINT) == writes
+    assert (verdict.level is Level.NOTICE) == (writes and idle_s < 300)
+    if writes:
+        assert say_verdict(verdict).endswith(
+            "rank 3 reads or writes a checkpoint: train.py:12 resize, state S (sleeps), waits for "
+            "a lock or a thread; another thread of it is at saving.py:15 write"
+        )
+
+
 @pytest.mark.parametrize("state", ["S", "R"])
 def test_code_of_the_job_is_no_long_part(state: str) -> None:
     own = rank(3, stack=IN_CODE, calls=calls(55, done=True), idle_s=0.0, thread_state=state)
