@@ -150,8 +150,8 @@ def say_hours() -> str:
     left = f" {plural(beyond, 'more job')} left the plan, and counts for nothing." if beyond else ""
     return (
         f"Healthy jobs: {present}; the goal is 0.{left} With earlier rules, the latest first: "
-        f"{'; '.join(earlier)}. The present rules differ from the latest of those in that they "
-        "wait longer before an alarm."
+        f"{'; '.join(earlier)}. The present rules raise fewer or "
+        "later alarms than any of those."
     )
 
 
