@@ -150,8 +150,8 @@ def say_hours() -> str:
     left = f" {plural(beyond, 'more job')} left the plan, and counts for nothing." if beyond else ""
     return (
         f"Healthy jobs: {present}; the goal is 0.{left} With earlier rules, the latest first: "
-        f"{'; '.join(earlier)}. The present rules raise fewer or "
-        "later alarms than any of those."
+        f"{'; '.join(earlier)}. The rules changed after these "
+        "alarms, and hours count for one set of rules only."
     )
 
 

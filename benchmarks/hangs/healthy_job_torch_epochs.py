@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from healthy_plan import SlowToSave
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -137,15 +138,6 @@ def make_network(kind: str) -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 1))
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     return nn.Sequential(layer, nn.Flatten(), nn.Linear(96, 1))
-
-
-@dataclass
-class SlowToSave:
-    seconds: float
-
-    def __reduce__(self) -> Any:
-        time.sleep(self.seconds)
-        return dict, ()
 
 
 def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

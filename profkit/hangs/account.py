@@ -201,8 +201,8 @@ def judge_standstill(run: Path, verdict: Verdict, limit_s: float) -> tuple[str, 
         words = f"no step for {stood}, which may be as it should: {kind.value}"
         return UNKNOWN if unclear else LONG, words
     held_s = held_up_s(run, verdict.evidence, verdict.ranks, verdict.waiting)
-    is_early = held_s is not None and held_s < limit_s <= verdict.stood_s
-    if held_s is not None and is_early and kind not in NEVER_LONG:  # as in the alarm
+    is_ordinary = kind not in NEVER_LONG  # as in the alarm
+    if is_ordinary and held_s is not None and held_s < limit_s <= verdict.stood_s:
         who = f"{say_ranks(verdict.ranks)} {'has' if len(verdict.ranks) == 1 else 'have'}"
         since = duration(held_s * 1e9)
         return UNKNOWN, (

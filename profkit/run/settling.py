@@ -80,8 +80,9 @@ class Settling:
             is_heard = rank not in evidence.silent and is_recent(status, wall, limit_ns)
             if is_heard and status.stood_ns < limit_ns:
                 return False
-            is_excused = excuse is not None and excuse.is_since_step(status)
-            if excuse is not None and is_excused and now < excuse.now_ns + limit_ns:
+            if excuse is None or not excuse.is_since_step(status):
+                continue
+            if now < excuse.now_ns + limit_ns:
                 return False
         return True
 

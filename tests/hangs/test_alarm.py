@@ -329,7 +329,7 @@ def test_a_job_that_is_killed_soon_after_a_long_part_may_not_hang(
     [None, [], "x", {"3": []}, {"3": {"steps": 55, "seen_ns": "x"}}, {"3": {"steps": 55}}]
     + [{"3": {"steps": 55, "seen_ns": number}} for number in (-1, 1e400, float("nan"), 10**90)],
 )
-def test_damaged_notes_of_long_parts_are_left_out(run: Path, damaged: object) -> None:
+def test_damaged_excuses_are_ignored(run: Path, damaged: object) -> None:
     write(run, rank(0), rank(1), rank(2), late())
     content = json.dumps({"excuses": damaged})  # NaN, too
     (run / FOLDER / f"gpu01{HOST_SUFFIX}").write_text(content)
