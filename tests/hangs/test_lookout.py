@@ -75,9 +75,18 @@ def test_a_loop_that_stands_still_shows_where(
     for _ in range(3):
         recorder.end_step(recorder.clock(), 4)
     reading, writing = os.pipe()
-    threading.Timer(LIMIT_S, lambda: os.write(writing, b"x")).start()
+    seen: list[Status] = []
+
+    def look_and_release() -> None:
+        # Before the release: a look at a thread that has just been woken says that it runs.
+        try:
+            seen.append(read(tmp_path))
+        finally:
+            os.write(writing, b"x")
+
+    threading.Timer(LIMIT_S, look_and_release).start()
     stand_in_read(reading)
-    status = read(tmp_path)
+    (status,) = seen
     assert (status.rank, status.world_size, status.pid) == (1, 2, os.getpid())
     assert (status.state, status.steps) == (RUNNING, 3)
     assert status.written_ns - status.moved_ns > LIMIT_S * 0.5e9
