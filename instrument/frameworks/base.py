@@ -6,7 +6,7 @@ import importlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from profkit.attached import FRAMEWORKS
 from profkit.clock import now_ns
@@ -47,6 +47,17 @@ def note_unmeasured(books: Books, what: str) -> None:
     books.samples(SampleRow(None, "profkit", f"{UNMEASURED}{what}", now_ns(), 1.0))
 
 
+class DumpFlight(Protocol):
+    """Returns a framework's own lists of collectives as JSON, or only the numbers of the last."""
+
+    def __call__(self, *, with_calls: bool = True) -> tuple[str, ...]: ...
+
+
+def no_dumps(*, with_calls: bool = True) -> tuple[str, ...]:  # nothing to leave out
+    """Return nothing: the framework keeps no list."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Framework:
     """One framework. A module of this folder holds one, under the name `FRAMEWORK`."""
@@ -76,8 +87,8 @@ class Framework:
     later: Mapping[str, Callable[[Patches, Books], None]] = field(default_factory=dict)
     """Hooks for modules that the job imports later, if at all; we never import them."""
 
-    dump_flight: Callable[[], str] = lambda: ""
-    """Return the framework's own list of collectives as JSON; empty if it has none."""
+    dump_flight: DumpFlight = no_dumps
+    """Return the framework's own lists of collectives, if it has any."""
 
     def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
         """Hook only loaders and the gradient exchange, for a loop that reports its own phases.

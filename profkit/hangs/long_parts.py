@@ -58,6 +58,16 @@ def show_life(ranks: Iterable[int], evidence: Evidence) -> bool:
     return False
 
 
+def may_be_heard(ranks: Iterable[int], evidence: Evidence) -> bool:
+    """Return true if each of these ranks is silent, but not for longer than a long part takes."""
+    for rank in ranks:
+        status = evidence.ranks[rank]
+        silent_s = (evidence.newest_ns - status.written_ns) / 1e9
+        if rank not in evidence.unheard or silent_s > LONG_FACTOR * status.limit_ns / 1e9:
+            return False
+    return True
+
+
 def in_long_part(rank: int, evidence: Evidence, activity: Activity) -> bool:
     """Return true if a rank is in a part that is known to take long, and shows life."""
     status = evidence.ranks[rank]

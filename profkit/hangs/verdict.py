@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from profkit.hangs.activity import Activity, Doing, find_activity
 from profkit.hangs.classes import NEVER_LONG, HangClass, Level
 from profkit.hangs.evidence import Evidence
-from profkit.hangs.long_parts import in_long_part, may_take_long, show_life
+from profkit.hangs.long_parts import in_long_part, may_be_heard, may_take_long, show_life
 from profkit.hangs.missing import list_missing
 from profkit.hangs.status import RUNNING, Call, plain_host
 from profkit.hangs.waits import (
@@ -80,7 +80,7 @@ def judge(evidence: Evidence, now_ns: int | None = None, host: str = "") -> Verd
     if not ranks:
         return None
     activities = {rank: find_activity(status) for rank, status in ranks.items()}
-    waits = find_waits(ranks, activities)
+    waits = find_waits(ranks, activities, find_quiet(evidence, activities))
     kind, culprits = classify(evidence, activities, waits)
     waiting = find_waiting(evidence, activities, waits, culprits)
     alive = [rank for rank, status in ranks.items() if status.state == RUNNING] or list(ranks)
@@ -90,7 +90,7 @@ def judge(evidence: Evidence, now_ns: int | None = None, host: str = "") -> Verd
         is_own = now_ns is not None and plain_host(status.host) == host
         stood_ns = max(stood_ns, now_ns - status.moved_ns if is_own and now_ns else status.stood_ns)
     if kind is HangClass.UNCLEAR and not waits.open:
-        is_long = show_life(culprits, evidence)
+        is_long = show_life(culprits, evidence) or may_be_heard(culprits, evidence)
     else:
         is_long = may_take_long(culprits, evidence, activities, is_waited_for=bool(waiting))
     # Those that all entered may wait on their device for a rank whose file is not here.
@@ -112,6 +112,16 @@ def judge(evidence: Evidence, now_ns: int | None = None, host: str = "") -> Verd
         stood_ns / 1e9,
         waits.differing if kind in {HangClass.MISMATCH, HangClass.EVALUATION} else {},
     )
+
+
+def find_quiet(evidence: Evidence, activities: Mapping[int, Activity]) -> frozenset[int]:
+    """Return the ranks whose calls are old, unless a newer stack shows that they wait."""
+    quiet = []
+    for rank in evidence.silent:
+        shows_wait = rank in evidence.native and activities[rank].may_wait_for_ranks
+        if not shows_wait and not evidence.is_dead(rank):
+            quiet.append(rank)
+    return frozenset(quiet)
 
 
 def classify(
@@ -201,7 +211,10 @@ def classify_without_calls(
     # The gradient exchange is inside a backward. The stack shows no rank at the end of a message.
     others = [rank for rank in running if not activities[rank].may_wait_for_ranks]
     if others:
-        return class_of(others, evidence, activities), tuple(sorted(others))
+        kind = class_of(others, evidence, activities)
+        if kind is HangClass.NEVER_ENTERED and len(others) == len(running):
+            kind = HangClass.OWN_CODE  # the other ranks have ended: nobody waits
+        return kind, tuple(sorted(others))
     standing = tuple(running or evidence.ranks)
     if Doing.COLLECTIVE in doing:
         return HangClass.UNCLEAR, standing

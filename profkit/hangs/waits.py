@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from profkit.hangs.activity import Activity, Doing
-from profkit.hangs.status import FAILED, MESSAGES, RUNNING, Call, Status
+from profkit.hangs.status import ENDED, FAILED, MESSAGES, RUNNING, Call, Status
 
 SAME_SIZE = frozenset({"all_reduce", "reduce", "broadcast", "reduce_scatter"})
 """Operations for which every rank sends a message of the same size."""
@@ -43,8 +43,15 @@ class Waits:
         return wanted.difference(waiting)
 
 
-def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) -> Waits:
-    """Return who waits for whom, by the calls of each rank, or by stacks where there are none."""
+def find_waits(
+    ranks: Mapping[int, Status],
+    activities: Mapping[int, Activity],
+    quiet: frozenset[int] = frozenset(),
+) -> Waits:
+    """Return who waits for whom, by the calls of each rank, or by stacks where there are none.
+
+    `quiet` are ranks whose last words are old. They may have left the call since.
+    """
     opened: dict[int, Call] = {}
     last: dict[int, Call] = {}
     for rank, status in ranks.items():
@@ -60,16 +67,58 @@ def find_waits(ranks: Mapping[int, Status], activities: Mapping[int, Activity]) 
             found = last.get(rank)
         if found is not None and (status.state == RUNNING or timed_out(status, activity)):
             opened[rank] = found
+    for rank in find_left(ranks, opened, quiet):
+        del opened[rank]
     missing = {}
     for rank, call in opened.items():
-        members = call.members or tuple(ranks)
-        if call.peer is not None:
-            members = (rank, call.peer)
-        others = [other for other in members if other != rank]
         missing[rank] = frozenset(
-            other for other in others if not has_entered(other, rank, call, ranks, opened)
+            other
+            for other in other_members(call, rank, ranks)
+            if not has_entered(other, rank, call, ranks, opened)
         )
     return Waits(opened, missing, find_difference(ranks, opened), last)
+
+
+def find_left(
+    ranks: Mapping[int, Status], opened: Mapping[int, Call], quiet: frozenset[int]
+) -> list[int]:
+    """Return the ranks of which nobody knows if they are still in the call of their last words.
+
+    Such a rank has been quiet since, or another one has left the call later, and ended. A rank that
+    is heard, and has not entered the call or is still in it, shows that it is not over.
+    """
+    left = []
+    for rank, call in opened.items():
+        own = ranks[rank]
+        is_unsure, is_held = rank in quiet, False
+        for other in other_members(call, rank, ranks):
+            status = ranks.get(other)
+            if status is None:
+                continue
+            if status.state == ENDED and status.written_ns > own.written_ns:
+                is_unsure |= has_finished(status, call)
+            if status.state == RUNNING and other not in quiet:
+                is_held |= not has_entered(other, rank, call, ranks, opened)
+                is_held |= other in opened and not has_finished(status, call)
+        if own.state == RUNNING and is_unsure and not is_held:
+            left.append(rank)
+    return left
+
+
+def has_finished(status: Status, call: Call) -> bool:
+    """Return true if a rank has left a collective, or has entered a later one of its group."""
+    for each in status.calls:
+        is_numbered = each.group == call.group and not each.is_message
+        if is_numbered and (each.sequence, each.done) >= (call.sequence, True):
+            return True
+    return False
+
+
+def other_members(call: Call, rank: int, ranks: Iterable[int]) -> list[int]:
+    """Return the ranks that take part in a call with this one."""
+    if call.peer is not None:
+        return [other for other in (call.peer,) if other != rank]
+    return [other for other in call.members or tuple(ranks) if other != rank]
 
 
 def find_open(calls: Iterable[Call], rank: int) -> Call | None:

@@ -99,6 +99,18 @@ def test_a_loop_that_stands_still_shows_where(
     ]
 
 
+def test_a_rank_that_ends_says_which_calls_it_has_left(
+    tmp_path: Path, tracker: Tracker, lookout: Lookout
+) -> None:
+    log = CallLog(tracker.recorder, lambda row: None, defaultdict(itertools.count))
+    group = Group("default", 2, "gloo", blocks=True)
+    log.end(log.begin(group, "barrier", Message(0, "")), waited=False)
+    lookout.stop()
+    status = read(tmp_path)
+    assert status.state == ENDED
+    assert [(call.op, call.done) for call in status.calls] == [("barrier", True)]
+
+
 def test_a_loop_that_moves_shows_its_steps_and_no_stack(
     tmp_path: Path, tracker: Tracker, lookout: Lookout
 ) -> None:

@@ -17,7 +17,7 @@ from profkit.hangs.words import as_json, say_verdict
 from profkit.instrument.collectives import CallLog, Message
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.sent import Group
-from profkit.run.lookout.calls import name_open_calls, read_calls
+from profkit.run.lookout.calls import CallReader, name_open_calls
 from tests.hangs.test_flight import entry
 from tests.hangs.test_verdict import ALL_REDUCE, IN_CODE, TORCH, calls, rank
 
@@ -165,8 +165,8 @@ def test_a_dump_without_messages_gets_those_that_profkit_has_noted() -> None:
     log.begin(PAIR, "send", Message(16, "float32"))  # nobody waits for it: it may be over
     log.begin(PAIR, "send", Message(32, "float32")).is_waited = True
     dump = json.dumps({"entries": [entry(1, retired=True)]})
-    framework: Any = SimpleNamespace(dump_flight=lambda: dump)
-    found, source = read_calls(framework, recorder)
+    framework: Any = SimpleNamespace(dump_flight=lambda **_: (dump,))
+    found, source = CallReader().read(framework, recorder)
     assert source == "the flight recorder"
     assert [(call.op, call.bytes, call.peer, call.done) for call in found] == [
         ("all_reduce", 128, None, True),

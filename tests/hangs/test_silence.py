@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 from profkit.hangs.account import UNKNOWN, read_account
 from profkit.hangs.classes import HangClass, Level
 from profkit.hangs.evidence import Evidence, read_evidence
-from profkit.hangs.status import FOLDER, Status
+from profkit.hangs.status import ENDED, FOLDER, Call, Status
 from profkit.hangs.verdict import Verdict, judge
 from profkit.hangs.words import say_verdict
 from profkit.trace.manifest import RunManifest
@@ -64,6 +65,79 @@ def test_a_rank_that_is_known_to_be_late_is_named_alone() -> None:
     found = judge(Evidence(known, 4, silent=frozenset({3}), newest_ns=NOW))
     assert found is not None
     assert (found.kind, found.ranks) == (HangClass.NEVER_ENTERED, (2,))
+
+
+LAST_WORDS = 7 * SECOND
+"""How long ago a rank wrote its last words, in a barrier that may be over since."""
+
+
+def judge_two(one: Status, other: Status, **known: Any) -> Verdict:
+    found = judge(Evidence({0: one, 1: other}, 2, newest_ns=NOW, **known))
+    assert found is not None
+    return found
+
+
+def two(number: int, *, ago_ns: int = 0, **changes: Any) -> Status:
+    """Return a rank of two whose last words are in a barrier, or another one."""
+    in_barrier = Call("0", 56, "barrier", members=(0, 1))
+    known: dict[str, Any] = {"calls": (in_barrier,), "world_size": 2, **changes}
+    return rank(number, written_ns=NOW - ago_ns, **known)
+
+
+HAS_ENDED: dict[str, Any] = {
+    "state": ENDED,
+    "stack": (),
+    "calls": (Call("0", 55, "all_reduce", done=True),),
+}
+
+
+def test_a_silent_rank_is_not_said_to_wait_for_one_that_ended_after_its_last_words() -> None:
+    """Both ranks left their last barrier. One ended, and the other has no time to say so."""
+    ended = two(0, ago_ns=LAST_WORDS - SECOND // 2, **HAS_ENDED)
+    found = judge_two(ended, two(1, ago_ns=LAST_WORDS), silent=frozenset({1}))
+    assert (found.kind, found.level, found.ranks) == (HangClass.UNCLEAR, Level.NOTICE, (1,))
+    assert (
+        say_verdict(found) == "rank 1 has fallen silent, last seen at step 55, at train.py:40 main"
+    )
+
+
+def test_an_own_frame_that_is_newer_than_a_barrier_shows_that_it_is_over() -> None:
+    ended = two(0, ago_ns=LAST_WORDS - SECOND // 2, **HAS_ENDED)
+    ending = two(1, ago_ns=LAST_WORDS, stack=IN_CODE, loaders_over=True)
+    known: dict[str, Any] = {"silent": frozenset({1}), "native": frozenset({1})}
+    found = judge_two(ended, ending, **known)
+    assert (found.kind, found.level, found.ranks) == (HangClass.OWN_CODE, Level.NOTICE, (1,))
+    waits = two(1, ago_ns=LAST_WORDS)
+    assert judge_two(ended, waits, **known).kind is HangClass.RANK_DEAD
+
+
+def test_a_rank_that_is_heard_waits_for_one_that_has_ended() -> None:
+    found = judge_two(two(0, ago_ns=LAST_WORDS, **HAS_ENDED), two(1))
+    assert (found.kind, found.level) == (HangClass.RANK_DEAD, Level.ALARM)
+    assert say_verdict(found) == "rank 1 waits in barrier #56; rank 0 has ended, after 55 steps"
+
+
+def test_the_last_words_in_a_barrier_are_old_if_another_rank_left_it_and_ended() -> None:
+    """As after a SIGKILL, when the second rank is about to end."""
+    left = {**HAS_ENDED, "calls": (Call("0", 56, "barrier", done=True),)}
+    found = judge_two(two(0, **left), two(1, ago_ns=SECOND // 2))
+    assert not found.waits.open
+    still = judge_two(two(0, ago_ns=SECOND, **left), two(1))
+    assert (still.kind, still.ranks) == (HangClass.NONE_LEFT, (1,))
+
+
+def test_a_silent_rank_waits_while_another_one_is_heard_and_has_not_entered() -> None:
+    late = two(0, stack=IN_CODE, calls=(Call("0", 55, "all_reduce", done=True),))
+    found = judge_two(late, two(1, ago_ns=LAST_WORDS), silent=frozenset({1}))
+    assert (found.kind, found.ranks, found.waiting) == (HangClass.NEVER_ENTERED, (0,), (1,))
+
+
+def test_a_job_of_one_rank_that_falls_silent_is_an_alarm_after_ten_limits() -> None:
+    for ago_ns, level in ((MINUTE, Level.NOTICE), (7 * MINUTE, Level.ALARM)):
+        alone = dataclasses.replace(lost(ago_ns), rank=0, world_size=1)
+        found = judge(Evidence({0: alone}, 1, silent=frozenset({0}), newest_ns=NOW))
+        assert found is not None
+        assert (found.kind, found.level) == (HangClass.UNCLEAR, level)
 
 
 def test_a_lost_host_is_seen_in_the_files_later(tmp_path: Path) -> None:

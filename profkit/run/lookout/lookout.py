@@ -36,7 +36,7 @@ from profkit.instrument.guard import guarded
 from profkit.instrument.tracking.pending import EVALUATION
 from profkit.instrument.tracking.states import CHECKPOINT
 from profkit.rank import Rank
-from profkit.run.lookout.calls import read_calls
+from profkit.run.lookout.calls import CallReader
 from profkit.run.lookout.device_look import DeviceLook
 from profkit.run.lookout.fault_stack import FaultStack
 from profkit.run.lookout.models import count_training
@@ -71,6 +71,7 @@ class Lookout:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._stacks = Stacks()
+        self._calls = CallReader()
         self._device = DeviceLook()
         self._durations: deque[float] = deque(maxlen=MOST_DURATIONS)
         self._most_training: dict[int, int] = {}
@@ -269,14 +270,15 @@ class Lookout:
             self._read_calls(framework)  # of the same moment as the stack
 
     def _read_calls(self, framework: Framework | None) -> None:
-        calls, source = read_calls(framework, self._loop.recorder)
+        calls, source = self._calls.read(framework, self._loop.recorder)
         self._status = dataclasses.replace(self._status, calls=calls, calls_from=source)
 
     def _write_end(self, error: Exception | None) -> None:
         said = ""
+        if self._status.world_size > 1:  # others may be in a call that this rank has left
+            self._read_calls(self._read_framework())
         if error is not None:
             said = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_ERROR_CHARS]
-            self._read_calls(self._read_framework())
             stack = tuple(self._stacks.of_error(error))
             self._status = dataclasses.replace(self._status, stack=stack)
         self._status = dataclasses.replace(
