@@ -6,6 +6,7 @@ Frameworks are known by their files and functions. The innermost frame that is k
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Sequence
@@ -83,9 +84,12 @@ _TABLE = (
     _Known(Doing.COMPILE, r"paddle/utils/cpp_extension/"),
     _Known(Doing.CHECKPOINT, r"torch/serialization\.py", r"(.*\.)?(save|load|_save|_load).*"),
     _Known(Doing.CHECKPOINT, r"torch/distributed/checkpoint/"),
-    _Known(Doing.CHECKPOINT, r"paddle/framework/io\.py", r"(save|load|_.*save|_.*load).*"),
+    _Known(Doing.CHECKPOINT, r"paddle/framework/io\.py",
+           r"(save|load|_.*save|_.*load|clear_async_save).*"),
     _Known(Doing.CHECKPOINT, r"paddle/distributed/(checkpoint|flex_checkpoint)/"),
     _Known(Doing.CHECKPOINT, r"safetensors/"),
+    _Known(Doing.CHECKPOINT, r"megatron/core/dist_checkpointing/"),
+    _Known(Doing.CHECKPOINT, r"deepspeed/runtime/checkpoint_engine/"),
     _Known(Doing.DATA, r"torch/utils/data/"),
     _Known(Doing.DATA, r"paddle/io/"),
     _Known(Doing.MEETING, r"torch/distributed/rendezvous\.py"),
@@ -197,9 +201,14 @@ def find_awaited_writer(status: Status) -> str:
     """Return in which function a thread writes a checkpoint, if this rank may wait for it."""
     if not status.stack or status.system_call != LOCK_CALL:
         return ""
-    for frame in itertools.chain(*status.other_stacks):
+    return find_writer(itertools.chain(*status.other_stacks))
+
+
+def find_writer(stack: Iterable[Frame]) -> str:
+    """Return the function of a library that reads or writes a checkpoint in these frames."""
+    for frame in stack:
         if _look_up(frame) is Doing.CHECKPOINT:
-            return frame.function
+            return frame.function.rpartition(".")[2]
     return ""
 
 
@@ -235,12 +244,16 @@ def names_evaluation(function: str) -> bool:
 
 
 def _look_up(frame: Frame, steps: int = 0) -> Doing | None:
-    name = frame.function
+    return _look_up_name(frame.file, frame.function, has_steps=steps > 0)
+
+
+@functools.lru_cache(maxsize=4096)  # each look asks for all frames again, inside of the job
+def _look_up_name(file: str, name: str, *, has_steps: bool) -> Doing | None:
     for known in _TABLE:
         # Before the first step, frameworks import their compilers and compile nothing.
-        if name == "<module>" and (known.doing is not Doing.COMPILE or not steps):
+        if name == "<module>" and (known.doing is not Doing.COMPILE or not has_steps):
             continue
-        if re.search(known.file, frame.file) and re.fullmatch(known.functions, name):
+        if re.search(known.file, file) and re.fullmatch(known.functions, name):
             return known.doing
     return None
 

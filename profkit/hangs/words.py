@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Iterator
 from typing import Any
 
-from profkit.hangs.activity import LOCK_CALL, Activity, Doing
+from profkit.hangs.activity import LOCK_CALL, Activity, Doing, find_writer
 from profkit.hangs.call_words import say_absence, say_difference, say_none_left, say_waiting
 from profkit.hangs.classes import HangClass, Level
 from profkit.hangs.evidence import shown_name
@@ -218,6 +219,8 @@ def say_thread(status: Status, activity: Activity) -> Iterator[str]:
         shown = [shown_name(place) for place in places if place is not None]
         if shown:
             yield f"waits for a lock or a thread; another thread of it is at {shown[0]}"
+        elif writes := find_writer(itertools.chain(*status.other_stacks)):
+            yield f"waits for a lock or a thread; another thread of it is in {safe_text(writes)}"
 
 
 def say_workers(status: Status, activity: Activity) -> str:

@@ -123,21 +123,77 @@ dist.destroy_process_group()
 """
 
 
-def test_a_slow_batch_after_an_evaluation_raises_no_alarm(tmp_path: Path) -> None:
-    """The other rank has waited for longer than the limit, but the batch has a limit of its own."""
-    (tmp_path / "job.py").write_text(SLOW_AFTER_EVALUATION)
+def run_healthy(folder: Path, job: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a job of two ranks under `profkit run` to its end."""
+    (folder / "job.py").write_text(job)
     profkit = [sys.executable, "-m", "profkit", "run", "--hang-after", str(LIMIT_S)]
-    profkit += ["-o", str(tmp_path / "runs"), "--", sys.executable, str(HANGS / "hang_launch.py")]
+    profkit += ["-o", str(folder / "runs"), "--", sys.executable, str(HANGS / "hang_launch.py")]
     done = subprocess.run(
-        [*profkit, "2", str(tmp_path / "job.py")],
+        [*profkit, "2", str(folder / "job.py"), *arguments],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_slow_batch_after_an_evaluation_raises_no_alarm(tmp_path: Path) -> None:
+    """The other rank has waited for longer than the limit, but the batch has a limit of its own."""
+    done = run_healthy(tmp_path, SLOW_AFTER_EVALUATION)
     assert "which may be as it should: only some ranks evaluate" in done.stderr
     assert "stands still" not in done.stderr
+
+
+SLOW_WRITER = """
+import time
+import torch.distributed.checkpoint as checkpoint
+
+class SlowWriter(checkpoint.FileSystemWriter):
+    def write_data(self, plan, planner):
+        time.sleep(9)
+        return super().write_data(plan, planner)
+"""
+ASYNC_SAVE = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+
+sys.path.append(os.path.join(sys.argv[1], "site-packages"))
+from slow_writer import SlowWriter
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+is_first = os.environ["RANK"] == "0"
+saving = None
+for number in range(60):
+    if number == 40 and is_first:
+        writer = SlowWriter(os.path.join(sys.argv[1], "checkpoint"))
+        state = {"model": model.state_dict()}
+        saving = checkpoint.async_save(state, storage_writer=writer, no_dist=True)
+    if number == 45 and saving is not None:
+        saving.result()  # before the next one
+    model(torch.ones(4, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.02)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_a_wait_for_a_checkpoint_that_torch_writes_in_a_thread_raises_no_alarm(
+    tmp_path: Path,
+) -> None:
+    """No frame of that thread is in the job's own code."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/slow_writer.py").write_text(SLOW_WRITER)
+    done = run_healthy(tmp_path, ASYNC_SAVE, str(tmp_path))
+    assert "stands still" not in done.stderr
+    assert "which may be as it should: checkpoint" in done.stderr
+    assert "waits for a lock or a thread; another thread of it is in " in done.stderr
 
 
 STANDING = """

@@ -181,6 +181,33 @@ def test_a_rank_that_waits_for_the_thread_that_writes_its_checkpoint(
         )
 
 
+def test_a_rank_that_waits_for_a_library_that_writes_its_checkpoint() -> None:
+    writer = (
+        Frame(f"{TORCH}distributed/checkpoint/filesystem.py", "save.<locals>.put", 9, "package"),
+    )
+    known: dict[str, Any] = {"stack": IN_CODE, "other_stacks": (writer,), "system_call": "futex"}
+    late = rank(3, calls=calls(55, done=True), **known)
+    verdict = verdict_of(*waiting(0, 1, 2), late)
+    assert (verdict.kind, verdict.level) == (HangClass.CHECKPOINT, Level.NOTICE)
+    assert say_verdict(verdict).endswith(
+        "waits for a lock or a thread; another thread of it is in put"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [
+        ("paddle/framework/io.py", "clear_async_save_task_queue"),
+        ("megatron/core/dist_checkpointing/strategies/async_utils.py", "AsyncCallsQueue.close"),
+        ("deepspeed/runtime/checkpoint_engine/engine.py", "Engine.commit"),
+    ],
+)
+def test_libraries_that_wait_for_a_checkpoint(file: str, function: str) -> None:
+    stack = (Frame(f"/opt/lib/python3.11/site-packages/{file}", function, 9, "package"), *IN_CODE)
+    late = rank(3, calls=calls(55, done=True), stack=stack)
+    assert verdict_of(*waiting(0, 1, 2), late).kind is HangClass.CHECKPOINT
+
+
 @pytest.mark.parametrize("state", ["S", "R"])
 def test_code_of_the_job_is_no_long_part(state: str) -> None:
     own = rank(3, stack=IN_CODE, calls=calls(55, done=True), idle_s=0.0, thread_state=state)

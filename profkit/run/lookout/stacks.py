@@ -11,6 +11,7 @@ from types import CodeType
 
 from profkit.collectors._origins import Origins, cut
 from profkit.collectors._thread_stacks import stacks
+from profkit.hangs.activity import find_writer
 from profkit.hangs.processes import find_exit_code, look_at
 from profkit.hangs.status import Frame, Worker
 from profkit.vocab import OWN_CODE
@@ -29,7 +30,10 @@ class Stacks:
         self._origins = Origins()
 
     def read(self, thread: int) -> tuple[tuple[Frame, ...], tuple[tuple[Frame, ...], ...]]:
-        """Return the stack of this thread, and those of others that are in the job's code."""
+        """Return the stack of this thread, and those of others that matter.
+
+        These are in the job's code, or write a checkpoint for it, as `async_save` of torch does.
+        """
         own: tuple[Frame, ...] = ()
         others: list[tuple[Frame, ...]] = []
         for ident, places in stacks().items():
@@ -37,7 +41,7 @@ class Stacks:
                 own = self._name(places)
             elif ident != threading.get_ident() and len(others) < MOST_THREADS:
                 stack = self._name(places)
-                if any(frame.origin == OWN_CODE for frame in stack):
+                if any(frame.origin == OWN_CODE for frame in stack) or find_writer(stack):
                     others.append(stack)
         return own, tuple(others)
 
