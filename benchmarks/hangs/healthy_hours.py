@@ -4,7 +4,7 @@ python benchmarks/hangs/healthy_hours.py run --minutes 60   run jobs for an hour
 python benchmarks/hangs/healthy_hours.py score              show what all of them gave
 python benchmarks/hangs/healthy_hours.py score --write      also write the two pages
 
-Each job is recorded by `profkit run --hang-after 4`, has two ranks, and differs from the others:
+Each job is recorded by `profkit run --hang-after 8`, has two ranks, and differs from the others:
 see `healthy_plan.py`. What ran is added to `healthy_hours.json`. Every alarm is a false one.
 """
 
@@ -33,7 +33,7 @@ KEPT = HERE / "healthy_hours.json"
 DOCUMENT = HERE.parents[1] / "docs/hangs-accuracy.md"
 ACCURACY = DOCUMENT.with_name("accuracy.md")
 BEGIN, END = "<!-- healthy hours -->", "<!-- end of healthy hours -->"
-RULES = 10
+RULES = 11
 """Raise it when a rule about alarms changes: what older rules did is shown apart.
 
 A change that can only take alarms away needs no new number.
@@ -43,7 +43,10 @@ TITLE = "## Healthy jobs"
 JOBS = ("torch", "paddle", "torch_epochs")
 """Who wrote the last one had not seen the rules about alarms."""
 
-LIMIT_S = 4.0
+LIMIT_S = 8.0
+EARLIER_LIMIT_S = 4.0
+"""The limit of the jobs of rules up to 10. A full machine took 2.5 s longer for a step than planned."""
+
 LONGEST_JOB_S = 2_400
 
 
@@ -182,7 +185,8 @@ def say(jobs: list[dict[str, Any]]) -> Iterator[str]:
     yield (
         "Jobs of two ranks that train, evaluate, write checkpoints and compile. The parts that "
         f"take long are 0.3 to 4 limits long, on one rank or on both; the limit was {LIMIT_S:g} s "
-        "(`--hang-after 4`, default 30). Step lengths, gradient accumulation, slow batches, "
+        f"(`--hang-after {LIMIT_S:g}`, default 30; with earlier rules {EARLIER_LIMIT_S:g} s, and "
+        "two of those alarms were of steps that the full machine made longer than that). Step lengths, gradient accumulation, slow batches, "
         "also right after a part, a slower rank and the meetings after a part are drawn for each "
         "job. Ranks also work in code without a name before the first step and after the last "
         "one. `torch, epochs` has several epochs, other models and other ways to evaluate and to "

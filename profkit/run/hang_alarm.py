@@ -208,7 +208,7 @@ class HangAlarm:
             elif all(status.state == ENDED for status in evidence.ranks.values()):
                 self._note_move(now, wall)  # the last part was long, and a few steps followed
             return
-        have_ended = all(map(self._has_ended, evidence.ranks.values()))
+        have_ended = all(map(self._is_over, evidence.ranks.values()))
         have_ended |= self._told_ns is not None and bool(self._ends)
         is_early = not any(self._is_looked_at(status, wall) for status in running)
         if is_early or not self._limit_s or have_ended:
@@ -239,8 +239,10 @@ class HangAlarm:
             self._said.append(key)
             self._report(verdict, wall)
 
-    def _has_ended(self, status: Status) -> bool:
-        return str(status.pid) in self._ends and is_visible(status.host, status.pid_space)
+    def _is_over(self, status: Status) -> bool:
+        """Return true if a rank has ended; on a busy machine, one may have had no time to say so."""
+        is_gone = str(status.pid) in self._ends and is_visible(status.host, status.pid_space)
+        return is_gone or status.state == ENDED
 
     def _is_looked_at(self, status: Status, wall: int) -> bool:
         """Return true once a rank says what it does: it may be a part that takes long.

@@ -382,6 +382,22 @@ def test_ranks_that_end_one_after_the_other_are_no_hang(run: Path, apart_s: int)
     assert any("rank dead" in line for line in said) == (apart_s == 9)
 
 
+@pytest.mark.parametrize("last", [ENDED, RUNNING])
+def test_a_rank_that_had_no_time_to_say_its_end_stops_nobody(run: Path, last: str) -> None:
+    """Its process is gone. If the others have ended, too, the job does not stand still."""
+    said: list[str] = []
+    alarm = HangAlarm(run, 4.0, said.append)
+    write(run, late(pid=1, host=platform.node(), started_ticks=2**40))
+    write(run, *(rank(number, state=ENDED) for number in (0, 1)), rank(2, state=last))
+    for tenth in range(100):
+        wall_ns = NOW + tenth * SECOND // 10
+        evidence = read_evidence(run, wall_ns)
+        assert evidence is not None
+        alarm._look(evidence, select.poll())
+        alarm._judge(evidence, wall_ns, wall_ns)
+    assert any("rank dead" in line for line in said) == (last == RUNNING)
+
+
 @pytest.mark.parametrize("moves", [True, False])
 def test_ranks_that_go_from_call_to_call_are_no_hang(run: Path, *, moves: bool) -> None:
     """As parameters that are sent one by one before the first step, on a busy machine."""

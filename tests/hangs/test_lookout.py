@@ -138,6 +138,26 @@ def test_the_file_shows_no_place_that_the_loop_has_left(tmp_path: Path, tracker:
     assert (read(tmp_path).steps, read(tmp_path).stack) == (1, ())
 
 
+def test_a_step_that_ends_during_a_look_is_noted(
+    tmp_path: Path, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine, seconds may pass within a look."""
+    recorder = tracker.recorder
+    lookout = Lookout(tmp_path, tracker, LIMIT_S / 100)
+    (tmp_path / FOLDER).mkdir()
+
+    def read_late(stacks: Stacks, thread: int) -> tuple[tuple[Frame, ...], tuple[Any, ...]]:
+        recorder.end_step(recorder.clock(), 4)
+        return (Frame("/home/me/train.py", "main", 1, "job"),), ()
+
+    monkeypatch.setattr(Stacks, "read", read_late)
+    while not list((tmp_path / FOLDER).glob("*.rank.json")):
+        lookout._look(1)
+    status = read(tmp_path)
+    assert (status.steps, status.stack) == (1, ())
+    assert status.stood_ns < 1_000_000
+
+
 def test_a_rank_leaves_a_file_before_it_joins_the_others(tmp_path: Path, tracker: Tracker) -> None:
     """A rendezvous may hold the interpreter, so that no later look is possible."""
     lookout = Lookout(tmp_path, tracker, 600.0)

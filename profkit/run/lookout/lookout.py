@@ -268,6 +268,8 @@ class Lookout:
         self._status = self._dated(status)
         if with_calls or has_moved or not status.calls_from:
             self._read_calls(framework)  # of the same moment as the stack
+        if loop.recorder.step_now != status.steps:  # a step has ended since the look began
+            self._follow_steps()
 
     def _read_calls(self, framework: Framework | None) -> None:
         calls, source = self._calls.read(framework, self._loop.recorder)
@@ -275,8 +277,6 @@ class Lookout:
 
     def _write_end(self, error: Exception | None) -> None:
         said = ""
-        if self._status.world_size > 1:  # others may be in a call that this rank has left
-            self._read_calls(self._read_framework())
         if error is not None:
             said = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_ERROR_CHARS]
             stack = tuple(self._stacks.of_error(error))
@@ -288,3 +288,6 @@ class Lookout:
             steps=self._loop.recorder.step_now,
         )
         self._status.write(self._folder)
+        if error is not None or self._status.world_size > 1:
+            self._read_calls(self._read_framework())  # others may be in one that this rank left
+            self._status.write(self._folder)
