@@ -107,8 +107,8 @@ def find_left(
 
 def has_finished(status: Status, call: Call) -> bool:
     """Return true if a rank has left a collective, or has entered a later one of its group."""
-    for each in status.calls:
-        is_numbered = each.group == call.group and not each.is_message
+    for each in status.calls:  # messages are numbered apart
+        is_numbered = each.group == call.group and not each.is_message and not call.is_message
         if is_numbered and (each.sequence, each.done) >= (call.sequence, True):
             return True
     return False

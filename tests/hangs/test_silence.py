@@ -126,6 +126,14 @@ def test_the_last_words_in_a_barrier_are_old_if_another_rank_left_it_and_ended()
     assert (still.kind, still.ranks) == (HangClass.NONE_LEFT, (1,))
 
 
+def test_the_number_of_a_message_is_not_that_of_a_collective() -> None:
+    """The rank died as it waited for a message of one that ended later."""
+    message = Call("0", 3, "recv", members=(0, 1), peer=0)
+    ended = two(0, **HAS_ENDED)  # its last collective is number 55
+    found = judge_two(ended, two(1, ago_ns=SECOND // 2, calls=(message,)))
+    assert found.waits.open == {1: message}
+
+
 def test_a_silent_rank_waits_while_another_one_is_heard_and_has_not_entered() -> None:
     late = two(0, stack=IN_CODE, calls=(Call("0", 55, "all_reduce", done=True),))
     found = judge_two(late, two(1, ago_ns=LAST_WORDS), silent=frozenset({1}))
