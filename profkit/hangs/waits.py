@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from profkit.hangs.activity import Activity, Doing
-from profkit.hangs.status import ENDED, FAILED, MESSAGES, RUNNING, Call, Status
+from profkit.hangs.entered import Entered
+from profkit.hangs.status import FAILED, MESSAGES, RUNNING, Call, Status
 
 SAME_SIZE = frozenset({"all_reduce", "reduce", "broadcast", "reduce_scatter"})
 """Operations for which every rank sends a message of the same size."""
@@ -67,58 +68,11 @@ def find_waits(
             found = last.get(rank)
         if found is not None and (status.state == RUNNING or timed_out(status, activity)):
             opened[rank] = found
-    for rank in find_left(ranks, opened, quiet):
+    for rank in Entered(ranks, opened).find_left(quiet):
         del opened[rank]
-    missing = {}
-    for rank, call in opened.items():
-        missing[rank] = frozenset(
-            other
-            for other in other_members(call, rank, ranks)
-            if not has_entered(other, rank, call, ranks, opened)
-        )
+    entered = Entered(ranks, opened)
+    missing = {rank: entered.find_absent(rank, call) for rank, call in opened.items()}
     return Waits(opened, missing, find_difference(ranks, opened), last)
-
-
-def find_left(
-    ranks: Mapping[int, Status], opened: Mapping[int, Call], quiet: frozenset[int]
-) -> list[int]:
-    """Return the ranks of which nobody knows if they are still in the call of their last words.
-
-    Such a rank has been quiet since, or another one has left the call later, and ended. A rank that
-    is heard, and has not entered the call or is still in it, shows that it is not over.
-    """
-    left = []
-    for rank, call in opened.items():
-        own = ranks[rank]
-        is_unsure, is_held = rank in quiet, False
-        for other in other_members(call, rank, ranks):
-            status = ranks.get(other)
-            if status is None:
-                continue
-            if status.state == ENDED and status.written_ns > own.written_ns:
-                is_unsure |= has_finished(status, call)
-            if status.state == RUNNING and other not in quiet:
-                is_held |= not has_entered(other, rank, call, ranks, opened)
-                is_held |= other in opened and not has_finished(status, call)
-        if own.state == RUNNING and is_unsure and not is_held:
-            left.append(rank)
-    return left
-
-
-def has_finished(status: Status, call: Call) -> bool:
-    """Return true if a rank has left a collective, or has entered a later one of its group."""
-    for each in status.calls:  # messages are numbered apart
-        is_numbered = each.group == call.group and not each.is_message and not call.is_message
-        if is_numbered and (each.sequence, each.done) >= (call.sequence, True):
-            return True
-    return False
-
-
-def other_members(call: Call, rank: int, ranks: Iterable[int]) -> list[int]:
-    """Return the ranks that take part in a call with this one."""
-    if call.peer is not None:
-        return [other for other in (call.peer,) if other != rank]
-    return [other for other in call.members or tuple(ranks) if other != rank]
 
 
 def find_open(calls: Iterable[Call], rank: int) -> Call | None:
@@ -174,25 +128,6 @@ def call_of_stack(function: str, status: Status) -> Call | None:
     # The exchanges of gradients are counted as well, but nobody notes when they began.
     last = max(each.sequence for each in collectives if each.group == before.group)
     return Call(before.group, last + 1, function, members=before.members)
-
-
-def has_entered(
-    rank: int, waiter: int, call: Call, ranks: Mapping[int, Status], opened: Mapping[int, Call]
-) -> bool:
-    """Return true if a rank has entered the call in which another one waits."""
-    status = ranks.get(rank)
-    if status is None:
-        return False
-    if call.is_message:
-        for each in status.calls:  # of several that it has begun, any may be the other end
-            if each.peer == waiter and each.op != call.op and not each.done:
-                return True
-        return False
-    for each in (*status.calls, *([opened[rank]] if rank in opened else [])):
-        is_numbered = each.group == call.group and not each.is_message
-        if is_numbered and each.sequence >= call.sequence:
-            return True
-    return False
 
 
 def find_difference(ranks: Mapping[int, Status], opened: Mapping[int, Call]) -> dict[int, Call]:

@@ -240,7 +240,7 @@ class HangAlarm:
             self._report(verdict, wall)
 
     def _is_over(self, status: Status) -> bool:
-        """Return true if a rank has ended; on a busy machine, one may have had no time to say so."""
+        """Return true if a rank has ended. A busy machine may leave it no time to say so."""
         is_gone = str(status.pid) in self._ends and is_visible(status.host, status.pid_space)
         return is_gone or status.state == ENDED
 

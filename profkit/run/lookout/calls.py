@@ -20,7 +20,7 @@ READS = 2
 
 
 class CallReader:
-    """Reads the calls that this rank has entered, from the framework's own lists if it has any.
+    """Reads the calls that this rank has entered, from the framework's lists if it has any.
 
     No Python code runs while a list of 2,000 calls is made and read, for about 40 ms. The lists are
     therefore read only if the numbers of the last calls have changed. Numbers and lists do not
