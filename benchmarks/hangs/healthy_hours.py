@@ -164,7 +164,7 @@ def say_hours() -> str:
 def counted(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the jobs that trained to their end, and kept to their plan.
 
-    The field `beyond` says of the others why they did not: it is written by hand, and shown.
+    Fields that are written by hand say of the others why they did not: `failed` or `beyond`.
     """
     return [job for job in jobs if job["code"] == 0 and "beyond" not in job]
 
@@ -213,7 +213,8 @@ def say(jobs: list[dict[str, Any]]) -> Iterator[str]:
     for job in [*jobs, *before]:
         who = f"{'with earlier rules, ' * (job in before)}{job['framework']} {job['seed']}"
         if job["code"] != 0:
-            yield f"- {who}: ended with exit code {job['code']}, and is not counted"
+            why = f": {job['failed']}" if "failed" in job else ""
+            yield f"- {who}: ended with exit code {job['code']}, and is not counted{why}"
         elif "beyond" in job:
             yield f"- {who}: left its plan, and is not counted: {job['beyond']}"
         for alarm in job["alarms"]:

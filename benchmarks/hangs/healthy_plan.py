@@ -13,6 +13,9 @@ EVALUATION, CHECKPOINT, COMPILE = "evaluation", "checkpoint", "compile"
 SHARE_OF_LIMIT = 0.6
 """A batch or a step takes at most this part of the limit: longer ones would stand still."""
 
+LONGEST_S = 25.0
+"""No part of one rank takes longer: Paddle's gloo gives up after 30 s, and the job fails."""
+
 TIMES = 6
 """Each kind of part comes so often in a job: most of its time it should train, not start."""
 
@@ -65,7 +68,7 @@ class Plan:
         parts, step = [], 0
         for kind in kinds:
             step += drawn.randint(15, 60)
-            long_s = limit_s * drawn.uniform(0.3, 4.0)
+            long_s = min(limit_s * drawn.uniform(0.3, 4.0), LONGEST_S)
             seconds = drawn.choice(
                 ((long_s, 0.0), (long_s, long_s), (long_s, long_s / 3), (long_s / 5, long_s))
             )
