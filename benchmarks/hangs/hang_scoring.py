@@ -207,7 +207,12 @@ def _share(results: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
     marks = [[judge(result).get(name) for name in names] for result in results]
     own = [mark for mark in marks if any(each is not None for each in mark)]
     right = sum(False not in mark for mark in own)
-    return f"{right / len(own):.0%} of {len(own)}" if own else "-"
+    return _say_share(right, len(own))
+
+
+def _say_share(right: int, count: int) -> str:
+    """Return a share, rounded down: no miss must round up to a goal."""
+    return f"{100 * right // count}% of {count}" if count else "-"
 
 
 def _summary(results: list[dict[str, Any]]) -> Iterator[str]:
@@ -233,7 +238,7 @@ def _summary(results: list[dict[str, Any]]) -> Iterator[str]:
         for side in wanted:
             own = [result for result in side if judge(result).get(names[0]) is not None]
             right = sum(not set(names) & set(first[key_of(result)]) for result in own)
-            cells.append(f"{right / len(own):.0%} of {len(own)}" if own else "-")
+            cells.append(_say_share(right, len(own)))
         yield f"| {title} | {goal} | {' | '.join(cells)} |"
     healthy = [result for result in results if result["plant"] == HEALTHY.name]
     quiet = sum(judge(result)["quiet"] is True for result in healthy)

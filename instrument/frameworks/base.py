@@ -53,7 +53,7 @@ class DumpFlight(Protocol):
     def __call__(self, *, with_calls: bool = True) -> tuple[str, ...]: ...
 
 
-def no_dumps(*, with_calls: bool = True) -> tuple[str, ...]:  # nothing to leave out
+def no_dumps(*, with_calls: bool = True) -> tuple[str, ...]:
     """Return nothing: the framework keeps no list."""
     return ()
 

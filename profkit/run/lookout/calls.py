@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from profkit.instrument.recorder import Recorder
 
 READS = 2
+"""Lists are read so often with the same numbers, and then no more."""
 
 
 class CallReader:
