@@ -40,7 +40,7 @@ HEAD = f"""# Device times against simulated jobs
 checks the same. No GPU is involved, so this is no evidence of how drivers behave; gpu.md is about
 a real one.
 
-Jobs train on simulated accelerators (`profkit/testing/accelerator`). The simulation is below
+Jobs train on simulated accelerators (`tests/accelerator`). The simulation is below
 profkit's hooks: hooks, recorder, writer, reader, analysis and screens are the real ones, and so are
 torch's autograd engine and the reducer of `DistributedDataParallel`. Simulated are clocks, streams,
 events, copies, graphs, NCCL, and Paddle's reducer. Each module's docstring states the source, and

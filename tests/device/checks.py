@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from profkit.analysis.selection import steady_steps
-from profkit.testing.accelerator.jobs import Finished, run_ranks
-from profkit.testing.accelerator.paddle_job import PaddleRank
 from profkit.trace import Trace
+from tests.accelerator.jobs import Finished, run_ranks
+from tests.accelerator.paddle_job import PaddleRank
 from tests.device import screens
 from tests.device.scenarios import BASE, Scenario
 from tests.device.screens import Values

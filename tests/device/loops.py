@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from profkit.testing.accelerator.devices import Device, Event, OutOfMemory, Stream
-from profkit.testing.accelerator.jobs import Loop
-from profkit.testing.accelerator.torch_fakes import on_cuda
-from profkit.testing.accelerator.torch_job import TorchRank
-from profkit.testing.accelerator.torch_parts import Scaler
+from tests.accelerator.devices import Device, Event, OutOfMemory, Stream
+from tests.accelerator.jobs import Loop
+from tests.accelerator.torch_fakes import on_cuda
+from tests.accelerator.torch_job import TorchRank
+from tests.accelerator.torch_parts import Scaler
 
 
 def with_late_wait(rank: TorchRank) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from profkit.testing.accelerator.jobs import MS, Fault, Job, Loop, Rank
-from profkit.testing.accelerator.nccl import Link
-from profkit.testing.accelerator.paddle_job import OldPaddleRank, PaddleRank
-from profkit.testing.accelerator.paddle_job import train as train_paddle
-from profkit.testing.accelerator.torch_job import TorchRank, train
+from tests.accelerator.jobs import MS, Fault, Job, Loop, Rank
+from tests.accelerator.nccl import Link
+from tests.accelerator.paddle_job import OldPaddleRank, PaddleRank
+from tests.accelerator.paddle_job import train as train_paddle
+from tests.accelerator.torch_job import TorchRank, train
 from tests.device import loops
 from tests.device.truths import Truth, alone, exchanging, launched, mean
 

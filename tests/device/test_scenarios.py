@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from profkit.instrument.guard import FAILURES
-from profkit.testing.accelerator.jobs import Fault, Job
+from tests.accelerator.jobs import Fault, Job
 from tests.device.checks import CHECKS, Runs
 from tests.device.known import find_reason
 from tests.device.scenarios import SCENARIOS, Scenario

@@ -7,13 +7,13 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from profkit.testing.accelerator.devices import AcceleratorError, Device, Event, Stream
-from profkit.testing.accelerator.hosts import BEGIN_NS, Deadlock, Host, World
-from profkit.testing.accelerator.jobs import MS, Job, run_ranks
-from profkit.testing.accelerator.moments import Moment
-from profkit.testing.accelerator.nccl import Channel, Communicator, Link
-from profkit.testing.accelerator.torch_job import TorchRank, train
 from profkit.trace import Trace
+from tests.accelerator.devices import AcceleratorError, Device, Event, Stream
+from tests.accelerator.hosts import BEGIN_NS, Deadlock, Host, World
+from tests.accelerator.jobs import MS, Job, run_ranks
+from tests.accelerator.moments import Moment
+from tests.accelerator.nccl import Channel, Communicator, Link
+from tests.accelerator.torch_job import TorchRank, train
 
 
 @pytest.fixture

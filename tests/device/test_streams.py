@@ -11,9 +11,9 @@ from profkit.instrument.captures import Captures
 from profkit.instrument.frameworks.pytorch.device import MOST_STREAMS, CudaDevice
 from profkit.instrument.frameworks.pytorch.windows import tears_down_safely
 from profkit.instrument.rows import Event
-from profkit.testing.accelerator.devices import Device
-from profkit.testing.accelerator.hosts import Host
-from profkit.testing.accelerator.torch_fakes import SimulatedTorch
+from tests.accelerator.devices import Device
+from tests.accelerator.hosts import Host
+from tests.accelerator.torch_fakes import SimulatedTorch
 
 MS = 1_000_000
 

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profkit.testing.accelerator.jobs import Job
+from tests.accelerator.jobs import Job
 
 
 @dataclass(frozen=True)

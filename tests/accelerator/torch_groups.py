@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from profkit.testing.accelerator.moments import Moment
-from profkit.testing.accelerator.nccl import Channel
+from tests.accelerator.moments import Moment
+from tests.accelerator.nccl import Channel
 
 _C10D: Any = torch._C._distributed_c10d
 

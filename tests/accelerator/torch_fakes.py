@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from profkit.testing.accelerator.devices import Device, Event, Stream, Work
-from profkit.testing.accelerator.replacing import put
-from profkit.testing.accelerator.torch_groups import FAKE_BACKEND
+from tests.accelerator.devices import Device, Event, Stream, Work
+from tests.accelerator.replacing import put
+from tests.accelerator.torch_groups import FAKE_BACKEND
 
 _Tensor: Any = torch.Tensor
 """The base of fakes that replace what their base declares as constant."""

@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Protocol
 
 from profkit.instrument.blocks import off_blocks
 from profkit.instrument.frameworks.base import load_framework
-from profkit.testing.accelerator.devices import MOST_PENDING, AcceleratorError, Device, Event
-from profkit.testing.accelerator.hosts import BEGIN_NS, Host, World
-from profkit.testing.accelerator.nccl import Channel, Communicator, Link
-from profkit.testing.accelerator.recordings import BEGIN_REALTIME_NS, Recording
-from profkit.testing.accelerator.replacing import recorded_by
 from profkit.trace import RunManifest
 from profkit.vocab import RunState
+from tests.accelerator.devices import MOST_PENDING, AcceleratorError, Device, Event
+from tests.accelerator.hosts import BEGIN_NS, Host, World
+from tests.accelerator.nccl import Channel, Communicator, Link
+from tests.accelerator.recordings import BEGIN_REALTIME_NS, Recording
+from tests.accelerator.replacing import recorded_by
 
 MS = 1_000_000
 

@@ -17,9 +17,9 @@ from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import COLUMNS
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.run.late_sink import LateSink
-from profkit.testing.accelerator.devices import Device
-from profkit.testing.accelerator.hosts import BEGIN_NS
 from profkit.trace import RankManifest, RankWriter
+from tests.accelerator.devices import Device
+from tests.accelerator.hosts import BEGIN_NS
 
 BEGIN_REALTIME_NS = 1_700_000_000_000_000_000
 """The time of day at `BEGIN_NS`."""

@@ -20,9 +20,9 @@ import paddle
 from paddle.base import core
 from paddle.io.dataloader.dataloader_iter import _DataLoaderIterSingleProcess as _Batches
 
-from profkit.testing.accelerator.devices import Device, Event, Stream
-from profkit.testing.accelerator.nccl import Channel
-from profkit.testing.accelerator.replacing import put
+from tests.accelerator.devices import Device, Event, Stream
+from tests.accelerator.nccl import Channel
+from tests.accelerator.replacing import put
 
 
 class SimulatedPaddle:

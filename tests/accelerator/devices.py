@@ -26,8 +26,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from profkit.testing.accelerator.hosts import BEGIN_NS, Host
-from profkit.testing.accelerator.moments import Moment
+from tests.accelerator.hosts import BEGIN_NS, Host
+from tests.accelerator.moments import Moment
 
 LAUNCH_NS = 5_000
 """The time that a launch takes of the host."""

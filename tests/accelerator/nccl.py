@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from profkit.testing.accelerator.devices import Device, Stream
-from profkit.testing.accelerator.moments import Moment
+from tests.accelerator.devices import Device, Stream
+from tests.accelerator.moments import Moment
 
 
 class Link:

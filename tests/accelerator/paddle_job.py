@@ -11,9 +11,9 @@ import numpy as np
 import paddle
 from paddle.base import core
 
-from profkit.testing.accelerator.devices import Device
-from profkit.testing.accelerator.jobs import Rank
-from profkit.testing.accelerator.paddle_fakes import NcclGroup, SimulatedPaddle
+from tests.accelerator.devices import Device
+from tests.accelerator.jobs import Rank
+from tests.accelerator.paddle_fakes import NcclGroup, SimulatedPaddle
 
 
 class _LayerWork(paddle.autograd.PyLayer):

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from profkit.testing.accelerator.devices import Device
-from profkit.testing.accelerator.torch_fakes import on_cuda
+from tests.accelerator.devices import Device
+from tests.accelerator.torch_fakes import on_cuda
 
 
 class _LayerWork(torch.autograd.Function):

@@ -11,11 +11,11 @@ from unittest import mock
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from profkit.testing.accelerator.devices import Device
-from profkit.testing.accelerator.jobs import Rank
-from profkit.testing.accelerator.torch_fakes import SimulatedTorch, on_cuda
-from profkit.testing.accelerator.torch_groups import NcclGroup
-from profkit.testing.accelerator.torch_parts import Batches, Optimizer, make_loader, make_model
+from tests.accelerator.devices import Device
+from tests.accelerator.jobs import Rank
+from tests.accelerator.torch_fakes import SimulatedTorch, on_cuda
+from tests.accelerator.torch_groups import NcclGroup
+from tests.accelerator.torch_parts import Batches, Optimizer, make_loader, make_model
 
 
 class TorchRank(Rank):

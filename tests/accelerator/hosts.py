@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from profkit.testing.accelerator.moments import Moment
+from tests.accelerator.moments import Moment
 
 BEGIN_NS = 1_000_000_000_000
 """The virtual clocks' first reading."""
