@@ -8,8 +8,9 @@ TORCHES := 2.4.1 2.10.0 2.15.0
 
 .PHONY: screenshots check test test-full contracts systems converge gpu bench trust accuracy programs slow-lines sharded sharded-faults recorded docs
 
-check:  ## lint, format, types, import contracts
+check:  ## lint, format, limits of length and density, types, import contracts
 	$(RUN) ruff check .
+	$(RUN) python tests/house/measures.py
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(RUN) lint-imports
