@@ -26,35 +26,20 @@ LIMIT_MS = 0.15
 
 WORDS: Mapping[str, str] = {
     "README.md": """
-- **Accuracy.** `explain` ranks the true cause first in {first} injected faults. \
-A second job
-  has other data, model and batch size. There it does so in {first_held_out}. \
-The median error of
-  a cause's cost is {cost} (second job: {cost_held_out}). \
-`explain` reports no cause in {quiet}
-  healthy pairs (second job: {quiet_held_out}).
-- **Faults by an author who had not read the rules.** When they ran for the first time, \
-the true cause was
-  first in {blind_first}, and {blind_false_first} healthy pairs had a wrong cause. \
-We then
-  added rules: now it is first in {blind}, and {blind_false} healthy pairs have a
-  wrong cause. The verdict was right in {verdict_first}, and is so in {verdict} now.
-- **Reliability.** We ran {run} of {checks} checks, and {broken} failed. \
-{whole} of them ran at full length,
-  the others at {least} to {most} of it ([details](docs/reliability.md)).
-- **Performance.** Recording adds {long} ms ({long_interval}) to a step of {long_bare} ms, \
-and {short} ms
-  ({short_interval}) to one of {short_bare} ms. \
-`torch.profiler` adds {long_peer} ms and {short_peer} ms.
-  On two ranks, it adds {ddp} ms ({ddp_interval}) to a DDP step of {ddp_bare} ms with one bucket, \
-and {ddp2} ms
-  ({ddp2_interval}) to one of {ddp2_bare} ms with two, from {ddp_pairs} pairs of processes. \
-torch's own
-  `allreduce_hook` adds {ddp_peer} ms and {ddp2_peer} ms. \
-Our limit is 0.15 ms; over it: {ddp_over} of 2
-  DDP steps. `profkit --help` takes {start} ms more than the bare interpreter. \
-A report of 32 ranks takes
-  {open} s.
+- **Accuracy.** `explain` ranks the true cause first in {first} injected faults, and in {first_held_out}
+  of a second job; the median error of its cost is {cost} and {cost_held_out}. It reports no cause in
+  {quiet} and {quiet_held_out} healthy pairs.
+- **Faults by an author who had not read the rules.** At their first run, the true cause was first in
+  {blind_first}, and {blind_false_first} healthy pairs had a wrong cause. We then added rules: now
+  {blind} and {blind_false}. The verdict was right in {verdict_first} before, and in {verdict} now.
+- **Reliability.** {run} of {checks} checks ran, {whole} of them at full length and the others at {least}
+  to {most} of it; {broken} failed.
+- **Performance.** Recording adds {long} ms ({long_interval}) to a step of {long_bare} ms, and {short} ms
+  ({short_interval}) to one of {short_bare} ms; `torch.profiler` adds {long_peer} ms and {short_peer} ms.
+  On two ranks it adds {ddp} ms ({ddp_interval}) to a DDP step of {ddp_bare} ms with one bucket, and
+  {ddp2} ms ({ddp2_interval}) to one of {ddp2_bare} ms with two ({ddp_pairs} pairs of processes); torch's
+  own `allreduce_hook` adds {ddp_peer} ms and {ddp2_peer} ms. Over our limit of 0.15 ms: {ddp_over} of 2
+  DDP steps. `profkit --help` takes {start} ms more than Python alone; a report of 32 ranks, {open} s.
 
 Ranges in parentheses are 95 % confidence intervals.
 """,

@@ -1,4 +1,4 @@
-"""The published interface. A test that has to change here needs a line in CHANGELOG.md."""
+"""The published interface."""
 
 from __future__ import annotations
 
