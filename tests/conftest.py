@@ -9,11 +9,14 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
+
+from tests.tiers import MODULES, TIERS
 
 settings.register_profile(
     "shared machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -23,46 +26,70 @@ settings.load_profile("shared machine")
 pytest_plugins = ["pytester"]
 
 MOST_ATTEMPTS = 3
-LONG_FOLDERS = ("hangs", "workloads", "harmless", "trust", "cli")
-"""Tests that start jobs. With several workers they run first, so that none is last alone."""
+ROOT = Path(__file__).resolve().parents[1]
 RAN_AGAIN = pytest.StashKey[list[str]]()
+CHOSEN = pytest.StashKey[frozenset[str]]()
+"""The tiers that run besides the default one."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     _heed_signals()
-    config.addinivalue_line(
-        "markers",
-        "measured: compares a duration that a pause of the machine moves; has three attempts",
-    )
-    config.addinivalue_line(
-        "markers",
-        "alone: fails while other tests use the machine; .ci/run runs it after the others",
-    )
-    config.addinivalue_line(
-        "markers",
-        "full: runs only if -m names it (make test-full); the test says why others suffice",
-    )
+    markers = {
+        "measured": "compares a duration that a pause of the machine moves; has three attempts",
+        "alone": "fails while other tests use the machine; make nightly runs it after the others",
+        **TIERS,
+    }
+    for name, meaning in markers.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
     config.stash[RAN_AGAIN] = []
+    config.stash[CHOSEN] = _chosen_tiers(config.getoption("markexpr"))
+
+
+def _chosen_tiers(expression: str) -> frozenset[str]:
+    """Return the tiers to collect: a module of real jobs may have tests for the night."""
+    chosen = frozenset(tier for tier in TIERS if tier in expression)
+    return chosen | {"jobs"} if "nightly" in chosen else chosen
+
+
+def _tier_of(path: Path) -> str | None:
+    return MODULES.get(path.relative_to(ROOT).as_posix()) if path.is_relative_to(ROOT) else None
+
+
+def _is_named(path: Path, config: pytest.Config) -> bool:
+    """Return true if the command line names this file: then all of its tests run."""
+    named = [Path(word.partition("::")[0]) for word in config.args]
+    return any(word.suffix == ".py" and word.resolve() == path for word in named)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import the modules of other tiers, which takes longer than most tests."""
+    tier = _tier_of(collection_path)
+    if tier is None or tier in config.stash[CHOSEN] or _is_named(collection_path, config):
+        return None
+    return True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not _is_full(config):
-        left_out = [item for item in items if item.get_closest_marker("full")]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if not item.get_closest_marker("full")]
-    items.sort(key=lambda item: item.path.parent.name not in LONG_FOLDERS)
-
-
-def _is_full(config: pytest.Config) -> bool:
-    expression: str = config.getoption("markexpr")
-    return "full" in expression
+    chosen = config.stash[CHOSEN]
+    left_out, kept = [], []
+    for item in items:
+        tier = _tier_of(item.path)
+        if tier is not None:
+            item.add_marker(tier)
+        is_other = any(item.get_closest_marker(name) for name in TIERS if name not in chosen)
+        if is_other and not _is_named(item.path, config):
+            left_out.append(item)
+        else:
+            kept.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
 
 
 @pytest.fixture(scope="session")
-def is_full(request: pytest.FixtureRequest) -> bool:
+def is_nightly(request: pytest.FixtureRequest) -> bool:
     """Whether combinations run, too, in which a failure would show in others as well."""
-    return _is_full(request.config)
+    return "nightly" in request.config.stash[CHOSEN]
 
 
 def pytest_collection_finish() -> None:

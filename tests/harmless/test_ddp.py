@@ -133,7 +133,7 @@ def lines_of(path: Path) -> Lines:
 
 
 @pytest.fixture(scope="session")
-def pair_of(tmp_path_factory: pytest.TempPathFactory, is_full: bool) -> Callable[[int], Pair]:
+def pair_of(tmp_path_factory: pytest.TempPathFactory, is_nightly: bool) -> Callable[[int], Pair]:
     """Both launches of a number of ranks, made when they are first asked for."""
 
     @cache
@@ -141,7 +141,7 @@ def pair_of(tmp_path_factory: pytest.TempPathFactory, is_full: bool) -> Callable
         folder = tmp_path_factory.mktemp(f"ddp{world}")
         traces = str(folder / "traces")
         profkit = [sys.executable, "-m", "profkit", "run", "--output", traces, "--"]
-        names = names_of_cases(world, full=is_full)
+        names = names_of_cases(world, full=is_nightly)
         bare = launch(world, names, folder / "bare", [])
         return Pair(bare, launch(world, names, folder / "recorded", profkit))
 
@@ -181,9 +181,9 @@ def shortened(text: str, other: str, most: int = 160) -> str:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_names_are_those_of_the_job(
-    world: int, pair_of: Callable[[int], Pair], is_full: bool
+    world: int, pair_of: Callable[[int], Pair], is_nightly: bool
 ) -> None:
-    assert list(pair_of(world).bare.ranks[0]) == names_of_cases(world, full=is_full)
+    assert list(pair_of(world).bare.ranks[0]) == names_of_cases(world, full=is_nightly)
     assert len(names_of_cases(MOST, full=False)) > 150
     assert len(names_of_cases(2, full=False)) > 20
 
@@ -196,12 +196,12 @@ def test_both_jobs_end_well(world: int, pair_of: Callable[[int], Pair]) -> None:
 
 
 def combinations() -> list[Any]:
-    """Numbers of ranks with cases; those that only `make test-full` runs are marked so."""
+    """Numbers of ranks with cases; all but those of two ranks are for the night."""
     found = []
     for world in WORLDS:
-        usual = names_of_cases(world, full=False)
+        usual = names_of_cases(world, full=False) if world == 2 else []
         for name in functions_of_cases():
-            marks = [] if name in usual else [pytest.mark.full]
+            marks = [] if name in usual else [pytest.mark.nightly]
             found.append(pytest.param(world, name, marks=marks))
     return found
 
