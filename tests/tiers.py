@@ -8,4 +8,28 @@ TIERS = {
 }
 """What runs only if -m names it, or the command line names its file."""
 
-MODULES: dict[str, str] = {}
+NIGHTLY = (
+    "device/test_drawn.py",
+    "device/test_mutations.py",
+    "device/test_scenarios.py",
+    "harmless/test_import_orders.py",
+    "hangs/test_jobs.py",
+    "house/test_python_versions.py",
+    "importers/test_mutations.py",
+    "importers/logs/test_mutants.py",
+)
+JOBS = (
+    "device/test_simulator.py",
+    "device/test_streams.py",
+    "harmless/test_ddp.py",
+    "harmless/test_functions_compared.py",
+    "harmless/test_hints.py",
+    "harmless/test_imports.py",
+    "harmless/test_paddle.py",
+    "harmless/test_ray.py",
+)
+MODULES = {
+    f"tests/{name}": tier
+    for tier, names in (("nightly", NIGHTLY), ("jobs", JOBS))
+    for name in names
+}
