@@ -1,4 +1,4 @@
-"""Read the stacks that Python's fault handler wrote."""
+"""Read the stacks that were written while no Python code could run, or at a crash."""
 
 from __future__ import annotations
 

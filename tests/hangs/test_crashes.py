@@ -79,31 +79,63 @@ faulthandler.enable()
 faulthandler.disable()
 stack.enable()
 """
-HELD = """
-stack.enable()
-enable()
-stack.close()
-import faulthandler
-assert faulthandler.is_enabled()
-"""
 RECOVERING = """
 import signal
 signal.signal(signal.SIGSEGV, lambda number, frame: None)  # stands for a runtime in native code
 """
 
 
-def test_a_job_may_switch_the_handler_off(tmp_path: Path) -> None:
+def test_the_handler_of_the_job_is_not_ours(tmp_path: Path) -> None:
+    """The job switches Python's handler off, and ours still writes into our file."""
     done = run_script(SWITCHED + CRASH, tmp_path / "stack", int(signal.SIGABRT))
     assert (done.returncode, done.stderr) == (-signal.SIGABRT, "")
-    assert (tmp_path / "stack").read_text() == ""
+    assert "in crash" in (tmp_path / "stack").read_text()
 
 
-def test_a_handler_that_the_job_enables_by_a_name_it_held_stays_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from faulthandler import enable\n" + BEGIN + HELD]
-    done = subprocess.run(
-        [*command, str(tmp_path / "stack")], capture_output=True, text=True, timeout=60, check=False
-    )
+RUNTIME = """
+#include <setjmp.h>
+#include <signal.h>
+static sigjmp_buf back;
+static int *volatile nowhere;
+int is_used_last;
+static void recover(int number) { siglongjmp(back, 1); }
+void start(void)
+{
+    struct sigaction action = {.sa_handler = recover};
+    sigaction(SIGSEGV, &action, 0);
+}
+void use(void) { if (!sigsetjmp(back, 1)) *nowhere = 1; }
+__attribute__((destructor)) static void end(void) { if (is_used_last) use(); }
+"""
+LOAD = """
+import atexit, ctypes, os, sys
+runtime = ctypes.CDLL(sys.argv[2])
+"""
+AT_END = "atexit.register(runtime.use)"
+AFTER_PYTHON = "ctypes.c_int.in_dll(runtime, 'is_used_last').value = 1"
+IN_CHILD = """
+child = os.fork()
+if not child:
+    runtime.use()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@pytest.mark.parametrize("recorded", ["", BEGIN + "atexit.register(stack.close)"])
+@pytest.mark.parametrize(("before", "after"), [(AT_END, ""), (AFTER_PYTHON, ""), ("", IN_CHILD)])
+def test_a_runtime_that_starts_later_keeps_its_signals(
+    tmp_path: Path, recorded: str, before: str, after: str
+) -> None:
+    (tmp_path / "runtime.c").write_text(RUNTIME)
+    built = str(tmp_path / "runtime.so")
+    command = ["gcc", "-shared", "-fPIC", str(tmp_path / "runtime.c"), "-o", built]
+    subprocess.run(command, check=True)
+    script = f"{LOAD}\n{before}\n{recorded}\nruntime.start()\n{after}"
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "stack"), built]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "stack").exists()
 
 
 @pytest.mark.parametrize(("before", "is_ours"), [("", True), (RECOVERING, False)])

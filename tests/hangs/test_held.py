@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import signal
 import subprocess
 import sys
@@ -9,17 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from profkit.clock import wall_ns
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.status import FOLDER, RUNNING
+from profkit.run.lookout import fault_stack
+from profkit.run.lookout.fault_stack import FaultStack
 
 PATIENCE_S = 60.0
 
-SPARE_SIGNAL = 16
-"""SIGSTKFLT, which Python 3.10 does not name."""
+START_NAMES = ("start_new_thread", "_start_new_thread", "_start_joinable_thread")
+"""How modules call what starts a thread; the last name is that of Python 3.13."""
 
 JOB = """
 import sys, threading, time
@@ -93,7 +99,10 @@ def test_a_call_that_holds_the_interpreter_shows_its_line(tmp_path: Path, start:
     evidence = watch(tmp_path)
     assert evidence.native == {0}
     assert evidence.crashed == frozenset()
-    assert [frame.function for frame in evidence.ranks[0].stack] == ["hold", "<module>"]
+    stack = evidence.ranks[0].stack
+    assert [frame.function for frame in stack] == ["hold", "<module>"]
+    lines = [JOB[: JOB.index(text)].count("\n") + 1 for text in ("sum(", "{body}")]
+    assert [frame.line for frame in stack] == lines
     assert end_of(process) == (0, "ended well\n", "")
 
 
@@ -102,35 +111,6 @@ def test_a_call_that_sleeps_in_native_code_is_not_interrupted(tmp_path: Path, st
     process = start(body)
     assert watch(tmp_path).native == {0}
     assert end_of(process) == (0, "ended well\n", "")
-
-
-def test_the_signal_that_shows_the_handler_does_what_it_did(tmp_path: Path, start: Start) -> None:
-    body = f"""
-import os, signal
-from profkit.hangs.processes import caught_signals
-assert signal.getsignal({SPARE_SIGNAL}) == signal.SIG_DFL
-assert {SPARE_SIGNAL} not in caught_signals(os.getpid())
-hold()
-"""
-    process = start(body)
-    assert watch(tmp_path).native == {0}
-    assert end_of(process) == (0, "ended well\n", "")
-
-
-def test_a_job_that_handles_that_signal_keeps_its_handler(tmp_path: Path) -> None:
-    body = f"""
-import signal, sys
-from profkit.run.lookout import _held
-seen = []
-signal.signal({SPARE_SIGNAL}, lambda number, frame: seen.append(number))
-with open(sys.argv[1], "w") as file:
-    assert not _held.watch(file.fileno(), 1.0)
-signal.raise_signal({SPARE_SIGNAL})
-assert seen == [{SPARE_SIGNAL}]
-"""
-    command = [sys.executable, "-c", body, str(tmp_path / "stack")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_file_of_the_job_is_never_written_to(tmp_path: Path, start: Start) -> None:
@@ -189,13 +169,49 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert end_of(start(body)) == (0, "ended well\n", "")
 
 
+def green_start(*words: Any, **named: Any) -> None:
+    """Start no thread, as gevent and eventlet, whose functions are written in Python, too."""
+
+
+def is_watched() -> bool:
+    """Return true if this process has the thread in C."""
+    for path in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has just ended
+            if (path / "comm").read_text() == "profkit-held\n":
+                return True
+    return False
+
+
+def wait_for_watch(*, expected: bool) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while is_watched() != expected:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("owner", [_thread, threading])
+def test_nothing_is_watched_where_threads_are_greenlets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: ModuleType
+) -> None:
+    """They are patched after the start of a first watch, and before that of a second one."""
+    name = next(name for name in vars(owner) if name in START_NAMES)
+    first = FaultStack(tmp_path / "first", 0.5)
+    first.open()
+    wait_for_watch(expected=True)
+    monkeypatch.setattr(owner, name, green_start)
+    wait_for_watch(expected=False)
+    second = FaultStack(tmp_path / "second", 0.5)
+    second.open()
+    assert not is_watched()
+    first.close()
+    second.close()
+
+
 def test_without_the_compiled_part_nothing_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from profkit.run.lookout import fault_stack
-
     monkeypatch.setattr(fault_stack, "_held", None)
-    stack = fault_stack.FaultStack(tmp_path / "stack", 0.5)
+    stack = FaultStack(tmp_path / "stack", 0.5)
     before = threading.active_count()
     stack.open()
     assert threading.active_count() == before

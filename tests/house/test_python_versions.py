@@ -66,7 +66,7 @@ busy.join()
 """
 
 
-def _interpreters() -> list[str]:
+def interpreters() -> list[str]:
     """Return the Pythons of this machine that profkit supports."""
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = [sys.executable]
@@ -77,7 +77,7 @@ def _interpreters() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("python", _interpreters())
+@pytest.mark.parametrize("python", interpreters())
 def test_the_modules_in_c_are_right(python: str, tmp_path: Path) -> None:
     """One that calls what is not declared ends the job with a SIGSEGV."""
     told = subprocess.run([python, "-c", ABOUT], capture_output=True, text=True, check=True)
