@@ -1,5 +1,10 @@
 /* Buffers the reports of hooks, as `notes.py` does, which specifies this file.
  *
+ * Python code may run in every call of Python, at each allocation (a garbage collection in Python
+ * 3.10 and 3.11) and at each DECREF: finalizers and signal handlers that make notes, and other
+ * threads that take them. So notes leave the array before they are used (`take_out`), and nothing
+ * that was checked before such a place is relied on after it.
+ *
  * At the boundary of a phase, the job's tensors have driven our code and data out of the caches.
  * A note therefore touches one object, and no other function or dictionary of ours. Nothing here
  * raises, except what the tracker, a clock or a device raises; the hooks that call this are guarded.
@@ -73,6 +78,15 @@ static Py_ssize_t span_size;
 
 static int is_here(const Notes *self) { return PyThread_get_thread_ident() == self->thread; }
 
+/* Call what may be replaced meanwhile. */
+static PyObject *call_held(PyObject *callable)
+{
+    Py_INCREF(callable);
+    PyObject *result = PyObject_CallNoArgs(callable);
+    Py_DECREF(callable);
+    return result;
+}
+
 static int read_clock(Notes *self, int64_t *now)
 {
     if (!self->clock) {
@@ -81,7 +95,7 @@ static int read_clock(Notes *self, int64_t *now)
         *now = (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
         return 0;
     }
-    PyObject *read = PyObject_CallNoArgs(self->clock);
+    PyObject *read = call_held(self->clock);
     if (!read) return -1;
     *now = PyLong_AsLongLong(read);
     Py_DECREF(read);
@@ -93,6 +107,12 @@ static int note(Notes *self, enum Kind kind, int64_t region, PyObject *what)
 {
     PyObject *mark = NULL;
     int64_t at;
+    if (self->mark && !self->quiet && (kind < ROWS || kind == END)) {
+        mark = call_held(self->mark);
+        if (!mark) goto failed;
+        if (mark == Py_None) Py_CLEAR(mark);
+    }
+    if (read_clock(self, &at) < 0) goto failed;
     if (self->count >= ROOM) {
         PyObject *done = PyObject_CallMethodObjArgs(self->tracker, tracker_catch_up, NULL);
         if (!done) goto failed;
@@ -102,12 +122,6 @@ static int note(Notes *self, enum Kind kind, int64_t region, PyObject *what)
             goto failed;
         }
     }
-    if (self->mark && !self->quiet && (kind < ROWS || kind == END)) {
-        mark = PyObject_CallNoArgs(self->mark);
-        if (!mark) goto failed;
-        if (mark == Py_None) Py_CLEAR(mark);
-    }
-    if (read_clock(self, &at) < 0) goto failed;
     Note *noted = &self->notes[self->count++];
     noted->kind = kind;
     noted->at = at;
@@ -315,6 +329,17 @@ static int replace_collate(PyObject *notes, PyObject *fetcher, PyObject *own)
     return failed ? -1 : 0;
 }
 
+/* Ask the meter, if there is one. */
+static PyObject *ask_meter(Notes *self, PyObject *method, PyObject *argument)
+{
+    PyObject *meter = self->meter;
+    if (!meter) Py_RETURN_NONE;
+    Py_INCREF(meter);
+    PyObject *answer = PyObject_CallMethodObjArgs(meter, method, argument, NULL);
+    Py_DECREF(meter);
+    return answer;
+}
+
 static PyObject *begin_fetch(PyObject *object, PyObject *fetcher)
 {
     Notes *self = (Notes *)object;
@@ -323,21 +348,33 @@ static PyObject *begin_fetch(PyObject *object, PyObject *fetcher)
         int64_t now = 0;
         if (!self->meter) Py_RETURN_NONE;
         if (is_here(self) && read_clock(self, &now) < 0) return NULL;
-        PyObject *making = PyObject_CallMethodObjArgs(self->meter, meter_begin, fetcher, NULL);
+        PyObject *making = ask_meter(self, meter_begin, fetcher);
         if (now && making && making != Py_None) self->fetch = now;
         return making;
     }
+    int64_t now, processor;
     PyObject *own = PyObject_GetAttr(fetcher, collate_name);
-    self->collated = 0;
-    if (!own || read_clocks(self, &self->fetch, &self->fetch_processor) < 0 /* the next call is the last, so that a failure changes nothing */
-        || (own != Py_None && replace_collate(object, fetcher, own) < 0)) {
+    if (!own || read_clocks(self, &now, &processor) < 0) {
         Py_XDECREF(own);
         return NULL;
     }
+    if (self->fetcher) { /* a batch was begun meanwhile */
+        Py_DECREF(own);
+        Py_RETURN_NONE;
+    }
     Py_INCREF(fetcher);
+    Py_INCREF(own);
     self->fetcher = fetcher;
     self->collate = own;
-    return PyLong_FromLongLong(++self->serial);
+    self->fetch = now;
+    self->fetch_processor = processor;
+    self->collated = 0;
+    int failed = own != Py_None && replace_collate(object, fetcher, own) < 0;
+    Py_DECREF(own);
+    if (!failed) return PyLong_FromLongLong(++self->serial);
+    Py_CLEAR(self->fetcher);
+    Py_CLEAR(self->collate);
+    return NULL;
 }
 
 /* Give the fetcher its own function back. */
@@ -358,7 +395,7 @@ static PyObject *end_fetch(PyObject *object, PyObject *making)
     if (!is_number(making, &region)) {
         if (is_here(self) && !self->fetcher && read_clock(self, &now) == 0) self->took = now - self->fetch;
         if (PyErr_Occurred()) return NULL;
-        return self->meter ? PyObject_CallMethodObjArgs(self->meter, meter_end, making, NULL) : (Py_INCREF(Py_None), Py_None);
+        return ask_meter(self, meter_end, making);
     }
     if (!self->fetcher) Py_RETURN_NONE;
     if (release_fetcher(self) < 0 || read_clocks(self, &now, &processor) < 0) return NULL;
@@ -376,7 +413,7 @@ static PyObject *drop_fetch(PyObject *object, PyObject *making)
 {
     Notes *self = (Notes *)object;
     int64_t region;
-    if (!is_number(making, &region)) return self->meter ? PyObject_CallMethodObjArgs(self->meter, meter_drop, making, NULL) : (Py_INCREF(Py_None), Py_None);
+    if (!is_number(making, &region)) return ask_meter(self, meter_drop, making);
     if (release_fetcher(self) < 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -427,22 +464,28 @@ static PyObject *close_all(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* Forget the notes before `until`. A caller between two steps ends the replaying ahead. */
-static void forget_until(Notes *self, const Note *until)
+/* Move the first notes out of the array; `drop` takes them. This ends the replaying ahead. */
+static Note *take_out(Notes *self, Py_ssize_t count)
 {
-    Note *noted = self->notes + self->first;
-    self->first = until - self->notes;
+    Note *taken = PyMem_New(Note, count);
+    if (!taken) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    memcpy(taken, self->notes + self->first, count * sizeof *taken);
+    self->first += count;
     if (self->first == self->count) self->first = self->count = 0;
     self->ahead = 0;
-    for (; noted < until; noted++) {
-        Py_CLEAR(noted->mark);
-        Py_CLEAR(noted->what);
-    }
+    return taken;
 }
 
-static void forget(Notes *self)
+static void drop(Note *taken, Py_ssize_t count)
 {
-    forget_until(self, self->notes + self->count);
+    for (Py_ssize_t at = 0; at < count; at++) {
+        Py_XDECREF(taken[at].mark);
+        Py_XDECREF(taken[at].what);
+    }
+    PyMem_Free(taken);
 }
 
 static PyObject *as_tuple(const Note *noted)
@@ -456,16 +499,16 @@ static PyObject *take(PyObject *object, PyObject *unused)
     Notes *self = (Notes *)object;
     Py_ssize_t count = self->count - self->first;
     (void)unused;
-    PyObject *taken = PyList_New(count);
-    for (Py_ssize_t at = 0; taken && at < count; at++) {
-        PyObject *noted = as_tuple(&self->notes[self->first + at]);
-        if (noted)
-            PyList_SET_ITEM(taken, at, noted);
-        else
-            Py_CLEAR(taken);
+    Note *taken = take_out(self, count);
+    if (!taken) return NULL;
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t at = 0; list && at < count; at++) {
+        PyObject *noted = as_tuple(&taken[at]);
+        if (!noted || PyList_Append(list, noted) < 0) Py_CLEAR(list);
+        Py_XDECREF(noted);
     }
-    forget(self);
-    return taken;
+    drop(taken, count);
+    return list;
 }
 
 static int keep(PyObject *rows, PyObject *row, PyObject *before, PyObject *mark)
@@ -478,9 +521,14 @@ static int keep(PyObject *rows, PyObject *row, PyObject *before, PyObject *mark)
 
 static int keep_foreign(PyObject *rows, PyObject *foreign)
 {
-    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(foreign); at++)
-        if (keep(rows, PyList_GET_ITEM(foreign, at), NULL, NULL) < 0) return -1;
-    return 0;
+    int failed = 0;
+    for (Py_ssize_t at = 0; !failed && at < PyList_GET_SIZE(foreign); at++) {
+        PyObject *row = PyList_GET_ITEM(foreign, at);
+        Py_INCREF(row);
+        failed = keep(rows, row, NULL, NULL) < 0;
+        Py_DECREF(row);
+    }
+    return failed ? -1 : 0;
 }
 
 static int fill(PyObject *row, enum Field field, PyObject *value)
@@ -549,49 +597,52 @@ static int keep_span(PyObject *rows, PyObject *const *arguments, const Note *beg
     return failed;
 }
 
-/* The note after a sequence of closed phases without nesting, up to the end of a step; else NULL. */
-static const Note *end_of_plain(const Notes *self, int used)
+/* The number of notes up to the end of a step, or of all; -1 if phases are nested or one is open. */
+static Py_ssize_t count_plain(const Notes *self, int used)
 {
-    const Note *begun = NULL, *noted = self->notes + self->first;
-    for (; noted < self->notes + self->count; noted++) {
-        if (noted->kind == STEP && !begun) return noted;
+    const Note *begun = NULL, *first = self->notes + self->first, *end = self->notes + self->count;
+    for (const Note *noted = first; noted < end; noted++) {
+        if (noted->kind == STEP && !begun) return noted - first + 1;
         if (begun) {
             if (noted->kind == END && noted->region == begun->region)
                 begun = NULL;
             else if (noted->kind != FETCHED && (noted->kind != ROWS || !PyList_CheckExact(noted->what)))
-                return NULL;
+                return -1;
         } else if (noted->kind == ROWS) {
-            if (!PyList_CheckExact(noted->what)) return NULL;
+            if (!PyList_CheckExact(noted->what)) return -1;
         } else if (noted->kind > ROWS || (noted->kind == COPY && used))
-            return NULL;
+            return -1;
         else {
             begun = noted;
             used |= noted->kind == FORWARD;
         }
     }
-    return begun ? NULL : noted;
+    return begun ? -1 : end - first;
 }
 
 static PyObject *take_plain(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
 {
     Notes *self = (Notes *)object;
     if (!has_arguments(count, 4, 4)) return NULL;
-    int used = PyObject_IsTrue(arguments[3]), trains = 0;
+    int used = PyObject_IsTrue(arguments[3]), quiet = self->quiet, trains = 0;
     if (used < 0) return NULL;
-    const Note *until = end_of_plain(self, used);
-    if (!until) Py_RETURN_NONE;
-    int64_t border = until < self->notes + self->count ? until->at : 0;
+    Py_ssize_t plain_count = count_plain(self, used);
+    if (plain_count < 0) Py_RETURN_NONE;
+    Note *taken = take_out(self, plain_count);
+    if (!taken) return NULL;
     PyObject *rows = PyList_New(0), *batches = PyList_New(0), *optimizers = PyList_New(0), *gradients = PyList_New(0), *plain = NULL;
     const Note *begun = NULL;
-    int64_t ended = 0;
+    int64_t ended = 0, border = 0;
     int failed = !rows || !batches || !optimizers || !gradients;
-    for (const Note *noted = self->notes + self->first; !failed && noted < until; noted++) {
-        if (noted->kind == ROWS)
+    for (const Note *noted = taken; !failed && noted < taken + plain_count; noted++) {
+        if (noted->kind == STEP)
+            border = noted->at;
+        else if (noted->kind == ROWS)
             failed = keep_foreign(rows, noted->what) < 0;
         else if (noted->kind == FETCHED)
             failed = keep_fetch(rows, arguments, noted->what) < 0;
         else if (noted->kind == END) {
-            failed = !self->quiet && keep_span(rows, arguments, begun, noted) < 0;
+            failed = !quiet && keep_span(rows, arguments, begun, noted) < 0;
             ended = noted->at;
             if (!failed && noted->what && PyObject_IsTrue(noted->what) == 1) failed = PyList_Append(batches, noted->what) < 0;
         } else {
@@ -609,7 +660,7 @@ static PyObject *take_plain(PyObject *object, PyObject *const *arguments, Py_ssi
     Py_XDECREF(batches);
     Py_XDECREF(optimizers);
     Py_XDECREF(gradients);
-    if (plain) forget_until(self, border ? until + 1 : until);
+    drop(taken, plain_count);
     return plain;
 }
 
@@ -623,11 +674,14 @@ static int initialise(PyObject *object, PyObject *arguments, PyObject *names)
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "Notes takes no names of arguments");
         return -1;
     }
+    if (self->tracker) { /* a call of it may be under way */
+        PyErr_SetString(PyExc_TypeError, "Notes is initialised once");
+        return -1;
+    }
     Py_INCREF(tracker);
-    Py_XSETREF(self->tracker, tracker);
-    PyObject *other = clock == now_ns ? NULL : clock;
-    Py_XINCREF(other);
-    Py_XSETREF(self->clock, other);
+    self->tracker = tracker;
+    self->clock = clock == now_ns ? NULL : clock;
+    Py_XINCREF(self->clock);
     return 0;
 }
 
@@ -652,7 +706,12 @@ static int clear(PyObject *object)
 {
     Notes *self = (Notes *)object;
     self->thread = NOBODY;
-    forget(self);
+    while (self->first < self->count) {
+        Note noted = self->notes[self->first++];
+        Py_XDECREF(noted.mark);
+        Py_XDECREF(noted.what);
+    }
+    self->first = self->count = 0;
     Py_CLEAR(self->tracker);
     Py_CLEAR(self->clock);
     Py_CLEAR(self->meter);

@@ -7,7 +7,8 @@ then has it catch up first, so that nobody sees the difference. Steps that wait 
 hangs are replayed by the writer's thread, so that they are not lost if it is killed.
 
 Two threads may therefore replay, one at a time. The writer leaves the notes of the open step, so
-that there are notes as long as it replays: the loop finds them, and waits for its turn.
+that there are notes as long as it replays: the loop finds them, and waits for its turn. A finalizer
+or a signal handler may report meanwhile. The replay that it interrupts goes on with its notes.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ LATE_NS = 300_000_000
 """Steps that have waited longer are replayed by the writer; usually, the loop does it before."""
 
 LONGEST_WAIT_S = 1.0
-"""A thread that waits this long for its turn replays without it: nothing may stop the job."""
+"""A thread that waits this long for its turn leaves the notes: nothing may stop the job."""
 
 LONG_STEP_NS = 250_000_000
 """Longer steps are reported at once, so that a killed job loses no more than the last second."""
@@ -73,6 +74,7 @@ class Boundaries:
     __slots__ = (
         "__weakref__",
         "_is_plain",
+        "_is_replaying",
         "_open",
         "_recorder",
         "_regions",
@@ -100,6 +102,7 @@ class Boundaries:
     def free(self) -> None:
         """Let any thread replay: in a forked child, the one that did is gone."""
         self._turn = threading.RLock()
+        self._is_replaying = False
 
     def open(self, thread: int) -> bool:
         """Note the reports of this thread from now on; it waits for its next batch.
@@ -154,12 +157,22 @@ class Boundaries:
         return None
 
     def replay(self, *, one_by_one: bool = False) -> None:
-        """Replay all notes. Those that cannot be replayed are lost, and do not come again."""
+        """Replay all notes. Those that fail are lost; all stay if another thread is at it."""
         turn = self._turn
-        has_turn = turn.acquire(timeout=LONGEST_WAIT_S)
+        if not turn.acquire(timeout=LONGEST_WAIT_S):
+            report_failure("borders", TimeoutError("another thread replays for too long"))
+            return
         try:
-            if not one_by_one:
-                self._replay_plain()
+            if not self._is_replaying:
+                self._replay_all(one_by_one=one_by_one)
+        finally:
+            turn.release()
+
+    def _replay_all(self, *, one_by_one: bool) -> None:
+        self._is_replaying = True
+        try:
+            while self.notes and not one_by_one and self._replay_step():
+                pass
             notes = self.notes.take() if self.notes else []
             self._is_plain = not notes
             for note in notes:
@@ -172,19 +185,23 @@ class Boundaries:
             self.notes.take()
             self.notes.step = self._recorder.step_index
         finally:
-            if has_turn:
-                turn.release()
+            self._is_replaying = False
 
     def replay_late(self) -> None:
         """Replay whole steps that have waited long, on the thread that calls this."""
         if not self._is_late():
             return
         with self._turn:
+            if self._is_replaying:
+                return
+            self._is_replaying = True
             try:
                 while self._is_late() and self._replay_step():
                     pass
             except Exception as failure:  # noqa: BLE001  # lost notes must not stop the writer
                 report_failure("borders", failure)
+            finally:
+                self._is_replaying = False
 
     def _is_late(self) -> bool:
         """Return true if a step is noted to its end, and has waited long.
@@ -198,11 +215,6 @@ class Boundaries:
             and not recorder.stopped
             and recorder.clock() - recorder.boundary_ns > LATE_NS
         )
-
-    def _replay_plain(self) -> None:
-        """Replay steps at once, as long as their phases are not nested."""
-        while self.notes and self._replay_step():
-            pass
 
     def _replay_step(self) -> bool:
         """Replay notes at once, to the end of a step; false if phases are nested."""

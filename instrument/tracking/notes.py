@@ -103,7 +103,7 @@ class Notes:
     def take(self) -> list[Note]:
         """Remove and return all notes, in their order."""
         notes = self._notes.copy()
-        self._notes.clear()
+        del self._notes[: len(notes)]  # what a finalizer has noted meanwhile stays
         self._ahead = 0
         return notes
 
@@ -115,7 +115,8 @@ class Notes:
         until = self._end_of_plain(used=used)
         if until is None:
             return None
-        notes, self._notes[:] = self._notes[:until], self._notes[until:]
+        notes, quiet = self._notes[:until], self._quiet
+        del self._notes[:until]
         self._ahead = 0
         rows: list[TimedRow] = []
         batches, optimizers = [], []
@@ -129,7 +130,7 @@ class Notes:
                 border = at
             elif kind == END:
                 ended = at
-                if not self._quiet:  # a `SpanRow` as a plain tuple, as in `_notes.c`
+                if not quiet:  # a `SpanRow` as a plain tuple, as in `_notes.c`
                     phase = OPTIMIZER if name == ZERO_GRAD else name
                     row = (step, phase, name, depth, thread, start, at, None, None, None, None)
                     rows.append((row, before, mark))
@@ -146,10 +147,7 @@ class Notes:
         return rows, batches, optimizers, gradients, trains, used, ended, border
 
     def _end_of_plain(self, *, used: bool) -> int | None:
-        """Return the number of notes up to the end of a step, or of all.
-
-        Returns `None` if phases are nested or one of them is open.
-        """
+        """Return the number of notes to the end of a step, or of all; `None` if not plain."""
         begun = 0
         for place, (kind, _, _, region, _) in enumerate(self._notes, 1):
             if begun:
@@ -283,15 +281,18 @@ class Notes:
             self._tracker.name_skipped(span)
 
     def _begin(self, kind: str, what: Any) -> int:
-        self._serial += 1
+        self._serial = region = self._serial + 1
         self._inside += 1
-        self._note(kind, self._serial, what)
-        return self._serial
+        self._note(kind, region, what)
+        return region
 
     def _note(self, kind: str, region: int, what: Any) -> None:
-        if len(self._notes) >= ROOM:
-            self._tracker.catch_up()
         mark = None
         if self._mark is not None and not self._quiet and kind not in (ROWS, SKIPPED, STEP):
             mark = self._mark()
-        self._notes.append((kind, self._clock(), mark, region, what))
+        at = self._clock()
+        if len(self._notes) >= ROOM:
+            self._tracker.catch_up()
+            if len(self._notes) >= ROOM:
+                raise OverflowError("too many boundaries are noted")
+        self._notes.append((kind, at, mark, region, what))

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -696,3 +697,187 @@ def test_wrong_calls_of_the_compiled_notes_raise(compiled_notes: Any) -> None:
     for name in ("begin_forward", "begin_backward", "end", "end_batch", "open", "take_plain"):
         with pytest.raises(TypeError):
             getattr(made, name)()
+
+
+def test_a_note_that_is_made_while_another_is_marked_finds_room(notes: Any) -> None:
+    """A signal handler or a finalizer may make one."""
+    taken: list[Any] = []
+
+    class Reader:
+        def catch_up(self) -> None:
+            taken.extend(made.take())
+
+    def mark() -> None:
+        if len(made) == ROOM - 1 and not inner:
+            inner.append(None)
+            inner[0] = made.begin_reset()
+
+    inner: list[Any] = []
+    made = notes(Reader(), FakeClock(1))
+    made.open(threading.get_ident(), mark, 0, False)
+    regions = [made.begin_reset() for _ in range(ROOM)]
+    assert len(made) <= ROOM
+    assert sorted(note[3] for note in taken + made.take()) == sorted(regions + inner)
+
+
+def test_notes_that_nobody_takes_are_full(notes: Any) -> None:
+    class Reader:
+        def catch_up(self) -> None:
+            pass
+
+    made = notes(Reader(), FakeClock(1))
+    made.open(threading.get_ident(), None, 0, False)
+    for _ in range(ROOM):
+        made.begin_reset()
+    with pytest.raises(OverflowError):
+        made.begin_reset()
+    assert len(made.take()) == ROOM
+
+
+class Finalizing:
+    """Calls a function when it is freed; in a cycle, only a garbage collection does that."""
+
+    def __init__(self, finalize: Callable[[], object], *, in_cycle: bool = False) -> None:
+        self.finalize = finalize
+        self.own = self if in_cycle else None
+
+    def __del__(self) -> None:
+        self.finalize()
+
+
+@contextmanager
+def collection_after(allocations: int, finalize: Callable[[], object]) -> Iterator[None]:
+    """Let a collection begin after so many allocations, as Python 3.10 and 3.11 do."""
+    usual = gc.get_threshold()
+    gc.collect()  # which leaves no tuple to be used again without an allocation
+    gc.disable()
+    Finalizing(finalize, in_cycle=True)
+    gc.set_threshold(gc.get_count()[0] + allocations)
+    gc.enable()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+def _take_plain(made: Any) -> list[Any]:
+    return [row for row, _, _ in made.take_plain(0, 0, "main", False)[0] if row[0] == "own"]
+
+
+def _take(made: Any) -> list[Any]:
+    return [row for note in made.take() if note[0] == "rows" for row in note[4]]
+
+
+def _collect_while_taken(notes: Any, take: Callable[[Any], list[Any]], allocations: int) -> None:
+    made, numbers = notes(None, FakeClock(1)), itertools.count()
+    made.open(threading.get_ident(), None, 0, False)
+    found: list[Any] = []
+
+    def note() -> None:
+        for _ in range(8):
+            made.keep_rows([("own", next(numbers))])
+            made.end(made.begin_reset())
+
+    def finalize() -> None:
+        note()
+        if notes is not Notes:  # those in Python are taken by one caller at a time
+            found.extend(_take(made))
+            note()
+
+    note()
+    with collection_after(allocations, finalize):
+        found += take(made)
+    found += _take(made)
+    assert sorted(found) == [("own", number) for number in range(next(numbers))]
+
+
+@pytest.mark.parametrize("take", [_take, _take_plain])
+def test_notes_come_once_if_a_collection_begins_while_they_are_taken(
+    notes: Any, take: Callable[[Any], list[Any]]
+) -> None:
+    """Its finalizers make notes, and take all."""
+    for allocations in range(60):
+        _collect_while_taken(notes, take, allocations)
+
+
+def test_what_was_noted_may_note_when_it_is_freed(notes: Any) -> None:
+    made = notes(None, FakeClock(1))
+    made.open(threading.get_ident(), None, 0, False)
+
+    def note() -> None:
+        for number in range(3):
+            made.keep_rows([number])
+
+    made.end(made.begin_forward(with_gradients=Finalizing(note)))
+    made.end(made.begin_reset())
+    assert len(made.take_plain(0, 0, "main", False)[0]) == 2
+    assert [what for *_, what in made.take()] == [[0], [1], [2]]
+
+
+def test_a_batch_that_is_begun_while_another_is_read_is_part_of_it(compiled_notes: Any) -> None:
+    class Rereading(Fetcher):
+        @property
+        def collate_fn(self) -> Any:
+            if not begun:
+                begun.append(None)
+                begun[0] = made.begin_fetch(inner)
+            return self.__dict__.get("own")
+
+        @collate_fn.setter
+        def collate_fn(self, collate: Any) -> None:
+            self.__dict__["own"] = collate
+
+    begun: list[Any] = [None]
+    made, inner, outer = compiled_notes(None, FakeClock(1)), Fetcher(sorted), Rereading(sorted)
+    made.open(threading.get_ident(), None, 0, False)
+    begun.clear()
+    assert made.begin_fetch(outer) is None
+    made.end_fetch(begun[0])
+    assert (inner.collate_fn, outer.collate_fn) == (sorted, sorted)
+
+
+def test_notes_stay_while_another_thread_replays(
+    notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boundaries, "LONGEST_WAIT_S", 0.01)
+    before, loop, usual = FAILURES["borders"], Loop(notes, monkeypatch), Loop(notes, monkeypatch)
+    for running in (loop, usual):
+        for _ in range(4):
+            running.run(STEP)
+    held, ended, noted = threading.Event(), threading.Event(), len(loop.notes)
+
+    def hold() -> None:
+        with loop.tracker._boundaries._turn:
+            held.set()
+            ended.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    loop.tracker.catch_up()
+    assert len(loop.notes) == noted
+    assert FAILURES["borders"] == before + 1  # it is reported
+    ended.set()
+    holder.join()
+    assert loop.finish() == usual.finish()
+
+
+def test_steps_keep_their_order_if_a_replay_is_interrupted(
+    notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a finalizer or a signal handler whose report needs a replay as well."""
+    loop, usual = Loop(notes, monkeypatch), Loop(notes, monkeypatch)
+    take_plain = loop.tracker.take_plain
+    interrupted = []
+
+    def interrupt(plain: Any) -> None:
+        interrupted.append(len(loop.notes))
+        loop.tracker.catch_up()
+        take_plain(plain)
+
+    monkeypatch.setattr(loop.tracker, "take_plain", interrupt)
+    for running in (loop, usual):
+        for _ in range(20):
+            running.run(STEP)
+    assert loop.finish() == usual.finish()
+    assert max(interrupted) > 2 * len(STEP)
