@@ -56,13 +56,14 @@ def note(event: str, detail: str = "") -> None:
 
 def read_notes(run: str) -> list[tuple[str, int, str]]:
     """Return the event, the process and the detail of each note in a run."""
+    from profkit.plain_file import read_plain  # not needed by processes of the job
+
     notes = []
     try:
-        with open(os.path.join(run, NOTES_FILE), encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
+        text = read_plain(os.path.join(run, NOTES_FILE), 2 * MOST_NOTES_BYTES)
     except OSError:
         return []
-    for line in lines:
+    for line in text.decode("utf-8", "replace").splitlines():
         event, _, rest = line.partition("\t")
         process, _, detail = rest.partition("\t")
         if process.isdigit():

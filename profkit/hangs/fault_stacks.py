@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from profkit.collectors._origins import Origins
 from profkit.hangs.status import RUNNING, STACK_SUFFIX, SUFFIX, Frame, Status
+from profkit.plain_file import open_plain
 from profkit.vocab import OWN_CODE, PYTHON_CODE
 
 MOST_STACK_BYTES = 1_000_000
@@ -42,11 +44,13 @@ def read_fault_stack(folder: Path, status: Status) -> FaultReport | None:
     path = folder / status.file_name.replace(SUFFIX, STACK_SUFFIX)
     known = status.stack_bytes
     try:
-        look = path.stat()
-        is_newer = look.st_mtime_ns >= status.written_ns if known is None else look.st_size > known
-        if not is_newer or look.st_size - (known or 0) > MOST_STACK_BYTES:
-            return None
-        with open(path, "rb") as file:
+        with open_plain(path) as file:
+            look = os.fstat(file.fileno())
+            is_newer = look.st_mtime_ns >= status.written_ns
+            if known is not None:
+                is_newer = look.st_size > known
+            if not is_newer or look.st_size - (known or 0) > MOST_STACK_BYTES:
+                return None
             file.seek(known or 0)
             text = file.read(MOST_STACK_BYTES).decode("utf-8", "replace")
     except (OSError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.hangs.status import FOLDER, LARGEST
+from profkit.plain_file import read_plain
 
 SUFFIX = ".alarms.jsonl"
 SEEN, MOVED = "seen", "moved"
@@ -46,19 +48,20 @@ def is_hung(run: Path) -> bool:
 def read_events(run: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of all hosts, host by host; lines that are damaged are left out."""
     for path in sorted((run / FOLDER).glob(f"*{SUFFIX}")):
-        try:
-            if path.stat().st_size > MOST_BYTES:
-                continue
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(event, dict) and is_whole(event):
+        with contextlib.suppress(OSError):
+            for event in filter(None, read_lines(path)):
                 yield {**event, "source": path.name}
+
+
+def read_lines(path: Path) -> list[dict[str, Any] | None]:
+    """Return the event of each line of a file; `None` for one that is damaged."""
+    events: list[dict[str, Any] | None] = []
+    for line in read_plain(path, MOST_BYTES).decode("utf-8", "replace").splitlines():
+        event = None
+        with contextlib.suppress(ValueError, RecursionError):
+            event = json.loads(line)
+        events.append(event if isinstance(event, dict) and is_whole(event) else None)
+    return events
 
 
 _VERDICT = {"class": str, "level": str, "text": str, "ranks": list, "places": dict, "missing": list}

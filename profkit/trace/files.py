@@ -28,6 +28,7 @@ from profkit.trace.recent import (
     Thinner,
 )
 from profkit.trace.stream import StreamCount, StreamWriter
+from profkit.trace.unpacking import LONGEST_NAME
 from profkit.vocab import END_FILE, RECENT, SCHEMA_VERSION, STREAM_SUFFIX, THINNED_TABLES
 
 log = logging.getLogger("profkit")
@@ -265,7 +266,7 @@ class RankFiles:
         new = []
         for name in list(self._ids)[self._named :]:
             # Escape what no file can hold: half of a surrogate pair, from a path in other bytes.
-            new.append(str.encode(name, "utf-8", "backslashreplace").decode())
+            new.append(str.encode(name[:LONGEST_NAME], "utf-8", "backslashreplace").decode())
         ids = range(self._named, len(self._ids))
         ranks = [self.rank] * len(new)
         batch = build_batch("strings", {"rank": ranks, "id": ids, "value": new})

@@ -29,7 +29,7 @@ def find_runs(folder: Path) -> list[Path]:
     """Return the runs in a folder, oldest first."""
     if not folder.is_dir():
         return []
-    found = [(file.stat().st_mtime_ns, file.parent) for file in folder.glob("*/" + RUN_FILE)]
+    found = [(file.lstat().st_mtime_ns, file.parent) for file in folder.glob("*/" + RUN_FILE)]
     return [path for _, path in sorted(found)]
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import platform
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from profkit.errors import UnreadableError
+from profkit.plain_file import NOT_PLAIN
+from profkit.text import safe_text
 from profkit.trace.manifest import RunManifest
 from profkit.trace.reader import RankEnd, RankTrace, find_ranks
 from profkit.trace.worker_stacks import read_worker_stacks
@@ -17,6 +22,9 @@ from profkit.vocab import RANK_FILE, RUN_FILE, TABLES, WORKER_STACKS, Integrity,
 
 MOST_RANKS_NAMED = 8
 """A sentence names this number of ranks and counts the others."""
+
+OTHER_FILES = ("status/*", ".attached", "r[0-9]*/.pulse")
+"""Files of a run without rows: what ranks say of themselves, and what is there while they run."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ def verify(run: str | Path) -> Verification:
         manifest = RunManifest.read(path)
     except UnreadableError as error:
         # Other errors: `run.json` is another program's, or a newer profkit's.
-        is_damage = "damaged" in str(error) or not (path / RUN_FILE).exists()
+        is_damage = "damaged" in str(error) or not os.path.lexists(path / RUN_FILE)
         if not ranks or not is_damage:
             raise
         parts.append(_Part(Integrity.TORN, str(error)))
@@ -75,6 +83,7 @@ def verify(run: str | Path) -> Verification:
     for rank in ranks:
         parts.append(_state_of_rank(rank, running=running))
         parts += _check_workers(rank, running=running)
+    parts += _check_others(path)
     missing = sorted(set(range(manifest.world_size)) - {rank.rank for rank in ranks})
     # Another tool's file often holds rank 0 alone, which is no sign of a loss.
     if missing and "imported_from" not in manifest.config:
@@ -139,7 +148,7 @@ def _state_of_rank(rank: RankTrace, *, running: bool) -> _Part:
     name = f"rank {rank.rank}"
     broken = []
     is_alive = False
-    if (rank.folder / RANK_FILE).exists():
+    if os.path.lexists(rank.folder / RANK_FILE):
         try:
             manifest = rank.manifest
             is_alive = manifest.host != platform.node() or _start_of(manifest.pid) is not None
@@ -164,7 +173,7 @@ def _check_tables(rank: RankTrace, end: RankEnd | None) -> Iterator[TableCheck]:
         for known in (end.tables, end.recent) if end else ():
             if table in known:
                 counts.append(known[table])
-        is_here = rank.path(table).exists() or rank.recent_path(table) is not None
+        is_here = os.path.lexists(rank.path(table)) or rank.recent_path(table) is not None
         if not counts and not is_here:
             continue
         content = rank.content(table)
@@ -197,6 +206,15 @@ def _check_workers(rank: RankTrace, *, running: bool) -> Iterator[_Part]:
             yield _Part(Integrity.ENDED_EARLY, f"rank {rank.rank}: {where}: {reason}")
     check = TableCheck(rank.rank, WORKER_STACKS, rows, None, found.broken, 0, "; ".join(problems))
     yield _Part(Integrity.COMPLETE, tables=(check,))
+
+
+def _check_others(run: Path) -> Iterator[_Part]:
+    """Yield what is no plain file among those that are read elsewhere."""
+    for path in sorted(itertools.chain(*map(run.glob, OTHER_FILES))):
+        with contextlib.suppress(FileNotFoundError):  # the job has replaced it
+            if not stat.S_ISREG(path.lstat().st_mode):
+                name = safe_text(str(path.relative_to(run)))
+                yield _Part(Integrity.TORN, f"{name}: {NOT_PLAIN}")
 
 
 def _name_ranks(ranks: list[int]) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
 from profkit.errors import UnreadableError
-from profkit.text import byte_size, safe_text
+from profkit.plain_file import read_plain
+from profkit.text import safe_text
 
 LARGEST_BYTES = 64_000_000
+_CHECKSUM = "crc32"
 
 
 def replace_json(path: Path, content: dict[str, Any]) -> None:
@@ -31,15 +34,20 @@ def replace_json(path: Path, content: dict[str, Any]) -> None:
         raise
 
 
+def with_checksum(content: dict[str, Any]) -> dict[str, Any]:
+    """Return content for `replace_json` in which `read_json` finds every change."""
+    return {**content, _CHECKSUM: _checksum(content)}
+
+
+def _checksum(content: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content).encode())
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in `path`. Anything else is an `UnreadableError` that names the place."""
     shown = safe_text(str(path))
     try:
-        size = path.stat().st_size
-        if size > LARGEST_BYTES:
-            limit = f"for a file of this kind (limit {byte_size(LARGEST_BYTES)})"
-            raise UnreadableError(f"{shown}: {byte_size(size)} is too large {limit}")
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_plain(path, LARGEST_BYTES))
     except PermissionError as error:
         remedy = "run as its owner, or have the owner allow it with chmod"
         raise UnreadableError(f"{shown}: no permission to read it; {remedy}") from error
@@ -56,4 +64,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         problem = f"holds a {type(content).__name__} where an object belongs"
         raise UnreadableError(f"{shown}: {problem}; the file is damaged")
+    if _CHECKSUM in content and content.pop(_CHECKSUM) != _checksum(content):
+        raise UnreadableError(f"{shown}: its checksum does not fit; the file is damaged")
     return content

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profkit.plain_file import open_plain
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -90,15 +92,9 @@ class PulseTail:
     def read(self) -> list[int]:
         """Return the new lengths in their order; none if there is no file."""
         lengths: list[int] = []
-        try:
-            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return lengths
-        try:
-            while len(new := self._read_some(file)) and len(lengths) < MOST_STEPS:
+        with contextlib.suppress(OSError), open_plain(self._path) as file:
+            while len(new := self._read_some(file.fileno())) and len(lengths) < MOST_STEPS:
                 lengths.extend(new)
-        finally:
-            os.close(file)
         return lengths
 
     def _read_some(self, file: int) -> array[int]:
@@ -135,7 +131,7 @@ def read_pulse(folder: Path, after: int) -> tuple[Ints, Ints] | None:
     import numpy as np
 
     try:
-        with open(folder / PULSE_FILE, "rb") as file:
+        with open_plain(folder / PULSE_FILE) as file:
             content = file.read(MOST_STEPS * _ENTRY_BYTES)
     except OSError:
         return None

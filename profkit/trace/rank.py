@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class RankTrace:
     def end(self) -> RankEnd | None:
         """The end record, or `None` if the rank was killed before it wrote one."""
         path = self.folder / END_FILE
-        if not path.exists():
+        if not os.path.lexists(path):
             return None
         content = read_json(path)
         tables: Any = content.get("tables")
@@ -120,7 +121,7 @@ class RankTrace:
         self, table: str, columns: Sequence[str] | None, path: Path | None = None
     ) -> StreamContent:
         path = path or self.path(table)
-        if not path.exists():
+        if not os.path.lexists(path):
             return StreamContent((), "", closed=True)
         return read_stream(path, table, mapped=self.is_ended, columns=columns)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import zlib
@@ -12,7 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from profkit.plain_file import open_plain
 from profkit.schema import SCHEMAS
+from profkit.trace.unpacking import Unpacking, check_names, read_batches
 
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 LARGEST_BATCH = 65_536
@@ -139,17 +142,17 @@ def read_stream(
     """
     batches: list[pa.RecordBatch] = []
     try:
-        size = path.stat().st_size
-        if size == 0:
-            return StreamContent((), "", closed=False)
-        with _open_file(path, size, mapped=mapped) as source:
+        with _open_source(path, mapped=mapped) as source:
+            if not source.size():
+                return StreamContent((), "", closed=False)
             batches.extend(_valid_batches(source, table, columns))
             rest = source.size() - source.tell()
             source.seek(source.size() - len(END_OF_STREAM))
             is_closed = source.read() == END_OF_STREAM
             checksum = _checksum_of(source)
     except DAMAGE as error:
-        problem = " ".join(str(error).split())[:LONGEST_PROBLEM] or type(error).__name__
+        words = str(getattr(error, "strerror", None) or error)
+        problem = " ".join(words.split())[:LONGEST_PROBLEM] or type(error).__name__
         return StreamContent(tuple(batches), problem, closed=False)
     if rest:
         return StreamContent(tuple(batches), f"{rest} bytes follow its end", closed=False)
@@ -164,12 +167,17 @@ def _checksum_of(source: pa.NativeFile) -> tuple[int, int] | None:
     return source.size(), zlib.crc32(source.read_buffer())
 
 
-def _open_file(path: Path, size: int, *, mapped: bool) -> pa.NativeFile:
-    if size <= READ_AT_ONCE_BYTES:
-        return pa.BufferReader(path.read_bytes())
-    if mapped:
-        return pa.memory_map(os.fsencode(path))
-    return pa.OSFile(os.fsencode(path))
+@contextlib.contextmanager
+def _open_source(path: Path, *, mapped: bool) -> Iterator[pa.NativeFile]:
+    with open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= READ_AT_ONCE_BYTES:
+            yield pa.BufferReader(file.read(size))
+            return
+    # Arrow opens by name, because Python's map of a file would keep a descriptor for each.
+    opener = pa.memory_map if mapped else pa.OSFile
+    with opener(os.fsencode(path)) as source:
+        yield source
 
 
 def _valid_batches(
@@ -182,12 +190,10 @@ def _valid_batches(
         schema = pa.schema([schema.field(name) for name in columns])
     with _open_stream(source, columns) as reader:
         plan = _plan_columns(reader.schema, schema)
-        while True:
-            try:
-                batch = reader.read_next_batch()
-            except StopIteration:
-                return
+        for batch in read_batches(source, reader):
             batch.validate(full=True)
+            if table == "strings":
+                check_names(batch)
             yield _conform(batch, plan, schema)
 
 
@@ -211,22 +217,19 @@ def read_row(path: Path, table: str, row: int, *, mapped: bool = True) -> dict[s
     Only the row's own batch is unpacked; the rows of those before it are counted.
     """
     try:
-        with _open_file(path, path.stat().st_size, mapped=mapped) as source:
-            with _open_stream(source, ["rank"]) as reader:
-                while True:
-                    place = source.tell()
-                    count = reader.read_next_batch().num_rows
-                    if row < count:
-                        break
-                    row -= count
-            source.seek(0)
+        with _open_source(path, mapped=mapped) as source:
             schema = pa.ipc.read_schema(source)
-            source.seek(place)
-            batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
+            while True:
+                message = pa.ipc.read_message(source)
+                count = Unpacking(source.size()).add(message)
+                if row < count:
+                    break
+                row -= count
+            batch = pa.ipc.read_record_batch(message, schema)
             batch.validate(full=True)
             values: dict[str, Any] = conform_batch(batch, table).slice(row, 1).to_pylist()[0]
             return values
-    except (StopIteration, *DAMAGE):
+    except DAMAGE:
         return None
 
 
@@ -274,10 +277,13 @@ def _conform(
 
 def file_checksum(path: Path, size: int) -> int | None:
     """Return the CRC-32 of a file, or `None` if it does not have this size."""
-    if not path.exists() or path.stat().st_size != size:
-        return None
     crc = 0
-    with open(path, "rb") as file:
-        while part := file.read(1 << 20):
-            crc = zlib.crc32(part, crc)
+    try:
+        with open_plain(path) as file:
+            if os.fstat(file.fileno()).st_size != size:
+                return None
+            while part := file.read(1 << 20):
+                crc = zlib.crc32(part, crc)
+    except OSError:
+        return None
     return crc

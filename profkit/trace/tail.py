@@ -11,12 +11,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.plain_file import open_plain
 from profkit.schema import SCHEMAS, is_name, open_schema
 from profkit.text import safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.reader import LOST_NAME, find_ranks, name_ids
 from profkit.trace.sharing import find_sharing, share_samples
 from profkit.trace.stream import DAMAGE, conform_batch
+from profkit.trace.unpacking import Unpacking, check_names
 from profkit.vocab import (
     CHANGES,
     COMPILER,
@@ -61,7 +63,7 @@ class StreamTail:
         Of more than `most` rows, only the last batches are unpacked.
         """
         try:
-            with self.path.open("rb") as file:
+            with open_plain(self.path) as file:
                 file.seek(self._at)
                 content = file.read(self._reach)
         except OSError:
@@ -86,9 +88,10 @@ class StreamTail:
 
     def _unpack(self, messages: list[pa.Message], most: int | None) -> list[pa.RecordBatch]:
         found: list[pa.RecordBatch] = []
-        rows = 0
+        rows, unpacking = 0, Unpacking(sum(message.body.size for message in messages))
         with contextlib.suppress(*DAMAGE):
             for message in reversed(messages):
+                unpacking.add(message)
                 batch = pa.ipc.read_record_batch(message, self._schema)
                 batch.validate()
                 found.append(batch)
@@ -102,6 +105,8 @@ class StreamTail:
         with contextlib.suppress(*DAMAGE):
             for batch in whole:
                 batch.validate(full=True)
+                if self.table == "strings":
+                    check_names(batch)
             return [conform_batch(batch, self.table) for batch in whole]
         return []
 

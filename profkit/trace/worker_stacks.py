@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
-import os
-import stat
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.plain_file import read_plain
 from profkit.schema import open_schema
-from profkit.text import byte_size, plural, safe_text
+from profkit.text import plural, safe_text
 from profkit.vocab import LINES_SUFFIX, LOADER_WORKER, WORKER_STACKS
 
 LARGEST_BYTES = 256_000_000
@@ -106,7 +104,7 @@ class _Rows:
         """Append the rows of one process, and what is wrong with its file."""
         name, before = safe_text(path.name), len(self.samples)
         try:
-            lines = _read_file(path).split(b"\n")
+            lines = read_plain(path, LARGEST_BYTES).split(b"\n")
         except OSError as error:
             problem = f"cannot be read ({error.strerror or error})"
             self.files.append(WorkerFile(name, broken=1, problem=problem))
@@ -156,18 +154,6 @@ class _Rows:
         """Return true for the frame whose id follows, if its line has a place in the column."""
         number, line = int(frame[0]), int(frame[4])
         return number == len(self.frames) - first and max(line, len(self.frames)) <= LARGEST_ID
-
-
-def _read_file(path: Path) -> bytes:
-    """Return the content of a regular file; opening a pipe would wait for its writer."""
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(file, "rb") as source:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        if about.st_size > LARGEST_BYTES:
-            raise OSError(errno.EFBIG, f"larger than {byte_size(LARGEST_BYTES)}")
-        return source.read()
 
 
 def _parse(line: bytes) -> tuple[Any, tuple[Any, ...]]:

@@ -238,7 +238,7 @@ def test_verify_names_files_that_cannot_be_read(run: Path) -> None:
     good.with_name(f"3-\x1b[31m\n{LINES_SUFFIX}").write_bytes(b"\x00\xff\n")
     reasons = reasons_of(run)
     assert len(reasons) == 3
-    assert "1-71.jsonl: cannot be read (not a regular file)" in reasons[0]
+    assert "1-71.jsonl: cannot be read (not a plain file" in reasons[0]
     assert "2-72.jsonl: cannot be read" in reasons[1]
     assert reasons[2].isprintable()
     assert reasons[2].endswith("1 line cannot be read")

@@ -178,6 +178,8 @@ def _number(value: object) -> int | float:
 
 def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
+        if not path.is_file():  # to open a pipe waits for its writer
+            return
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return

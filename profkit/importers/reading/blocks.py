@@ -9,13 +9,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from profkit.errors import UnreadableError
+from profkit.plain_file import unpacks_too_far
 from profkit.text import byte_size, safe_text
 
 BLOCK_BYTES = 4 << 20
-MAX_RATIO = 200
-"""The most bytes of text per compressed byte: real traces have up to 60, gzip bombs 1,000."""
-UNCHECKED_BYTES = 64 << 20
-"""Shorter texts may have any ratio: files of zeros do no harm."""
 LARGEST_BYTES = 64 << 30
 
 _GZIP = b"\x1f\x8b"
@@ -101,7 +98,7 @@ def _inflate(file: BinaryIO, shown: str) -> Iterator[bytes]:
             raise TornError(f"{shown}: its gzip data is damaged after {where} of text") from error
         rest = machine.unused_data if machine.eof else machine.unconsumed_tail
         text += len(block)
-        if text > LARGEST_BYTES or (text > UNCHECKED_BYTES and text > MAX_RATIO * packed):
+        if text > LARGEST_BYTES or unpacks_too_far(packed, text):
             raise UnreadableError(
                 f"{shown}: {byte_size(packed)} unpack to more than {byte_size(text)}, as in no "
                 "trace; it is not read further"
