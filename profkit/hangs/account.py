@@ -11,6 +11,7 @@ from typing import Any
 
 from profkit.attached import SOME_UNRECORDED, TRAINED, read_notes
 from profkit.hangs.classes import NEVER_LONG, HangClass, Level
+from profkit.hangs.damage import find_damage
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, read_events
 from profkit.hangs.long_parts import held_up_s
@@ -40,6 +41,8 @@ class Account:
     """Standstills after which the job moved again: their verdicts, and how long they took."""
     later: tuple[str, ...] = ()
     """What was seen after the first verdict."""
+    damaged: tuple[str, ...] = ()
+    """Files that could not be read, and ranks whose file is missing."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -48,6 +51,7 @@ class Account:
             "verdict": self.verdict,
             "later": list(self.later),
             "moved_again": list(self.past),
+            "damaged": list(self.damaged),
         }
 
     def lines(self) -> Iterator[str]:
@@ -65,11 +69,15 @@ class Account:
         for each in self.past:
             stood = duration(float(each.get("stood_s") or 0) * 1e9)
             yield fold(f"moved again after {stood}: {each.get('class')}: {each.get('text')}")
+        said = [self.headline, *((self.verdict or {}).get("missing") or ())]
+        for damage in self.damaged:
+            if not any(damage in str(words) for words in said):
+                yield fold(f"not known: {damage}")
 
 
 def read_account(run: Path) -> Account:
     """Return the account of a run, from its files alone."""
-    account = account_of_watched(run)
+    account = dataclasses.replace(account_of_watched(run), damaged=tuple(find_damage(run)))
     if account.state == FINE and trained_unwatched(run):
         words = "inconclusive: other processes of the job trained, and nothing watched them"
         return dataclasses.replace(account, state=UNKNOWN, headline=words)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from profkit.errors import UnreadableError
 from profkit.job_code import CodeLine, mark_own
 from profkit.text import safe_text
-from profkit.trace.jsonfile import read_json, replace_json
+from profkit.trace.jsonfile import read_json, replace_json, with_checksum
 from profkit.vocab import OWN_CODE, PACKAGE_CODE
 
 FOLDER = "status"
@@ -188,7 +188,7 @@ class Status:
         return dataclasses.asdict(self)
 
     def write(self, folder: Path) -> None:
-        replace_json(folder / self.file_name, self.as_content())
+        replace_json(folder / self.file_name, with_checksum(self.as_content()))
 
     @classmethod
     def read(cls, path: Path) -> Status:
