@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profkit.commands._options import add_json, add_output, run_or_newest
+from profkit.commands._options import add_json, add_output, duration_s, run_or_newest
 from profkit.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +44,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="RUN | QUERY",
         help="one run or two (default: the newest run below --output), then the query",
     )
+    parser.add_argument(
+        "--time-limit",
+        type=duration_s,
+        default="60s",
+        metavar="TIME",
+        help="end a query that takes longer, as in 15m (default: %(default)s)",
+    )
     add_output(parser)
     add_json(parser)
 
@@ -64,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from profkit.query.engine import answer
 
     most = MOST_JSON_ROWS if args.json else MOST_ROWS
-    found = answer(tables, query, most)
+    found = answer(tables, query, most, args.time_limit)
     if args.json and found.has_more:
         raise UsageError(
             f"the query: more than {most:,} rows; give it a LIMIT, or write whole tables: "

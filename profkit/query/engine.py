@@ -6,8 +6,11 @@ A query may come from somebody else, or from a program: it sees the tables, and 
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,7 +28,6 @@ MEMORY = "4GB"
 MOST_THREADS = 4
 
 SETTINGS: Mapping[str, str] = {
-    "enable_external_access": "false",  # no files, no network, no other data bases
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "allow_community_extensions": "false",
@@ -34,6 +36,14 @@ SETTINGS: Mapping[str, str] = {
     "memory_limit": MEMORY,
     "threads": str(min(MOST_THREADS, os.cpu_count() or 1)),
 }
+
+AT_LAST = (
+    "SET secret_directory = ''",  # its default shows the name of the user
+    "SET enable_external_access = false",  # no files, no network, no other data bases
+)
+"""Settings that only work in this order."""
+
+INTERRUPT_EVERY_S = 0.1
 
 _WORD = re.compile(r"[A-Za-z_]+")
 _LISTS_TABLES = re.compile(
@@ -52,7 +62,9 @@ class Answer:
     has_more: bool
 
 
-def answer(sides: Mapping[str, RunTables], query: str, most: int) -> Answer:
+def answer(
+    sides: Mapping[str, RunTables], query: str, most: int, limit_s: float = math.inf
+) -> Answer:
     """Return what a query says about runs; each is a schema, and `main` is the default one.
 
     Only the tables that the query names are read, and `most` of the rows that it returns: as
@@ -61,13 +73,20 @@ def answer(sides: Mapping[str, RunTables], query: str, most: int) -> Answer:
     duckdb = import_duckdb()
     connection = duckdb.connect(":memory:", config=dict(SETTINGS))
     try:
+        for setting in AT_LAST:
+            connection.execute(setting)
         check_statement(connection, query)
         for schema, name in wanted_tables(sides, query):
             add_table(connection, schema, name, sides[schema])
         connection.execute("SET lock_configuration = true")
-        found = connection.execute(query)
-        columns = found.description or []
-        rows = fetch_rows(found, most + 1)
+        with interrupted_after(limit_s, connection):
+            found = connection.execute(query)
+            columns = found.description or []
+            rows = fetch_rows(found, most + 1)
+    except duckdb.InterruptException:
+        raise ProfkitError(
+            f"the query: not done after {limit_s:g} s; narrow it, or raise --time-limit"
+        ) from None
     except duckdb.Error as error:
         raise UsageError(f"the query: {explain_error(error, sides)}") from None
     finally:
@@ -77,6 +96,26 @@ def answer(sides: Mapping[str, RunTables], query: str, most: int) -> Answer:
         names.append(name)
         types.append(str(kind))
     return Answer(tuple(names), tuple(types), tuple(rows[:most]), len(rows) > most)
+
+
+@contextlib.contextmanager
+def interrupted_after(limit_s: float, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Interrupt what a connection does once it has taken so long."""
+    done = threading.Event()
+
+    def interrupt() -> None:
+        left_s = min(limit_s, threading.TIMEOUT_MAX)
+        while not done.wait(left_s):
+            connection.interrupt()  # which is lost between the parts of a query
+            left_s = INTERRUPT_EVERY_S
+
+    thread = threading.Thread(target=interrupt, name="profkit-sql-limit", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def fetch_rows(found: duckdb.DuckDBPyConnection, most: int) -> list[Any]:

@@ -17,6 +17,7 @@ import pytest
 
 from profkit import cli
 from profkit.commands import sql
+from profkit.errors import ExitCode
 from profkit.query.tables import NAMES, RunTables
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -152,7 +153,14 @@ def test_a_variable_of_the_process_is_no_table(profkit: Call, run: Path, name: s
     assert f"there is no table {name}" in refused(profkit, run, f"SELECT * FROM {name}")
 
 
-@pytest.mark.parametrize("query", ["SELECT getenv('HOME')", "SELECT * FROM duckdb_secrets()"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT getenv('HOME')",
+        "SELECT * FROM duckdb_secrets()",
+        "SELECT name, value FROM duckdb_settings()",
+    ],
+)
 def test_the_environment_is_not_told(profkit: Call, run: Path, query: str) -> None:
     pytest.importorskip("duckdb", reason="the extra 'sql' is not installed")
     _, printed, _ = profkit("sql", run, query, "--json")
@@ -216,6 +224,14 @@ def test_what_does_not_fit_into_the_memory_is_an_error_and_no_file(
     query = "SELECT list(range) FROM range(50000000)"
     assert "emory" in refused(profkit, run, query)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_query_that_takes_too_long_is_ended(profkit: Call, run: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra 'sql' is not installed")
+    query = "SELECT count(*) FROM range(10000000000) a, range(10000000) b"
+    code, printed, said = profkit("sql", run, query, "--time-limit", "0.2")
+    assert (code, printed) == (ExitCode.UNFINISHED, "")
+    assert said == "profkit: the query: not done after 0.2 s; narrow it, or raise --time-limit\n"
 
 
 def test_no_more_rows_are_read_than_are_shown(run: Path) -> None:
