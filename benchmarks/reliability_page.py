@@ -49,8 +49,8 @@ def render(results: Mapping[str, Result]) -> str:
             "file. A changed"
         ),
         (
-            "digit in a JSON record is not noticed. profkit makes no statement about the order "
-            "of times on two"
+            "digit in a JSON record other than a status is not noticed. profkit makes no "
+            "statement about the order of times on two"
         ),
         "hosts, so no check covers it.",
         "",
