@@ -1,7 +1,8 @@
-"""Permissions of a process that was started for a command of profkit."""
+"""What kind of process this is: one of a command of profkit, one with real threads."""
 
 from __future__ import annotations
 
+import _thread
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,15 @@ _claims: list[str] = []
 def claim_process() -> None:
     """Say that this process was started for a command."""
     _claims.append(__name__)
+
+
+def threads_are_patched() -> bool:
+    """Return true if gevent, eventlet or the like has replaced the threads of this process.
+
+    A new thread is a greenlet then, and belongs to the thread of the operating system that started
+    it. A debugger may wrap the start of a thread, but not the identity of one.
+    """
+    return _thread.get_ident.__module__ != _thread.__name__
 
 
 def spare_pandas(make_array: Callable[[list[bool]], Any]) -> None:
