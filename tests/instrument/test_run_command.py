@@ -296,6 +296,29 @@ def test_a_sitecustomize_of_ones_own_still_runs(tmp_path: Path) -> None:
     assert ended.out == f"42 {tmp_path / 'site' / 'sitecustomize.py'}\n"
 
 
+@pytest.mark.parametrize("sites", [0, 1], ids=["without", "with"])
+@pytest.mark.parametrize("version", ["2.7.18", "3.6.15", "3.8.18", "3.12.1", "3.13.0"])
+def test_a_python_of_any_version_starts_as_without_profkit(
+    tmp_path: Path, version: str, sites: int
+) -> None:
+    """A child of the job may be of another version, with a `sitecustomize` of its own or not."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    python = pyenv / "versions" / version / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"Python {version} is not installed")
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.stderr.write(__name__)")
+    path = [str(tmp_path)] * sites
+    words = [str(python), "-c", "import sys; print(sys.path)"]
+    done = []
+    for entries in path, [str(launch.ATTACH_FOLDER), *path]:
+        env = {"PYTHONPATH": os.pathsep.join(entries)} if entries else {}
+        env["PROFKIT_RUN"] = str(tmp_path)
+        done.append(subprocess.run(words, env=env, capture_output=True, text=True, check=True))
+    bare, hooked = done
+    assert (hooked.stdout, hooked.stderr) == (bare.stdout, bare.stderr)
+    assert bool(hooked.stderr) == bool(sites)
+
+
 def test_a_sigterm_reaches_the_job_and_is_its_end(tmp_path: Path) -> None:
     code = (
         "import signal, time, sys; signal.signal(signal.SIGTERM, lambda *a: sys.exit(9)); "

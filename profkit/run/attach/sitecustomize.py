@@ -2,18 +2,27 @@
 
 It runs the `sitecustomize` that it hides, removes its own folder from the path, and arms the hooks
 for the moment at which a framework is imported. It never raises.
+
+A job may start any Python, so that 2.7 must be able to read this file. Its functions have type
+comments for that reason.
 """
 
 import os
 import sys
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
+_OURS = sys.modules[__name__]
+"""Python 2 empties a module that nothing refers to, even while it is executed."""
 
 
-def _run_hidden() -> None:
+def _run_hidden():
+    # type: () -> None
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _FOLDER]
+    if sys.version_info < (3, 5):  # noqa: UP036  # the job's, not ours
+        _run_hidden_of_old()
+        return
     from importlib.machinery import PathFinder
 
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _FOLDER]
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return
@@ -24,7 +33,20 @@ def _run_hidden() -> None:
     spec.loader.exec_module(module)
 
 
-def _arm() -> None:
+def _run_hidden_of_old():
+    # type: () -> None
+    import imp
+
+    try:
+        imp.find_module("sitecustomize")
+    except ImportError:
+        return
+    del sys.modules["sitecustomize"]
+    __import__("sitecustomize")
+
+
+def _arm():
+    # type: () -> None
     if not os.environ.get("PROFKIT_RUN"):
         return
     try:
@@ -35,7 +57,8 @@ def _arm() -> None:
     arming.arm_job()
 
 
-def _note_missing() -> None:
+def _note_missing():
+    # type: () -> None
     """Tell the launcher that this Python has no profkit."""
     from importlib.util import module_from_spec, spec_from_file_location
 
