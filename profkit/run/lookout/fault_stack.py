@@ -7,17 +7,16 @@ the stack written, too, and then does what it would have done without us.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
-from types import BuiltinFunctionType
 from typing import Any
 
 from profkit.hangs.processes import caught_signals
+from profkit.own_process import threads_are_patched
 
 LONGEST_BEAT_S = 1.0
 BEATS = 8
@@ -25,8 +24,6 @@ BEATS = 8
 
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 """Signals that a runtime inside the process may catch because it recovers from them."""
-
-_STARTS = ("start_new_thread", "start_joinable_thread")
 
 _held: Any = None
 with contextlib.suppress(ImportError):  # no compiler, or a Python whose frames are not known
@@ -52,7 +49,7 @@ class FaultStack:
             self._is_open = _held.write_to(file)
         finally:
             os.close(file)
-        if self._is_open and has_real_threads() and _held.watch(self._after_s):
+        if self._is_open and not threads_are_patched() and _held.watch(self._after_s):
             threading.Thread(target=self._beat, name="profkit-beat", daemon=True).start()
 
     @property
@@ -69,7 +66,7 @@ class FaultStack:
         """Say that Python code runs; this thread does nothing else, so that no disk delays it."""
         pause_s = min(LONGEST_BEAT_S, self._after_s / BEATS)
         while not self._ended.wait(pause_s):
-            if not has_real_threads():
+            if threads_are_patched():
                 _held.unwatch()
                 return
             _held.beat()
@@ -98,13 +95,6 @@ class FaultStack:
             _held.release()
             if self._path.stat().st_size == 0:
                 self._path.unlink()
-
-
-def has_real_threads() -> bool:
-    """Return false if a library such as gevent runs all "threads" of Python in one thread."""
-    starts = [getattr(_thread, name, None) for name in _STARTS]
-    starts += [getattr(threading, f"_{name}", None) for name in _STARTS]
-    return all(isinstance(start, BuiltinFunctionType) for start in starts if start is not None)
 
 
 def recovers_from_crashes() -> bool:
