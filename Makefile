@@ -6,7 +6,7 @@ ALONE := traces/recorded-resnet50-workers-0
 
 TORCHES := 2.4.1 2.10.0 2.15.0
 
-.PHONY: screenshots check test test-full contracts systems converge gpu bench trust accuracy programs slow-lines sharded sharded-faults recorded docs
+.PHONY: screenshots check test nightly contracts systems converge gpu bench trust accuracy programs slow-lines sharded sharded-faults recorded docs
 
 check:  ## lint, format, limits of length and density, types, import contracts
 	$(RUN) ruff check .
@@ -15,11 +15,12 @@ check:  ## lint, format, limits of length and density, types, import contracts
 	$(RUN) mypy
 	$(RUN) lint-imports
 
-test:  ## all tests
+test:  ## the tests that everybody runs
 	$(RUN) pytest
 
-test-full:  ## all tests, and the combinations in which a failure would show in others as well
-	$(RUN) pytest -m "full or not full"
+nightly:  ## all other tests: real jobs, and what is long or exhaustive; hours
+	$(RUN) pytest -m "(jobs or nightly) and not alone"
+	$(RUN) pytest -n 0 -m "alone and (jobs or nightly)"
 
 contracts:  ## the hooks with the oldest supported torch, the V100's and the newest, and with Megatron and DeepSpeed; minutes for each
 	for version in $(TORCHES); do .ci/contracts $$version || exit 1; done

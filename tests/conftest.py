@@ -9,14 +9,14 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
-from tests.tiers import MODULES, TIERS
+from tests.tiers import TIERS, tier_of_module, tier_of_test
 
 settings.register_profile(
     "shared machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -26,7 +26,7 @@ settings.load_profile("shared machine")
 pytest_plugins = ["pytester"]
 
 MOST_ATTEMPTS = 3
-ROOT = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parent
 RAN_AGAIN = pytest.StashKey[list[str]]()
 CHOSEN = pytest.StashKey[frozenset[str]]()
 """The tiers that run besides the default one."""
@@ -51,19 +51,20 @@ def _chosen_tiers(expression: str) -> frozenset[str]:
     return chosen | {"jobs"} if "nightly" in chosen else chosen
 
 
-def _tier_of(path: Path) -> str | None:
-    return MODULES.get(path.relative_to(ROOT).as_posix()) if path.is_relative_to(ROOT) else None
-
-
 def _is_named(path: Path, config: pytest.Config) -> bool:
-    """Return true if the command line names this file: then all of its tests run."""
-    named = [Path(word.partition("::")[0]) for word in config.args]
-    return any(word.suffix == ".py" and word.resolve() == path for word in named)
+    """Return true if the command line names this file or its folder: then all tests of it run."""
+    named = [Path(word.partition("::")[0]).resolve() for word in config.args]
+    return any(path.is_relative_to(word) and TESTS in word.parents for word in named)
+
+
+def _place(path: Path) -> PurePosixPath:
+    is_ours = path.is_relative_to(TESTS)
+    return PurePosixPath(path.relative_to(TESTS) if is_ours else path)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import the modules of other tiers, which takes longer than most tests."""
-    tier = _tier_of(collection_path)
+    tier = tier_of_module(_place(collection_path))
     if tier is None or tier in config.stash[CHOSEN] or _is_named(collection_path, config):
         return None
     return True
@@ -73,7 +74,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = config.stash[CHOSEN]
     left_out, kept = [], []
     for item in items:
-        tier = _tier_of(item.path)
+        name = getattr(item, "originalname", item.name)
+        tier = tier_of_test(_place(item.path), name)
         if tier is not None:
             item.add_marker(tier)
         is_other = any(item.get_closest_marker(name) for name in TIERS if name not in chosen)

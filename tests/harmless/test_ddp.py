@@ -1,8 +1,7 @@
 """A recorded job of data parallel training behaves, to the bit, like the bare job.
 
-All cases run on three ranks, where means are rounded and a group of two is not all ranks. On two
-ranks run those whose code depends on the number of ranks; `make test-full` runs the others there,
-too. They do nothing there that they do not do on three: each rank calls the same functions.
+On two ranks run the cases whose code depends on the number of ranks; `make nightly` runs all cases
+on two and on three ranks, where means are rounded and a group of two is not all ranks.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from tests.warm import warm_python
 
 JOB = Path(__file__).parent / "jobs" / "ddp_cases.py"
 WORLDS = (2, 3)
+OFTEN = [2, pytest.param(3, marks=pytest.mark.nightly)]
 MOST = 3
 PATIENCE_S = 250
 GRACE_S = 20
@@ -179,7 +179,7 @@ def shortened(text: str, other: str, most: int = 160) -> str:
     return ("..." if start else "") + cut + ("..." if start + most < len(text) else "")
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", OFTEN)
 def test_the_names_are_those_of_the_job(
     world: int, pair_of: Callable[[int], Pair], is_nightly: bool
 ) -> None:
@@ -188,7 +188,7 @@ def test_the_names_are_those_of_the_job(
     assert len(names_of_cases(2, full=False)) > 20
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", OFTEN)
 def test_both_jobs_end_well(world: int, pair_of: Callable[[int], Pair]) -> None:
     pair = pair_of(world)
     assert pair.bare.exit_code == 0, pair.bare.errors
