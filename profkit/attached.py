@@ -6,6 +6,7 @@ not loaded by then. A Python without profkit loads it by its path.
 
 import os
 import sys
+from _thread import allocate_lock, start_new_thread
 
 RUN_VARIABLE = "PROFKIT_RUN"
 """The environment variable that holds the run's folder."""
@@ -20,6 +21,9 @@ FRAMEWORKS = {"torch": "pytorch", "paddle": "paddlepaddle"}
 """The module by which a framework is known, and its file in `profkit.instrument.frameworks`."""
 
 NOTES_FILE = ".attached"
+ANSWER_S = 2.0
+"""A process waits so long for the disk to take a note, and leaves no further one after that."""
+
 MOST_NOTES_BYTES = 65_536
 """A job that starts workers in every epoch must not fill the disk with notes."""
 
@@ -31,6 +35,9 @@ TRAINED = "trained"
 SOME_UNRECORDED = "processes of the job trained, and"
 """Words of the flag of a run in which processes trained that are not recorded."""
 
+_stuck = []  # type: list[str]
+"""The run whose disk has not answered this process."""
+
 
 def disabled() -> bool:
     """Return true if `PROFKIT_DISABLE` switches profkit off."""
@@ -40,14 +47,33 @@ def disabled() -> bool:
 def note(event: str, detail: str = "") -> None:
     """Append what this process has come to; the launcher reads it if nothing was recorded."""
     run = os.environ.get(RUN_VARIABLE)
-    if not run:
+    if not run or run in _stuck:
         return
     line = f"{event}\t{os.getpid()}\t{detail}\n"
+    written = allocate_lock()
+    written.acquire()
+
+    def write() -> None:
+        try:
+            _append(os.path.join(run, NOTES_FILE), line.encode("utf-8", "replace"))
+        finally:
+            written.release()
+
     try:
-        file = os.open(os.path.join(run, NOTES_FILE), os.O_WRONLY | os.O_APPEND)
+        start_new_thread(write, ())
+    except RuntimeError:  # Python is about to end, or the user has no threads left
+        write()
+        return
+    if not written.acquire(timeout=ANSWER_S):
+        _stuck.append(run)
+
+
+def _append(notes: str, line: bytes) -> None:
+    try:
+        file = os.open(notes, os.O_WRONLY | os.O_APPEND)
         try:
             if os.fstat(file).st_size < MOST_NOTES_BYTES:
-                os.write(file, line.encode("utf-8", "replace"))
+                os.write(file, line)
         finally:
             os.close(file)
     except OSError:  # without the notes the launcher's hint says less

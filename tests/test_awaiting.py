@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
-from profkit.run.awaiting import await_thread
+import pytest
+
+from profkit.errors import ProfkitError
+from profkit.run.awaiting import DiskWork, await_thread
 
 IDLE_S = 0.3
 
@@ -51,3 +55,18 @@ def test_a_thread_that_has_ended_needs_no_wait() -> None:
     thread.start()
     thread.join()
     assert await_thread(thread, IDLE_S, 30.0)
+
+
+def test_work_returns_what_it_makes_and_raises_its_error() -> None:
+    assert DiskWork(lambda: 5).finish(Path("run")) == 5
+    with pytest.raises(ValueError, match="invalid literal"):
+        DiskWork(lambda: int("five")).finish(Path("run"))
+
+
+def test_work_that_no_disk_answers_is_left_alone_and_undone_when_it_does() -> None:
+    answers, undone = threading.Event(), threading.Event()
+    work = DiskWork(lambda: answers.wait(30), undo=lambda made: undone.set())
+    with pytest.raises(ProfkitError, match=r"run: the disk does not answer.*--output"):
+        work.finish(Path("run"), IDLE_S)
+    answers.set()
+    assert undone.wait(30)

@@ -21,7 +21,7 @@ from profkit.analysis.matrix import NS_A_SECOND, Setting
 from profkit.bench.process import run_logged
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError, UnreadableError, UsageError
-from profkit.run.launch import describe_end
+from profkit.run.concluding import describe_end
 from profkit.text import plural, safe_text, shell_word, significant
 from profkit.trace.integrity import owner_lives, this_process, verify
 from profkit.trace.jsonfile import read_json, replace_json

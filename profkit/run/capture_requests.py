@@ -45,9 +45,6 @@ class CaptureRequests:
         self._asked += 1
         return True
 
-    def close(self) -> None:
-        self._path.unlink(missing_ok=True)
-
 
 def find_requests(environ: Mapping[str, str]) -> Path | None:
     """Return the file with the requests; `None` if `profkit run` did not start this process."""

@@ -67,11 +67,10 @@ class ChangeAlarm:
         self._thread = threading.Thread(target=watch, name="profkit-changes", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, longest_s: float = LONGEST_END_S) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(LONGEST_END_S)
-        guarded("change alarm", self._captures.close, None)()
+            self._thread.join(longest_s)
 
     def _watch(self) -> None:
         search = guarded("a look for changes", self._search, AGAIN_S)

@@ -103,16 +103,14 @@ class HangAlarm:
         """The last verdict of an alarm after which the job has not moved."""
 
     def start(self) -> None:
-        with contextlib.suppress(OSError):  # the ranks make the folder, too
-            (self._run / FOLDER).mkdir(mode=0o700, exist_ok=True)
         watch = guarded("hang alarm", self._watch, None)
         self._thread = threading.Thread(target=watch, name="profkit-hangs", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, longest_s: float = LONGEST_TICK_S) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(LONGEST_TICK_S)
+            self._thread.join(longest_s)
 
     def note_told(self) -> None:
         """Note that the job is told to end; a rank that ends after that is not dead of itself."""
@@ -120,6 +118,8 @@ class HangAlarm:
             self._told_ns = wall_ns()
 
     def _watch(self) -> None:
+        with contextlib.suppress(OSError):  # the ranks make the folder, too
+            (self._run / FOLDER).mkdir(mode=0o700, exist_ok=True)
         poll = select.poll()
         look = guarded("hang alarm", self._look_once, None)
         due_ns = 0

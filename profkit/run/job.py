@@ -12,7 +12,7 @@ import importlib
 import logging
 import multiprocessing
 import os
-import sys
+import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -29,14 +29,13 @@ from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank, rank_of
 from profkit.run.attach.later import hook_later
-from profkit.run.awaiting import await_thread
+from profkit.run.awaiting import DISK_S, DiskWork, await_thread
 from profkit.run.choosing import Choice
 from profkit.run.collecting import Collecting
 from profkit.run.ending import call_at_end
 from profkit.run.late_sink import LateSink
-from profkit.run.own_run import make_own_run
+from profkit.run.own_run import conclude_own_run, own_run_folder, write_own_run
 from profkit.run.wiring import (
-    complete_manifest,
     describe_rank,
     make_recorder,
     note_failures,
@@ -51,10 +50,6 @@ if TYPE_CHECKING:
     from profkit.trace import RankManifest
 
 log = logging.getLogger("profkit")
-
-OPENING_IDLE_S = 5.0
-LONGEST_OPENING_S = 60.0
-"""The end of a job waits for its files to be opened while the thread that opens them gets on."""
 
 DESCRIBED_AFTER = 3
 """The job is described once so many steps have ended, when it has all its parts."""
@@ -89,6 +84,7 @@ class Job:
         self._patches: list[Patches] = []
         self._frameworks: list[Framework] = []
         self._opener: threading.Thread | None = None
+        self._conclusion: DiskWork[None] | None = None
         self._ended = threading.Event()
         self._config: Mapping[str, Any] = {}
         """The description of the job, once its first steps have ended."""
@@ -129,29 +125,24 @@ class Job:
         self.tracker.finish()
         self.recorder.stop()
         self._ended.set()
+        end_s = time.monotonic() + DISK_S
         if self._lookout is not None:
-            self._lookout.stop()
-        if self._opener is not None and not await_thread(
-            self._opener, OPENING_IDLE_S, LONGEST_OPENING_S
-        ):
+            self._lookout.stop(longest_s=0.0)
+        if self._opener is not None and not await_thread(self._opener, DISK_S):
             self.sink.give_up(f"{self.run}: its files could not be opened in time")
-            log.warning("profkit: this process is not recorded: %s", self.sink.failure)
+            log.warning(
+                "profkit: this process is not recorded: %s; choose another place with --output",
+                self.sink.failure,
+            )
             return
         if self._collecting is not None:
             self._collecting.stop()
         note_failures(self.sink.appender("samples"))
         self.sink.close()
-        is_written = self._opener is not None and not self.sink.failure
-        if self._owns_run and self._rank.number == 0 and is_written:
-            guarded("the end of the run", self._conclude_run, None)()
-
-    def _conclude_run(self) -> None:
-        from profkit.run.session import finish_run, record_own_cost
-        from profkit.trace import RunManifest
-
-        config = {**self._config, **RunManifest.read(self.run).config}
-        finish_run(self.run, config=config)
-        record_own_cost(self.run)
+        if self._lookout is not None:  # it has written meanwhile
+            self._lookout.stop(longest_s=max(0.0, end_s - time.monotonic()))
+        if self._conclusion is not None and not self.sink.failure:
+            guarded("the end of the run", self._conclusion.finish, None)(self.run)
 
     def _begin(self) -> None:
         """Open the files on a thread, now that the process trains: the step does not wait."""
@@ -201,6 +192,12 @@ class Job:
 
     def _open_files(self, rank: Rank, device: str, timer: DeviceTimer | None) -> None:
         """Import the writer and open the rank's files, without a garbage collection of our own."""
+        if self._owns_run:
+            try:
+                self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                self._stay_out(f"{self.run}: {error.strerror}")
+                return
         guarded("lookout", self._look_out, None)(rank)
         samples = self.sink.appender("samples")
         framework = self._framework_in_use()
@@ -214,9 +211,14 @@ class Job:
             manifest = describe_rank(rank, device, framework.name if framework else "")
             note_span_cost(samples, self.ranges, repeats=SPAN_COST_REPEATS)
             try:
-                if self._owns_run and rank.number == 0:
-                    self._write_run()
+                if self._owns_run and rank.number == 0 and not self.sink.failure:
+                    write_own_run(self.run, manifest.framework, rank.world_size, self._created_ns)
+                    self._conclusion = DiskWork(lambda: conclude_own_run(self.run, self._config))
                 writer = open_writer(self.run, manifest, self.sink.rows, complete)
+                if self.sink.failure:  # the job has ended before its disk answered
+                    writer.close()
+                    shutil.rmtree(self.run / rank_folder(rank.number), ignore_errors=True)
+                    return
                 self.sink.attach(writer)
                 if self._watch is not None:
                     folder = self.run.absolute() / rank_folder(rank.number) / WORKER_STACKS
@@ -268,20 +270,6 @@ class Job:
         self.unhook()
         log.warning("profkit: this process is not recorded: %s", why)
 
-    def _write_run(self) -> None:
-        """Write `run.json`; no launcher of ours does."""
-        from profkit.environment import plain_words
-        from profkit.trace import RunManifest
-
-        framework = self._framework_in_use()
-        manifest = RunManifest(
-            workload=Path(sys.argv[0]).stem,
-            framework=framework.name if framework else "",
-            world_size=self._rank.world_size,
-            config={"command": plain_words(sys.argv)},
-        )
-        complete_manifest(manifest, created_ns=self._created_ns, in_job=True).write(self.run)
-
 
 def _before_flush(tracker: Tracker, timer: DeviceTimer | None, final: bool) -> None:
     """Do on the writer's thread what is due before each flush."""
@@ -295,4 +283,4 @@ def _before_flush(tracker: Tracker, timer: DeviceTimer | None, final: bool) -> N
 def current_job() -> Job:
     """Return the job that this process is, in the run of its launcher, or in one of its own."""
     run = os.environ.get(RUN_VARIABLE)
-    return Job(Path(run)) if run else Job(make_own_run(), owns_run=True)
+    return Job(Path(run)) if run else Job(own_run_folder(), owns_run=True)

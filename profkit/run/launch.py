@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from profkit.attached import (
-    NOTES_FILE,
-    RUN_VARIABLE,
-    SAMPLES_VARIABLE,
-    SOME_UNRECORDED,
-    TRAINED,
-    disabled,
-    read_notes,
-)
-from profkit.clock import wall_ns
+from profkit.attached import NOTES_FILE, RUN_VARIABLE, SAMPLES_VARIABLE, disabled
 from profkit.environment import plain_words
 from profkit.errors import ExitCode, ProfkitError
 from profkit.hangs.status import read_limit
 from profkit.instrument.guard import guarded
+from profkit.run.awaiting import DISK_S, DiskWork
 from profkit.run.change_alarm import ChangeAlarm
+from profkit.run.concluding import Concluded, conclude_run
 from profkit.run.hang_alarm import HangAlarm
 from profkit.run.naming import clean, name_job, name_run
 from profkit.run.probe import probe_machine
-from profkit.run.session import finish_run, first_libraries, make_run, record_own_cost
+from profkit.run.session import finish_run, make_run
 from profkit.run.signals import ENDING, forwarding
-from profkit.run.witness import Witness, explain_nothing
-from profkit.text import plural, safe_text, shell_word
+from profkit.run.witness import Witness
+from profkit.text import safe_text
 from profkit.trace.manifest import RunManifest
-from profkit.trace.reader import Trace
-from profkit.vocab import PROBES, REPEATS, RunState
+from profkit.vocab import REPEATS
 
 if TYPE_CHECKING:
     from profkit.metrics.base import Sink
@@ -124,21 +117,29 @@ def _record(
     try:
         with _started(program, command, environment, received, alarm.note_told) as process:
             witness = Witness(run, process.pid, ATTACH_FOLDER)
-            witness.start()
-            alarm.start()
-            changes.start()
+            watchers = (witness, alarm, changes)
+            for watcher in watchers:
+                watcher.start()
             code = process.wait()
-            changes.stop()
-            alarm.stop()
-            witness.stop()
+            end_s = time.monotonic() + DISK_S
+            for watcher in reversed(watchers):
+                watcher.stop(max(0.0, end_s - DISK_S / 2 - time.monotonic()))
     except CannotStartError as error:
-        finish_run(run, str(error))
+        with contextlib.suppress(ProfkitError):
+            DiskWork(functools.partial(finish_run, run, str(error))).finish(run)
         raise
     probes.append(probe_machine())
     found = [probe._asdict() for probe in probes if probe is not None]
     # The caller gets the job's exit code, even if the files of the run cannot be read.
-    conclude = guarded("the end of the run", _conclude, False)
-    return Ended(code, conclude(run, code, witness, found, alarm.unresolved), _ending(received))
+    conclude = guarded("the end of the run", conclude_run, Concluded(False, []))
+    work = functools.partial(conclude, run, code, witness, found, alarm.unresolved)
+    try:
+        concluded = DiskWork(work).finish(run, end_s - time.monotonic())
+    except ProfkitError as error:
+        concluded = Concluded(False, [f"the run cannot be marked as ended: {error}"])
+    for line in concluded.lines:
+        _say(line)
+    return Ended(code, concluded.recorded, _ending(received))
 
 
 def _ending(received: Sequence[int]) -> int:
@@ -173,11 +174,17 @@ def _new_run(
     manifest = RunManifest(workload=name or name_job(command), config=config)
     try:
         folder = repeat.group if repeat else name or name_run(command)
-        run = make_run(output, folder, manifest)
-        (run / NOTES_FILE).touch(mode=0o600)
+        make = functools.partial(_make_run, output, folder, manifest)
+        remove = functools.partial(shutil.rmtree, ignore_errors=True)
+        return DiskWork[Path](make, undo=remove).finish(output)
     except (ProfkitError, OSError) as error:
         _say(f"{error}; the job runs unrecorded")
         return None
+
+
+def _make_run(output: Path, folder: str, manifest: RunManifest) -> Path:
+    run = make_run(output, folder, manifest)
+    (run / NOTES_FILE).touch(mode=0o600)
     return run
 
 
@@ -200,76 +207,6 @@ def _started(
         except OSError as error:
             raise CannotStartError(f"{safe_text(program)}: {error.strerror}") from error
         yield process
-
-
-def _conclude(
-    run: Path, code: int, witness: Witness, probes: Sequence[Mapping[str, int]], hang: str
-) -> bool:
-    """Write into the run how the job ended, and say where it is; return true if it has ranks."""
-    manifests = []
-    try:
-        trace = Trace.open(run)
-        for rank in trace.ranks:
-            # A rank that was killed while it opened its files has no manifest.
-            with contextlib.suppress(ProfkitError):
-                manifests.append(rank.manifest)
-        why = "" if code == 0 else describe_end(code)
-        if why and hang:
-            why += f"; it stood still before: {hang}"
-        dataclasses.replace(
-            trace.manifest,
-            state=RunState.ABORTED if why else RunState.COMPLETE,
-            why=why,
-            ended_ns=wall_ns(),
-            environment={**trace.manifest.environment, **first_libraries(run)},
-            world_size=max((manifest.world_size for manifest in manifests), default=1),
-            framework=manifests[0].framework if manifests else "",
-            flags=(*trace.manifest.flags, *_flag_unrecorded(run, len(manifests))),
-            config={
-                **(manifests[0].config if manifests else {}),
-                **trace.manifest.config,
-                PROBES: list(probes),
-            },
-        ).write(run)
-    except (ProfkitError, OSError) as error:
-        _say(f"the run cannot be marked as ended: {error}")
-        return False
-    if trace.ranks:
-        record_own_cost(run)
-        path, ranks = os.path.relpath(run), plural(len(trace.ranks), "rank")
-        see = f"see 'profkit report {shell_word(path)}'"
-        _say(f"{ranks} recorded in {safe_text(path)}; {see}")
-    else:
-        unhooked = [found for found, _ in witness.unhooked.most_common()]
-        for line in explain_nothing(run, unhooked):
-            _say(line)
-    (run / NOTES_FILE).unlink(missing_ok=True)
-    return bool(trace.ranks)
-
-
-def _flag_unrecorded(run: Path, recorded: int) -> Iterator[str]:
-    """Yield a flag if more processes have trained than are recorded.
-
-    They were no ranks of one group: each trained as the same rank, side by side or in turns.
-    """
-    trained = {process for event, process, _ in read_notes(str(run)) if event == TRAINED}
-    if 0 < recorded < len(trained):
-        yield (
-            f"{len(trained):,} {SOME_UNRECORDED} {recorded:,} of them "
-            f"{'is' if recorded == 1 else 'are'} recorded: steps, samples and throughput are "
-            "without the others'"
-        )
-
-
-def describe_end(code: int) -> str:
-    """Return how a job ended, in words."""
-    if code >= 0:
-        return f"the job ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"the job was killed by {name}"
 
 
 def _say(line: str) -> None:

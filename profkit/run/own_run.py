@@ -6,23 +6,43 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from profkit.errors import ProfkitError
 from profkit.rank import TORCHRUN, rank_of, read_number
 from profkit.run.naming import name_script
+from profkit.run.wiring import complete_manifest
 
 
-def make_own_run() -> Path:
-    """Make the folder, or join the one that another rank of the launch has made."""
+def own_run_folder() -> Path:
+    """Return the folder, which the first rank of the launch makes once it trains."""
     script = name_script(Path(sys.argv[0])) if sys.argv and sys.argv[0] else "python"
     parent = Path(os.environ.get("PROFKIT_OUTPUT", "traces")).absolute()
-    folder = parent / f"{script}-{time.strftime('%Y%m%d')}-{name_launch()}"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ProfkitError(f"{folder}: {error.strerror}") from error
-    return folder
+    return parent / f"{script}-{time.strftime('%Y%m%d')}-{name_launch()}"
+
+
+def write_own_run(run: Path, framework: str, world_size: int, created_ns: int) -> None:
+    """Write `run.json`; no launcher of ours does."""
+    from profkit.environment import plain_words
+    from profkit.trace import RunManifest
+
+    manifest = RunManifest(
+        workload=Path(sys.argv[0]).stem,
+        framework=framework,
+        world_size=world_size,
+        config={"command": plain_words(sys.argv)},
+    )
+    complete_manifest(manifest, created_ns=created_ns, in_job=True).write(run)
+
+
+def conclude_own_run(run: Path, config: Mapping[str, Any]) -> None:
+    """Write into `run.json` that the run has ended, and what it trained."""
+    from profkit.run.session import finish_run, record_own_cost
+    from profkit.trace import RunManifest
+
+    finish_run(run, config={**config, **RunManifest.read(run).config})
+    record_own_cost(run)
 
 
 def name_launch() -> str:

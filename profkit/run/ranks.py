@@ -22,7 +22,7 @@ from pathlib import Path
 
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.rank import PADDLE, SLURM, TORCHRUN, Rank, rank_of, read_number
-from profkit.run.launch import describe_end
+from profkit.run.concluding import describe_end
 from profkit.run.signals import forwarding
 from profkit.text import safe_text
 

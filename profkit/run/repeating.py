@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shlex
 import signal
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profkit.attached import disabled
-from profkit.errors import ExitCode
+from profkit.errors import ExitCode, ProfkitError
+from profkit.run.awaiting import DiskWork
 from profkit.run.launch import Ended, Repeat, find_program, run_job
 from profkit.run.naming import clean, name_job, name_run
 from profkit.text import plural, safe_text, shell_word
@@ -94,7 +96,9 @@ def _name_groups(
     command: Sequence[str], against: Sequence[str], output: Path, name: str
 ) -> list[RepeatedJob]:
     """Name each command's group; a number is added if the folder has a group of that name."""
-    taken = {group_of(manifest) for _, manifest in read_manifests(output)}
+    taken: set[str] = set()
+    with contextlib.suppress(ProfkitError):  # a disk that does not answer: the run will say so
+        taken = DiskWork(lambda: _read_groups(output)).finish(output)
     stem = clean(name) if name else name_run(command)
     earlier = ""
     for attempt in range(1, len(taken) + 2):
@@ -107,6 +111,10 @@ def _name_groups(
             break
         earlier = numbered
     return jobs
+
+
+def _read_groups(output: Path) -> set[str]:
+    return {group_of(manifest) for _, manifest in read_manifests(output)}
 
 
 def _conclusion(jobs: Sequence[RepeatedJob], repeats: int, output: Path) -> str:

@@ -74,10 +74,10 @@ class Witness:
             self._thread = threading.Thread(target=self._watch, name="profkit-witness", daemon=True)
             self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, longest_s: float = LONGEST_PAUSE_S) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(LONGEST_PAUSE_S)
+            self._thread.join(longest_s)
 
     def _watch(self) -> None:
         pause = FIRST_PAUSE_S

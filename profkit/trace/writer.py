@@ -161,7 +161,11 @@ class RankWriter:
         if self._thread.is_alive():
             if not self._files.failure:
                 self._files.failure = f"the disk did not answer within {timeout_s:g} s"
-            log.warning("profkit: %s; the trace ends early", self.failure)
+            log.warning(
+                "profkit: %s: %s; the trace ends early; choose another place with --output",
+                self._files.folder,
+                self.failure,
+            )
 
     def _run(self) -> None:
         while not self._ending.wait(self._interval_s):

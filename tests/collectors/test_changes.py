@@ -268,7 +268,6 @@ def test_captures_are_bounded_on_both_sides(tmp_path: Path) -> None:
     for _ in range(10 * MOST_PER_RUN):
         asked.append(requests.ask())
         now_s[0] += HOUR_S / 20
-    requests.close()
     assert asked[:20].count(True) == MOST_PER_HOUR
     assert asked.count(True) == MOST_PER_RUN
 

@@ -9,7 +9,7 @@ import pytest
 from profkit.attached import NOTES_FILE, TRAINED
 from profkit.hangs.account import FINE, UNKNOWN, read_account
 from profkit.hangs.status import ENDED, FOLDER, RUNNING
-from profkit.run.launch import _flag_unrecorded
+from profkit.run.concluding import flag_unrecorded
 from profkit.trace.manifest import RunManifest
 from profkit.vocab import RunState
 from tests.hangs.test_verdict import calls, rank
@@ -34,7 +34,7 @@ def test_a_second_training_that_was_killed_may_have_hung(tmp_path: Path) -> None
 
 def test_the_flag_of_the_launcher_counts_when_its_notes_are_gone(tmp_path: Path) -> None:
     write(tmp_path, 1000, 1001, state=RunState.RUNNING)
-    flags = tuple(_flag_unrecorded(tmp_path, 1))
+    flags = tuple(flag_unrecorded(tmp_path, 1))
     RunManifest("job", state=RunState.ABORTED, flags=flags).write(tmp_path)
     (tmp_path / NOTES_FILE).unlink()
     assert read_account(tmp_path).state == UNKNOWN

@@ -20,7 +20,7 @@ from profkit.analysis.overview import build_overview
 from profkit.analysis.selection import select_steps
 from profkit.cli import main
 from profkit.explain.explained import explain
-from profkit.run import launch
+from profkit.run import concluding, launch
 from profkit.run.signals import forwarding
 from profkit.trace import Trace, verify
 from profkit.trace.reader import find_runs
@@ -242,7 +242,7 @@ def test_the_exit_code_is_the_jobs_own_even_if_the_run_cannot_be_read(
     def fail(*_: object) -> None:
         raise ValueError("a defect of profkit")
 
-    monkeypatch.setattr(launch, "describe_end", fail)
+    monkeypatch.setattr(concluding, "describe_end", fail)
     monkeypatch.chdir(tmp_path)
     assert launch.run_job(["false"], Path("traces")) == launch.Ended(1)
 

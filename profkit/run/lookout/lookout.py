@@ -116,7 +116,7 @@ class Lookout:
             thread.start()
             self._thread = thread  # now it can be joined: the job may end on another thread
 
-    def stop(self, error: BaseException | None = None) -> None:
+    def stop(self, error: BaseException | None = None, longest_s: float = LONGEST_END_S) -> None:
         """Have the thread write how the rank ended, and wait for that for a moment.
 
         The error is the one that ended it, if the caller knows it. An interrupt is no error of the
@@ -128,7 +128,7 @@ class Lookout:
         self._error = error
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(LONGEST_END_S)
+            self._thread.join(longest_s)
 
     def give_up(self) -> None:
         """Leave no status: another process is this rank."""
@@ -139,7 +139,8 @@ class Lookout:
         return self._folder / self._status.file_name.replace(SUFFIX, STACK_SUFFIX)
 
     def _watch(self) -> None:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        for folder in (self._folder.parent, self._folder):  # the run's may not be made yet
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._fault = FaultStack(self._stack_path(), max(2.0, (self._limit_s or 30.0) / 2))
         guarded("fault handler", self._fault.open, None)()
         # A disk that is full for a while must not end the lookout.

@@ -1,0 +1,96 @@
+"""Write into the run of a command that it has ended, and say what was recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from profkit.attached import NOTES_FILE, SOME_UNRECORDED, TRAINED, read_notes
+from profkit.clock import wall_ns
+from profkit.errors import ProfkitError
+from profkit.run.session import first_libraries, record_own_cost
+from profkit.run.witness import Witness, explain_nothing
+from profkit.text import plural, safe_text, shell_word
+from profkit.trace.reader import Trace
+from profkit.vocab import CAPTURE_REQUESTS, PROBES, RunState
+
+
+class Concluded(NamedTuple):
+    """Whether a run has ranks, and what to say of it."""
+
+    recorded: bool
+    lines: list[str]
+
+
+def conclude_run(
+    run: Path, code: int, witness: Witness, probes: Sequence[Mapping[str, int]], hang: str
+) -> Concluded:
+    """Write into the run how the job ended."""
+    manifests = []
+    try:
+        trace = Trace.open(run)
+        for rank in trace.ranks:
+            # A rank that was killed while it opened its files has no manifest.
+            with contextlib.suppress(ProfkitError):
+                manifests.append(rank.manifest)
+        why = "" if code == 0 else describe_end(code)
+        if why and hang:
+            why += f"; it stood still before: {hang}"
+        dataclasses.replace(
+            trace.manifest,
+            state=RunState.ABORTED if why else RunState.COMPLETE,
+            why=why,
+            ended_ns=wall_ns(),
+            environment={**trace.manifest.environment, **first_libraries(run)},
+            world_size=max((manifest.world_size for manifest in manifests), default=1),
+            framework=manifests[0].framework if manifests else "",
+            flags=(*trace.manifest.flags, *flag_unrecorded(run, len(manifests))),
+            config={
+                **(manifests[0].config if manifests else {}),
+                **trace.manifest.config,
+                PROBES: list(probes),
+            },
+        ).write(run)
+    except (ProfkitError, OSError) as error:
+        return Concluded(False, [f"the run cannot be marked as ended: {error}"])
+    if trace.ranks:
+        record_own_cost(run)
+        path, ranks = os.path.relpath(run), plural(len(trace.ranks), "rank")
+        see = f"see 'profkit report {shell_word(path)}'"
+        lines = [f"{ranks} recorded in {safe_text(path)}; {see}"]
+    else:
+        unhooked = [found for found, _ in witness.unhooked.most_common()]
+        lines = explain_nothing(run, unhooked)
+    for name in (NOTES_FILE, CAPTURE_REQUESTS):
+        (run / name).unlink(missing_ok=True)
+    return Concluded(bool(trace.ranks), lines)
+
+
+def flag_unrecorded(run: Path, recorded: int) -> Iterator[str]:
+    """Yield a flag if more processes have trained than are recorded.
+
+    They were no ranks of one group: each trained as the same rank, side by side or in turns.
+    """
+    trained = {process for event, process, _ in read_notes(str(run)) if event == TRAINED}
+    if 0 < recorded < len(trained):
+        yield (
+            f"{len(trained):,} {SOME_UNRECORDED} {recorded:,} of them "
+            f"{'is' if recorded == 1 else 'are'} recorded: steps, samples and throughput are "
+            "without the others'"
+        )
+
+
+def describe_end(code: int) -> str:
+    """Return how a job ended, in words."""
+    if code >= 0:
+        return f"the job ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"the job was killed by {name}"
