@@ -7,10 +7,11 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from profkit.command_words import KNOWN_TOKEN, LEFT_OUT, is_secret
 
 _ALLOWED = (
     "BLIS_",
@@ -37,15 +38,7 @@ _LONG_OPAQUE = re.compile(r"[A-Za-z0-9+/_-]{32,}")
 _MIXED_OPAQUE = re.compile(
     r"(?<![A-Za-z0-9])(?=[A-Z0-9]*[a-z])(?=[a-z0-9]*[A-Z])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{20,}"
 )
-_KNOWN_TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:(?:gh[a-z]|github_pat|glpat|hf|npm|pypi|sk|xox[a-z])[_-]\w"
-    r"|A[KS]IA[A-Z0-9]{12}|AIza\w|eyJ\w{8})|://[^/\s]*@"
-)
-"""The beginnings of well-known services' tokens, and a password in an address."""
-
-LEFT_OUT = "(left out)"
-"""Stands for what looks like a secret."""
-
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*(?=\s*[=:])")
 _NAMED_SECRET = re.compile(
     r"((?:(?:api|access|private)_?key|token(?!iz)|secret|passw|credential|auth|cookie)"
     r"[\w\-'\"\]]*\s*(?:==|[=:])\s*)"
@@ -55,7 +48,7 @@ _NAMED_SECRET = re.compile(
 """A value behind a name that sounds secret: `token=abc`, `L['password'] == 'abc'`."""
 
 _WORD = re.compile(r"[^\s'\"`]+")
-_OPAQUE = re.compile(rf"{_KNOWN_TOKEN.pattern}|{_MIXED_OPAQUE.pattern}")
+_OPAQUE = re.compile(rf"{KNOWN_TOKEN.pattern}|{_MIXED_OPAQUE.pattern}")
 
 _HOME = re.compile(r"(?:^|[:=, ])(?:/home/|/Users/|/root\b|~)")
 """A path of a user, whose name is nobody's business."""
@@ -105,13 +98,14 @@ def allowed_variables(environ: os._Environ[str] | dict[str, str]) -> dict[str, s
     """Return the variables that change a job's speed and look like settings, and no others."""
     allowed = {}
     for name, value in sorted(environ.items()):
-        if not name.startswith(_ALLOWED) or _SECRET.search(name):
+        if not name.startswith(_ALLOWED) or _SECRET.search(name) or is_secret(name):
             continue
         if not _PLAIN_VALUE.fullmatch(value) or _HOME.search(value):
             continue
         rest = _DEVICE_ID.sub("", value)
-        secret_shapes = (_SECRET, _KNOWN_TOKEN, _LONG_OPAQUE, _MIXED_OPAQUE)
-        if not any(shape.search(rest) for shape in secret_shapes):
+        secret_shapes = (_SECRET, KNOWN_TOKEN, _LONG_OPAQUE, _MIXED_OPAQUE)
+        names_secret = any(map(is_secret, _ASSIGNED.findall(rest)))
+        if not names_secret and not any(shape.search(rest) for shape in secret_shapes):
             allowed[name] = value
     return allowed
 
@@ -123,21 +117,6 @@ def hide_secrets(text: str) -> str:
     """
     hidden = _NAMED_SECRET.sub(rf"\1{LEFT_OUT}", text)
     return _WORD.sub(lambda word: LEFT_OUT if _OPAQUE.search(word[0]) else word[0], hidden)
-
-
-def plain_words(words: Sequence[str]) -> list[str]:
-    """Return a command's words without those that look like a secret or follow its flag."""
-    shown = []
-    hide = False
-    for word in words:
-        secret = (
-            _KNOWN_TOKEN.search(word)
-            or (_LONG_OPAQUE.search(word) and "/" not in word)
-            or ("=" in word and _SECRET.search(word))
-        )
-        shown.append(LEFT_OUT if hide or secret else word)
-        hide = word.startswith("-") and "=" not in word and bool(_SECRET.search(word))
-    return shown
 
 
 def _cpu_model() -> str:

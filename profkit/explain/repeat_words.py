@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from profkit.analysis.device_times import is_own
+from profkit.command_words import LEFT_OUT
 from profkit.explain.rules.base import MIN_COST_SHARE
 from profkit.explain.verdict import Basis
 from profkit.text import percent, plural, safe_text, significant
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 
 LONGEST_COMMAND = 120
 """A longer command is not repeated in a sentence."""
-
-LEFT_OUT = "(left out)"
-"""Stands in a recorded command for a secret, so the command cannot be repeated as it is."""
 
 BUSY_SHARE = 0.05
 """From this share on, the load by other processes is worth a sentence."""
@@ -101,7 +99,7 @@ def repeat_command(base: Trace, target: Trace) -> str:
 def _command_of(trace: Trace) -> str:
     """Return the command of a run as a shell reads it; empty if it is not known in full."""
     words = trace.manifest.config.get("command")
-    if not isinstance(words, list) or LEFT_OUT in words:
+    if not isinstance(words, list) or LEFT_OUT in " ".join(map(str, words)):
         return ""
     if words and str(words[0]).endswith(".py"):  # recorded from inside the job
         words = ["python", *words]

@@ -20,7 +20,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from profkit.environment import nvidia_driver, plain_words
+from profkit.command_words import LEFT_OUT, looks_random
+from profkit.environment import nvidia_driver
 
 LIMIT_S = 0.5
 """The start of a run waits at most this long for its facts."""
@@ -107,7 +108,7 @@ def read_container(
         if environ.get("NVIDIA_BUILD_ID"):
             image += f" (build {environ['NVIDIA_BUILD_ID']})"
     if image:
-        found["image"] = plain_words([image])[0]
+        found["image"] = LEFT_OUT if looks_random(image) else image
     return found
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profkit.attached import NOTES_FILE, RUN_VARIABLE, SAMPLES_VARIABLE, disabled
-from profkit.environment import plain_words
+from profkit.command_words import plain_words
 from profkit.errors import ExitCode, ProfkitError
 from profkit.hangs.status import read_limit
 from profkit.instrument.guard import guarded

@@ -24,7 +24,7 @@ def own_run_folder() -> Path:
 
 def write_own_run(run: Path, framework: str, world_size: int, created_ns: int) -> None:
     """Write `run.json`; no launcher of ours does."""
-    from profkit.environment import plain_words
+    from profkit.command_words import plain_words
     from profkit.trace import RunManifest
 
     manifest = RunManifest(

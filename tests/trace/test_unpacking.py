@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -111,7 +112,13 @@ def test_huge_names_are_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_the_longest_name_that_is_written_is_read(tmp_path: Path) -> None:
     files = RankFiles(tmp_path / "r00000", 0)
     name = "\udc80" * (LONGEST_NAME + 1)
-    columns = {"device": [None], "source": [name], "metric": ["m"], "time_ns": [1], "value": [1.0]}
+    columns: dict[str, list[Any]] = {
+        "device": [None],
+        "source": [name],
+        "metric": ["m"],
+        "time_ns": [1],
+        "value": [1.0],
+    }
     files.write(TABLE, columns)
     files.close()
     found = read_stream(tmp_path / "r00000" / "strings.arrows", "strings")
