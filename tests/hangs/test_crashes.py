@@ -30,6 +30,16 @@ def crash():
     os.kill(os.getpid(), int(sys.argv[2]))
 crash()
 """
+BESIDE = """
+import ctypes
+def busy():
+    while True:
+        sum([number for number in range(50)])
+threading.Thread(target=busy, daemon=True).start()
+def crash():
+    ctypes.CDLL(None).memset(8, 0, 1)  # releases the interpreter
+crash()
+"""
 CHILD = """
 child = os.fork()
 if not child:
@@ -58,6 +68,13 @@ def test_a_crash_writes_the_stack_and_ends_as_before(
     text = (tmp_path / "stack").read_text()
     assert text.startswith("Fatal Python error")
     assert "in crash" in text
+
+
+def test_a_crash_beside_a_thread_that_runs_shows_its_own_line(tmp_path: Path) -> None:
+    done = run_script(BESIDE, tmp_path / "stack")
+    assert (done.returncode, done.stderr) == (-signal.SIGSEGV, "")
+    _, _, current = (tmp_path / "stack").read_text().partition("Current thread")
+    assert "in crash" in current.splitlines()[1]
 
 
 def test_a_crash_of_a_child_is_not_one_of_the_rank(tmp_path: Path) -> None:
