@@ -135,7 +135,7 @@ def not_built_for(found: Found) -> tuple[str, str] | None:
             kernels_for += f" to sm_{built[-1]}"
         helps = "another build of torch, older or newer than this one"
         if capability == "70":
-            helps = "torch 2.10 is the last with sm_70: pip install 'profkit[v100]'"
+            helps = "torch 2.10 is the last with sm_70: pip install 'profkit[volta]'"
         why = f"{device} has sm_{capability}, and this build's kernels are for {kernels_for}"
         return why, helps
     return None

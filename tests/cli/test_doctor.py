@@ -32,7 +32,7 @@ def test_a_build_without_kernels_for_this_gpu_is_told_with_what_helps() -> None:
     assert found is not None
     why, helps = found
     assert "Tesla V100 has sm_70" in why
-    assert "profkit[v100]" in helps
+    assert "profkit[volta]" in helps
 
 
 @pytest.mark.parametrize(

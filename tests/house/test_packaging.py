@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.version import InvalidVersion, Version
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,6 +20,15 @@ else:
 TOP = Path(__file__).resolve().parents[2]
 LINKED = ("collectors", "instrument", "tui")
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())
+PYTHONS = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+PIPS = (
+    ("3.10", "pip==22.3"),
+    ("3.10", "pip==23.0"),
+    ("3.11", "pip==24.2"),
+    ("3.11", "pip==25.3"),
+    ("3.11", "pip"),
+)
+"""Versions of pip that read markers differently, and the Python of each."""
 
 
 def _packages_on_disk() -> set[str]:
@@ -98,6 +109,38 @@ def test_the_wheel_holds_every_module_once(wheel: zipfile.ZipFile) -> None:
         f"profkit/{path.relative_to(TOP)}" for name in LINKED for path in (TOP / name).rglob("*.py")
     }
     assert set(names) == sources | linked
+
+
+@pytest.mark.parametrize("extra", PROJECT["project"]["optional-dependencies"])
+def test_no_extra_is_named_like_a_version(extra: str) -> None:
+    """Before 26.0, pip compared such an extra with others as versions, and crashed."""
+    with pytest.raises(InvalidVersion):
+        Version(extra)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("version", "pip"), PIPS)
+def test_pip_installs_the_wheel(
+    version: str, pip: str, wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    python = next(PYTHONS.glob(f"{version}.*/bin/python"), None)
+    if python is None:
+        pytest.skip(f"no Python {version} in {PYTHONS}")
+    install = [str(python), "-m", "pip", "install", "--no-deps", "--target"]
+    got = subprocess.run([*install, tmp_path / "pip", pip], capture_output=True, check=False)
+    if got.returncode:
+        pytest.skip(f"{pip} cannot be installed; is a package index reachable?")
+    copy = tmp_path / "profkit-0.1.0-py3-none-any.whl"  # its modules in C are for one Python only
+    shutil.copy(str(wheel.filename), copy)
+    done = subprocess.run(
+        [*install, tmp_path / "installed", "--no-index", copy],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "pip")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "installed" / "profkit" / "schema.py").exists()
 
 
 def test_a_plain_install_brings_no_framework() -> None:
