@@ -1,1 +1,0 @@
-"""Checks what a text about runs states against the commands in it and against their logs."""
