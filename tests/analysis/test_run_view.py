@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from profkit.analysis.views.run import RunView, build_run_view
 from profkit.analysis.views.runs import read_figures
@@ -10,7 +13,9 @@ from profkit.importers.base import Target
 from profkit.importers.training_log import IMPORTER
 from profkit.report.runs_text import largest_loss
 from profkit.testing import synthetic_trace
-from profkit.trace import Trace
+from profkit.trace import RunManifest, Trace
+from profkit.trace.files import RankFiles
+from profkit.vocab import RunState, rank_folder
 from tests.rules.test_log_rules import even, paddleseg
 
 
@@ -55,3 +60,28 @@ def test_few_steps_tell_no_losses(tmp_path: Path) -> None:
     assert _names(view) == []
     assert view.losses_missing == "intervals need 3 more steps"
     assert largest_loss(read_figures(run)) == "-"
+
+
+def test_rare_work_is_told_although_its_interval_begins_at_zero(tmp_path: Path) -> None:
+    """Every twentieth step also evaluates and saves, for as long as three others take."""
+    step, ms = np.arange(50), 1_000_000
+    rare = step % 20 == 19
+    ends = np.cumsum(np.where(rare, 40, 10)) * ms
+    starts = np.append(0, ends[:-1])
+    files = RankFiles(tmp_path / rank_folder(0), 0)
+    spans: dict[str, Any]
+    for phase, which, first, last in (
+        ("forward", step, starts, starts + 10 * ms),
+        ("other", step[rare], starts + 10 * ms, ends),
+    ):
+        spans = {"step": which, "depth": which * 0, "thread": ["main"] * len(which)}
+        spans |= dict.fromkeys(("phase", "name"), [phase] * len(which))
+        files.write("spans", spans | {"start_ns": first[which], "end_ns": last[which]})
+    steps: dict[str, Any] = {"step": step, "start_ns": starts, "end_ns": ends}
+    files.write("steps", steps | {"sample_count": step * 0 + 8, "instrumented": step >= 0})
+    files.close()
+    RunManifest(workload="job", state=RunState.COMPLETE).write(tmp_path)
+    view = build_run_view(Trace.open(tmp_path))
+    (other,) = (part for part in view.parts if part.name == "other")
+    assert other.share.low == 0
+    assert [(loss.kind, loss.share) for loss in view.losses] == [("other", 2 * 30 / 460)]

@@ -113,14 +113,19 @@ def _estimate(costs: RunCosts, parts: Mapping[str, Ints]) -> list[Part]:
 def _losses(
     parts: Iterable[Part], wall_ns: float, costs: RunCosts, overview: Overview
 ) -> list[Loss]:
-    """Return the parts that train nothing and certainly take a noticeable share of a step."""
+    """Return the parts that train nothing and take a noticeable share of the time.
+
+    Rare work that took a tenth of all time, such as evaluation, may have an interval from zero on.
+    So the lower end counts only for what was not measured itself, but is left over.
+    """
     found = []
     for part in parts:
         if overview.clock is PhaseClock.LAUNCH:
             break  # the device may have worked while the host waited
         if part.name == UNKNOWN and not costs.knows_phases:
             continue  # most of it is the training, which a log does not split
-        if part.name not in _TRAINS and part.share.low is not None and part.share.low > NEGLIGIBLE:
+        share = part.share.low if part.name == UNKNOWN else part.share.value
+        if part.name not in _TRAINS and part.share.judged and share and share > NEGLIGIBLE:
             evidence = _evidence(part, overview)
             found.append(Loss(part.name, part.step_ns, part.share.value, evidence))
     mean_ns = wall_ns + sum(each.excess_ns for each in costs.apart)
