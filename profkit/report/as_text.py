@@ -94,10 +94,10 @@ def cause_text(cause: CauseTexts) -> Iterator[str]:
 
 
 def with_bars(grid: Grid, shares: Shares) -> Grid:
-    """Return the table with a column of bars after its first one, which holds no figures."""
-    rows = []
-    for row, (_, share) in zip(grid.rows, shares.parts, strict=True):
-        rows.append((row[0], bar_of_eighths(share), *row[1:]))
+    """Return the table with a column of bars after its first one, which names the parts."""
+    rows, share_of = [], dict(shares.parts)
+    for row in grid.rows:
+        rows.append((row[0], bar_of_eighths(share_of.get(row[0], 0.0)), *row[1:]))
     header = (grid.header[0], "", *grid.header[1:])
     return Grid(header, tuple(rows), frozenset(column + 1 for column in grid.right))
 

@@ -73,6 +73,9 @@ _HIDDEN = _Part(
 )
 _PARTS = (_COMPUTE, _EXPOSED, _WAITING, _MOVES, _IDLE, _LATE, _SYNCHRONISED, _FOR_RANK, _QUEUED)
 
+_FILLING = (_COMPUTE, _EXPOSED, _MOVES, _IDLE)
+"""The parts that add up to the device's time."""
+
 
 def device_sections(view: DeviceView | None) -> Iterator[Section]:
     if view is None:
@@ -94,7 +97,8 @@ def what_devices_did(view: DeviceView) -> Section:
             continue
         share = ns / whole.window_ns if whole.window_ns else 0.0
         rows.append((part.name, percent(share), duration(ns / steps), part.meaning))
-        shares.append((part.name, share))
+        if part in _FILLING:
+            shares.append((part.name, share))
     header = ("", "share", "per step", "what it is")
     grid = Grid(header, tuple(rows), frozenset({1, 2}))
     return Section("What the device did", _notes(view), (("", Shares(tuple(shares))),), grid)

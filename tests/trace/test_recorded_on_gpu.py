@@ -14,7 +14,8 @@ from profkit.analysis.run_change import ChangeKind
 from profkit.explain.evidence_kernels import names_memories
 from profkit.explain.explained import explain
 from profkit.hangs.account import FINE, read_account
-from profkit.report.device_sections import launch_notes
+from profkit.report.device_sections import launch_notes, what_devices_did
+from profkit.report.document import Shares
 from profkit.trace import Trace
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -55,6 +56,14 @@ def test_a_change_within_the_run_is_found_and_named_in_a_comparison() -> None:
     caveats = explain(recorded(""), recorded("-late")).caveats
     assert any(f"since step {change.first_step}" in caveat for caveat in caveats)
     assert not any("since step" in caveat for caveat in explain(recorded(""), recorded("")).caveats)
+
+
+def test_the_bar_of_the_device_is_its_whole_time_once() -> None:
+    view = build_device_view(recorded("-kernels"))
+    assert view is not None
+    ((_, bar),) = what_devices_did(view).charts
+    assert isinstance(bar, Shares)
+    assert sum(share for _, share in bar.parts) == pytest.approx(1, abs=1e-12)
 
 
 def test_captured_kernels_keep_the_device_busy_as_long_as_the_profiler_says() -> None:
