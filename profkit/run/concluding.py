@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import signal
@@ -16,6 +15,7 @@ from profkit.errors import ProfkitError
 from profkit.run.session import first_libraries, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text, shell_word
+from profkit.trace.folders import rank_manifests
 from profkit.trace.reader import Trace
 from profkit.vocab import CAPTURE_REQUESTS, PROBES, RunState
 
@@ -31,13 +31,8 @@ def conclude_run(
     run: Path, code: int, witness: Witness, probes: Sequence[Mapping[str, int]], hang: str
 ) -> Concluded:
     """Write into the run how the job ended."""
-    manifests = []
     try:
         trace = Trace.open(run)
-        for rank in trace.ranks:
-            # A rank that was killed while it opened its files has no manifest.
-            with contextlib.suppress(ProfkitError):
-                manifests.append(rank.manifest)
         why = "" if code == 0 else describe_end(code)
         if why and hang:
             why += f"; it stood still before: {hang}"
@@ -47,14 +42,8 @@ def conclude_run(
             why=why,
             ended_ns=wall_ns(),
             environment={**trace.manifest.environment, **first_libraries(run)},
-            world_size=max((manifest.world_size for manifest in manifests), default=1),
-            framework=manifests[0].framework if manifests else "",
-            flags=(*trace.manifest.flags, *flag_unrecorded(run, len(manifests))),
-            config={
-                **(manifests[0].config if manifests else {}),
-                **trace.manifest.config,
-                PROBES: list(probes),
-            },
+            flags=(*trace.manifest.flags, *flag_unrecorded(run, len(rank_manifests(trace.ranks)))),
+            config={**trace.manifest.config, PROBES: list(probes)},
         ).write(run)
     except (ProfkitError, OSError) as error:
         return Concluded(False, [f"the run cannot be marked as ended: {error}"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.text import plural, safe_text
-from profkit.trace.manifest import RunManifest
+from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.rank import RankTrace
 from profkit.vocab import REPEATS, RUN_FILE, RunState
 
@@ -25,12 +25,51 @@ def find_ranks(run: Path) -> Iterator[RankTrace]:
             yield RankTrace(folder, int(match[1]))
 
 
+def read_run(run: Path, ranks: Iterable[RankTrace]) -> RunManifest:
+    """Return a run's manifest; that of a run that is open, with what its ranks know."""
+    manifest = RunManifest.read(run)
+    if manifest.state is not RunState.RUNNING:
+        return manifest
+    return manifest.with_ranks(rank_manifests(ranks))
+
+
+def rank_manifests(ranks: Iterable[RankTrace]) -> list[RankManifest]:
+    """Return the ranks' manifests; one that was killed while it opened its files has none."""
+    found = []
+    for rank in ranks:
+        with contextlib.suppress(UnreadableError):
+            found.append(rank.manifest)
+    return found
+
+
 def find_runs(folder: Path) -> list[Path]:
     """Return the runs in a folder, oldest first."""
     if not folder.is_dir():
         return []
     found = [(file.lstat().st_mtime_ns, file.parent) for file in folder.glob("*/" + RUN_FILE)]
     return [path for _, path in sorted(found)]
+
+
+def newest_run(runs: Sequence[Path], *, or_running: bool = False) -> Path:
+    """Return the last of the runs that has steps, or the last one if none has.
+
+    A job that fails before its first step leaves a run without. `or_running` also takes a run that
+    has not ended.
+    """
+    taken = (run for run in reversed(runs) if _is_of_use(run, or_running=or_running))
+    return next(taken, runs[-1])
+
+
+def _is_of_use(run: Path, *, or_running: bool) -> bool:
+    try:
+        manifest = RunManifest.read(run)
+        if "imported_from" in manifest.config:  # it may be of something else than steps
+            return True
+        if or_running and manifest.state is RunState.RUNNING:
+            return True
+        return any(rank.content("steps").rows for rank in find_ranks(run))
+    except (ProfkitError, OSError):  # who opens a damaged run hears of it
+        return True
 
 
 def read_manifests(folder: Path) -> Iterator[tuple[Path, RunManifest]]:
@@ -78,13 +117,14 @@ def find_named(path: Path) -> list[Path]:
     """
     repeats = find_group(path)
     pattern = re.compile(re.escape(path.name) + _OF_A_LAUNCH)
-    for run in reversed(find_runs(path.parent)):
-        if pattern.fullmatch(run.name):
-            with contextlib.suppress(ProfkitError):  # who opens a damaged run hears of it
-                if repeats and group_of(RunManifest.read(run)) == path.name:
-                    break
-            return [run]
-    return repeats
+    named = [run for run in find_runs(path.parent) if pattern.fullmatch(run.name)]
+    if not named:
+        return repeats
+    run = newest_run(named)
+    with contextlib.suppress(ProfkitError):  # who opens a damaged run hears of it
+        if repeats and group_of(RunManifest.read(run)) == path.name:
+            return repeats
+    return [run]
 
 
 def check_one_session(folder: Path) -> None:
@@ -123,7 +163,7 @@ def check_folder(path: Path) -> None:
         if not entries:
             problem = "an empty folder; 'profkit run -- COMMAND' makes a run"
         elif runs:
-            newest = safe_text(str(runs[-1]))
+            newest = safe_text(str(newest_run(runs)))
             held = plural(len(runs), "run")
             problem = f"holds {held} and is none itself; name one, such as {newest}"
         else:
@@ -135,4 +175,4 @@ def _newest_run_near(path: Path) -> str:
     runs = find_runs(path.parent)
     if not runs:
         return ""
-    return f"; the newest run in the same folder is {safe_text(str(runs[-1]))}"
+    return f"; the newest run in the same folder is {safe_text(str(newest_run(runs)))}"

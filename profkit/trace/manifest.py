@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,6 +41,17 @@ class RunManifest:
     flags: tuple[str, ...] = ()
     """Reasons to distrust figures of a run that another tool recorded."""
 
+    def with_ranks(self, ranks: Sequence[RankManifest]) -> RunManifest:
+        """Return the manifest of a run that is open, with what only its ranks know so far."""
+        if self.state is not RunState.RUNNING or not ranks:
+            return self
+        return dataclasses.replace(
+            self,
+            world_size=max(self.world_size, *(rank.world_size for rank in ranks)),
+            framework=self.framework or ranks[0].framework,
+            config={**ranks[0].config, **self.config},
+        )
+
     def write(self, run: Path) -> None:
         content = {
             "format": FORMAT,
@@ -69,9 +80,6 @@ class RunManifest:
             limit = f"this profkit reads up to {SCHEMA_VERSION[0]}.x; install a newer profkit"
             place = safe_text(str(path))
             raise UnreadableError(f"{place}: written in schema {major}.{minor}, and {limit}")
-        world_size = take("world_size", int, 1)
-        if not 1 <= world_size <= MOST_RANKS:
-            raise take.wrong("world_size", f"a number of ranks up to {MOST_RANKS:,}")
         state = take("state", str, "")
         if state not in set(RunState):
             raise take.wrong("state", f"one of {', '.join(RunState)}")
@@ -80,7 +88,7 @@ class RunManifest:
             framework=take("framework", str, ""),
             state=RunState(state),
             why=take("why", str, ""),
-            world_size=world_size,
+            world_size=take.world_size(),
             created_ns=take("created_ns", int, 0),
             ended_ns=None if content.get("ended_ns") is None else take("ended_ns", int, 0),
             profkit_version=take("profkit_version", str, ""),
@@ -127,7 +135,7 @@ class RankManifest:
             device=take("device", str, ""),
             anchor=Anchor(*(anchor(name, int, 0) for name in Anchor._fields)),
             local_rank=take("local_rank", int, 0),
-            world_size=take("world_size", int, 1),
+            world_size=take.world_size(),
             framework=take("framework", str, ""),
             config=take("config", dict, {}),
             environment=take("environment", dict, {}),
@@ -153,6 +161,12 @@ class _Taker:
         if isinstance(value, int) and not fits_a_column(value):
             raise self.wrong(name, "a number below 2^63")
         return value
+
+    def world_size(self) -> int:
+        found = self("world_size", int, 1)
+        if not 1 <= found <= MOST_RANKS:
+            raise self.wrong("world_size", f"a number of ranks up to {MOST_RANKS:,}")
+        return found
 
     def wrong(self, name: str, expected: str) -> UnreadableError:
         problem = f"field '{name}' is not {expected}; the file is damaged"

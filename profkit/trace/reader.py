@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,11 +10,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from profkit.errors import UnreadableError
 from profkit.notebook import ShownInNotebook
 from profkit.schema import open_schema
 from profkit.text import safe_text
-from profkit.trace.folders import check_folder, find_ranks, find_runs
+from profkit.trace.folders import check_folder, find_ranks, find_runs, rank_manifests, read_run
 from profkit.trace.manifest import RunManifest
 from profkit.trace.rank import LOST_NAME, RankEnd, RankTrace, check_seen, name_ids, read_rank
 from profkit.trace.sharing import Sharing, find_sharing, share_samples
@@ -73,7 +71,8 @@ class Trace(ShownInNotebook):
         """Open a run's folder. An `UnreadableError` says what is wrong with it and what helps."""
         path = Path(run)
         check_folder(path)
-        return cls(path, RunManifest.read(path), tuple(find_ranks(path)))
+        ranks = tuple(find_ranks(path))
+        return cls(path, read_run(path, ranks), ranks)
 
     @property
     def name(self) -> str:
@@ -100,11 +99,7 @@ class Trace(ShownInNotebook):
     @functools.cached_property
     def sharing(self) -> Sharing:
         """The ranks that train on the same samples."""
-        manifests = []
-        for rank in self.ranks:
-            with contextlib.suppress(UnreadableError):  # it was killed while it opened its files
-                manifests.append(rank.manifest)
-        return find_sharing(manifests)
+        return find_sharing(rank_manifests(self.ranks))
 
     @functools.cached_property
     def steps(self) -> pa.Table:

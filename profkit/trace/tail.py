@@ -204,7 +204,7 @@ class RunTail:
                 if marks.num_rows:
                     self._rows["samples"].append(_named(marks, "samples", names))
         return Latest(
-            manifest,
+            manifest.with_ranks([*self._ranks.values()]),
             dict(self._ranks),
             share_samples(self._table("steps"), find_sharing([*self._ranks.values()])),
             self._table("spans"),

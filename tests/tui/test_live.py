@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from profkit.analysis.overview import build_overview
 from profkit.analysis.views.live import build_live_view
+from profkit.analysis.views.runs import read_head
 from profkit.clock import Anchor
 from profkit.hangs.status import FOLDER
+from profkit.report import as_text
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace
 from profkit.trace.files import RankFiles
@@ -97,6 +100,27 @@ def test_the_latest_steps_are_reported(job: _Job) -> None:
     assert view.loss == pytest.approx(1 / 30)
     assert not view.stalled
     assert build_live_view("job", RunTail(job.run).look(), 3_600_000 * MS).stalled
+
+
+def test_an_open_run_is_described_by_its_ranks(job: _Job) -> None:
+    """The launcher writes what only they know into `run.json` when the job ends."""
+    job.train(30)
+    known = {"precision": "bf16", "batch_size": 16}
+    anchor = Anchor(0, 1_000 * MS, 0)
+    mine = RankManifest(0, "here", 1, "cpu", anchor, world_size=2, framework="paddle", config=known)
+    mine.write(job.files.folder)
+    RunManifest(workload="job").write(job.run)
+    head, live = read_head(job.run), build_live_view("job", RunTail(job.run).look(), 0)
+    view = build_overview(Trace.open(job.run))
+    assert (view.framework, view.world_size, view.config) == ("paddle", 2, known)
+    assert (live.framework, live.world_size, live.world) == ("paddle", 2, "2 ranks")
+    assert (head.framework, head.ranks, head.precision, head.batch_size) == (
+        "paddle",
+        2,
+        "bf16",
+        16,
+    )
+    assert "paddle · bf16 · 2 ranks · batch 16 per rank" in as_text.overview(view)
 
 
 def test_half_a_message_waits_for_its_other_half(job: _Job, tmp_path: Path) -> None:

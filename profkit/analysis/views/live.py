@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -107,7 +105,7 @@ def build_live_view(name: str, latest: Latest, now_ns: int) -> LiveView:
         state=manifest.state,
         why=manifest.why,
         world_size=manifest.world_size,
-        world=say_world(manifest.world_size, _config_of(latest)),
+        world=say_world(manifest.world_size, manifest.config),
         ranks_followed=len(latest.ranks),
         ranks_in_all=latest.ranks_in_all,
         newest_step=int(done[-1]) if len(done) else None,
@@ -122,12 +120,6 @@ def build_live_view(name: str, latest: Latest, now_ns: int) -> LiveView:
         places=tuple(map(RankPlace, by_rank["rank"].to_pylist(), by_rank["step_max"].to_pylist())),
         points=step_points(rows_of_steps(steps, done[-SHOWN_STEPS:]), Selection(done, {})),
     )
-
-
-def _config_of(latest: Latest) -> Mapping[str, Any]:
-    """Return the configuration, of which a run that still runs has parts with its ranks only."""
-    first = next(iter(latest.ranks.values()), None)
-    return {**(first.config if first else {}), **latest.manifest.config}
 
 
 def _parts(latest: Latest, recent: Ints) -> tuple[tuple[LivePart, ...], int, PhaseClock]:

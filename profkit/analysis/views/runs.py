@@ -12,8 +12,8 @@ from profkit.analysis.estimate import Estimate, divide, scale
 from profkit.analysis.views.run import build_run_view
 from profkit.errors import ProfkitError
 from profkit.hangs.incidents import is_hung
-from profkit.trace import RunManifest, Trace
-from profkit.trace.reader import find_runs
+from profkit.trace import Trace
+from profkit.trace.folders import find_ranks, find_runs, read_run
 from profkit.vocab import RunState
 
 HUNG_STATE = "hung"
@@ -54,7 +54,7 @@ def list_runs(folder: Path) -> tuple[RunHead, ...]:
 
 def read_head(path: Path) -> RunHead:
     try:
-        manifest = RunManifest.read(path)
+        manifest = read_run(path, find_ranks(path))
     except ProfkitError as error:
         return RunHead(path, path.name, state="unreadable", problem=str(error))
     batch_size = manifest.config.get("batch_size")
