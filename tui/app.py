@@ -15,7 +15,7 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 
 from profkit import plugins
 from profkit.errors import ProfkitError
-from profkit.trace.reader import find_runs
+from profkit.trace.folders import find_runs, newest_run
 from profkit.tui.library import Library
 from profkit.tui.screens.base import MARK_TWO_RUNS, RunScreen, one_line
 from profkit.tui.screens.runs import RunsScreen
@@ -117,7 +117,7 @@ class ProfkitApp(App[None]):
             words = f"the screen {name} cannot be loaded: {one_line(error)}"
             self.notify(words, severity="warning", markup=False)
         if self.run_path is None and self.follow and (runs := find_runs(self._folder)):
-            self.run_path = runs[-1]
+            self.run_path = newest_run(runs, or_running=True)
         if self.run_path is None:
             self.push_screen(RunsScreen(self._folder))
         else:

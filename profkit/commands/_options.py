@@ -97,11 +97,11 @@ def use_old_file(args: argparse.Namespace, *, names_run: bool) -> None:
     args.write = path
 
 
-def run_or_newest(run: Path | None, folder: Path) -> Path:
-    """Return the named run, or the newest one in the folder of runs."""
+def run_or_newest(run: Path | None, folder: Path, *, with_steps: bool = True) -> Path:
+    """Return the named run, or the newest one in the folder of runs, if wanted one with steps."""
     if run is not None:
         return run
-    from profkit.trace.reader import find_runs
+    from profkit.trace.folders import find_runs, newest_run
 
     runs = find_runs(folder)
     if not runs:
@@ -109,7 +109,13 @@ def run_or_newest(run: Path | None, folder: Path) -> Path:
             f"no run was named, and there is none in {folder}; "
             "make one with 'profkit trace WORKLOAD'"
         )
-    return runs[-1]
+    if not with_steps:
+        return runs[-1]
+    newest = newest_run(runs)
+    if newest != runs[-1]:
+        name = safe_text(runs[-1].name)
+        print(f"profkit: {name} has no step, so this is {safe_text(newest.name)}", file=sys.stderr)
+    return newest
 
 
 # -- what is read and recorded ---------------------------------------------------------------------

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from profkit.trace.integrity import verify
     from profkit.trace.reader import check_folder
 
-    path = run_or_newest(args.path, args.output)
+    path = run_or_newest(args.path, args.output, with_steps=False)
     check_folder(path)
     found, device_times = verify(path), read_device_times(path)
     if args.json:

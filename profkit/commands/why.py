@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     from profkit.report import as_json
     from profkit.trace.reader import check_folder
 
-    path = run_or_newest(args.path, args.output)
+    path = run_or_newest(args.path, args.output, with_steps=False)
     check_folder(path)
     account = read_account(path)
     if args.json:

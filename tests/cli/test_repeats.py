@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from profkit.run import launch, repeating
 from profkit.run.repeating import RepeatedJob, take_turns
 from profkit.testing import synthetic_trace
 from profkit.trace import RunManifest, Trace
-from profkit.trace.folders import find_group, find_runs, group_of, session_of
+from profkit.trace.folders import find_group, find_runs, group_of, newest_run, session_of
+from profkit.vocab import RunState
 
 Capture = pytest.CaptureFixture[str]
 
@@ -214,6 +216,35 @@ def test_the_name_of_a_job_is_its_newest_run_or_group(tmp_path: Path, capsys: Ca
     assert _target(base, job, capsys) == "job-20260101-000003", "the group is of an older job"
     assert main(["report", job]) == ExitCode.UNREADABLE
     assert "the newest run of this name is" in capsys.readouterr().err
+
+
+def test_a_run_without_steps_is_not_the_newest(tmp_path: Path, capsys: Capture) -> None:
+    """A job that fails before its first step leaves one."""
+    early, late = tmp_path / "job-20260101-000000", tmp_path / "job-20260101-000001"
+    synthetic_trace(early, steps=12)
+    late.mkdir()
+    RunManifest(workload="job", state=RunState.ABORTED).write(late)
+    assert main(["report", "-o", str(tmp_path), "--json"]) == ExitCode.DONE
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["run"] == str(early)
+    assert shown.err == f"profkit: {late.name} has no step, so this is {early.name}\n"
+    assert _target(early, str(tmp_path / "job"), capsys) == early.name
+    assert main(["report", str(tmp_path)]) == ExitCode.UNREADABLE
+    assert f"such as {early}" in capsys.readouterr().err
+    shutil.rmtree(early)
+    assert main(["report", "-o", str(tmp_path)]) == ExitCode.UNREADABLE
+    assert f"{late}: holds no steps" in capsys.readouterr().err
+
+
+def test_a_job_that_has_no_steps_yet_is_explained_and_followed(tmp_path: Path, capsys: Capture) -> None:
+    """It may stand still before its first one."""
+    synthetic_trace(tmp_path / "before", steps=12)
+    started = tmp_path / "started"
+    started.mkdir()
+    RunManifest(workload="job").write(started)
+    main(["why", "-o", str(tmp_path), "--json"])
+    assert capsys.readouterr().err == ""
+    assert newest_run(find_runs(tmp_path), or_running=True) == started
 
 
 def test_a_single_run_of_the_same_job_is_no_repeat_of_a_session(tmp_path: Path) -> None:
