@@ -197,6 +197,9 @@ NOT_COMPILED: Final = "not_compiled:"
 WHOLE_STEPS: Final = "whole_steps_count"
 """Metric of a rank whose steps are compiled programs that do not show their phases."""
 
+PATCHED_THREADS: Final = "patched_threads_count"
+"""Metric of a rank in which threads of Python are greenlets, those of profkit included."""
+
 LOST_GPU: Final = "lost_count"
 """Metric of a GPU that no longer answers."""
 

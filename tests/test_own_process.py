@@ -2,10 +2,15 @@
 
 import _thread
 import functools
+from pathlib import Path
 
 import pytest
 
+from profkit.analysis.overview import build_overview
 from profkit.own_process import threads_are_patched
+from profkit.report import as_text
+from profkit.run.session import open_session
+from profkit.trace import RunManifest, Trace
 
 
 def test_threads_whose_identity_is_another_function_are_patched(
@@ -21,3 +26,18 @@ def test_a_wrapped_start_of_threads_leaves_them_real(monkeypatch: pytest.MonkeyP
     wrapped = functools.partial(_thread.start_new_thread)
     monkeypatch.setattr(_thread, "start_new_thread", wrapped)
     assert not threads_are_patched()
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_a_run_with_patched_threads_says_so_and_gives_no_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, patched: bool
+) -> None:
+    if patched:
+        monkeypatch.setattr(_thread, "get_ident", lambda: 1)
+    with open_session(tmp_path, "run", RunManifest(workload="fake"), device="cpu") as session:
+        for _ in range(20):
+            with session.recorder.step(1):
+                pass
+    said = " ".join(as_text.overview(build_overview(Trace.open(session.path))).split())
+    assert ("the job replaced Python's threads" in said) == patched
+    assert ("profkit's cost not measured in this run" in said) == patched

@@ -20,6 +20,7 @@ from profkit.vocab import (
     FAILURES,
     HANGS,
     LOST_GPU,
+    PATCHED_THREADS,
     UNMEASURED,
     WHOLE_STEPS,
     RunState,
@@ -54,6 +55,11 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
         notices.append(
             "the job trains a program of Paddle's static graph:"
             " its steps are whole, and what is inside them is unknown"
+        )
+    if pc.any(pc.equal(trace.samples["metric"], PATCHED_THREADS)).as_py():
+        notices.append(
+            "the job replaced Python's threads, as gevent and eventlet do: those of profkit ran"
+            " only while it waited, so that readings and sampled lines are late or missing"
         )
     return (*notices, *trace.problems)
 

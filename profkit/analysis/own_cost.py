@@ -14,7 +14,14 @@ from numpy.lib.stride_tricks import sliding_window_view
 from profkit.analysis.columns import durations, readings_of
 from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
 from profkit.analysis.selection import NO_STEPS
-from profkit.vocab import COLLECTORS_CPU, MARK_COST, OPENING_CPU, SPAN_COST, WRITER_CPU
+from profkit.vocab import (
+    COLLECTORS_CPU,
+    MARK_COST,
+    OPENING_CPU,
+    PATCHED_THREADS,
+    SPAN_COST,
+    WRITER_CPU,
+)
 
 BUDGET_SHARE = 0.01
 """The share of a step that profkit may cost, if that is more than `BUDGET_NS`."""
@@ -99,6 +106,9 @@ def own_cost(
     The writer's time and the collectors' are upper bounds: they run on threads of their own.
     `in_all` is the number of steps of all ranks, if some of them have no rows.
     """
+    switched = switched_cost(without(steps, windows), warm_up)
+    if readings_of(samples, "profkit", PATCHED_THREADS).num_rows:
+        return OwnCost(None, None, switched)  # a greenlet's clock is the one of the job's thread
     count = max(1, in_all or steps.num_rows)
     price = span_price_ns(samples)
     writer = readings_of(samples, "profkit", WRITER_CPU)
@@ -116,7 +126,6 @@ def own_cost(
     if opening.num_rows:
         ranks = max(1, pc.count_distinct(opening["rank"]).as_py())
         opening_ns = float(pc.sum(opening["value"]).as_py()) / ranks
-    switched = switched_cost(without(steps, windows), warm_up)
     return OwnCost(hooks_ns, writer_ns, switched, collectors_ns, opening_ns)
 
 

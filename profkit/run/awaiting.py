@@ -48,7 +48,7 @@ def _cpu_s(thread: threading.Thread) -> float:
 
 
 class DiskWork(Generic[T]):
-    """Work on the files of a run. A thread does it, which is left alone if no disk answers.
+    """Work on the files of a run, by a thread that is left alone if no disk answers.
 
     Python starts no thread at its end, so this one is started here and begins with `finish`. What
     it has made after it was left alone is handed to `undo`.

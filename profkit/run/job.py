@@ -40,6 +40,7 @@ from profkit.run.wiring import (
     make_recorder,
     note_failures,
     note_span_cost,
+    note_threads,
     open_writer,
 )
 from profkit.vocab import OPENING_CPU, WORKER_STACKS, rank_folder
@@ -210,6 +211,7 @@ class Job:
                 guarded("collectors", self._collecting.start, None)()
             manifest = describe_rank(rank, device, framework.name if framework else "")
             note_span_cost(samples, self.ranges, repeats=SPAN_COST_REPEATS)
+            note_threads(samples)
             try:
                 if self._owns_run and rank.number == 0 and not self.sink.failure:
                     write_own_run(self.run, manifest.framework, rank.world_size, self._created_ns)

@@ -35,6 +35,7 @@ from profkit.run.wiring import (
     make_recorder,
     note_failures,
     note_span_cost,
+    note_threads,
     open_writer,
 )
 from profkit.text import safe_text
@@ -130,6 +131,7 @@ def open_rank(
         raise _not_writable(path, error) from error
     samples, choice, ranges = writer.appender("samples"), Choice.read(), nvtx_ranges()
     note_span_cost(samples, ranges, repeats=SPAN_COST_REPEATS)
+    note_threads(samples)
     recorder = make_recorder(writer, choice, ranges, timer)
     watch = _watch_workers(recorder, choice, path, manifest.rank)
     patches = _hook_inside(known, recorder, writer, watch)

@@ -23,6 +23,7 @@ from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import Recorder, measure_span_cost
 from profkit.instrument.rows import COLUMNS, Append, Row, Sink
+from profkit.own_process import threads_are_patched
 from profkit.rank import Rank
 from profkit.vocab import SPAN_COST
 
@@ -129,6 +130,12 @@ def note_span_cost(samples: Append, ranges: Ranges | None, *, repeats: int) -> N
     """Measure what a phase costs the loop in this process, and write it down."""
     cost = measure_span_cost(ranges=ranges, repeats=repeats)
     samples((None, "profkit", SPAN_COST, now_ns(), cost))
+
+
+def note_threads(samples: Append) -> None:
+    """Write down if the threads of profkit are greenlets in this process."""
+    if threads_are_patched():
+        samples((None, "profkit", vocab.PATCHED_THREADS, now_ns(), 1.0))
 
 
 def note_failures(samples: Append) -> None:

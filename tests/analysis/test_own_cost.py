@@ -8,7 +8,7 @@ import pytest
 
 from profkit.analysis.own_cost import OwnCost, own_cost, switched_cost
 from profkit.instrument.blocks import LENGTH, WARM_UP, WINDOW, off_blocks
-from profkit.vocab import MARK_COST, SPAN_COST
+from profkit.vocab import COLLECTORS_CPU, MARK_COST, PATCHED_THREADS, SPAN_COST, WRITER_CPU
 
 
 def _steps(
@@ -108,3 +108,12 @@ def test_marks_on_the_device_count_with_their_price() -> None:
     cost = own_cost(steps, spans, samples, 0)
     assert cost.hooks_ns == pytest.approx(2 * 1_000 + 2 * 5_000)
     assert own_cost(steps, spans, samples.slice(0, 1), 0).hooks_ns == pytest.approx(2 * 1_000)
+
+
+def test_the_cost_of_threads_that_are_greenlets_is_not_measured() -> None:
+    metrics = [SPAN_COST, WRITER_CPU, COLLECTORS_CPU, PATCHED_THREADS]
+    rows = {"rank": [0] * 4, "source": ["profkit"] * 4, "metric": metrics, "value": [1e9] * 4}
+    spans = pa.table({"device_start_ns": [None], "device_end_ns": [None]})
+    cost = own_cost(_steps(600, 0), spans, pa.table(rows), 0)
+    assert (cost.total_ns, cost.collectors_ns, cost.opening_ns) == (None, None, None)
+    assert cost.switched is not None
