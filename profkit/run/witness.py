@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profkit.attached import (
+    FAILED,
     HOOKED,
     MISSED,
     RUN_VARIABLE,
@@ -204,6 +205,9 @@ def _explain_hooked(notes: Sequence[Note]) -> Iterator[str]:
             frameworks[process] = detail
         elif event == MISSED:
             missed.add(detail)
+        elif event == FAILED:
+            yield f"profkit's hooks of {safe_text(detail)} failed; a warning of the job says why"
+            return
         trained = trained or event == TRAINED
     names = " and ".join(sorted(set(frameworks.values())))
     if trained:

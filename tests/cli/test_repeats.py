@@ -236,7 +236,9 @@ def test_a_run_without_steps_is_not_the_newest(tmp_path: Path, capsys: Capture) 
     assert f"{late}: holds no steps" in capsys.readouterr().err
 
 
-def test_a_job_that_has_no_steps_yet_is_explained_and_followed(tmp_path: Path, capsys: Capture) -> None:
+def test_a_job_that_has_no_steps_yet_is_explained_and_followed(
+    tmp_path: Path, capsys: Capture
+) -> None:
     """It may stand still before its first one."""
     synthetic_trace(tmp_path / "before", steps=12)
     started = tmp_path / "started"

@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 
 from profkit.instrument.collectives import CallLog
+from profkit.instrument.frameworks.base import Books
 from profkit.instrument.guard import Patches
 from profkit.instrument.recorder import MemorySink, Recorder
 
 paddle = pytest.importorskip("paddle")
 
-from profkit.instrument.frameworks.paddlepaddle import collectives  # noqa: E402  # needs paddle
+from profkit.instrument.frameworks.paddlepaddle import (  # noqa: E402  # needs paddle
+    FRAMEWORK,
+    collectives,
+)
 
 RANKS = (2, 5, 7)
 """The ranks of a group whose second one calls."""
@@ -213,3 +217,17 @@ def test_without_the_names_of_fleet_there_is_no_dimension(
     monkeypatch.setattr(collectives, "layout_in_use", lambda: None)
     hooked.group.all_reduce(WHOLE, "sum", sync_op=False)
     assert [row[12] for row in hooked._rows] == [None]
+
+
+def test_the_exchange_is_hooked_although_paddle_has_not_imported_its_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in Paddle 2.6."""
+    monkeypatch.delattr(paddle.device.cuda, "graphs")
+    patches, sink = Patches(), MemorySink()
+    recorder = Recorder(sink)
+    books = Books(recorder, sink.appender("collectives"), sink.appender("samples"))
+    try:
+        FRAMEWORK.hook_exchange(patches, books)
+    finally:
+        patches.undo()

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import paddle
+from paddle.device.cuda.graphs import CUDAGraph  # Paddle 2.6 does not import it itself
 from paddle.io.dataloader.dataloader_iter import (
     _DataLoaderIterMultiProcess,
     _DataLoaderIterSingleProcess,
@@ -57,7 +58,7 @@ def install(seams: Seams) -> Patches:
 
 
 def _hook_exchange(patches: Patches, books: Books) -> Callable[[], None]:
-    CAPTURES.watch(patches, paddle.device.cuda.graphs.CUDAGraph)
+    CAPTURES.watch(patches, CUDAGraph)
     sequences: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     clock = books.recorder.clock
     log = CallLog(books.recorder, books.collectives, sequences, clock=clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from profkit.attached import FRAMEWORKS, HOOKED, STARTED, disabled, executable, note
+from profkit.attached import FAILED, FRAMEWORKS, HOOKED, STARTED, disabled, executable, note
 from profkit.run.attach.watcher import watch
 
 
@@ -30,15 +30,18 @@ def _hook(framework: str) -> None:
     from profkit.instrument.garbage import collection_paused
     from profkit.instrument.guard import guarded
 
+    module = next(module for module, file in FRAMEWORKS.items() if file == framework)
     with collection_paused():
-        guarded(f"hooks of {framework}", _hook_unguarded, None)(framework)
+        hook = guarded(f"hooks of {framework}", _hook_unguarded, False)
+        if not hook(framework, module):
+            note(FAILED, module)
 
 
-def _hook_unguarded(framework: str) -> None:
+def _hook_unguarded(framework: str, module: str) -> bool:
     from profkit.run.job import current_job
 
-    module = next(module for module, file in FRAMEWORKS.items() if file == framework)
     if getattr(sys.modules[module], "__spec__", None) is None:
-        return  # a hand-written replacement that the job has put there
+        return True  # a hand-written replacement that the job has put there
     current_job().hook(framework)
     note(HOOKED, module)
+    return True

@@ -74,6 +74,7 @@ class Watcher:
             return
 
         def exec_module(module: ModuleType) -> None:
+            _bind_zlib()
             execute(module)
             vars(loader).pop("exec_module", None)
             self._executed(name)
@@ -87,6 +88,17 @@ class Watcher:
         value = self._waiting.pop(name, None)
         if value is not None:
             self._report(value)
+
+
+def _bind_zlib() -> None:
+    """Load zlib before the framework: Paddle 2.6 exports the symbols of another version.
+
+    A zlib that is loaded later crashes or hangs; importing pyarrow uses it.
+    """
+    try:
+        import zlib  # noqa: F401
+    except ImportError:  # this Python was built without it
+        return
 
 
 def _is_executed(module: ModuleType) -> bool:
