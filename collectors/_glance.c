@@ -13,6 +13,10 @@
 #include <stdatomic.h>
 #include <time.h>
 
+/* A release that fixes bugs may move what is read and written here, which is no interface. */
+#define COMPILED_FOR PY_VERSION " "
+#include "../profkit/_same_python.h"
+
 #define MOST_TRIES 20
 #define LONGEST_WAIT_NS 1000000000
 #define LONGEST_LET_NS 500000
@@ -173,6 +177,7 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__glance(void)
 {
+    if (is_other_python()) return NULL;
     pthread_atfork(NULL, NULL, forget);
     return PyModule_Create(&definition);
 }

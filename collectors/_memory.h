@@ -8,8 +8,7 @@
 #define Py_BUILD_CORE_MODULE 1
 #include <Python.h>
 
-#if PY_VERSION_HEX < 0x030A0000 || PY_VERSION_HEX >= 0x030E0000 || !defined(__linux__) || \
-    defined(Py_GIL_DISABLED)
+#if PY_VERSION_HEX < 0x030A0000 || PY_VERSION_HEX >= 0x030E0000 || !defined(__linux__)
 #error "no frames of this version of Python are known: stacks are read when they can be"
 #endif
 

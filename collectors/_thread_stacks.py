@@ -25,8 +25,8 @@ from profkit.clock import Clock, now_ns
 MOST_DEPTH = 128
 """Outer frames of a deeper stack are dropped, which bounds the time of a sample."""
 
-_AT_RISK = (3, 11) <= sys.version_info < (3, 12)
-"""Since Python 3.12, no collection begins where an object is made."""
+AT_RISK = (3, 11) <= sys.version_info < (3, 12)
+"""True in Python 3.11. Since 3.12, no collection begins where an object is made."""
 
 compiled: Any = None
 with contextlib.suppress(ImportError):  # profkit was installed without a compiler
@@ -146,7 +146,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    if not (_AT_RISK and gc.isenabled()):
+    if not (AT_RISK and gc.isenabled()):
         yield
         return
     gc.disable()

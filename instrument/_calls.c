@@ -12,6 +12,8 @@
 #include <structmember.h>
 #include <time.h>
 
+#include "../profkit/_same_python.h"
+
 /* What came of an attempt: an exception is set, it is left to Python, or it is done. */
 enum Made { FAILED = -1, LEFT, MADE };
 
@@ -1315,7 +1317,7 @@ static PyTypeObject *add_type(PyObject *made, const char *name, PyType_Spec *spe
 
 PyMODINIT_FUNC PyInit__calls(void)
 {
-    if (prepare() < 0) return NULL;
+    if (is_other_python() || prepare() < 0) return NULL;
     PyObject *made = PyModule_Create(&module);
     if (!made) return NULL;
     if (!(sent_type = add_type(made, "Sent", &sent_spec)) ||

@@ -18,6 +18,8 @@
 #include <structmember.h>
 #include <time.h>
 
+#include "../../profkit/_same_python.h"
+
 #define ROOM 1000
 #define NOBODY 0UL
 /* Batches that take more nanoseconds are timed by the meter, which also measures waits for a core. */
@@ -825,7 +827,7 @@ static int prepare(void)
 
 PyMODINIT_FUNC PyInit__notes(void)
 {
-    if (prepare() < 0) return NULL;
+    if (is_other_python() || prepare() < 0) return NULL;
     PyObject *made = PyModule_Create(&module);
     PyObject *type = made ? PyType_FromSpec(&spec) : NULL;
     if (!type || PyModule_AddObject(made, "Notes", type) < 0) {

@@ -7,14 +7,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from profkit.clock import now_ns
+from profkit.collectors import garbage
+from profkit.collectors._thread_stacks import compiled
 from profkit.collectors.allocator import AllocatorCollector
 from profkit.collectors.base import Inside, Reading
-from profkit.collectors.garbage import GarbageCollector
+from profkit.collectors.garbage import GarbageCollector, Pauses
 from profkit.collectors.host import HostCollector
 from profkit.collectors.process import ProcessCollector
 from profkit.testing import FakeClock
@@ -179,13 +182,14 @@ def _values(collector: GarbageCollector) -> dict[str, float]:
 
 def test_each_collection_is_timed_until_it_is_closed() -> None:
     clock = FakeClock(5)
-    collector = GarbageCollector(clock)
+    timer = Pauses(clock)
+    collector = GarbageCollector(timer)
     before = len(gc.callbacks)
     assert _values(collector) == {"pause_seconds": 0, "collections_count": 0, "longest_pause_ns": 0}
     for took in (3_000_000, 8_000_000):
-        collector._note("start", {})
+        timer.note_collection("start", {})
         clock.advance(took)
-        collector._note("stop", {})
+        timer.note_collection("stop", {})
     assert _values(collector) == {
         "pause_seconds": pytest.approx(0.011),
         "collections_count": 2,
@@ -197,12 +201,36 @@ def test_each_collection_is_timed_until_it_is_closed() -> None:
     assert len(gc.callbacks) == before
 
 
-def test_a_real_collection_is_seen() -> None:
-    collector = GarbageCollector()
-    list(collector.read())
-    gc.collect()
-    assert _values(collector)["collections_count"] >= 1
-    collector.close()
+@pytest.mark.parametrize("timer", [compiled, Pauses()], ids=["C", "Python"])
+def test_real_collections_are_timed(timer: Any) -> None:
+    if timer is None:
+        pytest.skip("profkit was installed without a compiler")
+    collector = GarbageCollector(timer)
+    gc.disable()
+    try:
+        before = _values(collector)
+        began_ns = now_ns()
+        for _ in range(3):
+            gc.collect()
+        took_s = (now_ns() - began_ns) / 1e9
+        after = _values(collector)
+        assert _values(collector)["longest_pause_ns"] == 0
+    finally:
+        gc.enable()
+        collector.close()
+    assert after["collections_count"] == before["collections_count"] + 3
+    pause_s = after["pause_seconds"] - before["pause_seconds"]
+    assert 0 < after["longest_pause_ns"] / 1e9 < pause_s < took_s
+
+
+def test_collections_are_not_timed_by_python_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Python 3.11 that may end a process in which another library reads stacks."""
+    if compiled is not None:
+        assert isinstance(compiled.note_collection, BuiltinFunctionType)
+        assert GarbageCollector().why_not() == ""
+    for is_at_risk in (True, False):
+        monkeypatch.setattr(garbage, "AT_RISK", is_at_risk)
+        assert ("install with a C compiler" in GarbageCollector(None).why_not()) is is_at_risk
 
 
 def _modules(**modules: Any) -> dict[str, ModuleType]:

@@ -12,6 +12,7 @@ import pytest
 
 from profkit.collectors import _thread_stacks as frames
 from profkit.collectors._thread_stacks import MOST_DEPTH, stack_of, stacks
+from profkit.collectors.garbage import GarbageCollector
 
 BOTH = pytest.mark.parametrize("compiled", [frames.compiled, None], ids=["C", "Python"])
 
@@ -75,7 +76,7 @@ sys.setswitchinterval(1e-6)
 def note(phase, info):
     for _ in range(20):
         pass
-gc.callbacks.append(note)  # Python code in each collection, as profkit's own
+gc.callbacks.append(note)  # Python code in each collection, as a job may have
 gc.set_threshold(1)
 from profkit.collectors import _thread_stacks as frames
 if sys.argv[1] == "Python":
@@ -101,5 +102,37 @@ def test_a_thread_that_runs_is_not_harmed(kind: str) -> None:
     if kind == "C" and frames.compiled is None:
         pytest.skip("profkit was installed without a compiler")
     job = [sys.executable, "-X", "faulthandler", "-c", JOB, kind]
+    done = subprocess.run(job, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+READER = """
+import gc, sys, threading, time
+from profkit.collectors.garbage import COLLECTOR
+sys.setswitchinterval(1e-6)
+list(COLLECTOR.read())
+gc.set_threshold(1)
+main = threading.get_ident()
+def sample():
+    while True:
+        frame = sys._current_frames().get(main)
+        while frame is not None:
+            frame.f_lineno
+            frame = frame.f_back
+threading.Thread(target=sample, daemon=True).start()
+def dive(depth):
+    return dive(depth - 1) + 1 if depth else 0
+until = time.monotonic() + 4
+while time.monotonic() < until:
+    for depth in (5, 300, 20, 700, 90):
+        dive(depth)
+"""
+
+
+def test_a_library_that_reads_stacks_is_not_harmed_by_timed_collections() -> None:
+    """Python 3.11 ended such a process within seconds."""
+    if GarbageCollector().why_not():
+        pytest.skip("profkit was installed without a compiler")
+    job = [sys.executable, "-X", "faulthandler", "-c", READER]
     done = subprocess.run(job, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

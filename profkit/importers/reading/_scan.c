@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "../../_same_python.h"
+
 #define MISSING INT64_MIN
 #define MISSING_SMALL INT32_MIN
 #define DEEPEST 512
@@ -36,7 +38,7 @@ static int reserve(Buffer *buffer, size_t more)
 static int append(Buffer *buffer, const void *data, size_t size)
 {
     if (!reserve(buffer, size)) return 0;
-    memcpy(buffer->data + buffer->used, data, size);
+    if (size) memcpy(buffer->data + buffer->used, data, size);
     buffer->used += size;
     return 1;
 }
@@ -99,7 +101,7 @@ static int32_t intern(Names *names, Text text, size_t length)
         if (names->hashes[at] == hash) {
             int32_t id = names->slots[at] - 1;
             int64_t *ends = (int64_t *)names->ends.data, from = id ? ends[id - 1] : 0;
-            if ((size_t)(ends[id] - from) == length && !memcmp(names->text.data + from, text, length)) return id;
+            if ((size_t)(ends[id] - from) == length && (!length || !memcmp(names->text.data + from, text, length))) return id;
         }
         at = (at + 1) & (names->size - 1);
     }
@@ -659,6 +661,7 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_scan", "The compile
 
 PyMODINIT_FUNC PyInit__scan(void)
 {
+    if (is_other_python()) return NULL;
     PyObject *made = PyModule_Create(&module);
     PyObject *type = made ? PyType_FromSpec(&spec) : NULL;
     if (!type || PyModule_AddObject(made, "Scanner", type) < 0) {

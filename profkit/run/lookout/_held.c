@@ -11,6 +11,10 @@
  */
 #include "../../../collectors/_memory.h"
 
+/* A release that fixes bugs may move what is read here, which is no interface. */
+#define COMPILED_FOR PY_VERSION " "
+#include "../../_same_python.h"
+
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -375,11 +379,7 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__held(void)
 {
-    const PyObject *version = PySys_GetObject("hexversion");
-    if (!version || PyLong_AsLong((PyObject *)version) >> 16 != PY_VERSION_HEX >> 16) {
-        PyErr_SetString(PyExc_ImportError, "compiled for another version of Python");
-        return NULL;
-    }
+    if (is_other_python()) return NULL;
     pthread_atfork(NULL, NULL, forget);
     return PyModule_Create(&module);
 }
