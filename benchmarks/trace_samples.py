@@ -160,45 +160,12 @@ def flight_recorder() -> dict[str, Any]:
     return {"version": "2.10", "pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": entries}
 
 
-def straggler() -> bytes:
-    """A table of operations: two ranks with two steps of two microbatches each."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    kinds = ["forward-compute", "forward-compute", "backward-compute", "backward-compute"]
-    kinds += ["gc", "grads-reduce-scatter", "optimizer-clip-main-grad", "optimizer"]
-    rows = []
-    for number in range(4 * len(kinds)):
-        turn, place = divmod(number, len(kinds))
-        step, rank = divmod(turn, 2)
-        computes = place < 4
-        rows.append(
-            {
-                "dp_rank": rank,
-                "stage": 0,
-                "rank": rank,
-                "step": step,
-                "optype": kinds[place],
-                "start_ts": 0.01 * place,
-                "duration": 0.009,
-                "seq_id": place % 2 if computes else 0,
-                "mc": 0 if computes else -1,
-                "gmc": 0 if computes else -1,
-                "mb_id": place % 2 if computes else -1,
-            }
-        )
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows), sink)
-    return bytes(sink.getvalue().to_pybytes())
-
-
 SOURCES: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "kineto": ("kineto", kineto, ".json"),
     "kineto-gz": ("kineto", lambda: gzip.compress(kineto()), ".json.gz"),
     "nsys": ("nsys", nsys, ".sqlite"),
     "nccl_inspector": ("nccl_inspector", nccl_inspector, ".log"),
     "flight_recorder": ("flight_recorder", lambda: json.dumps(flight_recorder()).encode(), ".json"),
-    "straggler": ("straggler", straggler, ".parquet"),
     "flight_recorder-pickle": ("flight_recorder", lambda: pickle.dumps(flight_recorder()), ".pkl"),
 }
 """The importer, a small file and the ending of its name, by the form."""

@@ -1,10 +1,9 @@
 """Turn traces and logs of other tools into runs.
 
-profkit reads files of the PyTorch profiler, Nsight Systems, NCCL and StragglerAnalysis, and
-training logs. It recognises the format by content. Files of one job's ranks, or a folder of them,
-make one run. Values that a file does not contain are null. profkit counts and shows what it drops
-or repairs. It drops environment variables, command lines, user names and, without --keep-private,
-host names.
+profkit reads files of the PyTorch profiler, Nsight Systems and NCCL, and training logs. It
+recognises the format by content. Files of one job's ranks, or a folder of them, make one run.
+Values that a file does not contain are null. profkit counts and shows what it drops or repairs. It
+drops environment variables, command lines, user names and, without --keep-private, host names.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     importers, broken = IMPORTERS.load_all()
     print_broken("importer", broken)
     plan = plan_import(args.files, importers, args.format)
-    _print_unknown(plan, importers)
+    _print_unknown(plan)
     target = Target(args.output, ImportOptions(args.name, args.samples_per_step, args.keep_private))
     runs: list[Imported] = []
     problems = list(plan.problems)
@@ -76,17 +75,10 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.UNREADABLE if problems else ExitCode.DONE
 
 
-def _print_unknown(plan: ImportPlan, importers: Mapping[str, Importer]) -> None:
+def _print_unknown(plan: ImportPlan) -> None:
     """Name the files in folders that no importer reads."""
-    read_too: set[Path] = set()
-    for name, sources in plan.sources.items():
-        importer = importers[name]
-        if hasattr(importer, "companions"):
-            for source in sources:
-                read_too |= importer.companions(source)
     for path in plan.unknown:
-        if path not in read_too:
-            print(f"profkit: {safe_text(str(path))}: unknown format, skipped", file=sys.stderr)
+        print(f"profkit: {safe_text(str(path))}: unknown format, skipped", file=sys.stderr)
 
 
 def _import_all(

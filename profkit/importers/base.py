@@ -34,8 +34,7 @@ LONGEST_NAME = 4_096
 LONGEST_FILE_NAME = 120
 _GZIP = b"\x1f\x8b"
 _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
-_SUFFIXES = (".gz", ".json", ".trace", ".pt", ".sqlite", ".log", ".txt", ".pkl", ".jsonl",
-             ".parquet")  # fmt: skip
+_SUFFIXES = (".gz", ".json", ".trace", ".pt", ".sqlite", ".log", ".txt", ".pkl", ".jsonl")
 _OTHER_PLACE = "choose another place with --output"
 
 
@@ -66,9 +65,8 @@ class Imported:
 class Importer(Protocol):
     """One format. `name` is its name for `--format`, `title` the one that people know.
 
-    If it reads further files with one of its own, `companions(path)` returns them. If files become
-    runs of their own, `divide(sources)` returns the files of each run, so that one which cannot be
-    read stops no other. Without it, one file that cannot be read stops all.
+    If files become runs of their own, `divide(sources)` returns the files of each run, so that one
+    which cannot be read stops no other. Without it, one file that cannot be read stops all.
     """
 
     name: str

@@ -26,8 +26,7 @@ from profkit.analysis.whatif.changes import (
     without_transfers,
 )
 from profkit.analysis.whatif.loader_model import LoaderLine
-from profkit.analysis.whatif.meetings import Events, Meetings
-from profkit.analysis.whatif.operations import ReplayError
+from profkit.analysis.whatif.meetings import Events, Meetings, ReplayError
 from profkit.analysis.whatif.step_model import (
     DATA,
     EXCHANGE,

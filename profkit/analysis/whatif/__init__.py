@@ -1,1 +1,1 @@
-"""Replay of hybrid-parallel steps with other durations of some operations."""
+"""Replay of recorded steps with other durations of some parts."""

@@ -20,7 +20,7 @@ from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exchange import HOST_BACKENDS, exposed_windows, is_end_shared
 from profkit.analysis.intervals import union
 from profkit.analysis.pipelines import MESSAGES
-from profkit.analysis.whatif.operations import ReplayError
+from profkit.errors import ProfkitError
 
 JOIN = -1
 """The code of an event at which a rank waits; codes above it are communicators.
@@ -33,6 +33,10 @@ MOST_EVENTS = 1_000
 
 MIN_ALIKE_SHARE = 0.5
 """At least this share of the steps must have the same events."""
+
+
+class ReplayError(ProfkitError):
+    """The recorded steps do not fit the model of a step, and the reason."""
 
 
 @dataclass(frozen=True, eq=False)

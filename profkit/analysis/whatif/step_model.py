@@ -24,8 +24,7 @@ from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.whatif.cells import time_between
 from profkit.analysis.whatif.gradients import find_gradients
 from profkit.analysis.whatif.loader_model import LoaderLine, find_loader
-from profkit.analysis.whatif.meetings import Events, Meetings, find_meetings
-from profkit.analysis.whatif.operations import ReplayError
+from profkit.analysis.whatif.meetings import Events, Meetings, ReplayError, find_meetings
 from profkit.errors import UnreadableError
 from profkit.trace import Trace
 from profkit.vocab import PHASES, Phase

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from profkit.analysis.estimate import Floats
-from profkit.analysis.whatif.operations import ReplayError
+from profkit.analysis.whatif.meetings import ReplayError
 from profkit.analysis.whatif.step_model import DATA, EXCHANGE, OWN, Line, StepModel, set_part
 
 MOST_PASSES = 6

@@ -14,7 +14,6 @@ from profkit.explain.explained import explain_sides
 from profkit.explain.predict.alone import ALONE
 from profkit.explain.predict.batches import ask_batch_size
 from profkit.explain.predict.faster import ask_faster
-from profkit.explain.predict.hybrid import ask_hybrid
 from profkit.explain.predict.job import NO_MACHINE, Job, narrow, predict, unanswered
 from profkit.explain.predict.links import ask_link, ask_no_bubble, ask_overlap
 from profkit.explain.predict.prediction import (
@@ -61,8 +60,6 @@ def _find_answer(job: Job, question: Question, base: Job | None) -> Prediction:
     if question.kind == NO_BUBBLE and missing:
         why = f"{plural(len(missing), 'rank')} left no files, and may have the longest stage"
         return unanswered(job, question, why, "record all ranks")
-    if job.model is None and base is None and (found := ask_hybrid(job, question)) is not None:
-        return found
     if question.kind == WITHOUT:
         return ask_without(job, question, base)
     return _ANSWERS[question.kind](job, question, base)

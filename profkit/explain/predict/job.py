@@ -14,7 +14,7 @@ from profkit.analysis.costs import run_costs
 from profkit.analysis.device_times import PhaseClock, is_own
 from profkit.analysis.estimate import FEWEST_STEPS, USUAL_LEVEL, Estimate, Floats, estimate_ratios
 from profkit.analysis.notices import is_log
-from profkit.analysis.whatif.operations import ReplayError
+from profkit.analysis.whatif.meetings import ReplayError
 from profkit.analysis.whatif.step_model import StepModel, build_model
 from profkit.analysis.whatif.step_replay import replay
 from profkit.errors import UnreadableError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 
 from profkit.analysis.costs import INPUT
@@ -12,8 +11,6 @@ from profkit.analysis.lateness import Lateness
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.rank_lines import lines_by_rank
-from profkit.analysis.whatif.run_operations import COORDINATES
-from profkit.errors import UnreadableError
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._late_in_exchange import find_late_in_exchange, find_waited_rank
 from profkit.explain.rules._late_in_forward import (
@@ -146,16 +143,7 @@ def _blame_several(case: Case, several: LateRanks) -> Cause:
 
 
 def _remedy(evidence: Evidence, late: Lateness) -> str:
-    """Return what to look at: a machine, or the part of a model if all of its ranks are late."""
-    stages: dict[int, object] = {}
-    for rank in evidence.trace.ranks:
-        with contextlib.suppress(UnreadableError):
-            place = rank.manifest.config.get(COORDINATES)
-            stages[rank.rank] = place.get("pp") if isinstance(place, Mapping) else None
-    stage = stages.get(late.rank)
-    ranks = {rank for rank, each in stages.items() if each == stage}
-    if stage is not None and len(ranks) > 1 and ranks == {late.rank, *evidence.work.as_late(late)}:
-        return f"these are all ranks of stage {stage} of the pipeline: give it less of the model"
+    """Return what to compare: the machine, and the stage if no other rank has the same one."""
     words = f"compare rank {late.rank}'s host, cores, disk and clock with the others'"
     pipeline = evidence.figure(pipeline_of)
     parts = {each.rank: each.stages for each in pipeline.stages} if pipeline else {}
