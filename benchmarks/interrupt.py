@@ -161,7 +161,7 @@ def manifest_is_whole(folder: Path) -> str:
     return "old" if RunManifest.read(folder / "base").workload == "synthetic" else "new"
 
 
-SHAPES = ("csv", "parquet", "chrome", "perfetto")
+SHAPES = ("csv", "parquet", "chrome")
 
 PATHS: dict[str, tuple[Callable[[Path], None], Check]] = {
     "import": (import_trace, runs_are_whole),

@@ -1,4 +1,4 @@
-"""Write a run, or some of its steps, for Perfetto, Chrome, Parquet, CSV or Prometheus.
+"""Write a run, or some of its steps, for Perfetto and Chrome, Parquet, CSV or Prometheus.
 
 Viewers cannot load the timeline of a long run, so profkit writes only the last 20 steps by default;
 --steps selects others. It prints the size before it writes anything.
@@ -33,10 +33,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--traces", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     parser.add_argument(
         "--format",
-        default="perfetto",
+        default="chrome",
         metavar="NAME",
-        help="perfetto, chrome, parquet, csv, stacks, benchmark or prometheus "
-        "(default: %(default)s)",
+        help="chrome (which Perfetto opens), parquet, csv, stacks, benchmark or "
+        "prometheus (default: %(default)s)",
     )
     parser.add_argument(
         "--stacks",

@@ -7,12 +7,9 @@ import dataclasses
 import gzip
 import json
 import math
-import sys
-import types
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +17,7 @@ import pytest
 
 from profkit import cli
 from profkit.errors import UsageError
-from profkit.exporters._timeline import Slice, nesting, tracks
+from profkit.exporters._timeline import Slice, nesting
 from profkit.exporters.base import Window, choose_steps, open_window
 from profkit.exporters.chrome import microseconds
 from profkit.exporters.csv import cell
@@ -40,100 +37,6 @@ def window(tmp_path: Path, import_files: Import) -> Window:
         tmp_path / "job.json", two_steps(), baseTimeNanoseconds=1_700_000_000_000_000_000
     )
     return open_window(Trace.open(import_files(IMPORTER, path)[0].run), "all")
-
-
-@pytest.fixture(scope="module")
-def official() -> Any:
-    """Return Perfetto's own message classes.
-
-    Older protobuf libraries, which Paddle asks for, lack a check that these classes call.
-    """
-    pytest.importorskip("perfetto", reason="the official library is not installed")
-    protobuf: Any = pytest.importorskip("google.protobuf")
-    if not hasattr(protobuf, "runtime_version"):
-        stub: Any = types.ModuleType("google.protobuf.runtime_version")
-        stub.Domain = types.SimpleNamespace(PUBLIC=0)
-        stub.ValidateProtobufRuntimeVersion = lambda *_: None
-        protobuf.runtime_version = sys.modules["google.protobuf.runtime_version"] = stub
-    from perfetto.protos.perfetto.trace import (  # type: ignore[import-untyped,unused-ignore]
-        perfetto_trace_pb2,
-    )
-
-    return perfetto_trace_pb2
-
-
-def _read_back(official: Any, path: Path) -> tuple[dict[int, str], list[Any]]:
-    """The tracks' names by uuid, and all track events with their names in clear."""
-    trace = official.Trace()
-    trace.ParseFromString(path.read_bytes())
-    assert trace.packet[0].sequence_flags == 1
-    names: dict[int, str] = {}
-    labels: dict[int, str] = {}
-    events = []
-    for packet in trace.packet:
-        assert not packet._unknown_fields if hasattr(packet, "_unknown_fields") else True
-        names |= {each.iid: each.name for each in packet.interned_data.event_names}
-        if packet.HasField("track_descriptor"):
-            found = packet.track_descriptor
-            labels[found.uuid] = (
-                found.thread.thread_name or found.process.process_name or found.name
-            )
-        if packet.HasField("track_event"):
-            events.append(
-                (packet.timestamp, packet.track_event, names.get(packet.track_event.name_iid, ""))
-            )
-    return labels, events
-
-
-def test_perfetto_reads_what_was_written(official: Any, window: Window, tmp_path: Path) -> None:
-    EXPORTERS.load("perfetto").write(window, tmp_path / "out.pftrace")
-    labels, events = _read_back(official, tmp_path / "out.pftrace")
-    kinds = Counter(official.TrackEvent.Type.Name(event.type) for _, event, _ in events)
-    slices = [
-        (track.label, each)
-        for track in tracks(window)
-        if not track.instants
-        for each in track.slices
-    ]
-    assert kinds["TYPE_SLICE_BEGIN"] == kinds["TYPE_SLICE_END"] == len(slices)
-    begun = sorted(
-        (time, labels[event.track_uuid], name)
-        for time, event, name in events
-        if event.type == event.TYPE_SLICE_BEGIN
-    )
-    assert begun == sorted((each.start_ns, label, each.name) for label, each in slices)
-    ended = sorted(
-        (time, labels[event.track_uuid])
-        for time, event, _ in events
-        if event.type == event.TYPE_SLICE_END
-    )
-    assert ended == sorted((each.end_ns, label) for label, each in slices)
-
-
-def test_perfetto_flows_join_launches_and_kernels(
-    official: Any, window: Window, tmp_path: Path
-) -> None:
-    EXPORTERS.load("perfetto").write(window, tmp_path / "out.pftrace")
-    _, events = _read_back(official, tmp_path / "out.pftrace")
-    out = {flow: (time, name) for time, event, name in events for flow in event.flow_ids}
-    into = {
-        flow: (time, name) for time, event, name in events for flow in event.terminating_flow_ids
-    }
-    launched = [row for row in window.tables["kernels"].to_pylist() if row["launch_ns"] is not None]
-    assert set(out) == set(into)
-    assert len(out) == len(launched) > 0
-    assert all(out[flow][0] <= into[flow][0] and out[flow][1] == into[flow][1] for flow in out)
-
-
-def test_perfetto_counters(official: Any, tmp_path: Path) -> None:
-    trace = Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=30))
-    whole = open_window(trace, "all")
-    EXPORTERS.load("perfetto").write(whole, tmp_path / "out.pftrace")
-    _, events = _read_back(official, tmp_path / "out.pftrace")
-    values = sorted(
-        event.double_counter_value for _, event, _ in events if event.type == event.TYPE_COUNTER
-    )
-    assert values == sorted(trace.samples["value"].to_pylist())
 
 
 def test_chrome_keeps_every_nanosecond(window: Window, tmp_path: Path) -> None:
