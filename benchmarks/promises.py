@@ -131,7 +131,9 @@ CHECKS: Mapping[str, Check] = {
     "7": Check(
         "A rank or a disk hangs",
         "No call of profkit waits for another rank or a device. profkit names a stopped rank, "
-        "which loses no row. At its end, a job waits at most two seconds for a disk.",
+        "which loses no row. At its start and at its end, a job waits at most two seconds for a "
+        "disk. If the kernel cannot interrupt a wait, as on a frozen local disk, the process is "
+        "gone only after it.",
         (
             Tests("tests/trust/test_hanging_rank.py"),
             Tests("tests/trace/test_survival.py", "hangs"),
