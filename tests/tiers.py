@@ -1,7 +1,7 @@
 """Which tests run when: by default, before a change lands, or each night.
 
-A module or a test that is not named here runs by default. The tables name what starts jobs, and what
-repeats many times over what the default tests try once.
+A module or a test that is not named here runs by default. The tables name what starts jobs, and
+what repeats many times over what the default tests try once.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ JOBS = (
     "harmless/test_paddle.py",
     "harmless/test_ray.py",
     "house/test_packaging.py",
+    "house/test_same_python.py",
     "instrument/test_captured_kernels.py",
     "instrument/test_compilations.py",
     "instrument/test_compiled_calls.py",

@@ -1,4 +1,4 @@
-"""Waits for a thread for as long as it gets on, and no longer for a disk that does not answer."""
+"""Waits for a thread while it makes progress, and not for a disk that does not answer."""
 
 from __future__ import annotations
 
