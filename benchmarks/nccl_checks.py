@@ -75,9 +75,8 @@ class Ran:
 
     def step_ms(self) -> float:
         """Return the mean step by the job's own clock, over all ranks."""
-        return (
-            statistics.mean(ns for each in self.results for ns in each["step_ns"][SETTLED:]) / 1e6
-        )
+        settled = [ns for each in self.results for ns in each["step_ns"][SETTLED:]]
+        return float(statistics.mean(settled)) / 1e6
 
 
 Runs = Mapping[str, Ran]
@@ -201,8 +200,8 @@ def ask(verb: str, run: Path) -> dict[str, Any]:
 
 def check_accumulation(scenario: str, runs: Runs) -> Iterator[Check]:
     """Check that a job which exchanges gradients after each backward is told so."""
-    traces = [runs[f"{name} recorded"].trace for name in ("no_sync", scenario)]
-    kinds = [cause.kind for cause in explain(*traces).causes]
+    synced, this = (runs[f"{name} recorded"].trace for name in ("no_sync", scenario))
+    kinds = [cause.kind for cause in explain(synced, this).causes]
     named = kinds[:1] == ["accumulation_without_no_sync"]
     yield Check(scenario, "accumulation without no_sync is the first cause", named, str(kinds))
 

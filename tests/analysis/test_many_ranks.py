@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.whatif import step_replay
 from profkit.analysis.whatif.changes import GRID, count_below, expected_maximum
 from profkit.analysis.whatif.step_model import StepModel, build_model
+from profkit.plain_file import open_plain
 from profkit.testing.synthetic import synthetic_trace
 from profkit.trace import Trace, reader
 
@@ -89,13 +91,13 @@ def test_a_small_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     rank = Trace.open(synthetic_trace(tmp_path / "run")).ranks[0]
     assert rank.end is not None
     monkeypatch.delattr(pa, "memory_map")
-    opened, read = list[Path](), Path.read_bytes
+    opened = list[str | Path]()
 
-    def counted(path: Path) -> bytes:
+    def counted(path: str | Path) -> BinaryIO:
         opened.append(path)
-        return read(path)
+        return open_plain(path)
 
-    monkeypatch.setattr(Path, "read_bytes", counted)
+    monkeypatch.setattr("profkit.trace.stream.open_plain", counted)
     monkeypatch.setattr("profkit.trace.rank.file_checksum", None)
     assert rank.content("steps").closed
     assert not rank.content("steps").problem

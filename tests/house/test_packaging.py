@@ -126,8 +126,8 @@ def test_pip_installs_the_wheel(
     python = next(PYTHONS.glob(f"{version}.*/bin/python"), None)
     if python is None:
         pytest.skip(f"no Python {version} in {PYTHONS}")
-    install = [str(python), "-m", "pip", "install"]
-    own = [*install, "--no-deps", "--target", tmp_path / "pip", pip]
+    install, target = [str(python), "-m", "pip", "install"], str(tmp_path / "installed")
+    own = [*install, "--no-deps", "--target", str(tmp_path / "pip"), pip]
     if subprocess.run(own, capture_output=True, check=False).returncode:
         pytest.skip(f"{pip} cannot be installed; is a package index reachable?")
     copy = tmp_path / "profkit-0.1.0-py3-none-any.whl"  # its modules in C are for one Python only
@@ -136,7 +136,7 @@ def test_pip_installs_the_wheel(
     for options in (["--no-deps"], []):  # pip 23.0 reads the markers of dependencies only
         done.append(
             subprocess.run(
-                [*install, *options, "--no-index", "--target", tmp_path / "installed", copy],
+                [*install, *options, "--no-index", "--target", target, str(copy)],
                 env={**os.environ, "PYTHONPATH": str(tmp_path / "pip")},
                 capture_output=True,
                 text=True,
