@@ -40,7 +40,7 @@ def add_output(parser: argparse.ArgumentParser, **options: Any) -> None:
     )
 
 
-def add_run(parser: argparse.ArgumentParser, **output_options: Any) -> None:
+def add_run(parser: argparse.ArgumentParser) -> None:
     """Declare a run to read; if none is named, the newest in the folder of runs is read."""
     parser.add_argument(
         "path",
@@ -49,52 +49,11 @@ def add_run(parser: argparse.ArgumentParser, **output_options: Any) -> None:
         metavar="RUN",
         help="folder of the run (default: the newest run below --output)",
     )
-    add_output(parser, **output_options)
+    add_output(parser)
 
 
 def add_write(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("-w", "--write", type=Path, metavar="FILE", help=text)
-
-
-class FolderOrOldFile(argparse.Action):
-    """Store the folder of runs, or the file that some verbs took for `-o` in version 0.1.
-
-    `old_flags` are the flags that named a file there. `use_old_file` decides what is done with it.
-    """
-
-    def __init__(self, old_flags: tuple[str, ...] = ("-o",), **options: Any) -> None:
-        super().__init__(**options)
-        self.old_flags = old_flags
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        del parser
-        is_folder = os.path.isdir(values)  # unlike Path.is_dir, never raises
-        if option_string in self.old_flags and not is_folder:
-            namespace.old_file = values
-        else:
-            setattr(namespace, self.dest, values)
-
-
-def use_old_file(args: argparse.Namespace, *, names_run: bool) -> None:
-    """Treat `-o FILE` as `-w FILE` and warn, unless it may be a folder of runs.
-
-    An existing folder never gets here. A missing path without a suffix is a mistyped folder,
-    unless the run itself was named: then a folder of runs has no use.
-    """
-    path: Path | None = getattr(args, "old_file", None)
-    if path is None:
-        return
-    if args.write is not None or not (names_run or path.suffix):
-        args.output = path
-        return
-    print("profkit: -o FILE is deprecated for written files; use -w FILE", file=sys.stderr)
-    args.write = path
 
 
 def run_or_newest(run: Path | None, folder: Path, *, with_steps: bool = True) -> Path:

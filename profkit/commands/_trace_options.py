@@ -163,7 +163,7 @@ def add_end(group: Any) -> None:
 
 
 def dali_device(word: str) -> str:
-    """Convert the value of --dali; truth values are accepted, as in files of earlier versions."""
+    """Convert the value of --dali; truth values mean `cpu` and none, as for other flags."""
     known = (
         dict.fromkeys(TRUE, "cpu") | dict.fromkeys(FALSE, "") | {"": "", "cpu": "cpu", "gpu": "gpu"}
     )

@@ -29,13 +29,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profkit.commands._options import add_scheduler, use_old_file, whole
+from profkit.commands._options import add_scheduler, whole
 from profkit.commands._published import KNOWN, compare_run, figures_for
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode, UsageError
@@ -73,7 +72,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="compare with the published figures in this CSV file (see docs/import.md)",
     )
-    parser.add_argument("-o", type=Path, dest="old_file", help=argparse.SUPPRESS)
     add_scheduler(parser)
     add_shapes(parser)
 
@@ -113,9 +111,6 @@ def run(args: argparse.Namespace) -> int:
     from profkit.trace.baselines import find_baseline, past_of, save_baseline
 
     gates = [Gate.parse(word) for word in args.gate]
-    if args.old_file is not None and os.path.isdir(args.old_file):
-        raise UsageError("-o FOLDER: explain takes its runs by name; use -w FILE to write a file")
-    use_old_file(args, names_run=True)
     if len(args.runs) > 1 and str(args.runs[-1]) == KNOWN and not args.runs[-1].exists():
         args.published = args.runs.pop()
     check_shape(args)

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profkit.commands._options import (
-    FolderOrOldFile,
     add_json,
     add_run,
     add_write,
     run_or_newest,
-    use_old_file,
 )
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.text import safe_text
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_run(parser, action=FolderOrOldFile, old_flags=("-o", "--output"))
-    parser.add_argument("--traces", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
+    add_run(parser)
     parser.add_argument(
         "--format",
         default="chrome",
@@ -64,10 +61,6 @@ def run(args: argparse.Namespace) -> int:
     from profkit.text import byte_size, plural
     from profkit.trace import Trace
 
-    if args.traces is not None:
-        print("profkit: --traces is deprecated; use -o FOLDER", file=sys.stderr)
-        args.output = args.traces
-    use_old_file(args, names_run=args.path is not None)
     exporter = EXPORTERS.load(args.format)
     wanted = args.steps or ("all" if exporter.name == "stacks" else "")
     window = open_window(Trace.open(run_or_newest(args.path, args.output)), wanted)

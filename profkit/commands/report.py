@@ -16,11 +16,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from profkit.commands._options import (
-    FolderOrOldFile,
     add_run,
     add_scheduler,
     run_or_newest,
-    use_old_file,
 )
 from profkit.commands._predictions import add_predictions, check_predictions
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_run(parser, action=FolderOrOldFile)
+    add_run(parser)
     add_predictions(parser)
     add_scheduler(parser)
     add_shapes(parser)
@@ -50,7 +48,6 @@ def run(args: argparse.Namespace) -> int:
     from profkit.run.scheduling import check_scheduler, open_scheduler
     from profkit.trace.reader import Trace
 
-    use_old_file(args, names_run=args.path is not None)
     check_shape(args)
     check_predictions(args)
     check_scheduler(args.scheduler)

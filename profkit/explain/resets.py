@@ -28,7 +28,7 @@ class Resets(NamedTuple):
 def reset_caveats(before: Evidence, after: Evidence, ledger: Ledger) -> Iterator[str]:
     """Yield a caveat if only one side's optimizer includes the reset of gradients.
 
-    Hooks time the optimizer's own method alone. Recordings of older versions lack it too.
+    Hooks time the optimizer's own method alone.
     """
     sides = [(side.figure(read_resets), side.trace) for side in (before, after)]
     (missing, without), (present, timed) = sorted(sides, key=lambda side: side[0].time_ns)

@@ -281,14 +281,6 @@ def test_who_is_late_before_its_forward_is_told_unless_it_waits_there(pair: Pair
     assert "rank 1's input takes" in told.evidence
 
 
-def test_a_run_that_is_older_than_the_hooks_lacks_its_broadcasts(pair: Pair) -> None:
-    evidence = pair({"ranks": 2}, {"ranks": 2}).case.after
-    assert _late_in_forward.times_broadcasts(evidence)
-    older = dataclasses.replace(evidence.trace.manifest, schema_version=(1, 1))
-    vars(evidence.trace)["manifest"] = older
-    assert not _late_in_forward.times_broadcasts(evidence)
-
-
 def test_what_no_run_recorded_is_not_called_equal() -> None:
     for recorded in (Recorded(True, True, True), Recorded(True, False, True)):
         words = no_difference_words(recorded)

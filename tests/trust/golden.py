@@ -1,8 +1,8 @@
-"""Tiny runs in every version of the schema, which all later versions must read.
+"""A tiny run of the present schema, which all later versions of profkit must read.
 
     python -m tests.trust.golden
 
-writes the run of the present version. It never replaces an existing one.
+writes it. It never replaces an existing one.
 """
 
 from __future__ import annotations

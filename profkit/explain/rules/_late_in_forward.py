@@ -19,9 +19,6 @@ MIN_TRADED_SHARE = 0.25
 MIN_WHOLE_SHARE = 0.5
 """A rank whose whole work is longer by less than this share of its late phase caught up."""
 
-FIRST_WITH_BROADCASTS = (1, 2)
-"""The first schema of runs in which the broadcasts of buffers are rows."""
-
 _FROM_FORWARD = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.ALLREDUCE.value)
 
 
@@ -47,13 +44,9 @@ def find_trade(evidence: Evidence, late: Lateness) -> float | None:
 def times_broadcasts(evidence: Evidence) -> bool:
     """Return true if no wait for a broadcast is part of a forward, because all were recorded.
 
-    The hooks of PyTorch see the broadcast of a model's buffers, and the host waits for it. A run
-    without one may be older than these hooks.
+    The hooks of PyTorch see the broadcast of a model's buffers, and the host waits for it.
     """
     trace = evidence.trace
-    has_hooks = trace.manifest.schema_version >= FIRST_WITH_BROADCASTS
-    if not has_hooks and not evidence.figure(broadcast_ns):
-        return False
     backends = set(pc.unique(trace.collectives["backend"]).to_pylist())
     is_torch = trace.manifest.framework in {"torch", "pytorch"}
     return is_own(trace) and is_torch and backends <= {*HOST_BACKENDS}
