@@ -69,6 +69,9 @@ EXPERIMENT_PHASES: Final = tuple(
 """The phases of which an experiment measures what a faster one would give."""
 
 
+FASTER_PHASES: Final = EXPERIMENT_PHASES
+
+
 class RunState(str, Enum):
     """State of a run in `run.json`."""
 
@@ -248,9 +251,6 @@ USED: Final = "used"
 
 RECENT: Final = "recent"
 """Folder in a rank's folder for the rows of a long run that are not thinned yet."""
-
-RECORD: Final = "predictions.jsonl"
-"""The file next to runs with what was predicted from them, and how it came out."""
 
 RUN_FILE: Final = "run.json"
 RANK_FILE: Final = "rank.json"

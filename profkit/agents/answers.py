@@ -17,7 +17,7 @@ from profkit.errors import UsageError
 from profkit.text import did_you_mean, safe_text
 from profkit.trace import Trace
 from profkit.trace.folders import check_folder, find_runs
-from profkit.vocab import EXPERIMENT_PHASES
+from profkit.vocab import FASTER_PHASES
 
 if TYPE_CHECKING:
     from profkit.explain.predict.prediction import Question
@@ -27,7 +27,6 @@ LIMITS = {
     "faster": (0.001, 1_000),
     "link": (0.001, 1_000),
     "workers": (0, 1_024),
-    "batch_size": (1, 1_000_000),
     "ranks": (1, 1_024),
 }
 """The least and the largest value of a change that has one."""
@@ -41,8 +40,6 @@ class Answers:
     """Questions about the runs below a folder."""
 
     root: Path
-    predictions: Path | None = None
-    """The file of the record of predictions, if it is not the one next to the run."""
 
     def runs(self, folder: str = "") -> dict[str, Any]:
         """List the runs in a folder (default: the root), newest first: path, workload, state.
@@ -98,17 +95,14 @@ class Answers:
     def whatif(self, run: str, change: str, value: float = 1, cause: str = "") -> dict[str, Any]:
         """Predict the step and the throughput of a changed job from a recorded run.
 
-        `change` is link (`value` times the bandwidth), overlap, workers, dali, amp, batch_size,
-        ranks, no_bubble, faster, or without. without takes a `cause` that `explain` names, and
-        faster takes a phase as `cause` and its factor as `value`. An answer without an interval is
-        inconclusive, and says what to measure next. `record` says how earlier predictions came out.
-        No prediction is kept.
+        `change` is link (`value` times the bandwidth), workers, ranks, faster, or without. without
+        takes a `cause` that `explain` names, and faster takes a phase as `cause` and its factor as
+        `value`. An answer without an interval is inconclusive, and says what to measure next.
         """
         from profkit.analysis.costs import run_costs
         from profkit.explain.evidence import Evidence
         from profkit.explain.predict.ask import ask
         from profkit.explain.predict.job import open_job
-        from profkit.explain.predict.record import read_record, record_file
         from profkit.report.whatif_document import whatif_json
 
         question = check_question(change, value, cause)
@@ -116,11 +110,7 @@ class Answers:
         evidence = Evidence(trace, run_costs(trace))
         if not evidence.costs.steps:
             raise UsageError(f"{safe_text(run)}: no step can be used; record more steps")
-        answer = ask(open_job(evidence), question)
-        file, entries = record_file(trace.path, self.predictions), None
-        if self.predictions or self._is_within(file):
-            entries = read_record(file)
-        return _plain(whatif_json([answer], trace.path, entries))
+        return _plain(whatif_json([ask(open_job(evidence), question)]))
 
     def why(self, run: str) -> dict[str, Any]:
         """Explain why a job hangs or hung: which rank the others wait for, and at which line."""
@@ -189,8 +179,8 @@ def check_question(change: str, value: float, cause: str) -> Question:
     if not least <= value <= most or not is_whole:
         kind = "" if change in ANY_NUMBER else "whole numbers from "
         raise UsageError(f"value {value:g}: {change} takes {kind}{least:g} to {most:g}")
-    if change == FASTER and cause not in EXPERIMENT_PHASES:
-        phases = ", ".join(EXPERIMENT_PHASES)
+    if change == FASTER and cause not in FASTER_PHASES:
+        phases = ", ".join(FASTER_PHASES)
         raise UsageError(f"cause '{safe_text(cause)}': faster takes a phase: {phases}")
     return Question(change, float(value), cause=cause if change == FASTER else "")
 
@@ -203,13 +193,13 @@ def _plain(content: Any) -> dict[str, Any]:
     return found
 
 
-def open_root(folder: Path, predictions: Path | None = None) -> Answers:
+def open_root(folder: Path) -> Answers:
     """Return the answers about the runs below a folder."""
     if not folder.is_dir():
         raise UsageError(
             f"--root {safe_text(str(folder))}: no such folder; name the one that holds your runs"
         )
-    return Answers(folder.resolve(), predictions)
+    return Answers(folder.resolve())
 
 
 def named(function: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The ranks of a job's pipelines, by the messages that their stages send each other."""
+"""The ranks of a model that is split among them: its pipelines, and its dimensions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from profkit.analysis.columns import codes_of
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
+from profkit.vocab import MODEL_DIMENSIONS
 
 SEND, RECEIVE = "send", "recv"
 MESSAGES = (SEND, RECEIVE)
@@ -90,3 +91,14 @@ def longest_transfers(rows: pa.Table, group: Ints, count: int) -> Floats:
         bounds[whole[there]] = taken[there] - ahead
         bounds[whole[back]] = taken[back] + ahead
     return bounds
+
+
+def of_model_dimensions(rows: pa.Table) -> pa.ChunkedArray:
+    """Return which collectives are of a dimension along which a model is split."""
+    names = rows["dimension"].cast(pa.string())
+    found = filter(is_model_dimension, pc.unique(names.drop_null()).to_pylist())
+    return pc.is_in(names, pa.array(found, pa.string()))
+
+
+def is_model_dimension(name: str) -> bool:
+    return not MODEL_DIMENSIONS.isdisjoint(name.lower().split("_"))

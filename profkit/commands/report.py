@@ -12,29 +12,18 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
-from typing import TYPE_CHECKING
 
 from profkit.commands._options import (
     add_run,
     add_scheduler,
     run_or_newest,
 )
-from profkit.commands._predictions import add_predictions, check_predictions
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode
-from profkit.text import safe_text
-from profkit.vocab import RECORD
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from profkit.trace import Trace
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    add_predictions(parser)
     add_scheduler(parser)
     add_shapes(parser)
 
@@ -49,7 +38,6 @@ def run(args: argparse.Namespace) -> int:
     from profkit.trace.reader import Trace
 
     check_shape(args)
-    check_predictions(args)
     check_scheduler(args.scheduler)
     trace = Trace.open(run_or_newest(args.path, args.output))
     with open_scheduler(args.scheduler) as scheduler:
@@ -66,18 +54,4 @@ def run(args: argparse.Namespace) -> int:
         figures=lambda: as_json.overview(view),
     )
     deliver(args, makers)
-    report_predictions(trace, args.predictions)
     return ExitCode.DONE
-
-
-def report_predictions(trace: Trace, configured: Path | None) -> None:
-    """Score the predictions that this run is an outcome of, and print those that it scored."""
-    run = trace.path.resolve()
-    file = configured or run.parent / RECORD
-    if not file.is_file():
-        return
-    from profkit.explain.predict.scoring import score_record
-    from profkit.report.whatif_document import score_lines
-
-    for line in score_lines(score_record(file, run.parent, run), run.name):
-        print(f"profkit: {safe_text(line)}", file=sys.stderr)

@@ -3,31 +3,26 @@
   profkit whatif RUN                          all that the run can answer by itself
   profkit whatif RUN --without late_rank      a cause that 'profkit explain' names
   profkit whatif RUN --base OTHER --without CAUSE
-  profkit whatif RUN --faster data=2x        measured, if the run has experiments
-  profkit whatif RUN --link 2x --overlap      faster links; the exchange under backward
-  profkit whatif RUN --workers 8 --dali       another data loader
+  profkit whatif RUN --workers 8              another number of loader workers
+  profkit whatif RUN --faster forward=2x      a faster phase
+  profkit whatif RUN --link 2x                faster links
   profkit whatif RUN --ranks 64               more ranks, with a chart from 1 to 1,024
-  profkit whatif --record                     how earlier predictions came out
 
-Each answer is an interval, with what it rests on and leaves out. Predictions are kept in
-predictions.jsonl next to the run. If a later run of the same job makes the change, it scores them.
-With --base, batch sizes and ranks follow the line through two runs. Exit code 11: an answer is
-inconclusive.
+Each answer is a best guess with its range, what it rests on, and what it leaves out. With --base,
+--ranks extends what the job lost between the two runs. Exit code 11: an answer is inconclusive.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profkit.commands._options import add_run, run_or_newest, whole
-from profkit.commands._predictions import add_predictions, check_predictions
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode, UsageError
 from profkit.text import did_you_mean, safe_text
-from profkit.vocab import EXPERIMENT_PHASES, RECORD
+from profkit.vocab import FASTER_PHASES
 
 if TYPE_CHECKING:
     from profkit.explain.predict.prediction import Question
@@ -41,15 +36,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--base", type=Path, metavar="OTHER", help="a run that the answers may rest on as well"
     )
-    parser.add_argument(
-        "--record",
-        nargs="?",
-        type=Path,
-        const=True,
-        metavar="FOLDER",
-        help="show how the predictions of a folder of runs came out (default: that of --output)",
-    )
-    add_predictions(parser)
     add_shapes(parser)
 
 
@@ -68,44 +54,34 @@ def add_questions(asked: Any) -> None:
         dest="ask_faster",
         type=faster_phase,
         metavar="PHASE=2x",
-        help="a faster phase: " + ", ".join(EXPERIMENT_PHASES) + "; measured, if the run was "
-        "recorded with --experiment; may be repeated",
+        help="a faster phase: " + ", ".join(FASTER_PHASES) + "; may be repeated",
     )
     asked.add_argument(
         "--link", dest="ask_link", type=factor, metavar="2x", help="links of another bandwidth"
     )
-    number = {"metavar": "N"}
     asked.add_argument(
-        "--workers", dest="ask_workers", type=whole(0, 1_024), help="loader workers per rank",
-        **number,
-    )  # fmt: skip
-    asked.add_argument(
-        "--dali", dest="ask_dali", action="store_true", help="batches made by DALI on the GPU"
-    )
-    asked.add_argument("--amp", dest="ask_amp", action="store_true", help="mixed precision")
-    asked.add_argument(
-        "--batch-size", dest="ask_batch_size", type=whole(1, 1_000_000),
-        help="samples per rank and step", **number,
-    )  # fmt: skip
-    asked.add_argument(
-        "--ranks", dest="ask_ranks", type=whole(1, MOST_RANKS),
-        help="ranks, each with as many samples as now", **number,
-    )  # fmt: skip
-    asked.add_argument(
-        "--no-bubble", dest="ask_no_bubble", action="store_true", help="a full pipeline"
+        "--workers",
+        dest="ask_workers",
+        type=whole(0, 1_024),
+        metavar="N",
+        help="loader workers per rank",
     )
     asked.add_argument(
-        "--overlap", dest="ask_overlap", action="store_true", help="the exchange under backward"
+        "--ranks",
+        dest="ask_ranks",
+        type=whole(1, MOST_RANKS),
+        metavar="N",
+        help="ranks, each with as many samples as now",
     )
 
 
 def faster_phase(word: str) -> tuple[str, float]:
     """Convert a phase and its factor, such as `data=2x`."""
     phase, _, number = word.partition("=")
-    if phase not in EXPERIMENT_PHASES or not number:
+    if phase not in FASTER_PHASES or not number:
         raise argparse.ArgumentTypeError(
             f"'{word}' is not a phase and a factor, such as data=2x"
-            f"{did_you_mean(phase, EXPERIMENT_PHASES)}"
+            f"{did_you_mean(phase, FASTER_PHASES)}"
         )
     return phase, factor(number)
 
@@ -124,39 +100,22 @@ def factor(word: str) -> float:
 def run(args: argparse.Namespace) -> int:
     check_shape(args)
     questions = read_questions(args)
-    if args.record is not None:
-        if questions or args.path is not None or args.base is not None:
-            raise UsageError("--record shows a folder's record; leave questions and runs out")
-        return show_record(args)
-    if not questions:  # whose answers are kept, which makes the file
-        check_predictions(args)
-    from profkit.explain.predict.ask import ask
-    from profkit.explain.predict.board import answer_all
+    from profkit.explain.predict.ask import answer_all, ask
     from profkit.explain.predict.job import read_job
     from profkit.explain.predict.prediction import WITH_BASE
-    from profkit.explain.predict.record import keep, record_file
-    from profkit.explain.predict.scoring import score_record
     from profkit.report import whatif_document
     from profkit.trace import Trace
 
     path = run_or_newest(args.path, args.output)
     job = read_job(Trace.open(path))
     if args.base is not None and not any(each.kind in WITH_BASE for each in questions):
-        raise UsageError("--base helps to answer --without, --batch-size and --ranks only")
+        raise UsageError("--base helps to answer --without and --ranks only")
     base = read_job(Trace.open(args.base)) if args.base is not None else None
     answers = [ask(job, question, base) for question in questions] or answer_all(job)
-    if not answers:
-        why = job.why_no_model or "the run shows no cause by itself, and no exchange"
-        raise UsageError(f"{safe_text(str(path))}: {why}; ask a question (see 'profkit whatif -h')")
-    file = record_file(path, args.predictions)
-    entries = score_record(file, path.resolve().parent)
-    for answer in answers[: len(questions)]:
-        if why := keep(answer, job.evidence.trace, file, base.evidence.trace if base else None):
-            print(f"profkit: {safe_text(why)}", file=sys.stderr)
     makers = renderers(
-        brief=lambda: whatif_document.whatif(answers, path, entries),
-        full=lambda: whatif_document.whatif(answers, path, entries),
-        figures=lambda: whatif_document.whatif_json(answers, path, entries),
+        brief=lambda: whatif_document.whatif(answers),
+        full=lambda: whatif_document.whatif(answers),
+        figures=lambda: whatif_document.whatif_json(answers),
     )
     deliver(args, makers)
     if questions and not all(answer.conclusive for answer in answers):
@@ -167,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 def read_questions(args: argparse.Namespace) -> list[Question]:
     """Return what was asked, in the order of the help."""
     from profkit import plugins
-    from profkit.explain.predict.prediction import FASTER, KINDS, WITHOUT, Question
+    from profkit.explain.predict.prediction import FASTER, LINK, RANKS, WITHOUT, WORKERS, Question
 
     found = []
     known = sorted(plugins.RULES.load_all()[0])
@@ -180,29 +139,8 @@ def read_questions(args: argparse.Namespace) -> list[Question]:
         found.append(Question(WITHOUT, cause=cause))
     for phase, times in args.ask_faster or ():
         found.append(Question(FASTER, times, cause=phase))
-    for kind in KINDS:
+    for kind in (LINK, WORKERS, RANKS):
         value = getattr(args, f"ask_{kind}")
-        if kind not in {WITHOUT, FASTER} and value is not None and value is not False:
+        if value is not None:
             found.append(Question(kind, float(value)))
     return found
-
-
-def show_record(args: argparse.Namespace) -> int:
-    from profkit.errors import UnreadableError
-    from profkit.explain.predict.scoring import score_record
-    from profkit.report import whatif_document
-
-    folder: Path = args.output if args.record is True else args.record
-    file = args.predictions or folder / RECORD
-    if not file.is_file():
-        raise UnreadableError(
-            f"{safe_text(str(file))}: no predictions; 'profkit whatif RUN --link 2x' makes one"
-        )
-    entries = score_record(file, folder)
-    makers = renderers(
-        brief=lambda: whatif_document.record(entries, file),
-        full=lambda: whatif_document.record(entries, file),
-        figures=lambda: whatif_document.record_json(entries, file),
-    )
-    deliver(args, makers)
-    return ExitCode.DONE

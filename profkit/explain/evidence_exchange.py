@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.whatif.gradients import of_model_dimensions
+from profkit.analysis.pipelines import of_model_dimensions
 from profkit.vocab import Phase
 
 STATISTICS_OPS = ("all_gather", "all_reduce")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import html
 from collections.abc import Callable
-from pathlib import Path
 
 from profkit.analysis.estimate import scale
 from profkit.analysis.kept_ceilings import load_ceilings
@@ -68,7 +67,7 @@ def show_ledger(ledger: Ledger) -> str:
 @show.register
 def show_prediction(answer: Prediction) -> str:
     """Return the answer to a question about a changed job."""
-    return framed(f"What if: {answer.run}", lambda: whatif([answer], Path(answer.run), None))
+    return framed(f"What if: {answer.run}", lambda: whatif([answer]))
 
 
 def ledger_rows(ledger: Ledger) -> Document:

@@ -15,8 +15,8 @@ from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.phase_shares import PhaseShare
 from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
-from profkit.errors import UnreadableError
-from profkit.explain.predict.board import answer_all
+from profkit.errors import UnreadableError, UsageError
+from profkit.explain.predict.ask import answer_all
 from profkit.explain.predict.job import read_job
 from profkit.explain.predict.prediction import Prediction
 from profkit.report.changes_section import changes_section
@@ -104,7 +104,7 @@ def find_answers(trace: Trace) -> tuple[Prediction, ...]:
         return ()
     try:
         return tuple(answer_all(read_job(trace)))
-    except UnreadableError:  # no step can be used
+    except (UnreadableError, UsageError):  # no step can be used, or nothing is to be said
         return ()
 
 

@@ -16,12 +16,8 @@ import pytest
 from profkit import cli
 from profkit.agents.answers import open_root
 from profkit.errors import ProfkitError, UsageError
-from profkit.explain.predict.prediction import WITHOUT
-from profkit.explain.predict.scoring import score_record
 from profkit.testing import synthetic_trace
-from profkit.vocab import RECORD
 from tests.hostile import UNSAFE, hostile_run
-from tests.predict.test_record import predicted, touch
 
 TOOLS = {"runs", "report", "explain", "whatif", "why"}
 
@@ -186,41 +182,6 @@ def test_no_prediction_is_kept(tmp_path: Path) -> None:
     synthetic_trace(tmp_path / "run", ranks=2, steps=40)
     open_root(tmp_path).whatif("run", "link", 2)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def scored(folder: Path) -> Path:
-    """A run about which a prediction came out."""
-    predicted(folder, WITHOUT, cause="late_rank")
-    twin = synthetic_trace(folder / "twin", ranks=2, config={"workers": 2})
-    touch(twin, 60)
-    assert score_record(folder / RECORD, folder)[0].scored_run == "twin"
-    return folder / "late"
-
-
-def test_the_record_is_that_of_the_verb(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, question = scored(tmp_path), ("late", "without", 1, "late_rank")
-    words = "whatif", str(run), "--without", "late_rank"
-    verb = printed(capsys, *words)["predictions"]
-    assert "the median error was" in verb[0]["record"]
-    assert open_root(tmp_path).whatif(*question)["predictions"] == verb
-    kept = tmp_path / "elsewhere"
-    (tmp_path / RECORD).rename(kept)
-    monkeypatch.setenv("PROFKIT_PREDICTIONS", str(kept))
-    assert printed(capsys, *words)["predictions"] == verb
-    opened = cli.parse(["mcp", "--root", str(tmp_path)])
-    assert open_root(opened.root, opened.predictions).whatif(*question)["predictions"] == verb
-
-
-def test_a_record_that_was_not_read_is_null(tmp_path: Path) -> None:
-    run = scored(tmp_path / "runs")
-    (answer,) = open_root(run).whatif(".", "without", cause="late_rank")["predictions"]
-    assert answer["record"] is None, "it is outside of the root"
-    (tmp_path / "runs" / RECORD).rename(tmp_path / "out")
-    (tmp_path / "runs" / RECORD).symlink_to(tmp_path / "out")
-    (answer,) = open_root(run.parent).whatif("late", "without", cause="late_rank")["predictions"]
-    assert answer["record"] is None, "it is a link out of the root"
 
 
 def test_hostile_names_are_escaped(tmp_path: Path) -> None:

@@ -14,13 +14,10 @@ from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.pipelines import find_pipelines
 from profkit.analysis.place_costs import Pipeline
 from profkit.explain.explained import explain
-from profkit.explain.predict.ask import ask
-from profkit.explain.predict.prediction import NO_BUBBLE, Question
 from profkit.report import as_json
 from profkit.report.sharded_sections import sharded_sections
 from profkit.trace import Trace
 from tests.analysis.test_exchange_places import run, sharded
-from tests.predict.test_answers import job_of
 from tests.rules.test_sharded_rules import parts, pipeline
 
 LENGTHS = {0: 8.0, 1: 20.0, 2: 8.0, 3: 8.0}
@@ -103,14 +100,6 @@ def test_a_whole_pipeline_has_all_its_parts(tmp_path: Path, config: Any) -> None
     assert found.stages[1].imbalance_ns == 0
     if config is not None:
         assert all(stage.rest_ns is not None for stage in found.stages)
-
-
-def test_a_full_pipeline_is_not_predicted_without_a_stage(tmp_path: Path) -> None:
-    trace = made(tmp_path, stated(4), 1)
-    answer = ask(job_of(trace.path), Question(NO_BUBBLE))
-    assert answer.step_ns is None
-    assert "1 rank left no files" in answer.why
-    assert answer.next == "record all ranks"
 
 
 def test_no_stage_is_uneven_against_a_part_of_the_pipeline(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from profkit.analysis.whatif.changes import (
     extrapolated_maximum,
     find_latency,
     level_out,
-    overlap,
     reduce_evenly,
     reduce_peaks,
     remove_trend,
@@ -67,7 +66,7 @@ def model(lines: list[Line], transfer: list[float], previous: list[int]) -> Step
         sizes=np.zeros(len(transfer)),
         left_out=0,
         detailed=True,
-        gradients=np.ones(len(transfer), dtype=bool),
+        buckets=np.ones(len(transfer), dtype=bool),
     )
 
 
@@ -91,14 +90,11 @@ def test_a_rank_that_works_less_is_waited_for_less() -> None:
     assert np.allclose(replay(shift_parts(two_ranks(), [1], ["forward"], [2.0])), 14.0)
 
 
-def test_links_overlap_and_transfers() -> None:
+def test_links_and_transfers() -> None:
     plain = two_ranks()
     assert np.allclose(replay(scale_links(plain, 2.0, 0.0)), 12.5)
     assert np.allclose(replay(scale_links(plain, 2.0, 1.0)), 13.0), "latency stays"
     assert np.allclose(replay(without_transfers(plain)), 11.0)
-    assert np.allclose(replay(overlap(plain)), 11.0), "backward has room for the transfer"
-    others = dataclasses.replace(plain, gradients=np.array([False]))
-    assert np.allclose(replay(overlap(others)), 14.0), "only gradients can be under backward"
     assert np.allclose(replay(reduce_evenly(plain, 2.2)), 14.0 - 2.2)
 
 

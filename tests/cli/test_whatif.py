@@ -1,9 +1,8 @@
-"""The verb `whatif`: answers, exit codes, the record, and errors in one line."""
+"""The verb `whatif`: answers, exit codes, and errors in one line."""
 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,14 @@ def late(tmp_path: Path) -> Path:
 def test_the_answer_with_what_it_rests_on(profkit: Command, late: Path) -> None:
     done = profkit("whatif", late, "--without", "late_rank")
     assert (done.returncode, done.stderr) == (0, "")
-    for word in ("Without late_rank", "rests on", "a replay of", "record", "interval"):
+    for word in ("Without late_rank", "best guess", "rests on", "a replay of", "interval"):
         assert word in done.stdout
 
 
 def test_the_same_as_json(profkit: Command, late: Path) -> None:
-    done = profkit("whatif", late, "--without", "late_rank", "--overlap", "--ranks", "64", "--json")
+    done = profkit(
+        "whatif", late, "--without", "late_rank", "--link", "2x", "--ranks", "64", "--json"
+    )
     found = json.loads(done.stdout)
     first, *others = found["predictions"]
     assert first["question"]["cause"] == "late_rank"
@@ -37,7 +38,7 @@ def test_the_same_as_json(profkit: Command, late: Path) -> None:
     assert first["speed_up_ratio"]["value"] > 1
     by_kind = {each["question"]["kind"]: each for each in others}
     assert by_kind["ranks"]["by_ranks"][-1]["ranks"] == 1_024
-    assert by_kind["overlap"]["by_ranks"] == []
+    assert by_kind["link"]["by_ranks"] == []
     assert abs(found["replay_error_share"]) < 0.01
 
 
@@ -45,23 +46,23 @@ def test_without_a_question_all_that_the_run_answers(profkit: Command, late: Pat
     done = profkit("whatif", late)
     assert done.returncode == 0
     assert "Without late_rank" in done.stdout
-    assert "The exchange under backward" in done.stdout
-    assert not (late.parent / "predictions.jsonl").exists(), "nobody asked for these"
+    assert "Links 2.00 times as fast" in done.stdout
+    assert [path.name for path in late.parent.iterdir()] == ["late"], "nothing is written"
 
 
 def test_an_inconclusive_answer_has_its_exit_code(profkit: Command, late: Path) -> None:
-    done = profkit("whatif", late, "--amp")
+    done = profkit("whatif", late, "--workers", "2")
     assert done.returncode == 11
     assert "inconclusive" in done.stdout
     assert "measure next" in done.stdout
 
 
-def test_a_faster_phase_without_an_experiment_is_simulated(profkit: Command, late: Path) -> None:
+def test_the_best_guess_and_its_range_come_first(profkit: Command, late: Path) -> None:
     done = profkit("whatif", late, "--faster", "forward=2x")
-    assert done.returncode == 11
-    assert "Forward 2.00 times as fast" in done.stdout
-    assert "simulated, without contention" in done.stdout
-    assert "profkit run --experiment forward -- COMMAND" in " ".join(done.stdout.split())
+    sections = done.stdout.partition("Forward 2.00 times as fast")[2].splitlines()
+    assert "best guess" in sections[1]
+    assert "interval" in sections[1]
+    assert "what phases take from each other" in done.stdout
 
 
 def test_the_summary_is_a_sentence(profkit: Command, late: Path) -> None:
@@ -95,55 +96,6 @@ def test_another_run_as_the_base(profkit: Command, late: Path) -> None:
     assert "explain's cost of the cause" in done.stdout
 
 
-def test_the_record_is_kept_and_shown(profkit: Command, late: Path) -> None:
-    profkit("whatif", late, "--without", "late_rank")
-    twin = synthetic_trace(late.parent / "twin", ranks=2)
-    path = twin / "run.json"
-    content = json.loads(path.read_text())
-    content["created_ns"] = time.time_ns() + 10**10
-    path.write_text(json.dumps(content))
-    done = profkit("whatif", "--record", late.parent)
-    assert done.returncode == 0
-    assert "1 prediction, 1 of them scored" in done.stdout
-    found = json.loads(profkit("whatif", "--record", late.parent, "--json").stdout)
-    assert found["predictions"][0]["scored_by"] == "twin"
-    again = profkit("whatif", late, "--without", "late_rank")
-    assert "of 1 such prediction the median error was" in again.stdout
-    report = profkit("report", twin)
-    assert "without late_rank was predicted from late" in report.stderr
-
-
-def test_the_record_of_the_folder_that_is_open(profkit: Command, late: Path) -> None:
-    """The folder `.` is not the default, which is the folder of runs below it."""
-    profkit("whatif", late, "--overlap")
-    here = profkit("whatif", "--record", ".", cwd=late.parent)
-    assert (here.returncode, here.stderr) == (0, "")
-    assert "1 prediction" in here.stdout
-    default = profkit("whatif", "--record", "--output", late.parent.name, cwd=late.parent.parent)
-    assert default.returncode == 0
-    assert "1 prediction" in default.stdout
-    nothing = profkit("whatif", "--record", cwd=late.parent)
-    assert nothing.returncode == 3
-    assert "traces/predictions.jsonl: no predictions" in nothing.stderr
-
-
-def test_the_record_of_another_file(profkit: Command, late: Path, tmp_path: Path) -> None:
-    file = tmp_path / "kept.jsonl"
-    profkit("whatif", late, "--overlap", "--predictions", file)
-    assert file.exists()
-    assert not (late.parent / "predictions.jsonl").exists()
-    named = profkit("whatif", late, "--overlap", env={"PROFKIT_PREDICTIONS": str(tmp_path / "e")})
-    assert named.returncode == 0
-    assert (tmp_path / "e").exists()
-
-
-def test_a_record_that_cannot_be_written_is_a_message(profkit: Command, late: Path) -> None:
-    done = profkit("whatif", late, "--overlap", "--predictions", late)
-    assert done.returncode == 0
-    assert "not in the record" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
@@ -156,11 +108,9 @@ def test_a_record_that_cannot_be_written_is_a_message(profkit: Command, late: Pa
         (["--workers", "-1"], 2, "out of range"),
         (["--ranks", "0"], 2, "out of range"),
         (["--ranks", "5000"], 2, "out of range"),
-        (["--batch-size", "0"], 2, "out of range"),
         (["--without", "late_rnk"], 2, "unknown cause 'late_rnk'; did you mean"),
         (["--base", "nowhere", "--without", "late_rank"], 3, "no such folder"),
-        (["--base", "nowhere", "--overlap"], 2, "--base helps"),
-        (["--record"], 2, "leave questions and runs out"),
+        (["--base", "nowhere", "--link", "2x"], 2, "--base helps"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -176,17 +126,11 @@ def test_bad_input_is_one_line(
 def test_a_run_without_steps(profkit: Command, tmp_path: Path) -> None:
     run = synthetic_trace(tmp_path / "run", steps=12)
     (run / "r00000" / "steps.arrows").unlink()
-    done = profkit("whatif", run, "--overlap")
+    done = profkit("whatif", run, "--link", "2x")
     assert done.returncode == 3
     assert done.stderr.count("\n") == 1
 
 
-def test_a_record_that_is_not_there(profkit: Command, tmp_path: Path) -> None:
-    done = profkit("whatif", "--record", tmp_path)
-    assert done.returncode == 3
-    assert "no predictions" in done.stderr
-
-
 def test_settings_of_jobs_are_no_questions(profkit: Command, late: Path) -> None:
-    done = profkit("whatif", late, "--overlap", "--json", env={"PROFKIT_BATCH_SIZE": "16"})
+    done = profkit("whatif", late, "--link", "2x", "--json", env={"PROFKIT_WORKERS": "16"})
     assert len(json.loads(done.stdout)["predictions"]) == 1

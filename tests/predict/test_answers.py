@@ -20,14 +20,9 @@ from profkit.explain.predict.alone import ALONE, shown_alone
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.job import Job, open_job
 from profkit.explain.predict.prediction import (
-    AMP,
-    BATCH,
-    DALI,
     FASTER,
     KINDS,
     LINK,
-    NO_BUBBLE,
-    OVERLAP,
     RANKS,
     WITHOUT,
     WORKERS,
@@ -36,7 +31,7 @@ from profkit.explain.predict.prediction import (
 )
 from profkit.testing.synthetic import synthetic_trace
 from profkit.trace import Trace
-from profkit.vocab import EXPERIMENT_PHASES
+from profkit.vocab import FASTER_PHASES
 
 LATE: Mapping[int, Mapping[str, int]] = {1: {"forward": 20_000_000}}
 
@@ -124,33 +119,9 @@ def test_faster_links_shorten_what_is_exposed(tmp_path: Path) -> None:
 
 def test_links_need_an_exchange(tmp_path: Path) -> None:
     alone = make(tmp_path, "run")
-    for kind in (LINK, OVERLAP):
-        answer = ask(alone, Question(kind, 2.0))
-        assert answer.step_ns is None
-        assert "no exchange" in answer.why
-
-
-def test_another_batch_size_from_one_run_is_inconclusive(tmp_path: Path) -> None:
-    answer = ask(make(tmp_path, "run"), Question(BATCH, 64.0))
-    assert not answer.conclusive
-    assert "--base" in answer.next
-    assert answer.samples == 64
-
-
-def test_another_batch_size_from_two_runs_is_on_their_line(tmp_path: Path) -> None:
-    def phases(batch: int) -> dict[str, int]:
-        return {"forward": 200_000 * batch, "backward": 400_000 * batch}
-
-    jobs = []
-    for batch in (16, 32, 48):
-        jobs.append(make(tmp_path, str(batch), batch_size=batch, phase_ns=phases(batch)))
-    answer = ask(jobs[1], Question(BATCH, 48.0), jobs[0])
-    assert holds(answer, jobs[2])
-
-
-def test_the_same_batch_size_twice_is_no_line(tmp_path: Path) -> None:
-    base, job = make(tmp_path, "base"), make(tmp_path, "run")
-    assert "same batch size" in ask(job, Question(BATCH, 64.0), base).why
+    answer = ask(alone, Question(LINK, 2.0))
+    assert answer.step_ns is None
+    assert "no exchange" in answer.why
 
 
 def test_more_ranks_wait_for_the_slowest_of_them(tmp_path: Path) -> None:
@@ -197,7 +168,7 @@ def test_every_question_has_an_answer_or_a_reason(
     tmp_path: Path, kind: str, steps: int, ranks: int
 ) -> None:
     job = make(tmp_path, "run", steps=steps, ranks=ranks)
-    causes = {WITHOUT: [*ALONE, "launch_bound"], FASTER: EXPERIMENT_PHASES}
+    causes = {WITHOUT: [*ALONE, "launch_bound"], FASTER: FASTER_PHASES}
     for cause in causes.get(kind, [""]):
         answer = ask(job, Question(kind, 2.0, cause))
         assert answer.conclusive or answer.why
@@ -208,13 +179,6 @@ def test_every_question_has_an_answer_or_a_reason(
             assert answer.rests_on
         if steps < 8:
             assert not answer.conclusive
-
-
-@pytest.mark.parametrize(("kind", "value"), [(DALI, 1.0), (AMP, 1.0), (NO_BUBBLE, 1.0)])
-def test_what_data_cannot_answer_is_inconclusive(tmp_path: Path, kind: str, value: float) -> None:
-    answer = ask(make(tmp_path, "run"), Question(kind, value))
-    assert not answer.conclusive
-    assert answer.why
 
 
 def test_workers_need_a_loader_that_was_recorded(tmp_path: Path) -> None:
@@ -280,7 +244,7 @@ def test_a_replay_that_is_far_off_answers_nothing(tmp_path: Path) -> None:
     job = make(tmp_path, "run", ranks=2)
     assert job.model is not None
     wrong = dataclasses.replace(job, walls=job.walls * np.array(1.0), model=None, why_no_model="x")
-    for kind in (LINK, OVERLAP, WORKERS, BATCH, RANKS, AMP):
+    for kind in (LINK, WORKERS, RANKS):
         answer = ask(wrong, Question(kind, 2.0))
         assert answer.step_ns is None
         assert answer.why == "x"
@@ -310,7 +274,7 @@ def test_what_is_saved_lacks_the_noise_between_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [["r00001"], ["r00000", "r00001"]])
-@pytest.mark.parametrize("kind", [LINK, OVERLAP, RANKS, BATCH])
+@pytest.mark.parametrize("kind", [LINK, RANKS])
 def test_lost_phases_are_no_conclusive_answer(tmp_path: Path, kind: str, lost: list[str]) -> None:
     run = synthetic_trace(tmp_path / "run", ranks=2)
     for rank in lost:

@@ -35,7 +35,7 @@ def test_a_step_that_no_job_can_have_is_no_answer(
     def impossible(job: Job, question: Question, base: Job | None) -> Prediction:
         return dataclasses.replace(job.answer(question), step_ns=step, saved_ns=saved)
 
-    monkeypatch.setitem(asking._ANSWERS, LINK, impossible)
+    monkeypatch.setitem(asking.ANSWERS, LINK, impossible)
     answer = ask(job, Question(LINK, 2.0))
     assert answer.step_ns is answer.saved_ns is None
     assert "no job has" in answer.why
@@ -47,7 +47,7 @@ def test_a_step_that_may_take_no_time_is_inconclusive(
     def wide(job: Job, question: Question, base: Job | None) -> Prediction:
         return dataclasses.replace(job.answer(question), step_ns=Estimate(5e6, 0.0, 9e6))
 
-    monkeypatch.setitem(asking._ANSWERS, LINK, wide)
+    monkeypatch.setitem(asking.ANSWERS, LINK, wide)
     answer = ask(make(tmp_path, "run"), Question(LINK, 2.0))
     assert answer.step_ns is not None
     assert not answer.conclusive

@@ -1,16 +1,16 @@
-"""Predictions: the step of a changed job, with keys that turn its settings."""
+"""Predictions: the step of a changed job."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from profkit.explain.predict.board import Board, open_board
+from profkit.explain.predict.ask import answer_all
 from profkit.explain.predict.job import read_job
+from profkit.explain.predict.prediction import Prediction
 from profkit.report.whatif_document import whatif_json
 from profkit.tui.screens.base import RunScreen
 from profkit.tui.widgets.draw import lines
@@ -19,7 +19,7 @@ from profkit.tui.widgets.table import VirtualTable
 from profkit.tui.widgets.whatif_draw import answer_columns, detail_lines, summary_lines
 
 
-class WhatIfScreen(RunScreen[Board]):
+class WhatIfScreen(RunScreen[Sequence[Prediction]]):
     """A table of questions, and the answer to the one under the cursor."""
 
     NAME = "whatif"
@@ -31,63 +31,29 @@ class WhatIfScreen(RunScreen[Board]):
     WhatIfScreen #details { height: 1fr; padding: 1 1 0 1; scrollbar-size-vertical: 1; }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("plus,equals_sign", "turn(1)", "more", key_display="+"),
-        Binding("minus", "turn(-1)", "less", key_display="-"),
-        Binding("0", "start_again", "start again"),
-    ]
-
-    _board: Board | None = None
-    """The view, with the settings that the user has turned."""
-
     def compose_view(self) -> ComposeResult:
         yield Static(id="summary")
-        yield VirtualTable(id="answers", empty="the run shows no cause by itself")
+        yield VirtualTable(id="answers")
         with VerticalScroll(id="details", can_focus=False):
             yield Lines(id="words")
 
-    build = staticmethod(lambda source: open_board(read_job(source.trace)))
+    build = staticmethod(lambda source: answer_all(read_job(source.trace)))
 
-    to_json = staticmethod(
-        lambda board: whatif_json(board.answers, board.job.evidence.trace.path, None)
-    )
+    to_json = staticmethod(whatif_json)
 
-    def content(self) -> Any:
-        return None if self._board is None else self.to_json(self._board)
-
-    def show(self, view: Board) -> None:
-        board = self._board = self._board or view
-        self.query_one("#summary", Static).update(lines(summary_lines(board, self.palette)))
-        keys = [(answer.question.kind, answer.question.cause) for answer in board.answers]
-        self.show_table("answers", answer_columns(board), keys, self.size.height // 2 - 3)
+    def show(self, view: Sequence[Prediction]) -> None:
+        self.query_one("#summary", Static).update(lines(summary_lines(view, self.palette)))
+        keys = [(answer.question.kind, answer.question.cause) for answer in view]
+        self.show_table("answers", answer_columns(view), keys, self.size.height // 2 - 3)
         self.on_virtual_table_moved()
 
     def on_virtual_table_moved(self) -> None:
         """Show the answer under the cursor."""
-        row, board = self.table.row, self._board
-        if board is None or row is None or row >= len(board.answers):
+        row, answers = self.table.row, self.view
+        if answers is None or row is None or row >= len(answers):
             return
-        answer = board.answers[row]
+        answer = answers[row]
         self.query_one("#words", Lines).show(lambda _: detail_lines(answer, self.palette))
-
-    def action_turn(self, by: int) -> None:
-        """Turn the setting under the cursor up or down."""
-        row, board = self.table.row, self._board
-        if board is None or row is None or self.view is None:
-            return
-        if row >= len(board.settings):
-            self.tell("this row is no setting; + and - turn the rows above")
-            return
-        self._board = board.turn(row, by)
-        if self._board is board:
-            self.tell("that is as far as this setting goes")
-        self.show(self.view)
-
-    def action_start_again(self) -> None:
-        """Turn all settings back to where they began."""
-        self._board = None
-        if self.view is not None:
-            self.show(self.view)
 
 
 SCREEN = WhatIfScreen

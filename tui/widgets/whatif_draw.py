@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from profkit.explain.predict.board import Board
 from profkit.explain.predict.prediction import Prediction
-from profkit.report.whatif_document import gain_words, step_words
+from profkit.report.whatif_document import main_rows
 from profkit.report.words import interval_in_brackets, interval_range, plain
 from profkit.text import duration, plural, significant
 from profkit.tui.themes import Palette
@@ -16,23 +15,21 @@ from profkit.tui.widgets.columns import Column, Columns
 from profkit.tui.widgets.draw import Piece, folded
 
 
-def summary_lines(board: Board, palette: Palette) -> Iterator[list[Piece]]:
+def summary_lines(answers: Sequence[Prediction], palette: Palette) -> Iterator[list[Piece]]:
     """Yield what the recorded run takes, and how many answers are conclusive."""
-    now = board.job.now_ns
+    now, pace = answers[0].now_ns, answers[0].throughput(now=True)
     words = f"recorded: {duration(now.value)} per step{interval_in_brackets(now, duration)}"
-    if board.answers and (pace := board.answers[0].throughput(now=True)) is not None:
+    if pace is not None:
         words += f", {plain(pace.value)} samples/s"
     yield [(words, None)]
-    sure = sum(answer.conclusive for answer in board.answers)
-    turned = plural(len(board.settings), "setting")
-    words = f"{sure} of {plural(len(board.answers), 'answer')} conclusive, the others have a ?"
-    words += f"; + and - turn {turned}"
+    sure = sum(answer.conclusive for answer in answers)
+    words = f"{sure} of {plural(len(answers), 'answer')} conclusive, the others have a ?"
     yield [(words, palette.style("dim"))]
 
 
-def answer_columns(board: Board) -> list[Column]:
+def answer_columns(answers: Sequence[Prediction]) -> list[Column]:
     """Return the columns of the answers."""
-    table: Columns[Prediction] = Columns(board.answers)
+    table: Columns[Prediction] = Columns(answers)
     table.text("if the job were", lambda answer: answer.question.words, stretches=True)
     table.figure("per step", _step_ns, duration)
     table.text("interval", _interval, searched=False)
@@ -61,10 +58,9 @@ def _factor(answer: Prediction) -> float | None:
 
 def detail_lines(answer: Prediction, palette: Palette) -> Iterator[Text]:
     """Yield what an answer says, what it rests on, and what it leaves out."""
-    rows = [("answer", gain_words(answer)), ("a new run", step_words(answer))]
-    rows += [("because", answer.why), ("next", answer.next)]
+    rows = [*main_rows(answer)]
     rows += zip(["rests on", *[""] * len(answer.rests_on)], answer.rests_on, strict=False)
     rows += zip(["leaves out", *[""] * len(answer.leaves_out)], answer.leaves_out, strict=False)
     for label, words in rows:
         if words:
-            yield folded((f"{label:11}", palette.style("dim")), (words, None))
+            yield folded((f"{label:14}", palette.style("dim")), (words, None))

@@ -13,8 +13,7 @@ from profkit.analysis.whatif.loader_model import LoaderLine
 from profkit.analysis.whatif.step_model import DATA, EXCHANGE, PARTS, StepModel, set_part
 from profkit.vocab import Phase
 
-BACKWARD = Phase.BACKWARD.value
-COMPUTES = (Phase.FORWARD.value, BACKWARD, Phase.OPTIMIZER.value)
+COMPUTES = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value)
 
 
 def scale_links(model: StepModel, factor: float, latency_ns: float) -> StepModel:
@@ -43,23 +42,6 @@ def without_transfers(model: StepModel, kept: float = 0.0) -> StepModel:
         work[:, EXCHANGE] *= kept
         lines.append(dataclasses.replace(line, work=work))
     return dataclasses.replace(model, transfer=model.transfer * kept, lines=tuple(lines))
-
-
-def overlap(model: StepModel) -> StepModel:
-    """Return the model with transfers of gradients under backward, as far as they fit.
-
-    Only the last message has nothing left that could hide it.
-    """
-    hidden = model.transfer.copy()
-    room = model.part(BACKWARD).min(axis=0)
-    places = np.flatnonzero(model.gradients)
-    if len(places) > 1:  # of a single one, all parts but a small one can be hidden
-        places = places[:-1]
-    for place in places:
-        taken = np.minimum(hidden[place], room)
-        room = room - taken
-        hidden[place] -= taken
-    return dataclasses.replace(model, transfer=hidden)
 
 
 def shift_parts(

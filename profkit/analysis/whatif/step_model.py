@@ -10,21 +10,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, rows_of_steps, split_ranks, step_places
-from profkit.analysis.device_clock import Bools
+from profkit.analysis.columns import (
+    codes_of,
+    durations,
+    places_in,
+    rows_of_steps,
+    split_ranks,
+    step_places,
+)
+from profkit.analysis.device_clock import Bools, find_parents, levels_of
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.phase_basis import PhaseBasis
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.whatif.cells import time_between
-from profkit.analysis.whatif.gradients import find_gradients
 from profkit.analysis.whatif.loader_model import LoaderLine, find_loader
-from profkit.analysis.whatif.meetings import Events, Meetings, ReplayError, find_meetings
+from profkit.analysis.whatif.meetings import JOIN, Events, Meetings, ReplayError, find_meetings
 from profkit.errors import UnreadableError
 from profkit.trace import Trace
 from profkit.vocab import PHASES, Phase
@@ -73,8 +79,8 @@ class StepModel:
     """Steps that differ from the others in their collectives."""
     detailed: bool
     """True if single collectives are replayed, false if exposed waits or nothing are."""
-    gradients: Bools
-    """Which collectives carry gradients; exposed waits count as if they did."""
+    buckets: Bools
+    """Which collectives are buckets of gradients; nobody knows it of exposed waits."""
 
     @property
     def ranks(self) -> list[int]:
@@ -165,7 +171,7 @@ def build_model(trace: Trace, basis: PhaseBasis) -> StepModel:
         sizes=met.sizes(),
         left_out=int((~kept).sum()),
         detailed=met.detailed,
-        gradients=find_gradients(met, collectives, spans, used),
+        buckets=find_buckets(met, collectives, used),
     )
 
 
@@ -240,3 +246,65 @@ def find_work(
         waited = np.zeros_like(waited)
     work[-1, EXCHANGE] += waited + exchange[-1]
     return work
+
+
+def find_buckets(met: Meetings, collectives: pa.Table, used: Ints) -> Bools:
+    """Return which single collectives of a step are buckets of gradients."""
+    found = np.zeros(len(met.members), dtype=bool)
+    if not met.detailed:
+        return found
+    place = int(np.argmax(met.kept))
+    is_bucket = collectives["bucket"].is_valid().to_numpy()
+    chosen = (collectives["step"].to_numpy() == used[place]) & is_bucket
+    codes = codes_of(collectives["communicator"])[chosen].tolist()
+    known = set(zip(codes, collectives["sequence"].to_numpy()[chosen].tolist(), strict=True))
+    for rank, events in met.events.items():
+        for event, number in enumerate(met.numbers[rank]):
+            if number != JOIN:
+                found[number] |= (events.codes[event], int(events.sequences[event, place])) in known
+    return found
+
+
+def time_between(spans: pa.Table, times: Ints, phases: Sequence[str]) -> Ints:
+    """Return the time in each phase between neighbouring times, by (gap, phase, step).
+
+    `times` is by (point, step). The spans are those of one rank; only the thread with the most time
+    in phases counts. A span inside one of another phase counts for its own phase alone.
+    """
+    found = np.zeros((len(times) - 1, len(phases), times.shape[1]), dtype=np.int64)
+    if not spans.num_rows or not times.size:
+        return found
+    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    phase, level, thread = places_in(spans["phase"], phases), levels_of(spans), spans["thread"]
+    lane = codes_of(thread) + 1  # a span of no thread has a lane of its own
+    trains = int(np.argmax(np.bincount(lane, weights=np.where(level, 0, end - start))))
+    mine = lane == trains
+    start, end, phase = start[mine], end[mine], phase[mine]
+    level, lane = level[mine], lane[mine]
+    inner = np.flatnonzero(level)
+    around = find_parents(lane, level, start, end, inner)
+    inner, around = inner[around >= 0], around[around >= 0]
+    for place in range(len(phases)):
+        own, nested = phase == place, inner[phase[around] == place]
+        if own.any():
+            until = _time_until(start[own], end[own], times)
+            if len(nested):
+                until -= _time_until(start[nested], end[nested], times)
+            found[:, place] = np.diff(until, axis=0)
+    return found
+
+
+def _time_until(start: Ints, end: Ints, times: Ints) -> Ints:
+    """Return how much of these intervals is before each of the times; overlaps count twice."""
+    return _since(start, times) - _since(end, times)
+
+
+def _since(begins: Ints, times: Ints) -> Ints:
+    """Return the sum of the times since all of these points that are in the past."""
+    if not len(begins):
+        return np.zeros_like(times)
+    begins = np.sort(begins)
+    origin = begins[0]
+    sums = np.concatenate([[0], np.cumsum(begins - origin)])
+    past = np.searchsorted(begins, times, side="right")
+    return np.asarray(past * (times - origin) - sums[past], dtype=np.int64)

@@ -6,43 +6,44 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import pyarrow.compute as pc
 
-from profkit.analysis.whatif.changes import with_loaders
-from profkit.analysis.whatif.loader_model import MAKING
-from profkit.analysis.whatif.step_model import ranks_by_host
+from profkit.analysis.kept_ceilings import load_ceilings
+from profkit.analysis.whatif.changes import (
+    find_latency,
+    scale_links,
+    with_loaders,
+    without_transfers,
+)
+from profkit.analysis.whatif.step_model import StepModel, ranks_by_host
+from profkit.errors import UsageError
 from profkit.explain.explained import explain_sides
-from profkit.explain.predict.alone import ALONE
-from profkit.explain.predict.batches import ask_batch_size
-from profkit.explain.predict.faster import ask_faster
+from profkit.explain.predict.alone import ALONE, NotShownError, shown_alone
 from profkit.explain.predict.job import NO_MACHINE, Job, narrow, predict, unanswered
-from profkit.explain.predict.links import ask_link, ask_no_bubble, ask_overlap
 from profkit.explain.predict.prediction import (
-    AMP,
-    BATCH,
-    DALI,
     FASTER,
     LINK,
-    NO_BUBBLE,
-    OVERLAP,
     RANKS,
     WITHOUT,
     WORKERS,
     Prediction,
     Question,
 )
+from profkit.explain.predict.ranks import ask_ranks
 from profkit.explain.predict.removal import remove_explained, step_factor
-from profkit.explain.predict.shown import MIN_SHOWN_SHARE, NotShownError
-from profkit.explain.predict.some_ranks import ask_ranks
-from profkit.explain.slowness import UNKNOWN_SHARE, is_on_host
-from profkit.text import duration, percent, plural
+from profkit.explain.slowness import UNKNOWN_SHARE
+from profkit.text import duration, percent, plural, safe_text
 from profkit.vocab import Phase
 
-COMPUTES = (Phase.FORWARD.value, Phase.BACKWARD.value)
+EXCHANGE, DATA, BACKWARD = Phase.ALLREDUCE.value, Phase.DATA.value, Phase.BACKWARD.value
+
+MOST_FACTOR = 1_000.0
+"""Links so much faster take no time."""
 
 
 def ask(job: Job, question: Question, base: Job | None = None) -> Prediction:
     """Return the answer; `base` is another run that it may rest on as well."""
-    found = _find_answer(job, question, base)
+    found = ANSWERS[question.kind](job, question, base)
     if not found.is_possible:
         what_next = "record the job with this change"
         return unanswered(job, question, "the data leads to a step that no job has", what_next)
@@ -55,14 +56,19 @@ def ask(job: Job, question: Question, base: Job | None = None) -> Prediction:
     return found
 
 
-def _find_answer(job: Job, question: Question, base: Job | None) -> Prediction:
-    missing = job.evidence.trace.missing_ranks
-    if question.kind == NO_BUBBLE and missing:
-        why = f"{plural(len(missing), 'rank')} left no files, and may have the longest stage"
-        return unanswered(job, question, why, "record all ranks")
-    if question.kind == WITHOUT:
-        return ask_without(job, question, base)
-    return _ANSWERS[question.kind](job, question, base)
+def answer_all(job: Job) -> list[Prediction]:
+    """Return the answers that a run can give by itself, the largest gain first.
+
+    Raises `UsageError` if there are none.
+    """
+    answers = [ask(job, Question(WITHOUT, cause=kind)) for kind in shown_alone(job)]
+    if job.model is not None and job.model.members:
+        answers.append(ask(job, Question(LINK, 2.0)))
+    if not answers:
+        why = job.why_no_model or "the run shows no cause by itself, and no exchange"
+        path = safe_text(str(job.evidence.trace.path))
+        raise UsageError(f"{path}: {why}; ask a question (see 'profkit whatif -h')")
+    return sorted(answers, key=lambda each: each.step_ns.value if each.step_ns else 0.0)
 
 
 def ask_without(job: Job, question: Question, base: Job | None) -> Prediction:
@@ -104,13 +110,15 @@ def _without_compared(job: Job, question: Question, base: Job) -> Prediction:
     if cause.is_outside:
         why = f"the steps that {kind} makes longer are excluded, so that no figure includes it"
         return unanswered(job, question, why, "see its cost per step in 'profkit explain'")
-    removal = remove_explained(job, job.model, cause, cause.cost_ns, step_factor(found.ledger, job))
-    return predict(
-        job, question, removal.models, rests_on=removal.rests_on, leaves_out=removal.leaves_out
-    )
+    factor = step_factor(found.ledger, job)
+    models = remove_explained(job, job.model, cause, cause.cost_ns, factor)
+    costs = duration(cause.cost_ns.value * factor)
+    rests = (f"explain's cost of the cause, {costs} per step",)
+    return predict(job, question, models, rests_on=rests)
 
 
 def ask_workers(job: Job, question: Question, base: Job | None) -> Prediction:
+    """Return the step with another number of loader workers per rank."""
     del base
     model, wanted = job.model, int(question.value)
     if model is None or not model.loaders:
@@ -119,9 +127,7 @@ def ask_workers(job: Job, question: Question, base: Job | None) -> Prediction:
     known = model.loaders
     loaders = [dataclasses.replace(each, workers=wanted) for each in known]
     stated = job.evidence.trace.manifest.environment.get("cpu_count")
-    cores = 0.0
-    if isinstance(stated, int):
-        cores = float(stated)
+    cores = float(stated) if isinstance(stated, int) else 0.0
     making = duration(float(np.mean([each.making.mean() for each in known])))
     rests = [f"a batch takes {making} to make, and {plural(wanted, 'worker')} per rank take turns"]
     leaves = ["the start of the workers"]
@@ -142,64 +148,109 @@ def ask_workers(job: Job, question: Question, base: Job | None) -> Prediction:
         why = f"{processes} would compete for {int(cores)} cores"
         next_ = f"record some steps with {plural(wanted, 'worker')}"
     found = predict(job, question, models, rests_on=rests, leaves_out=leaves)
-    if not why:
-        return found
-    return narrow(found, why, next_)
+    return narrow(found, why, next_) if why else found
 
 
-def ask_dali(job: Job, question: Question, base: Job | None) -> Prediction:
+# -- faster phases and links -----------------------------------------------------------------------
+
+
+def ask_faster(job: Job, question: Question, base: Job | None) -> Prediction:
+    """Return the step with one phase that is some times as fast."""
     del base
-    model = job.model
+    model, phase, kept = job.model, question.cause, 1 / question.value
     if model is None:
         return unanswered(job, question, job.why_no_model)
-    if is_on_host(job.evidence):
-        why = "DALI decodes on a GPU, and this run trains on processors"
-        return unanswered(job, question, why, "record the job on a GPU")
-    share = float(model.part(Phase.DATA.value).mean() / model.wall.mean())
-    if share < MIN_SHOWN_SHARE:
-        rests = (f"the loop waits {percent(share)} of the step for batches",)
-        return predict(job, question, [model], rests_on=rests,
-                       leaves_out=("what decoding costs the GPU",))  # fmt: skip
-    known = model.loaders
-    next_ = "record some steps with DALI: profkit run -- COMMAND"
-    if not known:
-        return unanswered(job, question, "the pieces of a batch were not recorded", next_)
-    decode = MAKING.index("decode")
+    if phase == EXCHANGE and not model.members:
+        return unanswered(job, question, "no exchange between ranks was recorded")
+    if phase != EXCHANGE and not model.part(phase).any():
+        return unanswered(job, question, f"no time in {phase} was recorded")
+    rests = (f"a replay in which {phase} takes {percent(kept, 0)} of its time",)
+    leaves = ("what phases take from each other: processor time, caches, links",)
+    faster = _with_faster(model, phase, kept)
+    found = predict(job, question, [faster], rests_on=rests, leaves_out=leaves)
+    if phase == BACKWARD and question.value > 1 and (why := _why_hidden_is_unknown(job, model)):
+        what_next = "make backward faster, and compare: profkit explain RUN NEW"
+        return dataclasses.replace(found, why=found.why or why, next=found.next or what_next)
+    return found
+
+
+def _why_hidden_is_unknown(job: Job, model: StepModel) -> str:
+    """Return why a faster backward may uncover an exchange that the replay does not know."""
+    trace = job.evidence.trace
+    if len(trace.ranks) + len(trace.missing_ranks) == 1:
+        return ""
+    unknown = "it is not known what exchange backward hides"
+    if trace.missing_ranks:
+        return f"{unknown}: some ranks left no files"
+    return "" if model.detailed else f"{unknown}: single collectives cannot be replayed"
+
+
+def _with_faster(model: StepModel, phase: str, kept: float) -> StepModel:
+    if phase == EXCHANGE:
+        return without_transfers(model, kept)
+    if phase != DATA or not model.loaders or not model.loaders[0].workers:
+        return model.with_part(phase, kept * model.part(phase))
     loaders = []
-    for each in known:
-        pieces = each.pieces.copy()
-        pieces[decode] = 0.0
-        loaders.append(dataclasses.replace(each, pieces=pieces))
-    rests = ("decoding takes no time; reading and collating stay",)
-    found = predict(job, question, [with_loaders(model, loaders)], rests_on=rests)
-    why = "this is the best case: how long the GPU takes to decode was not measured"
-    return dataclasses.replace(found, why=why, next=next_)
+    for each in model.loaders:
+        loaders.append(dataclasses.replace(each, pieces=kept * each.pieces))
+    return with_loaders(model, loaders)
 
 
-def ask_amp(job: Job, question: Question, base: Job | None) -> Prediction:
+def ask_link(job: Job, question: Question, base: Job | None) -> Prediction:
+    """Return the step with links of another bandwidth."""
     del base
     model = job.model
-    precision = str(job.evidence.trace.manifest.config.get("precision", "")).lower()
-    if "amp" in precision or "16" in precision:
-        return unanswered(job, question, f"the run uses mixed precision already ({precision})")
-    next_ = "record some steps with autocast, and compare: profkit explain RUN NEW"
-    if model is None:
-        return unanswered(job, question, job.why_no_model, next_)
-    for name in COMPUTES:
-        model = model.with_part(name, np.zeros_like(model.wall))
-    found = predict(job, question, [model], rests_on=("forward and backward take no time",))
-    why = "this is beyond the best case: times do not show how much faster the device computes"
-    return dataclasses.replace(found, why=why, next=next_)
+    if model is None or not model.members or not job.evidence.costs.exchange_timed:
+        why = job.why_no_model
+        if model is not None:
+            why = "the device's wait for the exchange was not timed"
+            if not model.members:
+                why = "no exchange between ranks was recorded"
+        return unanswered(job, question, why, "record a run of two or more ranks")
+    latency, words = find_latency(model), "the messages' sizes"
+    if latency is None:
+        latency, words = measured_latency(job, model), "'profkit ceilings --links'"
+    leaves = ("other jobs on the links", "what the processors of the hosts add to a message")
+    what_next = "profkit ceilings --links"
+    if not model.detailed:
+        why = "only the exposed part of the exchange is known"
+        if question.value < 1:
+            why = f"{why}, and slower links expose more of it"
+            return unanswered(job, question, why, "record the job over gloo, or on the other links")
+        scaled = [scale_links(model, factor, 0.0) for factor in (question.value, MOST_FACTOR)]
+        words = "the exposed waits become as much shorter"
+        rests = (f"{words}; the ends of the interval are links that hide all of them, or none",)
+        found = predict(job, question, [*scaled, model], rests_on=rests, leaves_out=leaves)
+        return narrow(found, why, what_next)
+    if latency is not None:
+        rests = (f"{duration(latency)} of each message are latency, by {words}",)
+        models = [scale_links(model, question.value, latency)]
+        return predict(job, question, models, rests_on=rests, leaves_out=leaves)
+    whole = float(model.transfer.mean(axis=1).max())
+    models = [scale_links(model, question.value, fixed) for fixed in (0.0, whole)]
+    rests = ("the time of a message is all bandwidth at one end, all latency at the other",)
+    found = predict(job, question, models, rests_on=rests, leaves_out=leaves)
+    return narrow(found, "messages of one size do not show their latency", what_next)
 
 
-_ANSWERS: Mapping[str, Callable[[Job, Question, Job | None], Prediction]] = {
+def measured_latency(job: Job, model: StepModel) -> float | None:
+    """Return what the smallest message takes between as many processes of this machine."""
+    ceilings = load_ceilings(job.evidence.trace.manifest.environment)
+    if ceilings is None:
+        return None
+    ranks = len(model.lines)
+    for backend in pc.unique(job.evidence.trace.collectives["backend"]).to_pylist():
+        links = ceilings.links_of(str(backend), ranks)
+        if links is not None and links.sizes:
+            moved = links.sizes[0] * 2 * (ranks - 1) / ranks
+            return 1e9 * moved / links.bus_bytes_per_s[0]
+    return None
+
+
+ANSWERS: Mapping[str, Callable[[Job, Question, Job | None], Prediction]] = {
+    WITHOUT: ask_without,
     FASTER: ask_faster,
     LINK: ask_link,
-    OVERLAP: ask_overlap,
-    NO_BUBBLE: ask_no_bubble,
     WORKERS: ask_workers,
-    DALI: ask_dali,
-    AMP: ask_amp,
-    BATCH: ask_batch_size,
     RANKS: ask_ranks,
 }

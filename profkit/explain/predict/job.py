@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -127,7 +127,7 @@ class Job:
         """Return an empty answer, to be filled in."""
         return Prediction(
             question,
-            self.evidence.trace.name,
+            self.evidence.trace.path,
             self.now_ns,
             None,
             self.samples,
@@ -155,17 +155,12 @@ def open_job(evidence: Evidence, *, with_earlier: bool = True) -> Job:
     except ReplayError as reason:
         return Job(evidence, None, str(reason), with_earlier=with_earlier)
     job = Job(evidence, model, walls=walls, with_earlier=with_earlier)
-    if why := why_replay_is_off(job.replay_error):
-        return dataclasses.replace(job, model=None, why_no_model=why)
-    return job
-
-
-def why_replay_is_off(error: float | None) -> str:
-    """Return why a replay predicts nothing if it differs so much; empty if it is near enough."""
+    error = job.replay_error
     if error is not None and math.isfinite(error) and abs(error) <= WORST_REPLAY:
-        return ""
+        return job
     shown = percent(error) if error is not None else "an unknown share"
-    return f"the replay of the unchanged run differs from the measured one by {shown}"
+    why = f"the replay of the unchanged run differs from the measured one by {shown}"
+    return dataclasses.replace(job, model=None, why_no_model=why)
 
 
 def predict(
@@ -181,41 +176,14 @@ def predict(
         return unanswered(job, question, job.why_no_model)
     before, unchanged = job.model.wall.mean(axis=0), job.walls.mean(axis=0)
     less = unchanged - np.stack(list(map(replay, models))).mean(axis=1)
-    leaves = list(leaves_out)
-    if job.model.left_out:
-        leaves.append(f"{plural(job.model.left_out, 'step')} with other collectives than most")
-    basis = (*rests_on, *describe_replay(job))
-    return from_steps(
-        job, question, before, less, error=job.replay_error or 0.0, basis=basis, leaves=leaves
-    )
-
-
-def from_steps(
-    job: Job,
-    question: Question,
-    before: Floats,
-    less: Floats,
-    *,
-    error: float,
-    basis: Sequence[str],
-    leaves: Sequence[str],
-) -> Prediction:
-    """Return the answer from measured steps, and what each is shorter by, by (case, step)."""
     series = np.concatenate([before - less, less])
     estimates = estimate_ratios(series, np.ones_like(series))
     # The replay may be about fewer steps than the figures of the run are.
-    offset = job.now_ns.value - float(before.mean())
+    steps = _enclose(estimates[: len(less)], job.now_ns.value - float(before.mean()))
     noise, words = job.noise
-    steps = _enclose(estimates[: len(less)], offset)
-    busy, why, what_next = [], job.why_too_busy, ""
+    why, what_next = job.why_too_busy, ""
     if why:
         what_next = "repeat the run on a quiet machine"
-    missing = len(job.evidence.trace.missing_ranks)
-    if missing and not is_log(job.evidence.trace):
-        busy.append(f"{plural(missing, 'rank')} without files, for which others may wait")
-    if job.busy_share >= MIN_BUSY_SHARE:
-        share = percent(job.busy_share, 0)
-        busy.append(f"another load of the machine: other processes used {share} of its cores")
     if job.evidence.costs.of_lines:
         why = "a line of the log is the mean of several steps, which does not show how they scatter"
         what_next = "record the job, or log every step"
@@ -224,14 +192,25 @@ def from_steps(
         what_next = MORE_STEPS
     return dataclasses.replace(
         job.answer(question),
-        step_ns=widen_step(steps, noise, error),
+        step_ns=widen_step(steps, noise, job.replay_error or 0.0),
         saved_ns=_enclose(estimates[len(less) :], 0.0),
-        replay_error=error,
         why=why,
         next=what_next,
-        rests_on=(*basis, words),
-        leaves_out=(*leaves, *busy),
+        rests_on=(*rests_on, *describe_replay(job), words),
+        leaves_out=(*leaves_out, *_left_out(job, job.model)),
     )
+
+
+def _left_out(job: Job, model: StepModel) -> Iterator[str]:
+    """Yield what every answer about a run leaves out."""
+    if model.left_out:
+        yield f"{plural(model.left_out, 'step')} with other collectives than most"
+    missing = len(job.evidence.trace.missing_ranks)
+    if missing and not is_log(job.evidence.trace):
+        yield f"{plural(missing, 'rank')} without files, for which others may wait"
+    if job.busy_share >= MIN_BUSY_SHARE:
+        share = percent(job.busy_share, 0)
+        yield f"another load of the machine: other processes used {share} of its cores"
 
 
 def _enclose(estimates: Sequence[Estimate], offset: float) -> Estimate:

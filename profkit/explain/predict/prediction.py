@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from profkit.analysis.estimate import Estimate
 from profkit.notebook import ShownInNotebook
-from profkit.text import plural, significant
+from profkit.text import plural, safe_text, significant
 
-WITHOUT, LINK, WORKERS, DALI, AMP = "without", "link", "workers", "dali", "amp"
-BATCH, RANKS, NO_BUBBLE, OVERLAP = "batch_size", "ranks", "no_bubble", "overlap"
-FASTER = "faster"
-KINDS = (WITHOUT, FASTER, LINK, WORKERS, DALI, AMP, BATCH, RANKS, NO_BUBBLE, OVERLAP)
+KINDS = WITHOUT, FASTER, LINK, WORKERS, RANKS = "without", "faster", "link", "workers", "ranks"
 
-WITH_VALUE = frozenset({FASTER, LINK, WORKERS, BATCH, RANKS})
-"""The questions about a number."""
-
-WITH_BASE = frozenset({WITHOUT, BATCH, RANKS})
+WITH_BASE = frozenset({WITHOUT, RANKS})
 """The questions that a second run helps to answer."""
 
 
@@ -38,12 +33,7 @@ class Question:
             FASTER: f"{self.cause} {number} times as fast",
             LINK: f"links {number} times as fast",
             WORKERS: f"{plural(int(self.value), 'loader worker')} per rank",
-            DALI: "batches made by DALI on the GPU",
-            AMP: "mixed precision",
-            BATCH: f"{plural(int(self.value), 'sample')} per rank and step",
             RANKS: plural(int(self.value), "rank"),
-            NO_BUBBLE: "a pipeline without bubbles",
-            OVERLAP: "the exchange under backward",
         }[self.kind]
 
 
@@ -66,7 +56,8 @@ class Prediction(ShownInNotebook):
     """An answer. Without `step_ns`, nothing can be said."""
 
     question: Question
-    run: str
+    path: Path
+    """The folder of the run."""
     now_ns: Estimate
     step_ns: Estimate | None
     samples: float
@@ -86,6 +77,10 @@ class Prediction(ShownInNotebook):
     """The replay of the unchanged run minus its measured time, as a share."""
     points: tuple[RankPoint, ...] = ()
     knee: str = ""
+
+    @property
+    def run(self) -> str:
+        return safe_text(self.path.resolve().name)
 
     @property
     def conclusive(self) -> bool:

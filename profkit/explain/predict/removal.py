@@ -15,9 +15,7 @@ from profkit.analysis.whatif.step_model import PARTS, StepModel
 from profkit.explain.ledger import Ledger
 from profkit.explain.predict.job import Job, open_job, predict
 from profkit.explain.predict.prediction import WITHOUT, Question
-from profkit.explain.predict.shown import Removal
 from profkit.explain.rules.base import Case, Cause
-from profkit.text import duration
 from profkit.vocab import Phase
 
 LATE = "late_rank"
@@ -50,7 +48,7 @@ def predict_without(case: Case, causes: Sequence[Cause]) -> tuple[Cause, ...]:
         step = None
         is_in_step = not cause.is_gain and not cause.is_outside
         if job.model is not None and cause.cost_ns is not None and is_in_step:
-            models = remove_explained(job, job.model, cause, cause.cost_ns, factor).models
+            models = remove_explained(job, job.model, cause, cause.cost_ns, factor)
             answer = predict(job, Question(WITHOUT, cause=cause.kind), models)
             step = answer.step_on_same_machine
         found.append(dataclasses.replace(cause, without_ns=step))
@@ -63,14 +61,13 @@ def _has_cost(cause: Cause) -> bool:
 
 def remove_explained(
     job: Job, model: StepModel, cause: Cause, cost: Estimate, factor: float
-) -> Removal:
+) -> list[StepModel]:
     """Return the run without a cause: with its cost, and with the ends of its interval."""
     models = []
     for amount in (cost.value, cost.low, cost.high):
         if amount is not None:
             models.append(_less(job, model, cause, amount * factor))
-    costs = duration(cost.value * factor)
-    return Removal(tuple(models), (f"explain's cost of the cause, {costs} per step",))
+    return models
 
 
 def _less(job: Job, model: StepModel, cause: Cause, amount: float) -> StepModel:

@@ -1,28 +1,41 @@
-"""Other numbers of ranks: the tail of the ranks' scatter, and what the links add."""
+"""Other numbers of ranks: the tail of the ranks' scatter, and what the links add.
+
+With a run of another number of ranks, what the job lost between the two is extended.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.analysis.ceilings import Ceilings
+from profkit.analysis.config_join import HARMLESS, NOT_SAID, Difference, join_config
+from profkit.analysis.device_times import device_kinds
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, block_length
+from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.notices import is_log
-from profkit.analysis.pipelines import MESSAGES
-from profkit.analysis.whatif.changes import expected_maximum, extrapolated_maximum
-from profkit.analysis.whatif.gradients import of_model_dimensions
+from profkit.analysis.pipelines import MESSAGES, is_model_dimension, of_model_dimensions
+from profkit.analysis.whatif.changes import (
+    expected_maximum,
+    extrapolated_maximum,
+    find_latency,
+    without_transfers,
+)
 from profkit.analysis.whatif.step_model import StepModel, ranks_by_host
-from profkit.explain.predict.batches import SAME_JOB, on_line
+from profkit.analysis.whatif.step_replay import replay
 from profkit.explain.predict.job import MORE_STEPS, Job, describe_replay, unanswered, widen_step
-from profkit.explain.predict.other_runs import why_other_job
-from profkit.explain.predict.prediction import RANKS, Prediction, Question, RankPoint
-from profkit.explain.predict.rank_links import Links, links_of_ranks
+from profkit.explain.predict.prediction import Prediction, Question, RankPoint
 from profkit.explain.slowness import is_on_host
-from profkit.text import plural
+from profkit.text import plural, shorten
+from profkit.trace import RunManifest, Trace
+from profkit.trace.sharing import PARALLEL
 
 MOST_RANKS = 1_024
 RESAMPLES, MANY_RANKS = 100, 64
@@ -38,6 +51,27 @@ NEXT = "record two ranks or more, and measure the links: profkit ceilings --link
 MORE_REPLICAS = (
     "record the job on more ranks, with the model split alike, and compare: --base OTHER"
 )
+
+MOST_REPLAYS = 12
+"""Replays of other transfers; between them, the exposed exchange is interpolated."""
+
+OF_RANKS = frozenset({"command", "world_size", "gpus", "nodes", "global_batch_size"})
+"""Settings that differ between numbers of ranks. If others do, the runs are of two jobs."""
+
+OF_SEVERAL_RANKS = re.compile(r"ddp_.*|bucket.*|backend")
+"""Settings that a run of one rank does not have."""
+
+MOST_NAMED, LONGEST_VALUE = 3, 40
+"""A reason names so many settings, each with values of at most so many characters."""
+
+
+class Links(NamedTuple):
+    """The exposed exchange by number of ranks, in ns per step."""
+
+    value: Floats
+    low: Floats
+    high: Floats
+    words: str
 
 
 def ask_ranks(job: Job, question: Question, base: Job | None) -> Prediction:
@@ -218,9 +252,9 @@ def why_no_loss(job: Job, base: Job) -> tuple[str, str]:
     if base.evidence.step_samples != job.evidence.step_samples:
         why = "the two runs differ in their samples per rank and step"
         return why, "compare runs of the same batch per rank"
-    why = why_other_job(RANKS, base.evidence.trace, job.evidence.trace)
+    why = why_other_job(base.evidence.trace, job.evidence.trace)
     if why:
-        return why, SAME_JOB
+        return why, "compare two runs of the same job on the same machine, with this one change"
     few, many = (base, job) if counts[0] < counts[1] else (job, base)
     if few.now_ns.low is None or many.now_ns.high is None:
         return "one of the runs has too few steps for an interval", ""
@@ -228,6 +262,56 @@ def why_no_loss(job: Job, base: Job) -> tuple[str, str]:
         why = "its steps are shorter on more ranks, so the two runs differ in more than their ranks"
         return why, "compare runs on the same devices"
     return "", ""
+
+
+def why_other_job(first: Trace, later: Trace) -> str:
+    """Return why a line through two runs is about no job; empty if they are of one job."""
+    named = list[str]()
+    devices = device_kinds(first), device_kinds(later)
+    if devices[0] != devices[1]:
+        named.append(f"device ({devices[0]} and {devices[1]})")
+    for each in other_differences(first.manifest, later.manifest):
+        values = shorten(each.base, LONGEST_VALUE), shorten(each.target, LONGEST_VALUE)
+        named.append(f"{shorten(each.name, LONGEST_VALUE)} ({values[0]} and {values[1]})")
+    if not named:
+        return ""
+    more = ", ..." if len(named) > MOST_NAMED else ""
+    shown = ", ".join(named[:MOST_NAMED])
+    return f"the two runs differ in {plural(len(named), 'other setting')}: {shown}{more}"
+
+
+def other_differences(first: RunManifest, later: RunManifest) -> list[Difference]:
+    """Return what may affect the speed and does not follow from the number of ranks."""
+    found = []
+    for each in join_config(first, later):
+        if each.rows in HARMLESS or each.name.startswith("revision.") or each.name in OF_RANKS:
+            continue
+        group, _, dimension = each.name.partition(".")
+        if group == PARALLEL and not is_model_dimension(dimension):
+            continue  # a dimension that grows with the ranks, as `parallel.fsdp`
+        if NOT_SAID in {each.base, each.target} and OF_SEVERAL_RANKS.fullmatch(each.name):
+            continue
+        found.append(each)
+    return found
+
+
+def on_line(job: Job, base: Job, weight: float) -> tuple[Estimate, str]:
+    """Return the base's step plus `weight` times the difference of the two runs."""
+    value = base.now_ns.value + weight * (job.now_ns.value - base.now_ns.value)
+    squares, words = 0.0, ""
+    for each, part in ((job, weight), (base, 1 - weight)):
+        noise, words = each.noise
+        step = each.now_ns
+        if step.low is None or step.high is None:
+            return Estimate(value), words
+        half = max(step.high - step.value, step.value - step.low)
+        squares += part**2 * (half**2 + (noise * step.value) ** 2 / 2)
+    # The predicted run has noise of its own.
+    half = math.sqrt(squares + (noise * value) ** 2 / 2)
+    low = value - half
+    if value > 0:
+        low = max(0.0, low)
+    return Estimate(value, low, value + half), words
 
 
 def ask_between_runs(job: Job, question: Question, base: Job) -> Prediction:
@@ -263,3 +347,79 @@ def ask_between_runs(job: Job, question: Question, base: Job) -> Prediction:
         why = f"neither run crosses a host of {cards} ranks: links between hosts were not measured"
         return dataclasses.replace(found, why=why, next="record a run on two hosts")
     return found
+
+
+def links_of_ranks(job: Job, model: StepModel, counts: Sequence[int]) -> Links | None:
+    """Return the exposed exchange, or `None` if nothing says what it takes."""
+    now = len(model.lines)
+    if now < 2 or not model.members:
+        return links_of_curve(job, counts)
+    bare = float(replay(without_transfers(model)).mean())
+    latency, measured = find_latency(model), measured_growth(job, model)
+    words = (
+        "transfers of the run: their volume grows as in a ring, at most they grow by the logarithm "
+        "of the ranks"
+    )
+    if measured:
+        words = f"{words}; 'profkit ceilings --links' at {sorted(measured)} ranks"
+    whole, share = float(model.transfer.mean(axis=1).sum()), 0.0
+    if latency is not None and whole > 0:
+        share = min(1.0, latency * len(model.transfer) / whole)
+    found: list[list[float]] = [[], [], []]
+    for count in counts:
+        ring = (1 - 1 / count) / (1 - 1 / now)
+        tree = math.log2(count) / math.log2(now)
+        least, most = min(ring, tree), max(ring, tree)
+        usual = ring + share * (tree - ring)
+        if count in measured:
+            least = most = usual = measured[count]
+        for place, factor in enumerate((usual, least, most)):
+            found[place].append(factor)
+    factors = np.array(found)
+    asked = np.unique(factors)
+    if len(asked) > MOST_REPLAYS:  # what is exposed bends where a transfer is no longer hidden
+        asked = np.linspace(asked[0], asked[-1], MOST_REPLAYS)
+    exposed = []
+    for factor in asked:
+        changed = dataclasses.replace(model, transfer=model.transfer * factor)
+        if factor == 0:
+            changed = without_transfers(changed)
+        exposed.append(max(0.0, float(replay(changed).mean()) - bare))
+    value, low, high = np.interp(factors, asked, exposed)
+    return Links(value, low, high, words)
+
+
+def measured_growth(job: Job, model: StepModel) -> dict[int, float]:
+    """Return the factors of the transfer by number of ranks, if the links were measured there."""
+    ceilings = load_ceilings(job.evidence.trace.manifest.environment)
+    backends = set(pc.unique(job.evidence.trace.collectives["backend"]).to_pylist())
+    if ceilings is None or not model.sizes.any():
+        return {}
+    now, size, found = len(model.lines), float(model.sizes.mean()), {}
+    for backend in backends:
+        here = ceilings.links_of(str(backend), now)
+        for links in ceilings.links:
+            if links.backend == backend and here is not None:
+                volume = (1 - 1 / links.ranks) / (1 - 1 / now)
+                found[links.ranks] = volume * here.at(size) / links.at(size)
+    return found
+
+
+def links_of_curve(job: Job, counts: Sequence[int]) -> Links | None:
+    """Return what the gradients take on measured links, at most exposed as a whole."""
+    ceilings: Ceilings | None = load_ceilings(job.evidence.trace.manifest.environment)
+    size = job.evidence.trace.manifest.config.get("parameters_bytes")
+    if ceilings is None or not ceilings.links or not isinstance(size, int) or size <= 0:
+        return None
+    links = max(ceilings.links, key=lambda each: each.ranks)
+    whole = []
+    for count in counts:
+        growth = max(1.0, math.log2(max(2, count)) / math.log2(links.ranks))
+        seconds = 2 * (1 - 1 / count) * size / links.at(size)
+        whole.append(1e9 * seconds * growth)
+    most = np.array(whole)
+    words = (
+        f"the gradients' exchange on links between {links.ranks} processes of this machine, by "
+        "'profkit ceilings --links': hidden as a whole, or not at all"
+    )
+    return Links(most / 2, most * 0, most, words)
