@@ -41,7 +41,7 @@ static const char *const SPAN_ROW[] = {
     X(hold_collective) X(in_flight) X(input_tensors) X(inside) X(is_uniform) X(is_waited)          \
     X(keep_inner) X(keep_rows) X(last) X(log) X(mark) X(module) X(modules_seen) X(name)            \
     X(nbytes) X(nests) X(notes) X(op_id) X(open) X(open_regions) X(operations)                     \
-    X(output_tensors) X(own) X(pacer) X(parts) X(recorder) X(recording) X(sent_ns)                 \
+    X(output_tensors) X(own) X(parts) X(recorder) X(recording) X(sent_ns)                 \
     X(sequences) X(silent) X(step_now) X(thread) X(type) X(value) X(version) X(watched)          \
     X(word) X(work)
 #define DECLARE(name) PyObject *name;
@@ -268,15 +268,15 @@ static void resume_compiler(const Calls *self, PyObject *was)
 /* `SpanRecorder.keep_inner`, in the phase of the gradient exchange. */
 static int keep_inner(const Calls *self, const Sent *sent, PyObject *start, PyObject *end)
 {
-    PyObject *recorder = self->of_recorder, *pacer, *nest = NULL, *depth = NULL, *open = NULL;
+    PyObject *recorder = self->of_recorder, *nest = NULL, *depth = NULL, *open = NULL;
     PyObject *level = NULL, *thread = NULL, *step = NULL, *row = NULL, *rows = NULL;
     PyObject *notes = find(recorder, names.notes);
     int made = FAILED, recording = find_flag(recorder, names.recording);
-    if (!notes || recording < 0 || !(pacer = find(recorder, names.pacer))) return FAILED;
+    if (!notes || recording < 0) return FAILED;
     Py_INCREF(notes);
     Py_ssize_t noted = notes == Py_None ? 0 : PyObject_Size(notes);
     if (noted < 0) goto done;
-    if (pacer != Py_None || !noted) { /* only beside other notes is a row noted */
+    if (!noted) { /* only beside other notes is a row noted */
         made = discard(PyObject_CallMethodObjArgs(self->recorder, names.keep_inner, allreduce,
                                                   sent->op, start, end, NULL));
         goto done;
@@ -720,11 +720,10 @@ static int find_watched(Hooks *self)
 /* Whether something that is not usual has to be done first, in Python. */
 static int is_unusual(const Calls *self)
 {
-    PyObject *seen = find(self->of_calls, names.modules_seen), *pacer;
+    PyObject *seen = find(self->of_calls, names.modules_seen);
     Py_ssize_t count = seen ? PyLong_AsSsize_t(seen) : -1;
     if (count < 0 && PyErr_Occurred()) return -1;
-    if (count != PyDict_Size(PyImport_GetModuleDict())) return 1;
-    return (pacer = find(self->of_recorder, names.pacer)) ? pacer != Py_None : -1;
+    return count != PyDict_Size(PyImport_GetModuleDict());
 }
 
 /* The operation that begins; borrowed, or NULL if it makes no row. */

@@ -102,8 +102,6 @@ class CallLog:
                 yield Entered(name_group(name), latest, "", 0, "", done=True, since_ns=0)
 
     def begin(self, group: Group, op: str, message: tuple[int, str]) -> Sent:
-        if self.recorder.pacer is not None:
-            self.recorder.pacer.cut()
         device = self.recorder.device
         mark = device.mark() if device is not None and not group.blocks else None
         numbers = self.sequences if group.peer is None else self.pairs

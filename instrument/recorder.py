@@ -92,7 +92,6 @@ class Recorder(SpanRecorder):
         """Take no more rows, because the run has ended or this is a forked child."""
         self.stopped = True
         self.recording = False
-        self.pacer = None
         if self.notes is not None:
             self.notes.close()
 

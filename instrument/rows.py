@@ -124,24 +124,6 @@ class BatchTimes(NamedTuple):
     processor_ns: int
 
 
-class Boundaries(Protocol):
-    """Takes the boundaries of a slowed step at once. `pacing.Pacer` is one."""
-
-    def enter(self, phase: str) -> None: ...
-
-    def leave(self) -> None: ...
-
-    def cut(self) -> None: ...
-
-    def waited(self, start: int, end: int) -> None: ...
-
-    def made(self, times: BatchTimes) -> None: ...
-
-    def opened(self, ring: Any) -> None: ...
-
-    def asked(self) -> None: ...
-
-
 class Meter(NamedTuple):
     """Times the batches that this process makes."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -15,12 +14,12 @@ from profkit.instrument.guard import guarded, report_failure
 from profkit.instrument.loop_recorder import NOTHING, Region
 from profkit.instrument.mark_price import MarkPrice
 from profkit.instrument.ranges import Ranges
-from profkit.instrument.rows import Boundaries, Event, Keep, Row, Sink, SpanRow
+from profkit.instrument.rows import Event, Keep, Row, Sink, SpanRow
 from profkit.instrument.tracking.notes import Notes
 from profkit.vocab import Phase
 
 if TYPE_CHECKING:
-    from profkit.instrument.loading.ring import Ring
+    pass
 
 T = TypeVar("T")
 
@@ -130,10 +129,6 @@ class SpanRecorder:
         self.device: DeviceTimer | None = None
         self.marker: Callable[[], Event | None] | None = None
         """Records an event at a boundary, if there is a device."""
-        self.pacer: Boundaries | None = None
-        """Slows the steps of an experiment; `None` in all others."""
-        self.rings: weakref.WeakSet[Ring] = weakref.WeakSet()
-        """The rings of all loaders with workers."""
         self._ranges = ranges
         self.has_ranges = ranges is not None
         """True if regions are also opened as NVTX ranges."""
@@ -172,8 +167,6 @@ class SpanRecorder:
 
     def keep_inner(self, phase: str, name: str, start: int, end: int) -> None:
         """Record a region inside the open phase whose times are known only afterwards."""
-        if self.pacer is not None and phase == _ALLREDUCE:
-            self.pacer.waited(start, end)
         if not self.recording:
             return
         nest, notes = self.nests.own, self.notes if self._noted else None

@@ -63,13 +63,10 @@ OTHER_OF_PIPELINE: Final = f"the pipeline's schedule, {Phase.OTHER.meaning}"
 PHASES: Final = tuple(phase.value for phase in Phase)
 
 
-EXPERIMENT_PHASES: Final = tuple(
+FASTER_PHASES: Final = tuple(
     phase for phase in PHASES if phase not in {Phase.COMPILE.value, Phase.OTHER.value}
 )
-"""The phases of which an experiment measures what a faster one would give."""
-
-
-FASTER_PHASES: Final = EXPERIMENT_PHASES
+"""The phases of which `profkit whatif --faster` answers what a faster one would give."""
 
 
 class RunState(str, Enum):
@@ -116,20 +113,6 @@ CAPTURED_STEP: Final = "captured_step_index"
 
 CAPTURE_REQUESTS: Final = ".captures"
 """The file in a run's folder that grows by one byte with each request for a capture."""
-EXPERIMENTS: Final = "experiment"
-"""Source of the samples about steps in which everything but one phase was slowed."""
-
-EXPERIMENT: Final = "slowed_step_index:"
-"""Metric prefix that marks such a step. The phase that was not slowed follows."""
-
-EXPERIMENT_CUT: Final = "cut_step_index"
-"""Metric that marks a slowed step which was too long for a pause as long as it."""
-
-EXPERIMENT_FACTOR: Final = 2
-"""Everything else takes so many times as long, so the phase is as many times as fast."""
-
-EXPERIMENT_SETTLES: Final = 4
-"""So many steps at the beginning of a block, and after it, have a queue of the other pace."""
 
 FAILURES: Final = "failures_count:"
 """Metric prefix: how often a part of profkit failed inside the job. The part's name follows."""

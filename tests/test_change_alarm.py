@@ -19,8 +19,6 @@ from profkit.vocab import (
     CAPTURED_STEP,
     CHANGES,
     COMPILED,
-    EXPERIMENT,
-    EXPERIMENTS,
     KERNELS,
     WINDOW_STEP,
 )
@@ -96,12 +94,11 @@ def _own_work(kind: str, steps: list[int]) -> tuple[list[Marked], list[Compiled]
     source, metric = {
         "kernels": (KERNELS, WINDOW_STEP),
         "captured": (CHANGES, CAPTURED_STEP),
-        "experiment": (EXPERIMENTS, f"{EXPERIMENT}data"),
     }[kind]
     return [Marked(source, metric, step) for step in steps], []
 
 
-@pytest.mark.parametrize("kind", ["kernels", "captured", "experiment", "compiled"])
+@pytest.mark.parametrize("kind", ["kernels", "captured", "compiled"])
 @pytest.mark.parametrize("together", [1, 10, 40])
 def test_what_profkit_or_a_compiler_adds_to_steps_is_no_change(
     tmp_path: Path, kind: str, together: int

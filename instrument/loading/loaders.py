@@ -88,9 +88,6 @@ class Loaders:
         ring = Ring.create(workers, under_way)
         if self.watch is not None:
             self.watch.follow(ring)
-        self.recorder.rings.add(ring)
-        if self.recorder.pacer is not None:
-            self.recorder.pacer.opened(ring)
         self.channels[iterator] = Channel(ring)
         self.starting.ring = ring
 
@@ -105,8 +102,6 @@ class Loaders:
 
     def look(self, iterator: Any, tasks: Callable[[Channel], Iterable[int]]) -> Waiting | None:
         """Count the loader's `tasks` that are finished; `None` if nothing is recorded now."""
-        if self.recorder.pacer is not None:
-            self.recorder.pacer.asked()
         channel = self.channels.get(iterator)
         if channel is None or not self.recorder.recording:
             return None

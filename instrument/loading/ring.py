@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 
 from profkit.instrument.rows import BatchTimes
 
-_MAGIC = 0x33676E69726B7270
+_MAGIC = 0x34676E69726B7270
 """The first word of a ring. The layout's version is in its last digit."""
 
 _HEADER = 3
 """Words before the rest: magic, number of workers, number of slots.
 
-Behind them are the workers' process ids, the stamps, the slots, the folder for stacks (the length
-of its name, and the name), and 1 while workers are slowed.
+Behind them are the workers' process ids, the stamps, the slots, and the folder for stacks: the
+length of its name, and the name.
 """
 
 FOLDER_BYTES = 1024
@@ -51,7 +51,6 @@ class Ring:
         self._stamps = _HEADER + self.workers
         self._slots = self._stamps + self.size
         self._folder = self._slots + self.size * _FIELDS
-        self._pace = self._folder + _FOLDER_WORDS
 
     @classmethod
     def create(cls, workers: int, under_way: int) -> Ring:
@@ -99,15 +98,6 @@ class Ring:
         words = self._words[first : first + -(-length // 8)]
         return os.fsdecode(words.tobytes()[:length])
 
-    @property
-    def slowed(self) -> bool:
-        """True while workers take longer for each batch, for an experiment."""
-        return bool(self._words[self._pace])
-
-    @slowed.setter
-    def slowed(self, slowed: bool) -> None:
-        self._words[self._pace] = slowed
-
     def is_for(self, worker: int, process: int) -> bool:
         return worker < self.workers and self._words[_HEADER + worker] == process
 
@@ -137,7 +127,7 @@ def _stamp(epoch: int, task: int) -> int:
 
 
 def _count_words(workers: int, size: int) -> int:
-    return _HEADER + workers + size * (1 + _FIELDS) + _FOLDER_WORDS + 1
+    return _HEADER + workers + size * (1 + _FIELDS) + _FOLDER_WORDS
 
 
 def find_ring(worker: int) -> Ring | None:

@@ -14,7 +14,6 @@ from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.loading.fetching import Fetch, WaitClock, hook_fetch
 from profkit.instrument.loading.loaders import Loaders
 from profkit.instrument.loading.ring import Ring, find_ring
-from profkit.instrument.pauses import pause_worker
 from profkit.instrument.rows import Meter
 
 
@@ -66,8 +65,6 @@ class WorkerMeter:
     def end(self, fetch: Fetch) -> None:
         times = fetch.close(self._worker)
         if self._ring is not None:
-            if self._ring.slowed:
-                pause_worker(times)
             self._ring.write(self._epoch, fetch.task, times)
 
 

@@ -107,12 +107,10 @@ class Boundaries:
     def open(self, thread: int) -> bool:
         """Note the reports of this thread from now on; it waits for its next batch.
 
-        Returns false if reports must not be noted: in long or slowed steps, and with ranges.
+        Returns false if reports must not be noted: in long steps, and with ranges.
         """
         recorder = self._recorder
         if recorder.has_ranges or recorder.last_step_ns >= LONG_STEP_NS or recorder.stopped:
-            return False
-        if recorder.pacer is not None:  # it must know at once where the thread is
             return False
         ahead = 0
         if self._state.mode is StepMode.INFERRED and (most := self._most_ahead()):

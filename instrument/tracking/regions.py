@@ -31,8 +31,6 @@ class Regions:
     def open(self, phase: str, name: str) -> Followed:
         """Open a region, now or at the time of the note that is replayed."""
         recorder, state, note = self._recorder, self._state, self.note
-        if recorder.pacer is not None and note is None:
-            recorder.pacer.enter(phase)
         span = Followed()
         span.phase = phase
         span.outer = state.inside
@@ -61,8 +59,6 @@ class Regions:
         self.opened.remove(span)
         self._state.inside = span.outer
         end = recorder.clock() if note is None else note[1]
-        if recorder.pacer is not None and note is None:
-            recorder.pacer.leave()
         if span.muted:
             return end
         if note is not None:

@@ -14,7 +14,6 @@ from profkit.analysis.estimate import Ints
 from profkit.analysis.kernels.windows import marked_steps
 from profkit.analysis.line_changes import LineChange, compare_lines
 from profkit.analysis.selection import EPOCH_START, KERNEL_WINDOW, NO_STEPS, WARM_UP, Selection
-from profkit.analysis.slowed import unlike_steps
 from profkit.analysis.stacks import CodeView, view_code
 from profkit.text import duration
 from profkit.trace import Trace
@@ -73,7 +72,7 @@ def captured_steps(trace: Trace) -> Ints:
 
 def comparable_steps(trace: Trace, selection: Selection) -> Ints:
     """Return the captured steps that nothing but the capture made longer."""
-    others = [unlike_steps(trace.samples)]
+    others = []
     for reason in (WARM_UP, KERNEL_WINDOW, EPOCH_START):
         others.append(selection.which.get(reason, NO_STEPS))
     compiled = compiled_steps(trace.steps, trace.samples)

@@ -15,7 +15,6 @@ from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.analysis.estimate import Ints
 from profkit.analysis.kernels.windows import marked_steps, window_steps
 from profkit.analysis.parts import count_kinds
-from profkit.analysis.slowed import unlike_steps
 from profkit.trace import Trace
 from profkit.trace.sampled import step_levels
 from profkit.vocab import CAPTURED_STEP, CHANGES, USED
@@ -24,7 +23,6 @@ WARM_UP = "warm-up"
 EPOCH_START = "epoch start"
 PARTIAL_BATCH = "partial batch"
 KERNEL_WINDOW = "kernel window"
-EXPERIMENT = "experiment"
 COMPILING = "compiled"
 CAPTURED = "lines captured"
 SWITCHED_OFF = "profkit switched off"
@@ -34,7 +32,7 @@ SPANS_LOST = "without spans"
 
 REASONS = (
     *(WARM_UP, NOT_ON_ALL_RANKS, SWITCHED_OFF, KERNEL_WINDOW, EPOCH_START, PARTIAL_BATCH),
-    *(CAPTURED, EXPERIMENT, COMPILING),
+    *(CAPTURED, COMPILING),
 )
 """The reasons in the order in which they are given: the first that applies to a step counts."""
 
@@ -141,14 +139,13 @@ def _known_starts(found: Selection, steps: pa.Table) -> Selection:
 
 
 def without_captured(found: Selection, samples: pa.Table) -> Selection:
-    """Exclude steps whose lines were captured, and those of experiments."""
+    """Exclude steps whose lines were captured."""
     captured = marked_steps(samples, CHANGES, CAPTURED_STEP)
-    found = found.without(CAPTURED, np.isin(found.steps, captured))
-    return found.without(EXPERIMENT, np.isin(found.steps, unlike_steps(samples)))
+    return found.without(CAPTURED, np.isin(found.steps, captured))
 
 
 def without_marked(found: Selection, steps: pa.Table, samples: pa.Table) -> Selection:
-    """Exclude steps that captures, experiments or compilations have made longer."""
+    """Exclude steps that captures or compilations have made longer."""
     found = without_captured(found, samples)
     compiled = np.isin(found.steps, compiled_steps(steps, samples))
     if compiled.sum() <= MOST_COMPILED_SHARE * len(compiled):

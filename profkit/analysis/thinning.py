@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from profkit.analysis.columns import durations
 from profkit.analysis.compiling import steps_compiled
 from profkit.analysis.estimate import Ints
-from profkit.analysis.kept_blocks import KeptBlocks
 from profkit.analysis.kernels.windows import marked_steps, window_steps
 from profkit.analysis.lengths import count_lengths, write_lengths
 from profkit.analysis.phases import UNKNOWN, step_times
@@ -26,7 +25,6 @@ from profkit.analysis.selection import (
     CAPTURED,
     COMPILING,
     EPOCH_START,
-    EXPERIMENT,
     KERNEL_WINDOW,
     NO_STEPS,
     PARTIAL_BATCH,
@@ -40,8 +38,6 @@ from profkit.vocab import (
     CAPTURED_STEP,
     CHANGES,
     COMPILER,
-    EXPERIMENT_SETTLES,
-    EXPERIMENTS,
     KERNELS,
     LOADER_WORKER,
     USED,
@@ -63,10 +59,7 @@ MOST_HELD_ROWS = 100_000
 """Of a step that does not end, workers may make any number of rows: the latest ones are held."""
 
 HELD_STEPS = 64
-"""The last steps are held back: a device or a worker reports its part of a step later.
-
-They are more than those around a block, which is known by then.
-"""
+"""The last steps are held back: a device or a worker reports its part of a step later."""
 
 SAMPLE_GAP_NS = 10_000_000_000
 """Readings of one kind are kept at this distance. Running totals lose nothing by it."""
@@ -107,9 +100,6 @@ class PartThinner:
         """Events of the compiler in steps that are not complete yet."""
         self._rows_per_step = 1.0
         self._events = self._event_steps = self._loose = 0
-        self._blocks = KeptBlocks()
-        self._last_level = 0
-        """The level of the part before."""
         self._notable = self._marked = self._unmarked = NO_STEPS
         """Steps of events: kept in full; without their spans; and not kept, as their events."""
         self._sampled_ns: dict[tuple[str | None, ...], int] = {}
@@ -125,7 +115,6 @@ class PartThinner:
         captured = marked_steps(samples, CHANGES, CAPTURED_STEP)
         self._captured = np.union1d(self._captured, captured)
         self._compilations.append(samples.filter(pc.equal(samples["source"], COMPILER)))
-        self._blocks.add(samples, max(self._level, self._last_level))
         complete = steps.filter(pa.array(numbers <= last))
         rows = sum(_count_until(tables[table], last) for table in ("steps", "spans", "collectives"))
         self._rows_per_step = max(1.0, rows / max(1, complete.num_rows))
@@ -135,10 +124,9 @@ class PartThinner:
         for table in ("steps", "spans", "collectives"):
             notable = self._marked if table == "steps" else self._notable
             fates[table] = self._choose(tables[table], last, notable)
-        fates["samples"] = self._choose_samples(samples, last)
+        fates["samples"] = self._choose_samples(samples)
         self._windows = self._windows[self._windows > last]
         self._captured = self._captured[self._captured > last]
-        self._blocks.forget(last)
         return fates
 
     def end_part(self, part: int) -> Mapping[str, Sequence[Any]]:
@@ -168,7 +156,6 @@ class PartThinner:
                 columns[name].append(value)
         self._sums.clear()
         self._lengths.clear()
-        self._last_level = self._level
         self._bounds, self._level = None, 0
         self._events = self._event_steps = self._loose = 0
         return columns
@@ -225,7 +212,6 @@ class PartThinner:
             EPOCH_START: np.diff(epochs, prepend=[before]) != 0,
             PARTIAL_BATCH: sizes < least,
             CAPTURED: np.isin(numbers, self._captured),
-            EXPERIMENT: self._blocks.unlike(numbers),
             COMPILING: np.isin(numbers, self._take_compiled(steps)),
         }
         notable = numbers[reasons[COMPILING] | reasons[KERNEL_WINDOW] | reasons[CAPTURED]]
@@ -261,25 +247,21 @@ class PartThinner:
             open_rows = np.flatnonzero((numbers > last + HELD_STEPS) & is_worker.to_numpy())
             carried[open_rows[: max(0, int(carried.sum()) - MOST_HELD_ROWS)]] = False
         is_kept = (numbers < self._first) | (step_levels(numbers) >= self._level)
-        is_kept |= np.isin(numbers, notable) | self._blocks.beside(numbers)
-        is_kept &= ~(self._blocks.dropped(numbers) | np.isin(numbers, self._unmarked))
+        is_kept |= np.isin(numbers, notable)
+        is_kept &= ~np.isin(numbers, self._unmarked)
         loose = np.flatnonzero(numbers < 0)
         is_kept[loose[max(0, LOOSE_ROWS - self._loose) :]] = False
         is_kept &= numbers <= last
         self._loose += len(loose)
         return Fate(np.asarray(is_kept), np.asarray(carried))
 
-    def _choose_samples(self, rows: pa.Table, last: int) -> Fate:
+    def _choose_samples(self, rows: pa.Table) -> Fate:
         """Keep events, and readings of one kind that are far enough apart."""
-        names = ("time_ns", "value", "source", "metric", "device")
+        names = ("time_ns", "source", "metric", "device")
         kept, carried = np.zeros((2, rows.num_rows), dtype=bool)
         columns = [rows[name].to_pylist() for name in names]
-        for row, (time_ns, value, *key_parts) in enumerate(zip(*columns, strict=True)):
+        for row, (time_ns, *key_parts) in enumerate(zip(*columns, strict=True)):
             key = tuple(key_parts)
-            if key[0] == EXPERIMENTS:
-                carried[row] = value > last - EXPERIMENT_SETTLES  # steps after it are carried, too
-                kept[row] = not carried[row] and self._blocks.keeps(value)
-                continue
             is_event = key[0] in _EVENTS and self._events < _MOST_EVENTS
             self._events += is_event
             if not is_event and time_ns < self._sampled_ns.get(key, 0) + SAMPLE_GAP_NS:

@@ -145,7 +145,6 @@ def pass_on_collect(args: argparse.Namespace) -> None:
         source=args.kernels_from,
         stacks=args.stacks,
         on_change=args.on_change,
-        experiment=getattr(args, "experiment", ""),
     )
     if choice.windows is not None and choice.source == choosing.CUPTI:
         from profkit.machine import doctor
@@ -159,7 +158,6 @@ def pass_on_collect(args: argparse.Namespace) -> None:
     os.environ[choosing.WINDOWS] = args.kernels
     os.environ[choosing.SOURCE] = args.kernels_from
     os.environ[choosing.OPERATORS] = str(int(args.ops))
-    os.environ[choosing.EXPERIMENT] = getattr(args, "experiment", "")
 
 
 LEAST_HANG_S, MOST_HANG_S = 1, 1000 * 3600

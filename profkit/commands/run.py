@@ -49,15 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="samples that each rank trains on in a step, for a loop without a loader "
         "(default: counted from its loader)",
     )
-    parser.add_argument(
-        "--experiment",
-        nargs="?",
-        const="all",
-        default="",
-        metavar="PHASES",
-        help="slow all but one phase in 2 %% of the steps, to measure what a faster one would "
-        "give: data,forward,... or all (default: no step is slowed; see docs/whatif.md)",
-    )
     add_hang_after(parser)
     add_sinks(parser)
     parser.add_argument(

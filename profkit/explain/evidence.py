@@ -18,13 +18,11 @@ import pyarrow.compute as pc
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.device_times import rows_of_ranks
 from profkit.analysis.estimate import Ints
-from profkit.analysis.experiments import Experiment, find_experiments
 from profkit.analysis.exposed import INPUT_PIECES
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.lateness import RankWork, rank_work
 from profkit.analysis.parts import count_rank_steps
 from profkit.analysis.phase_basis import PhaseBasis, phase_basis
-from profkit.analysis.selection import EXPERIMENT, NO_STEPS
 from profkit.analysis.stacks import CodeView, view_code
 from profkit.analysis.whatif.step_model import ranks_by_host
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load
@@ -103,12 +101,6 @@ class Evidence:
     def basis(self) -> PhaseBasis:
         """The rows that the phases of the costs were computed from."""
         return dataclasses.replace(phase_basis(self.trace, self.costs), used=self.used)
-
-    @functools.cached_property
-    def experiments(self) -> Mapping[str, Experiment]:
-        """What a faster phase would give, by phase, if the run measured it."""
-        fit = self.costs.selection.which.get(EXPERIMENT, NO_STEPS)
-        return find_experiments(self.trace, self.used, fit)
 
     @functools.cached_property
     def exchanges(self) -> Exchanges | None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profkit.attached import RUN_VARIABLE
 from profkit.instrument.guard import guarded
 from profkit.run.capture_requests import CaptureRequests
-from profkit.run.choosing import Choice
 
 if TYPE_CHECKING:
     from profkit.analysis.estimate import Ints
@@ -49,8 +46,6 @@ class ChangeAlarm:
     def __init__(self, run: Path, say: Callable[[str], None]) -> None:
         self._run = run
         self._say = say
-        environ = {**os.environ, RUN_VARIABLE: str(run)}
-        self._experiment = Choice.read(environ).experiment
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self.since = 0
@@ -123,8 +118,6 @@ class ChangeAlarm:
         used = including_batches(without_marked(found, latest.steps, latest.samples))
         rank = min(latest.ranks)
         used = used[used >= self.since]
-        if self._experiment is not None:
-            used = used[list(map(self._experiment.is_usual, used.tolist()))]
         anchor, lines = latest.ranks[rank].anchor, []
         for change in changes_of(
             latest.steps,

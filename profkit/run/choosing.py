@@ -1,4 +1,4 @@
-"""The user's choice of collectors, kernel windows, captures and experiments.
+"""The user's choice of collectors, kernel windows and captures.
 
 It travels in the environment, because ranks and jobs are processes of their own.
 """
@@ -9,11 +9,8 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from profkit.attached import RUN_VARIABLE
 from profkit.errors import ProfkitError, UsageError
-from profkit.instrument.experiments import ExperimentPlan
 from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.windows.windows import WindowPlan
 from profkit.plugins import COLLECTORS
@@ -37,7 +34,6 @@ ON_CHANGE = "PROFKIT_ON_CHANGE"
 CAPTURE, CAPTURE_KERNELS, REPORT = CHANGE_CHOICES = ("capture", "kernels", "report")
 """When the step time changes, lines of two steps are captured, or kernels as well, or nothing."""
 
-EXPERIMENT = "PROFKIT_EXPERIMENT"
 PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
 """Kernels are captured by the framework's own profiler, or by NVIDIA's library itself."""
 
@@ -64,8 +60,6 @@ class Choice:
     """True if the stacks of the loader's workers are sampled."""
     on_change: str = CAPTURE
     """What is captured when `profkit run` asks for it."""
-    experiment: ExperimentPlan | None = None
-    """The blocks of steps that are slowed."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
@@ -79,8 +73,6 @@ class Choice:
                 source=environ.get(SOURCE) or PROFILER,
                 stacks=environ.get(STACKS, ""),
                 on_change=environ.get(ON_CHANGE) or CAPTURE,
-                experiment=environ.get(EXPERIMENT, ""),
-                run=Path(environ.get(RUN_VARIABLE, "")).name,
             )
         except ProfkitError as error:
             log.warning("profkit: no collector runs: %s", error)
@@ -96,8 +88,6 @@ class Choice:
         source: str = PROFILER,
         stacks: str = "",
         on_change: str = CAPTURE,
-        experiment: str = "",
-        run: str = "",
     ) -> Choice:
         """Return a user's choice; an unknown name or a wrong window is a `UsageError`."""
         names = [name.strip() for name in collect.split(",") if name.strip()]
@@ -128,14 +118,10 @@ class Choice:
         plan = None
         if windows or KERNELS in names:
             plan = WindowPlan.parse(windows or DEFAULT_PLAN)
-        blocks = ExperimentPlan.parse(experiment, run)
-        if blocks is not None and (plan is not None or on_change == CAPTURE_KERNELS):
-            why = "a capture of kernels slows steps too"
-            raise UsageError(f"--experiment: {why}; leave out --kernels and --on-change kernels")
         chosen = tuple(name for name in names if name not in {KERNELS, NOTHING})
         by_workers = stacks == WORKERS
         wanted = chosen if names else None
-        return cls(wanted, plan, operators, source, by_workers, on_change, experiment=blocks)
+        return cls(wanted, plan, operators, source, by_workers, on_change)
 
     @property
     def captures_changes(self) -> bool:
@@ -151,10 +137,8 @@ class Choice:
         return WorkerWatch(sample_worker)
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
-        """Return a test for steps with timed phases; windows and blocks need those of theirs."""
-        plan, blocks = self.windows, self.experiment
-        if plan is not None:
-            return lambda step: plan.covers(step) or otherwise(step)
-        if blocks is not None:
-            return lambda step: blocks.place_of(step) is not None or otherwise(step)
-        return otherwise
+        """Return a test for steps with timed phases; windows need those of theirs."""
+        plan = self.windows
+        if plan is None:
+            return otherwise
+        return lambda step: plan.covers(step) or otherwise(step)

@@ -15,7 +15,6 @@ from profkit.clock import now_ns
 from profkit.collectors.base import Inside
 from profkit.collectors.poller import Pollers, failure_metric
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.pacing import Pacer, open_pacer
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, Row
 from profkit.instrument.windows.windows import (
@@ -53,7 +52,6 @@ class Collecting:
         samples: Append,
         *,
         device: str = "",
-        ranks: int = 1,
         rows: Mapping[str, list[Row]] = MappingProxyType({}),
     ) -> None:
         """Call this on the thread that trains."""
@@ -69,12 +67,6 @@ class Collecting:
         plan: Plan | None = choice.windows
         if plan is None and self._requests is not None and choice.on_change == CAPTURE_KERNELS:
             plan = self._asked
-        self._pacer: Pacer | None = None
-        if choice.experiment is not None:
-            name = framework.name if framework is not None else ""
-            self._pacer = guarded("experiment", open_pacer, None)(
-                recorder, samples, choice.experiment, self._thread[0], (name, device, ranks)
-            )
         if plan is not None and framework is not None:
             self._capture = guarded("kernel windows", self._open_windows, None)(
                 plan, recorder, framework, kernels, device
@@ -95,8 +87,6 @@ class Collecting:
     def stop(self) -> None:
         if self._pollers is not None:
             guarded("collectors", self._pollers.stop, None)()
-        if self._pacer is not None:
-            guarded("experiment", self._pacer.close, None)()
         if self._capture is not None:
             guarded("kernel windows", self._capture.finish, None)()
         guarded("kernel windows", self._patches.undo, None)()

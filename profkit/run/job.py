@@ -172,7 +172,6 @@ class Job:
             self.sink.appender("kernels"),
             self.sink.appender("samples"),
             device=device,
-            ranks=self._rank.world_size,
             rows=self.sink.rows,
         )
         opener = threading.Thread(

@@ -22,7 +22,6 @@ from profkit.trace.unpacking import Unpacking, check_names
 from profkit.vocab import (
     CHANGES,
     COMPILER,
-    EXPERIMENTS,
     KERNELS,
     RECENT,
     STREAM_SUFFIX,
@@ -35,7 +34,7 @@ MOST_BYTES: Final = 4_000_000
 KEPT_ROWS: Final = {"steps": 1_000, "spans": 10_000}
 """The last rows of each table that are kept."""
 
-MARKING_SOURCES: Final = (KERNELS, CHANGES, EXPERIMENTS, COMPILER)
+MARKING_SOURCES: Final = (KERNELS, CHANGES, COMPILER)
 """The sources of readings that mark steps as unlike the job's own."""
 
 MOST_MARKS: Final = 20_000

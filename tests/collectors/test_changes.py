@@ -338,12 +338,3 @@ def test_the_page_has_the_numbers_of_the_captures() -> None:
         f"at most {MOST_PER_HOUR} captures per hour and {MOST_PER_RUN} per run",
     ):
         assert words_of_code in words
-
-
-@pytest.mark.parametrize(("kernels", "on_change"), [("", "kernels"), ("every:100", "capture")])
-def test_an_experiment_and_a_capture_of_kernels_are_refused(kernels: str, on_change: str) -> None:
-    """Each needs to be asked at the beginning of a step, and both make steps longer."""
-    with pytest.raises(UsageError, match="a capture of kernels slows steps too") as refused:
-        Choice.parse("", kernels, operators=False, on_change=on_change, experiment="all")
-    assert "\n" not in str(refused.value)
-    assert Choice.parse("", "", operators=False, experiment="all").experiment is not None

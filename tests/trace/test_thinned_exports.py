@@ -12,14 +12,13 @@ from profkit import cli
 from profkit.analysis.selection import THINNED
 from profkit.metrics.points import of_overview
 from profkit.trace import Trace
-from tests.trace.test_thinned_events import Experimenting
 from tests.trace.test_thinning import record
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "thinned"
-    record(folder, thinned=True, steps=2_000, job_type=Experimenting)
+    record(folder, thinned=True, steps=2_000)
     return folder
 
 

@@ -128,16 +128,10 @@ def _hook_thread(patches: Patches, loaders: Loaders, fetchers: Sequence[type]) -
 
     def keep(times: BatchTimes, thread: str, fetcher: Any) -> None:
         finished.setdefault(fetcher, deque()).append(times)
-        pacer = loaders.recorder.pacer
-        if pacer is not None:
-            pacer.made(times)
 
     meter = LoopMeter(keep)
 
     def look(iterator: Any) -> Waiting:
-        pacer = loaders.recorder.pacer
-        if pacer is not None:
-            pacer.asked()
         return Waiting(now_ns(), len(finished.get(iterator._dataset_fetcher, ())))
 
     def take(iterator: Any, waiting: Waiting | None) -> None:

@@ -111,8 +111,6 @@ class ObservedGroup(_ProcessGroup):  # type: ignore[misc]  # see above
             return None
         HERE.inside = True  # the row of a bucket is made here
         log, recorder = self.log, self._recorder
-        if recorder.pacer is not None:
-            recorder.pacer.cut()
         if not recorder.recording:
             log.skipped()
             return None
