@@ -50,7 +50,7 @@ from profkit.report.log_words import (
 )
 from profkit.report.long_steps_section import long_steps_section
 from profkit.report.sharded_sections import sharded_sections
-from profkit.report.whatif_section import answers_section
+from profkit.report.whatif_document import answers_section
 from profkit.report.words import (
     clock_words,
     interval_words,

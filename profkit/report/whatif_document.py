@@ -121,6 +121,24 @@ def bar(point: RankPoint) -> str:
     return f"{'█' * length} {percent(point.efficiency, 0)}"
 
 
+def answers_section(answers: Sequence[Prediction]) -> Section:
+    """Return a row for each answer, for a page that is about more than them."""
+    rows = []
+    for answer in answers:
+        step, gain = answer.step_ns, ""
+        if answer.speed_up is not None:
+            gain = f"{significant(answer.speed_up.value)} times"
+        taken = ""
+        if step is not None:
+            taken = f"{duration(step.value)}{interval_in_brackets(step, duration)}"
+        outcome = "conclusive"
+        if not answer.conclusive:
+            outcome = f"inconclusive: {answer.why}"
+        rows.append((answer.question.words, taken, gain, outcome))
+    header = ("if the job were", "per step", "throughput", "")
+    return Section("What if", grid=Grid(header, tuple(rows), frozenset({2})))
+
+
 def whatif_json(answers: Sequence[Prediction]) -> dict[str, Any]:
     first = answers[0]
     return {
