@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -260,7 +260,11 @@ def _folder(work: Path, name: str) -> Path:
     return work / "settings" / name.replace(" ", "-")
 
 
-SECTIONS = {"planted": planted, "settings": settings, "ranks": lambda work: ranks()}
+SECTIONS: dict[str, Callable[[Path], str]] = {
+    "planted": planted,
+    "settings": settings,
+    "ranks": lambda _work: ranks(),
+}
 
 
 def write_section(name: str, text: str) -> None:
