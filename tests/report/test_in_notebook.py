@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 
 from profkit.explain.explained import explain
-from profkit.explain.predict.ask import ask
-from profkit.explain.predict.job import read_job
-from profkit.explain.predict.prediction import LINK, Question
 from profkit.report.in_notebook import show
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -83,14 +80,6 @@ def test_the_ledger_has_the_figures_of_the_comparison(runs: list[Path]) -> None:
     rows = re.findall(r"<tr><td>(.*?)</td>", page_of(show(found.ledger)))
     assert rows == [*(row.name for row in found.ledger.rows), "total"]
     assert "regression" in page_of(show(found.ledger))
-
-
-def test_a_prediction_says_nothing_of_a_record_that_was_not_read(runs: list[Path]) -> None:
-    job = read_job(Trace.open(runs[0]))
-    page = page_of(show(ask(job, Question(LINK, 2.0))))
-    assert "a new run" in page
-    assert "compared with a later run" not in page
-    assert not re.search(r"<td>record</td>", page)
 
 
 def test_hostile_names_cannot_leave_the_frame(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def seen(tmp_path: Path) -> dict[str, list[str]]:
     )
     (tmp_path / "in" / "evil.pkl").write_bytes(pickle.dumps(_Evil()))
     words = [
-        ["report", run, "-o", tmp_path / "out" / "run.html"],
-        ["explain", run, hostile, "-o", tmp_path / "out" / "gap.md"],
+        ["report", run, "-w", tmp_path / "out" / "run.html"],
+        ["explain", run, hostile, "-w", tmp_path / "out" / "gap.md"],
         [
             "export",
             hostile,
@@ -73,10 +73,10 @@ def seen(tmp_path: Path) -> dict[str, list[str]]:
             "parquet",
             "--steps",
             "all",
-            "-o",
+            "-w",
             tmp_path / "out" / "parquet",
         ],
-        ["export", hostile, "--format", "csv", "--steps", "all", "-o", tmp_path / "out" / "csv"],
+        ["export", hostile, "--format", "csv", "--steps", "all", "-w", tmp_path / "out" / "csv"],
         ["verify", hostile],
         ["why", run],
         ["why", hostile],

@@ -27,7 +27,7 @@ for words in (
     ["report", run, "--json"], ["report", run, "--format", "markdown"],
     ["report", run, "--format", "html"],
     ["report", run, "-w", run + ".html"], ["export", run, "--stacks", "-w", run + ".stacks"],
-    ["export", run, "--format", "csv", "--steps", "all", "-o", run + ".csv"],
+    ["export", run, "--format", "csv", "--steps", "all", "-w", run + ".csv"],
     ["report", run + "\\x1b[31m"], ["\\x1b[2J"],
     ["explain", run, run, "--gate", "\\x1b[31m"], ["explain", run, run, "--baseline", "\\x1b[31m"],
 ):
@@ -79,7 +79,7 @@ def test_no_cell_of_a_spreadsheet_is_a_formula(
                 "csv",
                 "--steps",
                 "all",
-                "-o",
+                "-w",
                 str(tmp_path / "out"),
             ]
         )

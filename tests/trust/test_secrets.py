@@ -86,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _import_with_secrets(folder)
     for number, run in enumerate(find_runs(folder / "traces")):
         for shape in ("html", "md", "json", "txt"):
-            assert main(["report", str(run), "-o", str(folder / f"{number}.{shape}")]) == 0
+            assert main(["report", str(run), "-w", str(folder / f"{number}.{shape}")]) == 0
         assert (
             main(
                 [
@@ -96,7 +96,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     "csv",
                     "--steps",
                     "all",
-                    "-o",
+                    "-w",
                     str(folder / f"{number}.csv"),
                 ]
             )

@@ -1,4 +1,4 @@
-"""Shared parts of the trainers' jobs: run the code that README.md shows, break callbacks."""
+"""Shared parts of the trainers' jobs: run the code that docs/ shows, break callbacks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 
 from profkit.callbacks._recording import Recording
 
-README = Path(__file__).parents[3] / "README.md"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def shown_code(module: str) -> str:
-    """README's code for a callback's module."""
-    blocks = [part.partition("```")[0] for part in README.read_text().split("```python\n")[1:]]
+    """The documents' code for a callback's module."""
+    pages = "\n".join(page.read_text() for page in sorted(DOCS.glob("*.md")))
+    blocks = [part.partition("```")[0] for part in pages.split("```python\n")[1:]]
     return next(block for block in blocks if module in block)
 
 
 def run_shown(module: str, **names: Any) -> dict[str, Any]:
-    """Run README's code with these names, and return what it has made of them."""
+    """Run the documents' code with these names, and return what it has made of them."""
     exec(shown_code(module), names)
     return names
 
