@@ -7,21 +7,102 @@ thread. Nothing in here synchronises a device, waits for another rank, or raises
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from profkit.clock import Clock, now_ns
 from profkit.instrument.device import DeviceTimer
-from profkit.instrument.loop_recorder import Step
+from profkit.instrument.guard import guarded, report_failure
+from profkit.instrument.loop_recorder import NOTHING, Region, Step
+from profkit.instrument.mark_price import MarkPrice
 from profkit.instrument.ranges import Ranges
-from profkit.instrument.rows import Append, Row, SampleRow, Sink
-from profkit.instrument.spans import SpanRecorder
+from profkit.instrument.rows import Append, Event, Keep, Row, SampleRow, Sink, SpanRow
+from profkit.instrument.tracking.notes import Notes
 from profkit.vocab import Phase
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class Span:
+    """A region of the loop. Closing it makes one row, also if an exception leaves it."""
+
+    _recorder: Recorder
+    _phase: str
+    _name: str
+    bytes: int | None = None
+    _depth: int = field(init=False)
+    _mark: Event | None = field(init=False)
+    _start: int = field(init=False)
+
+    def rename(self, name: str) -> None:
+        """Rename an open region."""
+        self._name = name
+
+    def __enter__(self) -> Span:
+        recorder = self._recorder
+        if recorder._noted:
+            recorder._catch_up()
+        nest = recorder.nests.own
+        self._depth = nest.depth
+        nest.depth += 1
+        if recorder._ranges is not None:
+            recorder._push(self._name)
+        self._mark = recorder._mark() if recorder.device is not None else None
+        self._start = recorder.clock()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(kind.__name__ if kind is not None else None)
+
+    def close(self, error: str | None = None) -> int:
+        """End the region and return the time; `error` is the class of an exception that left it."""
+        recorder = self._recorder
+        if recorder._noted:
+            recorder._catch_up()
+        end = recorder.clock()
+        mark = recorder._mark() if recorder.device is not None else None
+        if recorder._ranges is not None:
+            recorder._pop()
+        nest = recorder.nests.own
+        nest.depth = self._depth
+        if not recorder.recording:
+            recorder.drop_marks(self._mark, mark)
+            return end
+        # A `SpanRow` as a plain tuple: naming its fields here costs 0.25 us per phase.
+        row = (
+            recorder.step_now, self._phase, self._name, self._depth, nest.thread,
+            self._start, end, None, None, self.bytes, error,
+        )  # fmt: skip
+        try:
+            recorder._keep(row, self._mark, mark)
+        except Exception as failure:  # noqa: BLE001  # a lost row must not stop the job
+            report_failure("spans", failure)
+        return end
+
+
+@dataclass(slots=True, eq=False)
+class Nest:
+    """One thread's name and the depth of its open regions."""
+
+    thread: str = field(default_factory=lambda: threading.current_thread().name)
+    depth: int = 0
+
+
+class PerThread(threading.local, Generic[T]):
+    """A value that each thread makes for itself."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self.own = make()
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +130,7 @@ class _OpenStep:
             )
 
 
-class Recorder(SpanRecorder):
+class Recorder:
     """Times a loop's phases and steps.
 
     Steps tile the time of the loop: a step begins where the last one ended, so that waiting for a
@@ -65,7 +146,33 @@ class Recorder(SpanRecorder):
         is_measured: Callable[[int], bool] = lambda step: True,
         clock: Clock = now_ns,
     ) -> None:
-        super().__init__(sink, clock, ranges)
+        self._sink = sink
+        self.clock = clock
+        self.append_span = sink.appender("spans")
+        self.step_index = 0
+        """The number of the first step whose end has not been reported; see `step_now`."""
+        self.recording = False
+        """True if spans of the current step are being recorded."""
+        self.nests = PerThread(Nest)
+        """The nesting of each thread."""
+        self._keep: Keep = self._keep_row
+        self.keep_rows: Callable[[list[Row]], None] = self._keep_rows
+        """Takes rows that another thread or process reports later, on the host's clock."""
+        self._catch_up: Callable[[], None] = lambda: None
+        self._noted: Sized = ()
+        self.notes: Notes | None = None
+        """Buffers reports of hooks, if hooks follow this loop."""
+        self.span_copies: list[Row] | None = None
+        """Receives a copy of every span while a window of steps is open."""
+        self.device: DeviceTimer | None = None
+        self.marker: Callable[[], Event | None] | None = None
+        """Records an event at a boundary, if there is a device."""
+        self._ranges = ranges
+        self.has_ranges = ranges is not None
+        """True if regions are also opened as NVTX ranges."""
+        if ranges is not None:
+            self._push: Callable[[str], object] = guarded("ranges", ranges.push, None)
+            self._pop: Callable[[], object] = guarded("ranges", ranges.pop, None)
         self._append_step = sink.appender("steps")
         self._append_sample = sink.appender("samples")
         self.settle_exchange: Callable[[], None] = lambda: None
@@ -158,6 +265,89 @@ class Recorder(SpanRecorder):
         self.recording = self.measuring and not is_full
         if self.at_border is not None:
             self.at_border(self.step_index)
+
+    @property
+    def step_now(self) -> int:
+        """The number of the step that runs, also if the end of earlier ones is only noted."""
+        notes = self.notes
+        return self.step_index if notes is None else max(self.step_index, notes.step)
+
+    def time_device(self, device: DeviceTimer) -> None:
+        """Mark the boundaries of phases on a device too, from now on."""
+        mark: Callable[[], Event | None] = guarded("device events", device.mark, None)
+
+        def stop_timing(price_ns: float) -> None:
+            self._use_marker(mark)
+            device.note_price(price_ns)
+
+        self._use_marker(guarded("device events", MarkPrice(mark, device, stop_timing), None))
+        self.device = device
+
+    def _use_marker(self, mark: Callable[[], Event | None]) -> None:
+        self._mark = self.marker = mark
+
+    def phase(self, phase: Phase | str, name: str = "") -> Region:
+        """Return a region of the step, for `with recorder.phase("forward"): ...`."""
+        return self.open(phase, name) if self.recording else NOTHING
+
+    def open(self, phase: Phase | str, name: str = "") -> Span:
+        """Return a region that the caller enters and closes."""
+        value = phase.value if isinstance(phase, Phase) else phase
+        return Span(self, value, name or value)
+
+    def keep_inner(self, phase: str, name: str, start: int, end: int) -> None:
+        """Record a region inside the open phase whose times are known only afterwards."""
+        if not self.recording:
+            return
+        nest, notes = self.nests.own, self.notes if self._noted else None
+        depth = nest.depth if notes is None else nest.depth + notes.open_regions()
+        # A `SpanRow` as a plain tuple, as in `Span.close`.
+        row = (self.step_now, phase, name, depth, nest.thread, start, end, None, None, None, None)
+        if notes is None:
+            self._keep(row, None, None)
+        else:  # replaying the notes now would cost more than buffering the row
+            notes.keep_rows([row])
+
+    def keep_marked(
+        self, phase: str, name: str, times: tuple[int, int], marks: tuple[Event, Event]
+    ) -> None:
+        """Record a region inside the open phase that lies between two events of the device."""
+        if not self.recording:
+            self.drop_marks(*marks)
+            return
+        if self._noted:
+            self._catch_up()  # rows with events cannot be buffered
+        nest = self.nests.own
+        row = SpanRow(self.step_now, phase, name, nest.depth, nest.thread, *times)
+        self._keep(row, *marks)
+
+    def redirect(self, keep: Keep, notes: Notes, catch_up: Callable[[], None]) -> Keep:
+        """Send spans through `keep`, and rows of other threads through `notes`.
+
+        Returns the previous receiver of spans. While `notes` holds anything, regions may be open
+        that `keep` does not know; `catch_up` replays them.
+        """
+        before, self._keep, self.keep_rows = self._keep, keep, notes.keep_rows
+        self._catch_up, self._noted, self.notes = catch_up, notes, notes
+        return before
+
+    def drop_marks(self, *marks: Event | None) -> None:
+        """Release the events of a region that is not recorded."""
+        if self.device is not None:
+            for mark in marks:
+                self.device.drop(mark)
+
+    def _keep_row(self, row: Row, start: Event | None, end: Event | None) -> None:
+        if self.span_copies is not None:
+            self.span_copies.append(row)
+        if self.device is None:
+            self.append_span(row)
+        else:
+            self.device.hold(row, start, end)
+
+    def _keep_rows(self, rows: list[Row]) -> None:
+        for row in rows:
+            self._keep(row, None, None)
 
 
 _END: Any = object()

@@ -14,9 +14,8 @@ from typing import Any
 
 from profkit.clock import now_ns
 from profkit.instrument.guard import Patches, guarded, report_failure
-from profkit.instrument.recorder import Recorder
+from profkit.instrument.recorder import PerThread, Recorder
 from profkit.instrument.rows import BatchTimes, Meter
-from profkit.instrument.spans import PerThread
 from profkit.instrument.tracking.notes import Notes
 
 SHORT_NS = 2_000_000

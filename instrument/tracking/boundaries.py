@@ -69,7 +69,7 @@ with contextlib.suppress(ImportError):
 
 
 class Boundaries:
-    """The notes of one tracker, a `HookReports`, and the regions that were opened by a note."""
+    """The notes of one tracker, a `Tracker`, and the regions that were opened by a note."""
 
     __slots__ = (
         "__weakref__",

@@ -52,7 +52,7 @@ class Notes:
     """Buffers the reports of one thread while it is open for it; forwards all others.
 
     A buffered report that begins a region returns the region's number. The tracker, to which this
-    forwards, is the loop's `HookReports`, which describes the reports.
+    forwards, is the loop's `Tracker`, which describes the reports.
     """
 
     def __init__(self, tracker: Any, clock: Clock) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from profkit.instrument import buckets, captures, device, spans
+from profkit.instrument import buckets, captures, device, recorder
 from profkit.instrument.frameworks.pytorch import device as pytorch_device
 from profkit.instrument.guard import FAILURES
 from tests.device.checks import CHECKS, Runs
@@ -55,7 +55,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the tail of the exchange is not marked",
-        spans.SpanRecorder,
+        recorder.Recorder,
         "keep_marked",
         lambda own, phase, name, times, marks: own.drop_marks(*marks),
         "two_ranks_tail",

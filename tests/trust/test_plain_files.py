@@ -116,7 +116,7 @@ def ask(capfd: pytest.CaptureFixture[str]) -> Ask:
         with limited():
             code = main(list(map(str, words)))
         said = capfd.readouterr()
-        return code, said.out + said.err
+        return code, " ".join((said.out + said.err).split())  # long paths are on lines of their own
 
     return ask
 

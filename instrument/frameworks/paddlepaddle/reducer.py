@@ -29,9 +29,8 @@ from profkit.instrument.frameworks.paddlepaddle.layout import (
     layout_in_use,
 )
 from profkit.instrument.guard import Patches, guarded
-from profkit.instrument.recorder import Recorder
+from profkit.instrument.recorder import Recorder, Span
 from profkit.instrument.rows import Event
-from profkit.instrument.spans import Span
 from profkit.vocab import Phase
 
 BLOCKING = "gloo"

@@ -22,8 +22,8 @@ from profkit.instrument.frameworks.pytorch.compiler import (
 )
 from profkit.instrument.frameworks.shared import Function, call_back, hook_scale, scale_noter
 from profkit.instrument.guard import Patches, guarded, report_failure
+from profkit.instrument.recorder import PerThread
 from profkit.instrument.rows import Opened
-from profkit.instrument.spans import PerThread
 from profkit.instrument.tracking.states import UNKNOWN
 
 
