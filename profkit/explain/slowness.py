@@ -21,7 +21,7 @@ QUIET_SHARE = 0.08
 """A quiet machine of its own may make work of the host take longer by this share."""
 
 VIRTUAL_SHARE = 0.25
-"""The same for a virtual machine: nothing shows what else its host does (docs/accuracy.md)."""
+"""The same for a virtual machine: nothing shows what else its host does (docs/results.md)."""
 
 DEVICE_SHARE = 0.02
 """The same for work of a device, which only its clocks and temperature change."""

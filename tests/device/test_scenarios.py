@@ -6,7 +6,6 @@ is compared with the truth, within 2 % of the step, and with the same value of t
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,12 +48,6 @@ def test_an_event_that_fails_anywhere_costs_no_row(runs: Runs, operation: str, p
     scenario = Scenario(f"{operation} {place}", (job,), (alone(job),))
     outcome = CHECKS["job"](runs, scenario)
     assert outcome.good, outcome.where
-
-
-def test_the_page_lists_every_scenario() -> None:
-    page = (Path(__file__).parents[2] / "docs/device.md").read_text(encoding="utf-8")
-    missing = [scenario.name for scenario in SCENARIOS if f"| {scenario.name} |" not in page]
-    assert not missing, "python benchmarks/device.py --write docs/device.md"
 
 
 def test_there_are_enough_scenarios() -> None:
