@@ -71,9 +71,6 @@ docs:  ## what is generated from the code
 	$(RUN) profkit schema --markdown > docs/schema.md
 
 screenshots:  ## the pictures of docs/tui.md, from the recorded runs
-	$(SHOT)/runs.svg traces
-	for screen in overview timeline kernels loader devices live; do $(SHOT)/$$screen.svg --screen $$screen $(ALONE) || exit 1; done
-	$(SHOT)/code.svg --size 96x34 --screen code traces/recorded-plain-loop
-	for screen in ranks whatif; do $(SHOT)/$$screen.svg --screen $$screen traces/recorded-resnet50-2-ranks || exit 1; done
+	for screen in overview timeline; do $(SHOT)/$$screen.svg --screen $$screen $(ALONE) || exit 1; done
 	$(SHOT)/explain.svg --screen explain --base $(ALONE) traces/recorded-resnet50-workers-2
 	$(SHOT)/scaling.svg --size 120x46 --screen explain --base $(ALONE) --base traces/recorded-resnet50-workers-2 traces/recorded-resnet50-2-ranks

@@ -55,10 +55,9 @@ def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
 def test_a_file_that_the_sources_name_as_a_page_is_there() -> None:
     """Messages and comments send readers to pages of docs/."""
     named = set()
-    for folder in ("profkit", "instrument", "collectors", "tui", "tests", "benchmarks"):
+    for folder in ("profkit", "instrument", "collectors", "tui", "tests"):
         for path in (TOP / folder).rglob("*.py"):
             named.update(re.findall(r"\bdocs/[\w/-]+\.(?:md|svg)", _content(path)))
-    named.update(re.findall(r"\bdocs/[\w/-]+\.(?:md|svg)", _content("Makefile")))
     assert [name for name in sorted(named) if not (TOP / name).exists()] == []
 
 
