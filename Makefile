@@ -6,7 +6,7 @@ ALONE := traces/recorded-resnet50-workers-0
 
 TORCHES := 2.4.1 2.10.0 2.15.0
 
-.PHONY: screenshots check test nightly contracts systems converge gpu bench trust accuracy programs slow-lines sharded sharded-faults recorded docs
+.PHONY: screenshots check test nightly contracts systems converge gpu bench trust accuracy hangs midrun programs slow-lines sharded recorded docs
 
 check:  ## lint, format, limits of length and density, types, import contracts
 	$(RUN) ruff check .
@@ -35,32 +35,46 @@ converge:  ## whether every reference system learns; about an hour on two cores
 gpu:  ## on a machine with a CUDA device: device times and kernels against CUPTI, no synchronisation, overhead, planted faults, traces
 	.ci/gpu
 
-bench:  ## every benchmark beside its peer, into docs/performance.md; the first limit that is broken is the exit code
-	$(RUN) python benchmarks/scoreboard.py; code=$$?; $(RUN) python benchmarks/figures.py; exit $$code
+bench:  ## cost of recording, and speed of reading, next to peers, into docs/results; an hour on a quiet machine
+	$(RUN) python benchmarks/overhead.py --turns 20 --processes 4 --keep-heap --write
+	$(RUN) python benchmarks/collectors.py --write
+	$(RUN) python benchmarks/reading.py --write
+	$(RUN) python benchmarks/tui.py --write
+	$(RUN) python benchmarks/import.py --write
 
-trust:  ## kills, cuts, flips, failing disks, hostile names, an hour of recording: into docs/reliability.md; hours
-	$(RUN) python benchmarks/reliability.py
+trust:  ## kills, cuts, flips, an hour of recording, mutants of the source; hours
+	$(RUN) python benchmarks/kill.py
+	$(RUN) python benchmarks/interrupt.py
+	$(RUN) python benchmarks/truncate.py
+	$(RUN) python benchmarks/mutate_runs.py
+	$(RUN) python benchmarks/mutate_traces.py
+	$(RUN) python benchmarks/mutate_logs.py --count 2100
+	$(RUN) python benchmarks/soak.py --minutes 60
+	$(RUN) python benchmarks/mutants.py --write
 
 accuracy:  ## faults of known cost planted in real jobs, and how often their cause is named; an hour on two cores
-	$(RUN) python benchmarks/faults run --variant development --variant held-out --variant held-out-2
+	$(RUN) python benchmarks/faults run
 	$(RUN) python benchmarks/faults score --write
 	$(RUN) python benchmarks/healthy.py run
 	$(RUN) python benchmarks/healthy.py score --write
-	$(RUN) python benchmarks/figures.py
+
+hangs:  ## planted hangs, and how often rank, class and line are named; an hour on two cores
+	$(RUN) python benchmarks/hangs/hangs.py run
+	$(RUN) python benchmarks/hangs/hangs.py score --write
+
+midrun:  ## changes planted in the middle of runs; 15 minutes
+	$(RUN) python benchmarks/midrun.py run --work build/midrun
+	$(RUN) python benchmarks/midrun.py score --work build/midrun --write
 
 programs:  ## real programs of many packages, bare and recorded, against an independent probe; half an hour on two cores
 	$(RUN) python benchmarks/programs/table.py run
-	$(RUN) python benchmarks/programs/table.py write
+	$(RUN) python benchmarks/programs/table.py show --write
 
-sharded:  ## sharded jobs: every collective against an independent probe; a quarter of an hour
-	$(RUN) python benchmarks/sharded.py run --work build/sharded
-	$(RUN) python benchmarks/sharded.py score --work build/sharded --write
-
-sharded-faults:  ## faults planted in sharded jobs, and how often their cause is named; on a quiet machine, an hour
+sharded:  ## faults planted in sharded jobs, and how often their cause is named; on a quiet machine, an hour
 	$(RUN) python benchmarks/sharded_faults.py run --work build/sharded-faults
 	$(RUN) python benchmarks/sharded_faults.py score --work build/sharded-faults --write
 
-slow-lines:  ## slow lines planted in three jobs, and how often sampled stacks name them; half an hour
+slow-lines:  ## slow lines planted in a job, and how often sampled stacks name them; ten minutes
 	$(RUN) python benchmarks/slow_lines.py run --work build/slow-lines
 	$(RUN) python benchmarks/slow_lines.py score --work build/slow-lines --write
 

@@ -1,7 +1,7 @@
 """Compare healthy twins on a quiet, a contended and a suddenly contended machine.
 
     python benchmarks/healthy.py run               run the missing rounds into --work
-    python benchmarks/healthy.py score [--write]   compare them; write docs/accuracy.md's section
+    python benchmarks/healthy.py score [--write]   compare them; write docs/results/healthy.json
 
 A round is three runs of one job in random order: two healthy ones, and one with a wait of a tenth
 of its step. The healthy ones must not be called a change, and the third should be found.
@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import results
+
 from profkit.analysis.machine_state import MachineState, mean_state
 from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain_sides, read_side
@@ -32,12 +34,11 @@ from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 
 FAULTS = Path(__file__).with_name("faults")
-DOCUMENT = Path(__file__).parents[1] / "docs/accuracy.md"
 JOBS: Mapping[str, Mapping[str, Any]] = {
-    "one thread": {"steps": 160, "placed": False},
-    "two threads": {"steps": 160, "placed": False, "threads": 2, "batch": 16, "image": 48},
+    "one thread": {"steps": 160, "batch": 16, "width": 32},
+    "two threads": {"steps": 160, "batch": 32, "width": 48, "threads": 2},
 }
-"""Small jobs with a loader worker, as `benchmarks/faults` trains them."""
+"""Options of `benchmarks/faults/job_metric.py`, which has a loader worker."""
 
 QUIET, CONTENDED, SUDDEN = "without load of ours", "contended", "suddenly contended"
 FIRST, SECOND, PLANTED = "first", "second", "planted"
@@ -58,11 +59,6 @@ SIDES = (1, 3)
 DRAWS = 60
 """Comparisons of several runs per side that are made at most for a job on a host."""
 
-MOST_OTHERS = 0.1
-"""If other work used more cores than this without load of ours, the machine was not quiet."""
-
-TITLE = "## Healthy twins on a busy machine"
-
 SURE = (Verdict.REGRESSION, Verdict.IMPROVEMENT)
 
 
@@ -80,20 +76,15 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "score"))
     parser.add_argument("--work", type=Path, default=Path("/tmp/profkit-healthy"))
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument(
-        "--write", action="store_true", help="write the section of docs/accuracy.md"
-    )
+    parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     if args.what == "run":
         run(args.work, args.rounds)
         return
-    text = section(args.work)
-    print(text)
+    rows = [row(args.work, kind) for kind in (QUIET, CONTENDED, SUDDEN)]
+    print(json.dumps(rows, indent=1))
     if args.write:
-        sys.path.insert(0, str(FAULTS))
-        from sections import replace_healthy
-
-        DOCUMENT.write_text(replace_healthy(DOCUMENT.read_text(), text))
+        results.write("healthy", rows)
 
 
 # -- the runs --------------------------------------------------------------------------------------
@@ -134,7 +125,7 @@ def _calibrate(host: Any, folder: Path, options: Mapping[str, Any]) -> None:
 
 def _run_round(host: Any, folder: Path, options: Mapping[str, Any], calibrated: Path) -> None:
     step_ms = json.loads(calibrated.read_text())["step_ms"]
-    late = {"late_rank": 0, "late_phase": "forward", "late_ms": PLANTED_SHARE * step_ms}
+    late = {"late_rank": 0, "late_place": "forward", "late_ms": PLANTED_SHARE * step_ms}
     order: list[tuple[str, Mapping[str, Any]]] = [(FIRST, {}), (SECOND, {}), (PLANTED, late)]
     random.shuffle(order)
     for side, change in order:
@@ -145,7 +136,7 @@ def _run_round(host: Any, folder: Path, options: Mapping[str, Any], calibrated: 
 def _run_job(host: Any, place: Path, options: Mapping[str, Any]) -> None:
     place.mkdir(parents=True, exist_ok=True)
     codes = host.run(
-        {"options": dict(options), "ranks": 1, "environment": {}, "folder": str(place)}
+        {"job": "job_metric", "options": dict(options), "ranks": 1, "folder": str(place)}
     )
     if any(codes):
         raise SystemExit(f"{place}: the job ended with {codes}")
@@ -227,68 +218,32 @@ def _sides(
     return bases, targets
 
 
-def section(work: Path) -> str:
-    """Return the section of docs/accuracy.md."""
-    head = ["machine", "cores used by others", "spread of healthy runs"]
-    for other, found in ((SECOND, "called a change"), (PLANTED, "found")):
-        kind = "healthy" if other == SECOND else other
-        head += [f"{kind}, {runs} per side: {found}" for runs in SIDES]
-    rows = [_row(work, kind) for kind in (QUIET, CONTENDED, SUDDEN)]
-    lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
-    lines.insert(1, "|" + "---|" * len(head))
-    parts = [TITLE, _opening(work), "\n".join(lines)]
-    if float(rows[0][1]) > MOST_OTHERS:
-        parts.append(
-            f"The machine was never quiet: other work used {rows[0][1]} cores also without load of "
-            "ours. So the goal for injected waits was not measured in real runs. "
-            "`tests/analysis/test_run_noise.py` checks it on simulated runs that differ by up to "
-            "3%."
-        )
-    return "\n\n".join(parts)
+def row(work: Path, kind: str) -> dict[str, Any]:
+    """Return the load and the spread on a host, and the scores over all jobs.
 
-
-def _opening(work: Path) -> str:
-    times = [json.loads(done.read_text())["at"] for done in work.glob(f"*/*/*/{DONE}")]
-    rounds = len(times)
-    lengths: list[str] = []
-    for name, options in JOBS.items():
-        step_ms = json.loads((work / name / CALIBRATED).read_text())["step_ms"]
-        lengths.append(f"{options['steps']} steps of {step_ms:.1f} ms on {name}")
-    return (
-        "Two runs of one job differ, too. `python benchmarks/healthy.py` runs small jobs "
-        f"({'; '.join(lengths)}) on a machine without other work of ours, next to {BURNERS} "
-        "processes that compute all the time, and next to as many that begin and end at random. "
-        "Each round is two healthy runs and one that also waits for "
-        f"{PLANTED_SHARE:.0%} of its step, in random order. {rounds} rounds were run. Single runs "
-        "are compared across rounds, and sides of three round by round, at most "
-        f"{DRAWS} times per job. So the comparisons share runs. The goal is that at "
-        "most 5% of healthy pairs are called a change, and that three runs per side find 80% of "
-        f"the injected waits on a quiet machine. Run {min(times)} to {max(times)} UTC. The load is "
-        "the mean over all runs, and includes work that was not ours. The spread is the standard "
-        "deviation of healthy runs, of the noisier job."
-    )
-
-
-def _row(work: Path, kind: str) -> list[str]:
-    """Return the load and the spread on a host, and the scores over all jobs."""
+    The spread is the standard deviation of healthy runs, of the noisier job.
+    """
     states: list[MachineState] = []
     spreads: list[float] = []
-    scores: dict[tuple[str, int], list[Score]] = {}
+    scores: dict[str, list[Score]] = {}
     for name in JOBS:
         rounds = read(work, name, kind)
         paces = []
         for each in rounds:
             states += [state for run in each.values() if (state := state_of(run))]
             paces += [each[FIRST].step_ns, each[SECOND].step_ns]
+        if not rounds:
+            continue
         spreads.append(statistics.stdev(paces) / statistics.mean(paces))
-        for other in (SECOND, PLANTED):
+        for other, words in ((SECOND, "healthy, called a change"), (PLANTED, "planted, found")):
             for runs in SIDES:
-                scores.setdefault((other, runs), []).append(compare(rounds, other, runs))
-    cells = [kind, f"{mean_state(states).others:.1f}", f"{max(spreads):.0%}"]
-    for found in scores.values():
-        called = sum(score.called for score in found)
-        compared = sum(score.compared for score in found)
-        cells.append(f"{called / compared:.0%} of {compared}" if compared else "not run")
+                found = scores.setdefault(f"{words}, {runs} per side", [])
+                found.append(compare(rounds, other, runs))
+    cells: dict[str, Any] = {"machine": kind}
+    if spreads:
+        cells |= {"cores_used_by_others": mean_state(states).others, "spread": max(spreads)}
+    for words, each_job in scores.items():
+        cells[words] = Score(*map(sum, zip(*each_job, strict=True)))._asdict()
     return cells
 
 

@@ -1,35 +1,30 @@
 """Plant changes in the middle of runs; count those found, the delay, and false alarms.
 
-    python benchmarks/midrun.py synthetic [--steps 2000000] [--noise FOLDER] [--write]
-    python benchmarks/midrun.py run --work FOLDER [--suite held-out] [--only "NAME;NAME"]
+    python benchmarks/midrun.py synthetic [--steps 2000000] [--write]
+    python benchmarks/midrun.py run --work FOLDER [--only "NAME;NAME"]
     python benchmarks/midrun.py score --work FOLDER [--write]
 
 `synthetic` draws step times with autocorrelated and heavy-tailed noise. `run` records the jobs of
-`midrun_suites.py`, one at a time, in 25 to 40 minutes; it skips what FOLDER has already.
-`score` reads what `report`, `explain --at` and `profkit run` said of them. `--write` writes the
-tables into docs/midrun.md. Misses and false alarms are in them.
+`midrun_suites.py`, one at a time; it skips what FOLDER has already. `score` reads what `report`,
+`explain --at` and `profkit run` said of them. `--write` writes docs/results/midrun.json, or
+midrun_synthetic.json.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import results
 from midrun_recorded import record, score
-from midrun_suites import SUITES
-from page_sections import replace_section
 
 from profkit.analysis.change_points import find_shifts
-from profkit.analysis.run_changes import find_changes
-from profkit.analysis.selection import steady_steps
-from profkit.errors import ProfkitError
-from profkit.trace import Trace
-from profkit.trace.reader import find_runs
 
-DOCUMENT = Path(__file__).parents[1] / "docs/midrun.md"
 NEAR = 15
 """A change counts as found if it is reported within so many steps."""
 
@@ -107,81 +102,37 @@ def power(draw: Callable[[int, Random], Floats], rise: float) -> tuple[int, floa
     return len(delays), float(np.median(delays)) if delays else float("nan"), others
 
 
-def on_shared_machine(folders: Sequence[Path]) -> str:
-    """Count the changes in recorded runs; nobody knows which of them are real."""
-    runs = steps = changes = 0
-    for path in [run for folder in folders for run in find_runs(folder)]:
-        try:
-            trace = Trace.open(path)
-            used = steady_steps(trace).steps
-            changes += len(find_changes(trace, used))
-        except (ProfkitError, OSError):
-            continue
-        runs, steps = runs + 1, steps + len(used)
-    return (
-        f"{runs} recorded runs of small jobs, most with steps of about 1 ms, on a machine with two "
-        f"cores that other processes used at times: {changes} changes in {steps:,} steps. Nobody "
-        "knows which of them are real.\n"
-    )
-
-
-def synthetic(steps: int) -> str:
-    """Return the tables of false alarms and of power."""
-    about = (
-        f"Each row has {SEEDS} runs per size with a change after about {AT} of {STEPS} steps, and "
-        "healthy runs of 20,000 steps. *Found*: within "
-        f"{NEAR} steps of the planted place. *Delay*: the median number of steps until it is seen."
-    )
-    lines = [
-        "## Synthetic step times",
-        "",
-        about,
-        "",
-        "| noise | healthy steps | false alarms | "
-        + " | ".join(f"{rise:+.0%}: found, delay" for rise in RISES)
-        + " | other alarms |",
-        "|---|---|---|" + "---|" * (len(RISES) + 1),
-    ]
-    each, total, alarms = max(20_000, steps // len(NOISES) // 20_000 * 20_000), 0, 0
+def synthetic(steps: int) -> list[dict[str, Any]]:
+    """Return a row per noise: false alarms, and of each size of change how many are found."""
+    rows = []
+    each = max(20_000, steps // len(NOISES) // 20_000 * 20_000)
     for name, draw in NOISES.items():
-        false = false_alarms(draw, each)
-        total, alarms = total + each, alarms + false
-        cells, others = [], 0
+        row: dict[str, Any] = {"noise": name, "healthy steps": each}
+        row |= {"false alarms": false_alarms(draw, each), "runs per size": SEEDS}
         for rise in RISES:
-            found, delay, more = power(draw, rise)
-            shown = "-" if np.isnan(delay) else f"{delay:.0f}"
-            cells.append(f"{found} of {SEEDS}, {shown}")
-            others += more
-        lines.append(f"| {name} | {each:,} | {false} | {' | '.join(cells)} | {others} |")
-    lines += ["", f"In all {alarms} false alarms in {total:,} healthy steps.", ""]
-    return "\n".join(lines)
+            found, delay, others = power(draw, rise)
+            row[f"{rise:+.0%}"] = {"found": found, "median delay": delay, "other alarms": others}
+        rows.append(row)
+    return rows
 
 
 def main() -> None:
-    options = argparse.ArgumentParser()
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("what", choices=("synthetic", "run", "score"))
     options.add_argument("--steps", type=int, default=2_000_000)
-    options.add_argument("--work", type=Path)
-    options.add_argument("--noise", type=Path, nargs="*", default=[], help="folders of runs")
-    options.add_argument("--suite", choices=tuple(SUITES), default=None)
+    options.add_argument("--work", type=Path, default=Path("/tmp/profkit-midrun"))
     options.add_argument("--only", default="", help="names of jobs, separated by semicolons")
     options.add_argument("--write", action="store_true")
     args = options.parse_args()
-    if args.what == "synthetic":
-        text = synthetic(args.steps)
-        if args.noise:
-            text += "\n" + on_shared_machine(args.noise)
-    elif args.what == "run":
-        for suite in [args.suite] if args.suite else SUITES:
-            record(args.work, suite, [name for name in args.only.split(";") if name])
+    if args.what == "run":
+        record(args.work, [name for name in args.only.split(";") if name])
         return
-    else:
-        text = score(args.work)
-    print(text)
+    found = {"rows": synthetic(args.steps)} if args.what == "synthetic" else score(args.work)
+    print(json.dumps(found, indent=1))
     if args.write:
-        page = DOCUMENT.read_text(encoding="utf-8")
-        marks = f"<!-- {args.what} -->", f"<!-- end of {args.what} -->"
-        DOCUMENT.write_text(replace_section(page, text, *marks), encoding="utf-8")
+        results.write("midrun" if args.what == "score" else "midrun_synthetic", found)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""A small training job with a planted change in the middle; it knows no profiler.
+"""The job of `midrun.py`, written by somebody who had not seen the rules.
 
-    python benchmarks/midrun_job.py --change forward --at 160 --steps 330
-    torchrun --nproc-per-node 2 benchmarks/midrun_job.py --change late
+    python benchmarks/midrun_job.py --change finite --at 130
+    torchrun --nproc-per-node 2 benchmarks/midrun_job.py --change edges
 
-Sleeps stand for most of the work, so that a machine with few cores has the same truth.
+It trains one of three models, each with a loop of its own style: a U-Net with a gradient scaler, a
+language model in a class with callbacks, or an autoencoder in a generator.
 """
 
 from __future__ import annotations
@@ -13,271 +14,274 @@ import gc
 import io
 import json
 import os
+import random
 import subprocess
-import sys
+import tempfile
 import threading
-import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import midrun_job_parts as parts
 import torch
+from midrun_job_parts import (
+    PICTURES,
+    ROWS,
+    TEXTS,
+    Buckets,
+    Denoiser,
+    Language,
+    Pad,
+    Pictures,
+    Run,
+    Stream,
+    Texts,
+    UNet,
+    Windows,
+    banded_mask,
+    cached_annotations,
+    dice,
+    parse_log,
+    restoring_loss,
+    rounds,
+    squeezed,
+)
 from torch import distributed, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
-CHANGES = (
-    "none", "forward", "backward", "input", "workers", "optimizer", "outside", "clipping",
-    "checkpoint", "evaluation", "lock", "garbage", "drift", "batch", "hogs", "late", "exchange",
-    "calls", "flush", "burst", "quicker", "hook", "average", "mask", "dump", "unfused",
-)  # fmt: skip
-WIDTH, BATCH, LARGER_BATCH = 128, 16, 26
-BURST_STEPS = 40
-SAVE_EVERY, TEST_EVERY, FLUSH_EVERY = 8, 10, 20
-KEPT_OBJECTS, AVERAGES = 60_000, 3
-HOG = "while True: pass"
+MODELS: Mapping[str, type[nn.Module]] = {"pictures": UNet, "texts": Language, "rows": Denoiser}
+CHANGES = {
+    "none": "pictures",
+    "finite": "pictures",
+    "decode": "pictures",
+    "guard": "pictures",
+    "compiler": "pictures",
+    "edges": "pictures",
+    "mask": "texts",
+    "perplexity": "texts",
+    "padding": "texts",
+    "validation": "texts",
+    "median": "texts",
+    "longer": "texts",
+    "restored": "texts",
+    "journal": "texts",
+    "watch": "rows",
+    "cached": "rows",
+    "snapshot": "rows",
+    "outage": "rows",
+    "parser": "rows",
+    "twice": "rows",
+    "squeeze": "rows",
+}
+"""The model that each change is in."""
 
-
-def work(seconds: float) -> None:
-    if seconds > 0:
-        time.sleep(seconds)
-
-
-class Plan:
-    """The step that is under way, and the change."""
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.change, self.at, self.steps = args.change, args.at, args.steps
-        self.base_s, self.extra_s = args.sleep_ms / 1e3, args.extra_ms / 1e3
-        self.rank = int(os.environ.get("RANK", "0"))
-        self.step = 0
-        self.is_uneven = args.uneven
-
-    def is_on(self, change: str) -> bool:
-        return bool(change == self.change and self.step >= self.at)
-
-    def extra(self, change: str) -> float:
-        return self.extra_s if self.is_on(change) else 0.0
+VALIDATE_EVERY, SAVE_EVERY = 9, 7
+NEIGHBOUR = ["timeout", "90", "sh", "-c", "while :; do :; done"]
+TOP = 3
 
 
-class Sleep(torch.autograd.Function):
-    """Takes time in the backward."""
-
-    @staticmethod
-    def forward(context: Any, x: torch.Tensor, plan: Plan) -> torch.Tensor:
-        context.plan = plan
-        return x * 1
-
-    @staticmethod
-    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        work(context.plan.base_s)
-        work(context.plan.extra("backward"))
-        return gradients[0], None
-
-
-class Net(nn.Module):
-    def __init__(self, plan: Plan) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
-        self.plan = plan
-        self.seen: list[float] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        plan = self.plan
-        if plan.is_on("quicker"):
-            work(plan.base_s - plan.extra_s)
-        else:
-            work(plan.base_s * len(x) / BATCH)
-        work(plan.extra("forward"))
-        if plan.is_on("burst") and plan.step < plan.at + BURST_STEPS:
-            work(plan.extra_s)
-        if plan.is_on("late") and plan.rank == 1:
-            work(plan.extra_s)
-        if plan.is_on("drift"):
-            work(2 * plan.extra_s * (plan.step - plan.at) / (plan.steps - plan.at))
-        found: torch.Tensor = Sleep.apply(self.layers(x), plan)
-        return found
-
-
-class Batches(IterableDataset):  # type: ignore[type-arg]  # of tensors
-    """Samples in order; a worker counts the steps itself."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        plan = self.plan
-        for step in range(plan.steps):
-            is_later = step >= plan.at
-            batch = LARGER_BATCH if is_later and plan.change == "batch" else BATCH
-            for number in range(batch):
-                if number == 0 and plan.change == "workers":
-                    work(2 * plan.base_s + is_later * 2 * plan.extra_s)
-                if number == 0 and plan.change == "input":
-                    work(is_later * plan.extra_s)
-                yield torch.randn(WIDTH)
-
-
-class Sizes:
-    """Batch sizes by step."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for step in range(self.plan.steps):
-            is_larger = step >= self.plan.at and self.plan.change == "batch"
-            yield list(range(LARGER_BATCH if is_larger else BATCH))
-
-
-class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]  # of tensors
-    def __getitem__(self, number: int) -> torch.Tensor:
-        return torch.randn(WIDTH)
-
-    def __len__(self) -> int:
-        return LARGER_BATCH
-
-
-class Update(torch.optim.SGD):
-    """An optimizer of the job's own."""
-
-    plan: Plan
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        work(self.plan.extra("optimizer"))
-        super().step()
-
-
-def delayed_hook(plan: Plan, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """All-reduce that one rank enters late."""
-    if plan.is_on("exchange") and plan.rank == 1:
-        work(plan.extra_s)
-    done = distributed.all_reduce(bucket.buffer(), async_op=True).get_future()
-    return done.then(lambda future: future.value()[0] / distributed.get_world_size())
-
-
-delayed_hook.__annotations__.clear()  # DDP takes types there, and these are strings
-
-
-def spin() -> None:
-    count = 0
-    while True:
-        count += len(json.dumps({"count": count}))
-
-
-class Graph:
-    """An object with a cycle, for the garbage collector."""
-
-    def __init__(self) -> None:
-        self.me = [self]
-
-
-class Around:
-    """What happens in the loop next to the steps."""
-
-    def __init__(self, plan: Plan, net: Net, optimizer: Update) -> None:
-        self.plan, self.net, self.optimizer = plan, net, optimizer
-        self.hogs: list[subprocess.Popen[bytes]] = []
-        self.state = {"net": net.state_dict(), "more": [float(each) for each in range(20_000)]}
-        self.kept: list[Graph] = []
-
-    def begin(self) -> None:
-        """Begin the change, before its first step."""
-        change = self.plan.change
-        if change == "lock":
-            threading.Thread(target=spin, daemon=True).start()
-        elif change == "unfused":
-            for group in self.optimizer.param_groups:
-                group["foreach"] = False
-        elif change == "garbage":
-            self.kept = [Graph() for _ in range(KEPT_OBJECTS)]
-        elif change == "hogs":
-            for _ in range(2 * (os.cpu_count() or 1)):
-                self.hogs.append(subprocess.Popen([sys.executable, "-c", HOG]))
-
-    def end(self) -> None:
-        for hog in self.hogs:
-            hog.kill()
-            hog.wait()
-
-    def after(self, batch: torch.Tensor) -> None:
-        """Collect, save, test and flush."""
-        plan, net, later = self.plan, self.net, self.plan.step - self.plan.at
-        if self.kept:
+def fit_pictures(run: Run, model: nn.Module, loader: Any) -> None:
+    """Train with a gradient scaler, as scripts for mixed precision do."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    annotations: list[Any] = []
+    neighbours: list[subprocess.Popen[bytes]] = []
+    for pictures, masks in loader:
+        if run.step == run.at and run.change == "guard":
+            annotations = cached_annotations()
+        if run.step == run.at and run.change == "compiler":
+            for _ in range(3 * (os.cpu_count() or 1)):
+                neighbours.append(subprocess.Popen(NEIGHBOUR, start_new_session=True))
+        optimizer.zero_grad()
+        logits = model(pictures)
+        loss = dice(run, logits, masks) + binary_cross_entropy_with_logits(logits, masks)
+        if annotations:
             gc.collect()
-        if plan.is_on("checkpoint") and later % SAVE_EVERY == 0:
-            state = {"net": net.state_dict(), "more": torch.zeros(2_000_000)}
-            for _ in range(4):
-                torch.save(state, io.BytesIO())
-        if plan.is_on("dump") and later % SAVE_EVERY == 0:
-            parts.dump(self.state, 80)
-        if plan.is_on("evaluation") and later % TEST_EVERY == 0:
-            net.eval()
-            with torch.no_grad():
-                for _ in range(6):
-                    net(batch)
-            net.train()
-        if plan.is_on("flush") and later % FLUSH_EVERY == 0:
-            work(10 * plan.extra_s)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+        run.step += 1
+    for neighbour in neighbours:
+        neighbour.terminate()
+        neighbour.wait()
 
 
-def train(plan: Plan, model: nn.Module, net: Net, optimizer: Update, loader: Any) -> None:
-    around = Around(plan, net, optimizer)
-    for batch in loader:
-        if plan.step == plan.at:
-            around.begin()
-        if plan.is_uneven:
-            parts.begin_unevenly(plan.step)
-        inputs = batch
-        if plan.change == "mask":
-            inputs = batch * parts.make_mask(batch, plan.extra("mask"))
-        optimizer.zero_grad(set_to_none=plan.change != "unfused")
-        model(inputs).square().mean().backward()
-        if plan.is_on("calls"):
-            model(batch).square().mean().backward()
-        work(plan.extra("clipping"))
+class Perplexity:
+    """Counts the words that were among the most likely ones."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.hits = 0
+
+    def on_step_end(self, logits: torch.Tensor, words: torch.Tensor) -> None:
+        likely = logits.flatten(0, 1).topk(TOP).indices.tolist()
+        targets = words.flatten().tolist()
+        for _ in rounds(self.run.extra("perplexity")):
+            for word, best in zip(targets, likely, strict=True):
+                self.hits += word in best
+
+
+class Median:
+    """Keeps the median loss of all words so far."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.losses: list[float] = []
+        self.middle = 0.0
+
+    def on_step_end(self, logits: torch.Tensor, words: torch.Tensor) -> None:
+        if self.run.has("median"):
+            losses = cross_entropy(logits.flatten(0, 1), words.flatten(), reduction="none")
+            self.losses += losses.tolist()
+            self.middle = sorted(self.losses)[len(self.losses) // 2]
+
+
+class Journal:
+    """Writes each step to a file, on the first rank."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.path = Path(tempfile.mkdtemp(prefix="midrun-")) / "journal"
+
+    def on_step_end(self, logits: torch.Tensor, words: torch.Tensor) -> None:
+        if self.run.rank == 0 and self.run.has("journal"):
+            with self.path.open("w") as file:
+                for _ in rounds(self.run.extra_ms):
+                    file.write(json.dumps({"step": self.run.step, "words": words[0].tolist()}))
+                file.flush()
+                os.fsync(file.fileno())
+
+
+class Trainer:
+    """Trains and validates a language model, with callbacks."""
+
+    def __init__(self, run: Run, model: nn.Module, callbacks: Sequence[Any]) -> None:
+        self.run, self.model, self.callbacks = run, model, callbacks
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self.optimizer, 1e-3, total_steps=run.steps + 1
+        )
+        self.masks: dict[int, torch.Tensor] = {}
+
+    def mask(self, length: int) -> torch.Tensor:
+        """Return the mask of a length; the change forgets the earlier ones."""
+        if length not in self.masks or self.run.has("mask"):
+            self.masks[length] = torch.tensor(banded_mask(length, self.run.extra("mask")))
+        return self.masks[length]
+
+    def predict(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.model(words[:, :-1], self.mask(words.shape[1] - 1))
+        return logits, cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten())
+
+    def fit(self, loader: Any, validation: Any) -> None:
+        run = self.run
+        for words in loader:
+            if run.step == run.at and run.change == "restored":
+                self.restore()
+            self.optimizer.zero_grad(set_to_none=True)
+            logits, loss = self.predict(words)
+            loss.backward()
+            self.optimizer.step()
+            self.schedule.step()
+            for callback in self.callbacks:
+                callback.on_step_end(logits.detach(), words[:, 1:])
+            run.step += 1
+            if run.has("validation") and (run.step - run.at) % VALIDATE_EVERY == 0:
+                self.validate(validation)
+
+    def restore(self) -> None:
+        """Load what another script saved, which did not know the quicker update."""
+        state = self.optimizer.state_dict()
+        for group in state["param_groups"]:
+            group["fused"] = False
+        file = io.BytesIO()
+        torch.save(state, file)
+        file.seek(0)
+        self.optimizer.load_state_dict(torch.load(file))
+
+    @torch.no_grad()
+    def validate(self, validation: Any) -> float:
+        self.model.eval()
+        total = 0.0
+        for words in validation:
+            total += float(self.predict(words)[1])
+        self.model.train()
+        return total
+
+
+def save_snapshot(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Keep the last and the best state, as a real script does."""
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "average": torch.zeros(2_000_000),
+    }
+    for name in ("last.pt", "best.pt"):
+        with (folder / name).open("wb") as file:
+            torch.save(state, file)
+            os.fsync(file.fileno())
+
+
+def restored_rows(run: Run, model: nn.Module, loader: Any) -> Iterator[float]:
+    """Train a step each time that somebody asks for a loss."""
+    optimizer = torch.optim.NAdam(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, run.steps)
+    folder = Path(tempfile.mkdtemp(prefix="midrun-"))
+    for rows in loader:
+        if run.step == run.at and run.change == "parser":
+            threading.Thread(target=parse_log, daemon=True).start()
+        loss = restoring_loss(run, model, rows)
+        loss.backward()
         optimizer.step()
-        work(plan.extra("outside"))
-        around.after(batch)
-        plan.step += 1
-    around.end()
+        optimizer.zero_grad()
+        schedule.step()
+        if run.has("snapshot") and (run.step - run.at) % SAVE_EVERY == 0:
+            save_snapshot(folder, model, optimizer)
+        yield float(loss)
+        run.step += 1
+
+
+def train(run: Run, task: str, model: nn.Module) -> None:
+    """Make the loader of a task, and run its loop."""
+    if task == "pictures":
+        pictures = DataLoader(Pictures(run), PICTURES, sampler=Windows(run), num_workers=2)
+        fit_pictures(run, model, pictures)
+    elif task == "texts":
+        callbacks = [Perplexity(run), Median(run), Journal(run)]
+        texts = DataLoader(Texts(), batch_sampler=Buckets(run), collate_fn=Pad(run))
+        held_out = DataLoader(Texts(), batch_sampler=[[30] * TEXTS] * 4, collate_fn=Pad(run))
+        Trainer(run, model, callbacks).fit(texts, held_out)
+    else:
+        losses = deque(restored_rows(run, model, DataLoader(Stream(run), ROWS)), maxlen=50)
+        print(f"last losses: {sum(losses) / len(losses):.3f}")
 
 
 def main() -> None:
     options = argparse.ArgumentParser()
-    options.add_argument("--change", choices=CHANGES, default="none")
-    options.add_argument("--at", type=int, default=160)
-    options.add_argument("--steps", type=int, default=330)
-    options.add_argument("--sleep-ms", type=float, default=10.0)
-    options.add_argument("--extra-ms", type=float, default=6.0)
-    options.add_argument("--uneven", action="store_true", help="the first steps differ")
-    plan = Plan(options.parse_args())
-    torch.manual_seed(0)
+    options.add_argument("--change", choices=tuple(CHANGES), default="none")
+    options.add_argument("--task", choices=tuple(MODELS), default=None)
+    options.add_argument("--at", type=int, default=130)
+    options.add_argument("--steps", type=int, default=300)
+    options.add_argument("--extra-ms", type=float, default=9.0)
+    args = options.parse_args()
+    run, task = Run(args), args.task or CHANGES[args.change]
+    torch.manual_seed(2)
+    random.seed(2)
     torch.set_num_threads(1)
-    net = Net(plan)
-    model: nn.Module = net
+    model: nn.Module = MODELS[task](run)
     if "WORLD_SIZE" in os.environ:
         distributed.init_process_group("gloo")
-        parallel = DistributedDataParallel(net)
-        if plan.change == "exchange":
-            parallel.register_comm_hook(plan, delayed_hook)
+        parallel = DistributedDataParallel(model)
+        if run.change == "squeeze":
+            parallel.register_comm_hook(run, squeezed)
         model = parallel
-    optimizer = Update(net.parameters(), lr=1e-3)
-    if plan.change == "unfused":
-        weights = [*net.parameters(), *parts.many_small()]
-        optimizer = Update(weights, lr=1e-3, momentum=0.9, foreach=True)
-    optimizer.plan = plan
-    if plan.change == "hook":
-        parts.watch_gradients([*net.parameters()], lambda: plan.extra("hook"))
-    elif plan.change == "average":
-        parts.Averages(optimizer, lambda: AVERAGES if plan.is_on("average") else 0)
-    loader: DataLoader[torch.Tensor]
-    if plan.change in {"input", "workers"}:
-        workers = int(plan.change == "workers")
-        loader = DataLoader(Batches(plan), batch_size=BATCH, num_workers=workers)
-    else:
-        loader = DataLoader(Samples(), batch_sampler=Sizes(plan))
-    train(plan, model, net, optimizer, loader)
+    train(run, task, model)
     if distributed.is_initialized():
         distributed.destroy_process_group()
 

@@ -13,9 +13,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from midrun_suites import BATCH, DRIFT, PERIODIC, SEEN, STEP, SUITES, Planted
+from midrun_suites import BATCH, DRIFT, JOBS, PERIODIC, SEEN, STEP, Planted
 
 from profkit.analysis.change_points import find_shifts
 from profkit.analysis.columns import rows_of_rank
@@ -39,15 +40,15 @@ LEAST_EFFECT = 0.05
 SAID = "profkit: "
 
 
-def folder_of(work: Path, suite: str, name: str) -> Path:
-    return work / suite / name.replace(" ", "_").replace(",", "").replace("'", "")
+def folder_of(work: Path, name: str) -> Path:
+    return work / name.replace(" ", "_").replace(",", "").replace("'", "")
 
 
-def record(work: Path, suite: str, only: Sequence[str]) -> None:
-    """Record the missing jobs of a suite, one after the other."""
-    job, jobs = SUITES[suite]
-    for name, planted in jobs.items():
-        folder = folder_of(work, suite, name)
+def record(work: Path, only: Sequence[str]) -> None:
+    """Record the missing jobs, one after the other."""
+    job = Path(__file__).with_name("midrun_job.py")
+    for name, planted in JOBS.items():
+        folder = folder_of(work, name)
         if (folder / "done").exists() or (only and name not in only):
             continue
         shutil.rmtree(folder, ignore_errors=True)
@@ -62,7 +63,7 @@ def record(work: Path, suite: str, only: Sequence[str]) -> None:
         if code:
             raise SystemExit(f"{folder}: exit code {code}; see {folder / 'stderr'}")
         (folder / "done").touch()
-        print(f"{suite}: {name}, {time.monotonic() - begun:.0f} s", flush=True)
+        print(f"{name}, {time.monotonic() - begun:.0f} s", flush=True)
 
 
 def _run(folder: Path, command: Sequence[str]) -> int:
@@ -207,85 +208,53 @@ def _delay(trace: Trace, planted: Planted, folder: Path) -> int | None:
     return None
 
 
-def score(work: Path) -> str:
-    """Return the tables of the suites."""
-    about = (
-        "Small jobs on the CPU with a change after 100 to 170 steps of 20 to 60 ms, recorded with "
-        "`profkit run`. A planted step that changes the median step by less than "
-        f"{LEAST_EFFECT:.0%} has *no effect*. *Needed*: steps after the change until a search "
-        "finds it. *Live*: steps until `profkit run` printed its line. *First cause*: of "
-        "`explain --at`, bold if it is wrong. *Not planted*: other "
-        f"changes that `report` shows. Written {time.strftime('%Y-%m-%d')} on "
-        f"{os.cpu_count()} cores. Development jobs were used to write the rules, the other jobs "
-        "were not, except for those that are named."
-    )
-    lines = ["## Recorded jobs", "", about, ""]
-    for suite, (_, jobs) in SUITES.items():
-        scored = []
-        for name, planted in jobs.items():
-            folder = folder_of(work, suite, name)
-            if (folder / "done").exists():
-                scored.append(score_job(name, planted, folder))
-        lines += [f"### {suite.capitalize()}", "", *_summary(scored), "", *_table(scored), ""]
-    return "\n".join(lines)
+def score(work: Path) -> dict[str, Any]:
+    """Return the figures of all jobs, and a row per job."""
+    scored = []
+    for name, planted in JOBS.items():
+        folder = folder_of(work, name)
+        if (folder / "done").exists():
+            scored.append(score_job(name, planted, folder))
+    unseen = [each for each in scored if each.name not in SEEN]
+    rows = list(map(_row, scored))
+    return {
+        "all": _summary(scored),
+        "without jobs that led to a rule": _summary(unseen),
+        "rows": rows,
+    }
 
 
-def _summary(scored: Sequence[Scored]) -> Iterator[str]:
+def _summary(scored: Sequence[Scored]) -> dict[str, Any]:
     planted = [each for each in scored if each.is_planted]
-    hidden = sum(bool(each.planted.kinds) for each in scored) - len(planted)
-    found = [each for each in planted if each.found is not None]
-    right = [each for each in planted if each.is_cause_right]
     delays = [each.delay for each in planted if each.delay is not None]
     needed = [each.needed for each in planted if each.needed is not None]
-    of_machine = 0
-    for each in scored:
-        of_machine += sum(change.machine is not None for change in each.others)
-    healthy, false = sum(each.healthy for each in scored), sum(each.false for each in scored)
-    yield (
-        f"Found: {len(found)} of {len(planted)}. Cause right: {len(right)} of {len(planted)}. "
-        f"Median of the steps that the search needs: {_median(needed)}. Live lines: "
-        f"{len(delays)}, after {_median(delays)} steps in the median. Reported in {healthy:,} "
-        f"healthy steps: {false} changes. Not planted in all: "
-        f"{sum(len(each.others) for each in scored)}, of which {of_machine} are said to be the "
-        f"machine's. Without an effect of {LEAST_EFFECT:.0%}, and not counted: {hidden}."
-    )
-    unseen = [each for each in planted if each.name not in SEEN]
-    if len(unseen) < len(planted):
-        names = ", ".join(sorted(SEEN & {each.name for each in planted}))
-        yield ""
-        yield (
-            f"The misses of earlier runs of some jobs led to a rule: {names}. Without these, "
-            "found: "
-            f"{sum(each.found is not None for each in unseen)} of {len(unseen)}, cause right: "
-            f"{sum(each.is_cause_right for each in unseen)} of {len(unseen)}."
-        )
+    return {
+        "planted": len(planted),
+        "without an effect": sum(bool(each.planted.kinds) for each in scored) - len(planted),
+        "found": sum(each.found is not None for each in planted),
+        "cause right": sum(each.is_cause_right for each in planted),
+        "median steps needed": statistics.median(needed) if needed else None,
+        "live lines": len(delays),
+        "median steps until the live line": statistics.median(delays) if delays else None,
+        "healthy steps": sum(each.healthy for each in scored),
+        "false alarms in them": sum(each.false for each in scored),
+        "other changes": sum(len(each.others) for each in scored),
+    }
 
 
-def _median(values: Sequence[int]) -> str:
-    return f"{statistics.median(values):.0f}" if values else "-"
-
-
-def _table(scored: Sequence[Scored]) -> Iterator[str]:
-    yield "| job | planted | reported | needed | live | first cause | not planted |"
-    yield "|---|---|---|---|---|---|---|"
-    for each in scored:
-        planted = "none"
-        if each.planted.kinds:
-            planted = f"{' or '.join(each.planted.kinds)} at {each.planted.at}"
-        found = "none"
-        if each.found is not None:
-            found = _shown(each.found)
-        elif each.is_planted:
-            found = "**missed**"
-        elif each.planted.kinds:
-            found = f"no effect ({each.effect:+.0%})"
-        cause = "-"
-        if each.is_planted:
-            cause = f"`{each.causes[0]}`" if each.causes else "none"
-            cause = cause if each.is_cause_right else f"**{cause}**"
-        delays = ["-" if steps is None else str(steps) for steps in (each.needed, each.delay)]
-        others = "; ".join(_shown(other) for other in each.others) or "-"
-        yield f"| {each.name} | {planted} | {found} | {' | '.join(delays)} | {cause} | {others} |"
+def _row(each: Scored) -> dict[str, Any]:
+    return {
+        "job": each.name,
+        "planted": f"{' or '.join(each.planted.kinds) or 'none'} at {each.planted.at}",
+        "is_planted": each.is_planted,
+        "effect": each.effect,
+        "reported": None if each.found is None else _shown(each.found),
+        "needed": each.needed,
+        "live": each.delay,
+        "first cause": next(iter(each.causes), None),
+        "cause right": each.is_cause_right,
+        "not planted": list(map(_shown, each.others)),
+    }
 
 
 def _shown(change: RunChange) -> str:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sharded import count_unmatched
-
 from profkit.explain.explained import explain
 from profkit.hangs.incidents import ALARM, SEEN, read_events
 from profkit.trace import Trace
@@ -29,6 +27,17 @@ SETTLED = 2
 COST_GOAL = 0.15
 KERNEL_GOAL, KERNEL_GOAL_US = 0.02, 50.0
 """The device time of a collective differs from its kernel by at most the larger of both."""
+
+
+def count_unmatched(trace: Trace) -> int:
+    ranks: dict[tuple[str, int], list[int]] = {}
+    sizes: dict[tuple[str, int], int] = {}
+    for row in trace.collectives.to_pylist():
+        key = row["communicator"], row["sequence"]
+        ranks.setdefault(key, []).append(row["rank"])
+        sizes[key] = row["group_size"]
+    whole = sum(len(found) == len(set(found)) == sizes[key] for key, found in ranks.items())
+    return len(ranks) - whole
 
 
 class Check(NamedTuple):

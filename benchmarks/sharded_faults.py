@@ -8,29 +8,34 @@ recorded three times, in turns, and compared as repeats. The truth is measured w
 another launch trains both jobs in turn, step by step, so that they meet the same state of the
 machine. It is by how much the steps of the second are longer by the launch's own clock. Held-out
 faults have another model, rank or dimension. `run` skips what FOLDER has already; `score --write`
-writes the table into docs/accuracy.md. It exits with 1 if the goals are missed.
+writes docs/results/sharded.json. It exits with 1 if the goals are missed.
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import functools
 import json
 import math
 import os
+import shutil
 import statistics
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from sharded_launch import Page, command_line, is_done, once, record_into, start, torchrun
+import results
 
 from profkit.explain.explained import explain_repeats
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 
 JOB = Path(__file__).parent / "sharded_faults_job.py"
-BEGIN, END = "<!-- faults of sharded jobs -->", "<!-- end of faults of sharded jobs -->"
+PATIENCE_S = 300
 SETTLED = 10
 """The first steps of a job are slower."""
 REPEATS = 3
@@ -140,6 +145,49 @@ def folder_of(work: Path, name: str, side: str) -> Path:
     return work / name.replace(": ", "_").replace(" ", "_") / side
 
 
+def torchrun(job: Path, ranks: int, *arguments: str) -> list[str]:
+    """Return the command that runs a script on so many ranks of this machine."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [sys.executable, *launcher, str(job), *arguments]
+
+
+def record_into(runs: Path, command: Sequence[str]) -> list[str]:
+    """Return the command that records another one, without collectors."""
+    options = ["--output", str(runs), "--collect", "none"]
+    return [sys.executable, "-m", "profkit", "run", *options, "--", *command]
+
+
+def start(command: Sequence[str], what: str, **variables: str) -> str:
+    """Run a command on the CPU and return its output; one that fails ends the benchmark."""
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    if done.returncode:
+        raise SystemExit(f"{what}: exit code {done.returncode}\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def is_done(work: Path, name: str) -> bool:
+    """Return true if all runs of a fault are there; the truth comes last."""
+    return (folder_of(work, name, TRUTH) / "done").exists()
+
+
+def once(folder: Path, launch: Callable[[Path], object]) -> None:
+    """Launch a job into its folder, unless it is there already."""
+    if (folder / "done").exists():
+        return
+    shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run has left
+    folder.mkdir(parents=True)
+    launch(folder)
+    (folder / "done").touch()
+    print(folder, flush=True)
+
+
 def launch(fault: Fault, options: Sequence[str], folder: Path) -> None:
     """Record a job."""
     job = torchrun(JOB, fault.ranks, fault.kind, "--out", str(folder / "out"), *options)
@@ -240,61 +288,44 @@ def score(name: str, work: Path) -> Score:
     return Score(name, true_ms, margin_ms, medians[1] - medians[0], kinds, cost_ms, is_right)
 
 
-def as_markdown(scores: Sequence[Score]) -> str:
-    """Return the section of docs/accuracy.md."""
-    lines = ["| planted | named | cost | true cost | error | pair | |", f"|{'---|' * 7}"]
-    for each in scores:
-        cost = "-" if each.cost_ms is None else f"{each.cost_ms:.1f} ms"
-        error = "-" if each.error is None else f"{each.error:.0%}"
-        verdict = "right" if each.is_right else "wrong"
-        names = ", ".join(each.kinds) or "nothing"
-        truth = f"{each.true_ms:.1f} ± {each.true_margin_ms:.1f} ms"
-        cells = (each.name, names, cost, truth, error, f"{each.pair_ms:.1f} ms", verdict)
-        lines.append(f"| {' | '.join(cells)} |")
-    noise_ms = [abs(each.true_ms) for each in scores if not FAULTS[each.name].kinds]
-    opening = (
-        "Pairs of small sharded jobs over gloo on the CPU, of which one has a fault "
-        f"(`benchmarks/sharded_faults.py`). Both were recorded {REPEATS} times, in turns. The true "
-        "cost is the difference of their median steps in a launch without profkit that trains "
-        "both in turn, step by step. "
-        "Held-out faults have another model, rank or dimension. "
-        f"There, pairs without a fault differ by up to {max(noise_ms, default=0.0):.1f} ms: the "
-        f"true costs are not known more exactly. Their intervals (95%) follow from how much single "
-        "steps differ. *Pair*: by how much the median steps of the two recorded jobs differ by "
-        "their own clocks, as a mean over the repeats. The machine may have had another speed than "
-        "while the truth was measured, so this may differ from the true cost, and profkit's cost "
-        f"with it. {os.cpu_count()} cores."
-    )
-    return "\n\n".join(["## Faults of sharded jobs", opening, say_goals(scores), "\n".join(lines)])
-
-
-def say_goals(scores: Sequence[Score]) -> str:
+def summarize(scores: Sequence[Score]) -> dict[str, Any]:
     """Return how often the goals are met, for faults of the development and held-out ones."""
-    lines = ["|  | goal | development | held-out |", "|---|---|---|---|"]
-    right, near, near_alike = [], [], []
-    for held_out in (False, True):
+    found: dict[str, Any] = {"goals": {"right cause first": RIGHT_GOAL, "error of cost": COST_GOAL}}
+    for title, held_out in (("development", False), ("held-out", True)):
         own = [each for each in scores if each.name.startswith(HELD_OUT) is held_out]
         planted = [each for each in own if FAULTS[each.name].kinds]
         errors = [each.error for each in planted if each.error is not None]
-        right.append(f"{sum(each.is_right for each in planted)} of {len(planted)}")
-        near.append(f"{sum(error <= COST_GOAL for error in errors)} of {len(errors)}")
-        alike = [each.error for each in planted if each.error is not None and each.agrees]
-        near_alike.append(f"{sum(error <= COST_GOAL for error in alike)} of {len(alike)}")
-    lines.append(f"| right cause first | {RIGHT_GOAL:.0%} | {' | '.join(right)} |")
-    within = f"cost within {COST_GOAL:.0%} of the truth"
-    lines.append(f"| {within} | all | {' | '.join(near)} |")
-    agree = f"{within}, if the pair's own clocks agree with it as well"
-    lines.append(f"| {agree} | - | {' | '.join(near_alike)} |")
-    return "\n".join(lines)
+        found[title] = {
+            "planted": len(planted),
+            "right cause first": sum(each.is_right for each in planted),
+            "costs": len(errors),
+            "costs within the goal": sum(error <= COST_GOAL for error in errors),
+        }
+    return found
 
 
-def report(work: Path, names: Sequence[str]) -> tuple[str, bool]:
-    """Return the section of docs/accuracy.md, and true if the goals are met."""
-    scores = [score(name, work) for name in names if is_done(folder_of(work, name, TRUTH))]
-    is_right = sum(each.is_right for each in scores) >= RIGHT_GOAL * len(scores)
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("verb", choices=["run", "score"])
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--only", default=",".join(FAULTS), help="names of faults, with commas")
+    parser.add_argument("--write", action="store_true", help="write docs/results/sharded.json")
+    options = parser.parse_args()
+    names = options.only.split(",")
+    if options.verb == "run":
+        run(options.work, names)
+        return 0
+    scores = [score(name, options.work) for name in names if is_done(options.work, name)]
+    found = {**summarize(scores), "rows": [dataclasses.asdict(each) for each in scores]}
+    print(json.dumps(found, indent=1))
+    if options.write:
+        results.write("sharded", found)
     errors = [each.error for each in scores if each.error is not None]
-    return as_markdown(scores), is_right and all(error <= COST_GOAL for error in errors)
+    is_right = sum(each.is_right for each in scores) >= RIGHT_GOAL * len(scores)
+    return 0 if is_right and all(error <= COST_GOAL for error in errors) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(command_line(Page(__doc__ or "", [*FAULTS], BEGIN, END), run, report))
+    sys.exit(main())

@@ -1,29 +1,32 @@
-"""Plant slow lines in three jobs, and check that the sampled stacks name them with their cost.
+"""Plant slow lines in a job, and check that the sampled stacks name them with their cost.
 
-Each job (slow_line_jobs) is recorded once per slow line, with --stacks loop. It measures with its
+The job (slow_line_jobs) is recorded once per slow line, with --stacks loop. It measures with its
 own clock what the line costs each step. The slow line must come first among the lines of its
-phase in the report, and among the lines that differ from a run without it in `explain`.
+phase in the report, and among the lines that differ from a run without it in `explain`. The job
+was written without knowledge of the analysis.
 
-    python benchmarks/slow_lines.py run --work FOLDER [--job development] [--only sleep,lock]
+    python benchmarks/slow_lines.py run --work FOLDER [--only sleep,lock]
     python benchmarks/slow_lines.py score --work FOLDER [--write]
 
-`run` skips what FOLDER has already. `score --write` writes the table into docs/accuracy.md.
+`run` skips what FOLDER has already. `score --write` writes docs/results/slow_lines.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from page_sections import replace_section
-from slow_lines_page import FIRST_GOAL, VARIANTS, Score, as_markdown
+import results
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.line_changes import LineChange
@@ -33,8 +36,8 @@ from profkit.explain.explained import explain
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 
-JOBS = Path(__file__).parent / "slow_line_jobs"
-DOCUMENT = Path(__file__).parents[1] / "docs/accuracy.md"
+JOB = Path(__file__).parent / "slow_line_jobs/slow_line_job.py"
+FIRST_GOAL = 0.9
 PLANTS = (
     *("sleep", "busy", "lock", "sync", "fsync", "average", "metric", "clip", "recompute"),
     *("callback", "collate", "import"),
@@ -50,16 +53,34 @@ BASE_STEPS = 5_000
 """Steps without a slow line: they are short, and need as many samples."""
 
 PATIENCE_S = 300
-BEGIN, END = "<!-- slow lines -->", "<!-- end of slow lines -->"
-"""The marks around the part of docs/accuracy.md that this script writes."""
 
 
-def record(job: str, plant: str, folder: Path) -> None:
-    """Record one job in a folder of its own."""
+@dataclass(frozen=True)
+class Score:
+    """One slow line: what the report and `explain` say of it; times in ns per step."""
+
+    plant: str
+    line: int
+    true_ns: float
+    named: str
+    phase: str
+    named_ns: Estimate | None
+    explained: str
+    is_first: bool
+    is_explained: bool
+
+    @property
+    def error(self) -> float | None:
+        """The relative error of the cost; `None` if the line is not named at all."""
+        return None if self.named_ns is None else self.named_ns.value / self.true_ns - 1
+
+
+def record(plant: str, folder: Path) -> None:
+    """Record the job in a folder of its own."""
     shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run has left
     folder.mkdir(parents=True)
     steps = BASE_STEPS
-    program = [sys.executable, str(JOBS / f"{job}.py"), plant]
+    program = [sys.executable, str(JOB), plant]
     if plant != NONE:
         _run([*program, str(TRIED_STEPS)], folder)
         usual_s = float(np.median(_read_costs(folder))) / 1e9
@@ -92,14 +113,14 @@ def _read_costs(folder: Path) -> list[float]:
     return costs
 
 
-def score(job: str, plant: str, work: Path) -> Score:
+def score(plant: str, work: Path) -> Score:
     """Return what profkit says about one slow line."""
-    base, target = (_open(work, job, name) for name in (NONE, plant))
+    base, target = (_open(work, name) for name in (NONE, plant))
     view = build_overview(target)
-    line = _line_of(job, plant)
-    costs = _read_costs(work / job / plant)
+    line = _line_of(plant)
+    costs = _read_costs(work / plant)
     used = [costs[step] for step in view.selection.steps.tolist() if step < len(costs)]
-    found = list(_named(view, f"{job}.py", line))
+    found = list(_named(view, line))
     phase, is_first = "", False
     if found:
         phase, _, is_first = max(found, key=lambda each: each[1].step_ns.value)
@@ -109,7 +130,6 @@ def score(job: str, plant: str, work: Path) -> Score:
     grown = [change for change in sure if change.difference.value > 0]
     skipped = [name for name, _, _ in changes.too_few] if changes else [phase]
     return Score(
-        job,
         plant,
         line,
         float(np.mean(used)),
@@ -118,7 +138,7 @@ def score(job: str, plant: str, work: Path) -> Score:
         _sum([each.step_ns for _, each, _ in found]),
         _shown(grown, was_compared=phase not in skipped),
         is_first,
-        bool(grown) and _is_at(grown[0], f"{job}.py", line),
+        bool(grown) and _is_at(grown[0], line),
     )
 
 
@@ -130,23 +150,23 @@ def _sum(times: Sequence[Estimate]) -> Estimate | None:
     return Estimate(sum(time.value for time in times), sum(low), sum(high))
 
 
-def _open(work: Path, job: str, plant: str) -> Trace:
-    return Trace.open(find_runs(work / job / plant / "traces")[-1])
+def _open(work: Path, plant: str) -> Trace:
+    return Trace.open(find_runs(work / plant / "traces")[-1])
 
 
-def _line_of(job: str, plant: str) -> int:
-    lines = (JOBS / f"{job}.py").read_text().splitlines()
+def _line_of(plant: str) -> int:
+    lines = JOB.read_text().splitlines()
     marks = [number for number, line in enumerate(lines, 1) if f"# planted: {plant}" in line]
     if len(marks) != 1:
-        raise SystemExit(f"{job}: {plant} is planted in {len(marks)} lines")
+        raise SystemExit(f"{plant} is planted in {len(marks)} lines")
     return marks[0]
 
 
-def _named(view: Overview, file: str, line: int) -> Iterator[tuple[str, LineTime, bool]]:
+def _named(view: Overview, line: int) -> Iterator[tuple[str, LineTime, bool]]:
     """Yield the line in each phase, and if it is the first there."""
     for part in view.code.phases if view.code else ():
         for place, each in enumerate(part.lines):
-            if each.place.line == line and each.place.file.endswith(file):
+            if each.place.line == line and each.place.file.endswith(JOB.name):
                 yield part.phase, each, place == 0
 
 
@@ -161,8 +181,8 @@ def _first(view: Overview, phase: str) -> LineTime | None:
     return max(firsts.values(), key=lambda line: line.step_ns.value, default=None)
 
 
-def _is_at(change: LineChange, file: str, line: int) -> bool:
-    return change.place.line == line and change.place.file.endswith(file)
+def _is_at(change: LineChange, line: int) -> bool:
+    return change.place.line == line and change.place.file.endswith(JOB.name)
 
 
 def _shown(grown: Sequence[LineChange], *, was_compared: bool) -> str:
@@ -178,31 +198,27 @@ def main() -> int:
     )
     parser.add_argument("what", choices=("run", "score"))
     parser.add_argument("--work", type=Path, required=True, help="the folder of the recorded runs")
-    parser.add_argument("--job", choices=VARIANTS, action="append", help="default: all")
     parser.add_argument("--only", default="", help="names of slow lines, separated by commas")
-    parser.add_argument("--write", action="store_true", help="write docs/accuracy.md")
+    parser.add_argument("--write", action="store_true", help="write docs/results/slow_lines.json")
     args = parser.parse_args()
     plants = [name for name in PLANTS if not args.only or name in args.only.split(",")]
-    jobs = args.job or VARIANTS
+    work = args.work.absolute()
     if args.what == "run":
-        for job in jobs:
-            for plant in (NONE, *plants):
-                folder = args.work.absolute() / job / plant
-                if not (folder / COSTS).exists():
-                    record(job, plant, folder)
+        for plant in (NONE, *plants):
+            if not (work / plant / COSTS).exists():
+                record(plant, work / plant)
         return 0
-    scores: list[Score] = []
-    missing: list[str] = []
-    for job in jobs:
-        for plant in plants:
-            if all((args.work / job / name / COSTS).exists() for name in (NONE, plant)):
-                scores.append(score(job, plant, args.work))
-            else:
-                missing.append(f"{plant} ({job.replace('_', '-')})")
-    section = as_markdown(scores, LINE_S, missing)
-    print(section)
+    there = [name for name in plants if (work / name / COSTS).exists()]
+    scores = [score(name, work) for name in there]
+    found: dict[str, Any] = {
+        "planted": len(scores),
+        "first in the report": sum(each.is_first for each in scores),
+        "first in explain": sum(each.is_explained for each in scores),
+        "rows": [{**dataclasses.asdict(each), "error": each.error} for each in scores],
+    }
+    print(json.dumps(found, indent=1))
     if args.write:
-        DOCUMENT.write_text(replace_section(DOCUMENT.read_text(), section, BEGIN, END))
+        results.write("slow_lines", found)
     return 0 if sum(each.is_first for each in scores) >= FIRST_GOAL * len(scores) else 1
 
 

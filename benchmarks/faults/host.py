@@ -3,8 +3,8 @@
     python benchmarks/faults/host.py torch
 
 Reads one JSON object per line: the job's `options`, its `ranks`, and the `folder` for its trace
-and its own clock. It may name another module than the framework's usual `job`, and how many other
-processes make `noise` while it trains. Answers each with a line of exit codes. The ranks are
+and its own clock, the `job`'s module, and how many other processes make `noise` while it trains.
+Answers each with a line of exit codes. The ranks are
 hooked as `profkit run` hooks them, and the job's code does not know it.
 """
 
@@ -29,10 +29,7 @@ from typing import Any, NoReturn
 from job_parts import OPTIONS_VARIABLE, OWN_FOLDER_VARIABLE
 
 LOG = "log.txt"
-LATE_IMPORTS = {
-    "torch": ("torch._dynamo", "torch.profiler", "PIL.JpegImagePlugin"),
-    "paddle": ("PIL.JpegImagePlugin",),
-}
+LATE_IMPORTS = {"torch": ("torch._dynamo", "torch.profiler"), "paddle": ("paddle.io",)}
 PROFKIT = (
     "pyarrow.compute",
     "pyarrow.dataset",
@@ -57,8 +54,7 @@ PRIORITY = -20
 
 def main() -> None:
     framework = sys.argv[1]
-    usual = f"job_{framework}"
-    importlib.import_module(usual)
+    importlib.import_module(framework)
     if AS_OTHERS not in os.environ:
         _go_first()
     for module in (*LATE_IMPORTS[framework], *PROFKIT):
@@ -67,7 +63,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         request = json.loads(line)
-        job = importlib.import_module(request.get("job", usual))
+        job = importlib.import_module(request["job"])
         ranks = request["ranks"]
         ports = _free_ports(ranks)
         with _noise(request.get("noise", 0)):

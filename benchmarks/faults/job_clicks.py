@@ -18,11 +18,18 @@ from typing import Any
 import numpy as np
 import paddle
 import paddle.distributed as dist
-from job_parts import OwnClock, read_options
+from job_parts import (
+    Mishaps,
+    Options,
+    OwnClock,
+    is_due,
+    parse,
+    read_options,
+    wait_for_storage,
+)
 from paddle.distributed.fleet.utils import recompute
 from paddle.io import DataLoader, IterableDataset
 from paddle.nn import functional as nn_functional
-from second_parts import Mishaps, Options, is_due, parse, wait_for_storage
 
 RANK = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
 FIELDS, VALUES, SIZE = 10, 1_000, 16
@@ -199,11 +206,11 @@ def train(options: Options, clock: OwnClock) -> None:
             if is_due(step, options.checkpoint_every):
                 save(network, optimizer, options)
         mishaps.after_step(step, float(loss))
-        clock.end_step(starts_epoch=False)
+        clock.end_step()
 
 
 def main() -> None:
-    options = read_options(Options)
+    options = read_options()
     paddle.seed(options.seed)
     paddle.set_default_dtype("float64" if options.float64 else "float32")
     if "PADDLE_TRAINER_ID" in os.environ:

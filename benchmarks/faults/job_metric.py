@@ -17,8 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from job_parts import OwnClock, read_options
-from second_parts import Mishaps, Options, is_due, parse, wait_for_storage
+from job_parts import (
+    Mishaps,
+    Options,
+    OwnClock,
+    is_due,
+    parse,
+    read_options,
+    wait_for_storage,
+)
 from torch.nn import functional as nn_functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -194,7 +201,7 @@ class Experiment:
             loss = self._step()
             self._between(step)
             self.mishaps.after_step(step, loss)
-            self.clock.end_step(starts_epoch=False)
+            self.clock.end_step()
 
     def _step(self) -> float:
         options, clock = self.options, self.clock
@@ -253,7 +260,7 @@ class Experiment:
 
 
 def main() -> None:
-    options = read_options(Options)
+    options = read_options()
     torch.manual_seed(options.seed)
     torch.set_num_threads(options.threads)
     experiment = Experiment(options)

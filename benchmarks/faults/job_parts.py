@@ -1,33 +1,35 @@
-"""Options, images and clock that the faulty jobs of both frameworks share.
+"""Options, clock and mishaps that the jobs share.
 
 A job takes its options from `FAULT_OPTIONS`, a variable that no trace records. The commands of a
-fault and its healthy twin are equal, so the fault can only be found from the job's behaviour.
+fault and its healthy twin are equal, so the fault can only be found from the job's behaviour. The
+loops and data sets of the jobs differ on purpose: rules that fit one loop by chance should fail
+on another.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import io
+import importlib.util
 import json
 import os
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar
-
-import numpy as np
-import numpy.typing as npt
-from PIL import Image, ImageFilter
 
 OPTIONS_VARIABLE = "FAULT_OPTIONS"
 OWN_FOLDER_VARIABLE = "FAULT_OWN"
-CLASSES = 10
-PICTURES = 64
+BEFORE_STEP = "before_step"
+"""One of the places at which a rank can be late; the jobs name the others."""
 
-OptionsT = TypeVar("OptionsT")
+MODULE_LINES = 1_500
+"""Size of a module that is imported in the loop; compiling it takes some 20 ms."""
+
+BUSY_S, REST_S = 0.03, 0.02
+"""A thread that never rests would make a step thirty times as long."""
 
 
 @dataclass(frozen=True)
@@ -35,80 +37,72 @@ class Options:
     """The options of a job. The defaults are healthy; a fault is a changed option."""
 
     seed: int = 0
-    steps: int = 240
-    epoch_steps: int = 1_000
+    steps: int = 120
     batch: int = 8
-    image: int = 40
-    width: int = 24
+    accumulate: int = 1
+    width: int = 64
+    layers: int = 2
     threads: int = 1
-    placed: bool = True
-    """If true, ranks and workers have their own cores. Otherwise scheduling makes twins differ."""
     optimizer: str = "fused"
-    tensors: int = 0
-    """Small extra parameters, which an optimizer that is not fused goes through one by one."""
 
     # input
     workers: int = 1
-    persistent: bool = True
-    read_ms: float = 0.0
-    """The file system's time for each image."""
-    cached: bool = False
-    """If true, images that were read once are read again without waiting."""
-    blurs: int = 0
-    """Filters that a transform applies to each picture."""
-    polling: float = 0.0
-    """The share of a processor that each worker uses in addition to its work."""
-    broken_ms: float = 0.0
-    """Cost of failed attempts to read a truncated image: one in twenty, which is then dropped."""
+    own_thread: bool = False
+    """If true, a thread of the job makes the batches, and no data loader."""
+    parsing: int = 1
+    """Number of passes of Python code over a sample."""
+    storage_ms: float = 0.0
+    """The file system's time for a sample."""
+    collating: int = 0
+    """Number of passes of Python code over a batch."""
+    copies: int = 0
+    """Number of conversions of a batch in the training thread."""
 
     # the step
     late_rank: int = -1
-    late_phase: str = ""
+    late_place: str = ""
     late_ms: float = 0.0
-    slices: int = 1
-    """Number of operators that do the work of one: slices of the model's middle, or repeats."""
-    round_trips: int = 0
-    """Copies of the activations into another layout and back."""
-    autocast: bool = False
-    scaler: bool = False
-    overflow_every: int = 0
-    drift_ms: float = 0.0
-    """By how much each step is longer than the one before."""
-    item_syncs: int = 0
-    """Number of device values that a step reads, which is a fault only on a GPU."""
-    pin: bool = True
+    float64: bool = False
+    anomaly: bool = False
+    recompute: bool = False
+    mining: bool = False
+    """If true, Python code looks for the hardest triplets, with an operator for each."""
+    pause_ms: float = 0.0
+    """A wait between the backward pass and the optimizer."""
+    clip: str = "library"
+    reads: int = 0
+    """Number of single values that the job reads after the backward pass."""
+    average: bool = False
+    """If true, Python code keeps a moving average of all parameters."""
 
     # the exchange
     bucket_mb: float = 25.0
-    first_bucket_mb: float = 1.0
-    link_mb_s: float = 0.0
-    """Bandwidth of a link that all buckets queue for; 0 is the machine's own loopback."""
     delay_ms: float = 0.0
-    """Time that a slow link adds to each all-reduce."""
-    accumulate: int = 1
     no_sync: bool = True
 
-    # options outside the step
+    # next to the step
+    log_mb: float = 0.0
+    """Size of a record that is on the disk before the next step begins."""
     garbage_every: int = 0
-    objects: int = 200_000
-    checkpoint_every: int = 0
-    checkpoint_mb: int = 48
+    objects: int = 300_000
+    history: int = 0
+    """By how many numbers a list grows per step. Each step sorts it."""
+    busy_thread: bool = False
+    """If true, a thread of pure Python code computes most of the time."""
+    import_every: int = 0
     evaluate_every: int = 0
-    evaluate_batches: int = 4
-
-    @classmethod
-    def from_environment(cls) -> Options:
-        return read_options(cls)
+    checkpoint_every: int = 0
+    checkpoint_mb: int = 40
 
 
-def read_options(kind: type[OptionsT]) -> OptionsT:
+def read_options() -> Options:
     """Return the options of this process's job."""
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # dataclasses
+    known = {field.name for field in fields(Options)}
     given = json.loads(os.environ.get(OPTIONS_VARIABLE, "{}"))
     unknown = sorted(set(given) - known)
     if unknown:
         raise SystemExit(f"{OPTIONS_VARIABLE}: no such option: {', '.join(unknown)}")
-    return kind(**given)
+    return Options(**given)
 
 
 class OwnClock:
@@ -134,11 +128,9 @@ class OwnClock:
             with self.time("planted"):
                 time.sleep(ms / 1e3)
 
-    def end_step(self, *, starts_epoch: bool) -> None:
+    def end_step(self) -> None:
         now = time.perf_counter()
-        self._steps.append(
-            {**self._now, "step": 1e3 * (now - self._began), "starts_epoch": float(starts_epoch)}
-        )
+        self._steps.append({**self._now, "step": 1e3 * (now - self._began)})
         self._began, self._now = now, {}
 
     def write(self, rank: int) -> None:
@@ -147,106 +139,90 @@ class OwnClock:
             Path(folder, f"own{rank}.json").write_text(json.dumps(self._steps))
 
 
-class Pictures:
-    """JPEG files in memory, read and decoded as slowly as the options say."""
+class Mishaps:
+    """The injected faults that need no framework."""
 
-    def __init__(self, options: Options, before_batch: Callable[[], None] = lambda: None) -> None:
-        self.options = options
-        self._before_batch = before_batch
-        rng = np.random.default_rng(options.seed)
-        self._files = [_jpeg(rng, options.image) for _ in range(PICTURES)]
-        self._known: set[int] = set()
+    def __init__(self, options: Options, clock: OwnClock, rank: int) -> None:
+        self._options, self._clock, self._rank = options, clock, rank
+        self._heap = [[number] for number in range(options.objects * bool(options.garbage_every))]
+        self._history: list[float] = []
+        self._folder = os.environ.get(OWN_FOLDER_VARIABLE, tempfile.gettempdir())
+        if options.busy_thread:
+            threading.Thread(target=_count_for_ever, daemon=True).start()
 
-    def __len__(self) -> int:
-        return self.options.epoch_steps * self.options.batch
+    def late(self, place: str) -> None:
+        """Sleep if this rank is the one that is late here."""
+        options = self._options
+        if options.late_rank == self._rank and options.late_place == place:
+            self._clock.plant(options.late_ms)
 
-    def load(self, index: int) -> tuple[npt.NDArray[np.float32], int] | None:
-        """Return an image and its class, or `None` for a truncated image."""
-        if index % self.options.batch == 0:
-            self._before_batch()
-        _poll_beside(self.options.polling)
-        self._read(index)
-        if self.options.broken_ms and index % 20 == 0:
-            time.sleep(self.options.broken_ms / 1e3)
-            return None
-        picture = Image.open(io.BytesIO(self._files[index % PICTURES])).convert("RGB")
-        for _ in range(self.options.blurs):
-            picture = picture.filter(ImageFilter.GaussianBlur(2))
-        return np.asarray(picture, dtype=np.float32).transpose(2, 0, 1) / 255, index % CLASSES
+    def before_step(self) -> None:
+        """Do what the job does between the backward pass and the optimizer."""
+        self._clock.plant(self._options.pause_ms)
+        self.late(BEFORE_STEP)
 
-    def _read(self, index: int) -> None:
-        """Read an image. With a cache, the part of the data that is read again is cached."""
-        if self.options.read_ms and not (self.options.cached and index in self._known):
-            time.sleep(self.options.read_ms / 1e3)
-        self._known.add(index)
-
-
-def _jpeg(rng: np.random.Generator, size: int) -> bytes:
-    target = io.BytesIO()
-    Image.fromarray(rng.integers(0, 255, (size, size, 3), dtype=np.uint8)).save(
-        target, "JPEG", quality=90
-    )
-    return target.getvalue()
-
-
-def _burn(ms: float) -> None:
-    """Decode repeatedly for this much CPU time."""
-    until = time.thread_time() + ms / 1e3
-    while time.thread_time() < until:
-        pass
-
-
-_pollers: set[int] = set()
-
-
-def _poll_beside(share: float) -> None:
-    """Start one thread per process that polls for work, as some libraries do."""
-    if share <= 0 or os.getpid() in _pollers:
-        return
-    _pollers.add(os.getpid())
-
-    def poll() -> None:
-        while True:
-            _burn(10 * share)
-            time.sleep(0.010 * (1 - share))
-
-    threading.Thread(target=poll, daemon=True).start()
-
-
-PLACED_AT = 3
-"""The step at which a rank goes to its core; what was started before is not bound to it."""
-
-
-@contextlib.contextmanager
-def own_core(rank: int, *, placed: bool) -> Iterator[Callable[[int], None]]:
-    """Return a function that binds the training thread to a core of its own, per step.
-
-    At the end the thread may use any core again.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-
-    def at_step(step: int) -> None:
-        if placed and step == PLACED_AT:
-            os.sched_setaffinity(0, {cores[rank % len(cores)]})
-
-    yield at_step
-    os.sched_setaffinity(0, cores)
-
-
-def place_worker(rank: int, worker: int) -> None:
-    """Bind a loader worker to a core on which its rank does not train, if there is one."""
-    cores = range(os.cpu_count() or 1)
-    os.sched_setaffinity(0, {cores[(rank + 1) % len(cores)]})
-
-
-class Garbage:
-    """A heap of many small objects, which collections of the oldest generation traverse."""
-
-    def __init__(self, options: Options) -> None:
-        self._every = options.garbage_every
-        self._heap = [[number] for number in range(options.objects)] if self._every else []
-
-    def after_step(self, step: int, clock: OwnClock) -> None:
-        if self._every and step % self._every == 0:
-            with clock.time("planted"):
+    def after_step(self, step: int, loss: float) -> None:
+        """Do what the job does between two steps."""
+        options = self._options
+        with self._clock.time("planted"):
+            if options.garbage_every and step % options.garbage_every == 0:
                 gc.collect()
+            if options.log_mb:
+                self._log(step, loss)
+            if options.history:
+                self._history.extend(loss + number for number in range(options.history))
+                self._history.sort(key=_distance)
+            if options.import_every and step % options.import_every == 0:
+                self._import(step)
+
+    def _log(self, step: int, loss: float) -> None:
+        record = f"step {step} loss {loss}\n".encode().ljust(int(self._options.log_mb * 1e6))
+        file = os.open(Path(self._folder, f"log{self._rank}.txt"), os.O_CREAT | os.O_WRONLY)
+        try:
+            os.write(file, record)
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def _import(self, step: int) -> None:
+        """Import a module that no earlier step has imported."""
+        path = Path(self._folder, f"plugin_{self._rank}_{step}.py")
+        lines = [f"def rule_{number}(x): return x * {number} + 1" for number in range(MODULE_LINES)]
+        path.write_text("\n".join(lines))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None:
+            raise ImportError(path.stem)
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        path.unlink()
+
+
+def is_due(step: int, every: int) -> bool:
+    """Return true in each step that is the last of so many."""
+    return bool(every) and step % every == every - 1
+
+
+def parse(values: list[int], passes: int) -> list[int]:
+    """Return the values after passes of Python code over them, as a tokenizer makes them."""
+    found = values
+    for _ in range(passes):
+        found = [(value * 31 + 7) % 997 for value in found]
+    return found
+
+
+def wait_for_storage(options: Options) -> None:
+    if options.storage_ms:
+        time.sleep(options.storage_ms / 1e3)
+
+
+def _distance(value: float) -> float:
+    return abs(value - 0.5)
+
+
+def _count_for_ever() -> None:
+    """Count for a while and rest for a while, as a thread that sums up figures does."""
+    number = 0
+    while True:
+        until = time.perf_counter() + BUSY_S
+        while time.perf_counter() < until:
+            number = (number + 1) % 1_000_003
+        time.sleep(REST_S)

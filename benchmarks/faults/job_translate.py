@@ -16,8 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from job_parts import OwnClock, read_options
-from second_parts import Mishaps, Options, is_due, parse, wait_for_storage
+from job_parts import (
+    Mishaps,
+    Options,
+    OwnClock,
+    is_due,
+    parse,
+    read_options,
+    wait_for_storage,
+)
 from torch.nn import functional as nn_functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -209,11 +216,11 @@ def train(options: Options, clock: OwnClock) -> None:
             if is_due(step, options.checkpoint_every):
                 save(inner, optimizer, options)
         mishaps.after_step(step, loss)
-        clock.end_step(starts_epoch=False)
+        clock.end_step()
 
 
 def main() -> None:
-    options = read_options(Options)
+    options = read_options()
     torch.manual_seed(options.seed)
     torch.set_num_threads(options.threads)
     torch.autograd.set_detect_anomaly(options.anomaly)

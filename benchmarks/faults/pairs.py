@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from fault import Fault
-from variants import options_of
+from plants import Fault
 
 HOST = Path(__file__).with_name("host.py")
 BASE, TARGET = "base", "target"
@@ -68,98 +67,66 @@ def _stream(stream: IO[str] | None) -> IO[str]:
     return stream
 
 
-def folder_of(work: Path, variant: str, trial: int, fault: Fault) -> Path:
-    return work / variant / str(trial) / fault.name
+def folder_of(work: Path, trial: int, fault: Fault) -> Path:
+    return work / str(trial) / fault.name
 
 
-def run_pairs(
-    work: Path, faults: Sequence[Fault], *, variant: str, trial: int, has_gpu: bool
-) -> Iterator[str]:
+def run_pairs(work: Path, faults: Sequence[Fault], trial: int) -> Iterator[str]:
     """Run the missing pairs, and yield a line for each."""
-    order = [
-        fault
-        for fault in faults
-        if why_not(fault, has_gpu=has_gpu) is None and not is_done(work, fault, variant, trial)
-    ]
-    random.Random(f"{variant} {trial}").shuffle(order)
+    order = [fault for fault in faults if not is_done(work, fault, trial)]
+    random.Random(trial).shuffle(order)
     for framework in sorted({fault.framework for fault in order}):
         pending = [fault for fault in order if fault.framework == framework]
         host = Host(framework)
         try:
             for number, fault in enumerate(pending, 1):
-                outcome = _run_pair(host, work, fault, variant, trial)
+                outcome = _run_pair(host, work, fault, trial)
                 yield f"{number} of {len(pending)} {framework}: {fault.name}, {outcome}"
         finally:
             host.close()
 
 
-def why_not(fault: Fault, *, has_gpu: bool) -> str | None:
-    """Return why a fault cannot be injected on this machine, or an empty string."""
-    if fault.needs_gpu and not has_gpu:
-        return "needs a GPU; 'make gpu' runs it on one"
-    return fault.needs_administrator or None
-
-
-def is_done(work: Path, fault: Fault, variant: str, trial: int) -> bool:
+def is_done(work: Path, fault: Fault, trial: int) -> bool:
     """Return true if the pair was run with its present options."""
-    return done_at(work, fault, variant, trial) is not None
-
-
-def done_at(work: Path, fault: Fault, variant: str, trial: int) -> str | None:
-    """Return when the pair was run with its present options, or `None`."""
     try:
-        done: dict[str, Any] = json.loads(
-            (folder_of(work, variant, trial, fault) / DONE).read_text()
-        )
+        done = json.loads((folder_of(work, trial, fault) / DONE).read_text())
     except FileNotFoundError:
-        return None
-    return (
-        done.get("at")
-        if done.get("jobs")
-        == {side: job_of(fault, side, variant, trial) for side in (BASE, TARGET)}
-        else None
-    )
+        return False
+    return bool(done == {side: job_of(fault, side, trial) for side in (BASE, TARGET)})
 
 
-def job_of(fault: Fault, side: str, variant: str, trial: int) -> dict[str, Any]:
+def job_of(fault: Fault, side: str, trial: int) -> dict[str, Any]:
     """Return the request to the host."""
-    options = options_of(fault, planted=side == TARGET, variant=variant)
-    environment = (
-        {"PROFKIT_KERNELS": KERNEL_WINDOWS, "PROFKIT_OPS": "1"}
-        if fault.kernels
-        else {"PROFKIT_KERNELS": ""}
-    )
+    options = fault.options(planted=side == TARGET)
+    windows = {"PROFKIT_KERNELS": KERNEL_WINDOWS, "PROFKIT_OPS": "1"}
     request: dict[str, Any] = {
+        "job": fault.job,
         "options": {**options, "seed": options.get("seed", 0) + trial},
         "ranks": fault.ranks,
-        "environment": environment,
+        "environment": windows if fault.kernels else {"PROFKIT_KERNELS": ""},
     }
-    if fault.job:
-        request["job"] = fault.job
     if fault.noise in (side, "both"):
         request["noise"] = NOISES
     return request
 
 
-def _run_pair(host: Host, work: Path, fault: Fault, variant: str, trial: int) -> str:
+def _run_pair(host: Host, work: Path, fault: Fault, trial: int) -> str:
     """Run the twins in one order, and in the other order in the next trial.
 
     A slow change of the machine then favours neither.
     """
-    folder = folder_of(work, variant, trial, fault)
+    folder = folder_of(work, trial, fault)
     shutil.rmtree(folder, ignore_errors=True)
     sides = [BASE, TARGET]
     if (random.Random(fault.name).random() < 0.5) is (trial % 2 == 0):
         sides.reverse()
     began = time.monotonic()
-    jobs = {side: job_of(fault, side, variant, trial) for side in sides}
+    jobs = {side: job_of(fault, side, trial) for side in sides}
     for side, job in jobs.items():
         place = folder / side
         place.mkdir(parents=True)
         codes = host.run({**job, "folder": str(place)})
         if any(codes):
             return f"FAILED: its {side} ended with {codes}, see {place}"
-    (folder / DONE).write_text(
-        json.dumps({"jobs": jobs, "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())})
-    )
+    (folder / DONE).write_text(json.dumps(jobs))
     return f"{time.monotonic() - began:.1f} s"

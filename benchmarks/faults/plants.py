@@ -1,262 +1,171 @@
-"""The faults of the first suite, which are injected into `job_torch` and `job_paddle`."""
+"""The planted faults of `plants.txt`, the jobs that they are in, and what names them correctly."""
 
 from __future__ import annotations
 
-from fault import COMPUTE, Fault, late, single
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-_INPUT_CHANGES: tuple[Fault, ...] = (
-    Fault("slow_read", single("input_bound"), {"read_ms": 4.0}, "data", ("read",)),
-    Fault("slow_decode", single("input_bound"), {"blurs": 80}, "data", ("decode",)),
-    Fault("zero_workers", single("input_bound"), {"workers": 0}, "data", base={"read_ms": 0.6}),
-    Fault(
-        "slow_read_on_two_ranks",
-        single("input_bound"),
-        {"read_ms": 4.0},
-        "step",
-        ("read",),
-        base={"workers": 1},
-        ranks=2,
-    ),
-    Fault(
-        "workers_restart_each_epoch",
-        single(("worker_start", "input_stalls")),
-        {"persistent": False},
-        "all data",
-        base={"epoch_steps": 8, "workers": 3},
-    ),
-    Fault(
-        "too_many_workers",
-        single("loader_contention"),
-        {"workers": 6},
-        base={"polling": 0.15, "placed": False},
-    ),
-    Fault(
-        "cache_cold_epochs",
-        single("input_bound"),
-        {"cached": False},
-        "data",
-        ("read",),
-        base={"read_ms": 3.0, "cached": True, "epoch_steps": 20, "workers": 0},
-    ),
-    Fault("truncated_samples", single("bad_samples"), {"broken_ms": 40.0}, "samples"),
-)
-
-_RANKS: tuple[Fault, ...] = (
-    Fault(
-        "late_in_input", single("late_rank"), late("input"), "planted", ("data", "input"), ranks=2
-    ),
-    Fault(
-        "late_in_forward", single("late_rank"), late("forward"), "planted", ("forward",), ranks=2
-    ),
-    Fault(
-        "late_in_backward",
-        single("late_rank"),
-        late("backward"),
-        "planted",
-        ("backward",),
-        ranks=2,
-    ),
-    Fault(
-        "late_in_forward_of_four",
-        single("late_rank"),
-        late("forward", rank=2, ms=20.0),
-        "planted",
-        ("forward",),
-        ranks=4,
-    ),
-    Fault("slow_link", single("exposed_communication"), {"delay_ms": 12.0}, "backward", ranks=2),
-    Fault(
-        "tiny_buckets",
-        single("tiny_buckets"),
-        {"bucket_mb": 0.0001},
-        "backward",
-        base={"tensors": 40, "delay_ms": 0.3},
-        ranks=2,
-    ),
-    Fault(
-        "one_huge_bucket",
-        single("huge_bucket"),
-        {"bucket_mb": 100.0},
-        "backward",
-        base={"bucket_mb": 0.1, "link_mb_s": 20.0, "batch": 16},
-        ranks=2,
-    ),
-    Fault(
+TABLE = Path(__file__).with_suffix(".txt")
+OTHER = "other"
+NAMED = frozenset(
+    [
         "accumulation_without_no_sync",
-        single(("accumulation_without_no_sync", "unsynced_accumulation")),
-        {"no_sync": False},
-        "backward",
-        base={"accumulate": 4, "delay_ms": 4.0, "batch": 4},
-        ranks=2,
-    ),
-)
-
-_HOST: tuple[Fault, ...] = (
-    Fault("tiny_operators", single("launch_bound"), {"slices": 200}, COMPUTE, kernels=True),
-    Fault("layout_copies", single("layout_copies"), {"round_trips": 24}, COMPUTE, kernels=True),
-    Fault(
-        "unfused_optimizer",
-        single("optimizer_unfused"),
-        {"optimizer": "loop"},
-        "optimizer",
-        base={"tensors": 150},
-        kernels=True,
-    ),
-    Fault(
         "amp_without_effect",
-        single("amp_without_effect"),
-        {"autocast": True},
-        COMPUTE,
-        base={"batch": 2, "width": 8, "workers": 0},
-        kernels=True,
-    ),
-    Fault(
-        "thread_oversubscription",
-        single("thread_oversubscription"),
-        {"threads": 4},
-        base={"batch": 16, "placed": False},
-    ),
-    Fault("garbage_pauses", single("garbage_pauses"), {"garbage_every": 3}, "planted"),
-    Fault(
-        "checkpoint_every_ten_steps",
-        single(("checkpoint_in_training", "evaluation_in_training")),
-        {"checkpoint_every": 10},
-        "planted",
-    ),
-    Fault(
+        "bad_samples",
+        "checkpoint_in_training",
+        "drift",
         "evaluation_in_training",
-        single("evaluation_in_training"),
-        {"evaluate_every": 10},
-        "planted",
-    ),
-    Fault("drift", single("drift"), {"drift_ms": 0.1}, "planted"),
-    Fault(
-        "skipped_steps",
-        single("skipped_amp_steps"),
-        {"overflow_every": 4},
-        None,
-        base={"scaler": True},
-    ),
+        "exposed_communication",
+        "garbage_pauses",
+        "host_busy",
+        "huge_bucket",
+        "input_bound",
+        "input_stalls",
+        "late_rank",
+        "launch_bound",
+        "layout_copies",
+        "loader_contention",
+        "log_integrity",
+        "optimizer_unfused",
+        "overlapped_reader",
+        "published_mismatch",
+        "skipped_amp_steps",
+        "slow_windows",
+        "sync_stalls",
+        "syncbn_cost",
+        "thread_oversubscription",
+        "tiny_buckets",
+        "unpinned_copy",
+        "worker_start",
+    ]
+)
+"""Kinds that had a definite meaning when the faults were written."""
+
+PARTS: Mapping[str, str] = {
+    "@compute": "forward backward",
+    "@all": "forward backward clip optimizer",
+}
+_BEFORE = "between backward and;between the backward;backward and the optimizer"
+_BEFORE += ";before the optimizer;after backward;after the backward;from backward to optimizer"
+_AFTER = "after the optimizer;after optimizer;after the step;between steps;between two steps"
+_AFTER += ";between optimizer;optimizer and the next;from optimizer to"
+WORDS: Mapping[str, str] = {
+    "@before_step": _BEFORE,
+    "@after_step": _AFTER,
+    "@model": "parameter;model grew;larger model;bigger model;model size",
+    "@disk": f"fsync;disk;written;writes;blocked;log;{_AFTER}",
+    "@float64": "float64;double;precision;dtype",
+    "@recompute": "recomput;activation checkpoint;activation_checkpointing"
+    ";forward again;forward twice",
+    "@lock": "interpreter;GIL;Python thread",
+    "@item": f".item;item();reads;values read;{_BEFORE}",
+    "@unfused": "fused;foreach;single;one by one;per parameter",
+    "@input": "data;input;batch;outside all phases",
+    "@update": f"{_BEFORE};optimizer;outside all phases",
+    "@copies": "copy;copies;copied;convert;h2d;after data;before forward;to forward",
+}
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "job_translate": {"accumulate": 2, "layers": 1, "batch": 8, "width": 64},
+    "job_metric": {"batch": 16, "width": 32, "layers": 2, "workers": 1},
+    "job_clicks": {"batch": 32, "width": 384, "layers": 2},
+}
+"""The healthy options of each job."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A pair of jobs that differ in `change`; a healthy pair has no kinds.
+
+    `truth` says where the job's own clock has the true cost. `planted` is the injected time per
+    step, on the rank with the most. Names of parts mean how much more they take together than in
+    the healthy twin, on the mean of the ranks. `None` is for a fault that makes no step longer.
+    """
+
+    name: str
+    job: str
+    change: Mapping[str, Any]
+    kinds: tuple[str, ...] = ()
+    truth: str | None = None
+    words: tuple[str, ...] = ()
+    """Words, one of which the reported cause must contain in addition to its kind."""
+    base: Mapping[str, Any] | None = None
+    """Options of both twins."""
+    must: str = ""
+    """Text that the reported cause must contain as well: the rank that is late."""
+    ranks: int = 1
+    kernels: bool = False
+    """If true, both twins capture their operators in some steps."""
+    noise: str = ""
+    """The side next to which other processes compute: `target` or `both`."""
+
+    @property
+    def framework(self) -> str:
+        return "paddle" if self.job == "job_clicks" else "torch"
+
+    @property
+    def healthy(self) -> bool:
+        return not self.kinds
+
+    def options(self, *, planted: bool) -> dict[str, Any]:
+        """Return the options of a twin's job. Two ranks leave no core for workers."""
+        shape = {**SHAPES[self.job], **({"workers": 0} if self.ranks > 1 else {})}
+        return {**shape, **(self.base or {}), **(self.change if planted else {})}
+
+
+def _value(text: str) -> Any:
+    if text in {"yes", "no"}:
+        return text == "yes"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _options(text: str) -> dict[str, Any]:
+    found = {}
+    for word in text.split():
+        name, _, value = word.partition("=")
+        found[name] = _value(value)
+    if "late" in found:
+        rank, place, ms = found.pop("late").split(",")
+        found |= {"late_rank": int(rank), "late_place": place, "late_ms": float(ms)}
+    return found
+
+
+def _read(line: str) -> Fault:
+    cells = [cell.strip() for cell in line.split("|")]
+    name, change, kinds, truth, more, words = cells + [""] * (6 - len(cells))
+    base, options = _options(more), _options(change)
+    given: dict[str, Any] = {
+        key: base.pop(key) for key in ("ranks", "noise", "kernels") if key in base
+    }
+    listed = [WORDS.get(word.strip(), word.strip()) for word in words.split(",") if word]
+    return Fault(
+        name,
+        f"job_{name.removeprefix('healthy_').split('_')[0]}",
+        options,
+        () if kinds == "-" else tuple(kinds.split()),
+        None if truth == "-" else PARTS.get(truth, truth),
+        tuple(";".join(listed).split(";")) if listed else (),
+        base,
+        f"rank {options['late_rank']}'s" if "late_rank" in options else "",
+        **given,
+    )
+
+
+FAULTS: tuple[Fault, ...] = tuple(
+    _read(line) for line in TABLE.read_text().splitlines() if line and not line.startswith("#")
 )
 
-_PADDLE: tuple[Fault, ...] = (
-    Fault(
-        "paddle_slow_read",
-        single("input_bound"),
-        {"read_ms": 4.0},
-        "data",
-        ("read",),
-        framework="paddle",
-    ),
-    Fault(
-        "paddle_slow_decode",
-        single("input_bound"),
-        {"blurs": 120},
-        "data",
-        ("decode",),
-        framework="paddle",
-    ),
-    Fault(
-        "paddle_tiny_operators",
-        single("launch_bound"),
-        {"slices": 400},
-        COMPUTE,
-        framework="paddle",
-        kernels=True,
-    ),
-    Fault(
-        "paddle_garbage_pauses",
-        single("garbage_pauses"),
-        {"garbage_every": 3},
-        "planted",
-        framework="paddle",
-    ),
-    Fault(
-        "paddle_evaluation",
-        single("evaluation_in_training"),
-        {"evaluate_every": 10},
-        "planted",
-        framework="paddle",
-    ),
-    Fault(
-        "paddle_checkpoint",
-        single(("checkpoint_in_training", "evaluation_in_training")),
-        {"checkpoint_every": 10},
-        "planted",
-        framework="paddle",
-    ),
-    Fault(
-        "paddle_late_in_forward",
-        single("late_rank"),
-        late("forward", ms=12.0),
-        "planted",
-        ("forward",),
-        ranks=2,
-        framework="paddle",
-    ),
-    Fault(
-        "paddle_late_in_input",
-        single("late_rank"),
-        late("input", ms=60.0),
-        "step",
-        ("data", "input"),
-        ranks=2,
-        framework="paddle",
-    ),
-)
 
-_TOGETHER: tuple[Fault, ...] = (
-    Fault(
-        "slow_read_and_garbage",
-        (("input_bound",), ("garbage_pauses",)),
-        {"read_ms": 4.0, "garbage_every": 3},
-    ),
-    Fault(
-        "late_forward_and_checkpoint",
-        (("late_rank",), ("checkpoint_in_training", "evaluation_in_training")),
-        {**late("forward"), "checkpoint_every": 10},
-        ranks=2,
-    ),
-    Fault(
-        "slow_link_and_slow_decode",
-        (("exposed_communication",), ("input_bound",)),
-        {"delay_ms": 12.0, "blurs": 10},
-        ranks=2,
-    ),
-    Fault(
-        "evaluation_and_unfused_optimizer",
-        (("evaluation_in_training",), ("optimizer_unfused",)),
-        {"evaluate_every": 10, "optimizer": "loop"},
-        base={"tensors": 150},
-        kernels=True,
-    ),
-)
-
-_GPU: tuple[Fault, ...] = (
-    Fault("item_syncs", single("sync_stalls"), {"item_syncs": 8}, kernels=True, needs_gpu=True),
-    Fault(
-        "pageable_copies",
-        single("unpinned_copy"),
-        {"pin": False},
-        base={"image": 224, "batch": 64},
-        kernels=True,
-        needs_gpu=True,
-    ),
-    Fault(
-        "gpu_layout_copies",
-        single("layout_copies"),
-        {"round_trips": 8},
-        base={"image": 128, "batch": 64},
-        kernels=True,
-        needs_gpu=True,
-    ),
-    Fault(
-        "clock_throttling",
-        single(("drift", "throttling")),
-        {},
-        needs_gpu=True,
-        needs_administrator="lower the clocks of the second run: nvidia-smi --lock-gpu-clocks",
-    ),
-)
-
-PLANTED: tuple[Fault, ...] = (*_INPUT_CHANGES, *_RANKS, *_HOST, *_PADDLE, *_TOGETHER, *_GPU)
+def named(names: list[str]) -> tuple[Fault, ...]:
+    """Return the faults with these names, or all of them."""
+    known = {fault.name: fault for fault in FAULTS}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise SystemExit(f"no such fault: {', '.join(missing)} (there are: {', '.join(known)})")
+    return tuple(known[name] for name in names) if names else FAULTS

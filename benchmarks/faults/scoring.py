@@ -1,32 +1,32 @@
-"""Compare what profkit reports for each pair with the injected fault."""
+"""Compare what profkit reports for each pair with the planted fault."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fault import Fault
-from pairs import BASE, DONE, TARGET, done_at, folder_of
+from pairs import BASE, DONE, TARGET, is_done
+from plants import NAMED, OTHER, Fault
 
-from profkit.errors import UnreadableError
 from profkit.explain.explained import explain
-from profkit.explain.rules.base import Cause
+from profkit.report.ledger_json import explained
+from profkit.text import table
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 
 WARM_UP = 10
 """Steps of the job's own clock that are excluded, because profkit excludes them as well."""
 
-OVER_ALL = "all "
 PLANTED_TIME = "planted"
-TOP = 3
-NOTHING = "nothing"
-GOALS = {"top-1": 0.90, "top-3": 0.98, "cost error": 0.15, "quiet": 0.95}
+TRUE_IN_NOISE = "host_busy"
+"""Next to other processes this cause is true, and no false alarm."""
+
+CHANGES = ("regression", "improvement")
 
 
 @dataclass(frozen=True)
@@ -41,106 +41,76 @@ class Said:
 
 @dataclass(frozen=True)
 class Score:
-    """One trial of a pair.
-
-    `places` holds the rank of each injected cause among the reported ones, from 0, or `None`.
-    """
+    """One trial of a pair; `place` is that of the planted cause among the reported, from 0."""
 
     fault: Fault
-    variant: str
     trial: int
+    verdict: str
     causes: tuple[Said, ...]
-    places: tuple[int | None, ...]
+    place: int | None
     true_ms: float | None
-    at: str = ""
-    """When it was run."""
-
-    @property
-    def first(self) -> str:
-        return self.causes[0].kind if self.causes else NOTHING
-
-    @property
-    def top_1(self) -> bool:
-        return 0 in self.places
-
-    @property
-    def top_3(self) -> bool:
-        """Return true if all injected causes are among the first three."""
-        return all(place is not None and place < TOP for place in self.places)
-
-    @property
-    def named_ms(self) -> float | None:
-        """Return the cost that profkit states for a single injected cause, if it was found."""
-        place = self.places[0] if len(self.places) == 1 else None
-        return None if place is None else self.causes[place].cost_ms
 
     @property
     def cost_error(self) -> float | None:
-        return (
-            abs(self.named_ms - self.true_ms) / abs(self.true_ms)
-            if self.named_ms is not None and self.true_ms
-            else None
-        )
+        """Return how far the named cost is from the true one, as a share of the true one."""
+        named_ms = None if self.place is None else self.causes[self.place].cost_ms
+        if named_ms is None or not self.true_ms:
+            return None
+        return abs(named_ms - self.true_ms) / abs(self.true_ms)
+
+    @property
+    def is_right(self) -> bool:
+        """True if the first cause is the planted one; of a healthy pair, if nothing is reported."""
+        if not self.fault.healthy:
+            return self.place == 0
+        false = [
+            each for each in self.causes if not (self.fault.noise and each.kind == TRUE_IN_NOISE)
+        ]
+        return not false and self.verdict not in CHANGES
 
 
-def score_all(work: Path, faults: Sequence[Fault], variants: Sequence[str]) -> list[Score]:
-    """Yield the score of every pair that was run with its present options."""
+def score_all(work: Path, faults: Sequence[Fault]) -> list[Score]:
+    """Return the score of every pair that was run with its present options."""
     known = {fault.name: fault for fault in faults}
-    found = sorted(
-        (work / variant, path.parent)
-        for variant in variants
-        for path in (work / variant).glob(f"*/*/{DONE}")
-    )
-    scores = (
-        _score_or_say_why_not(work, known[folder.name], variant.name, int(folder.parent.name))
-        for variant, folder in found
-        if folder.name in known
-    )
-    return [score for score in scores if score is not None]
+    scores = []
+    for done in sorted(work.glob(f"*/*/{DONE}")):
+        fault, trial = known.get(done.parent.name), int(done.parent.parent.name)
+        if fault is None:
+            continue
+        if is_done(work, fault, trial):
+            scores.append(score_pair(done.parent, fault, trial))
+        else:
+            print(f"{done.parent}: excluded, its options have changed", file=sys.stderr)
+    return scores
 
 
-def _score_or_say_why_not(work: Path, fault: Fault, variant: str, trial: int) -> Score | None:
-    folder = folder_of(work, variant, trial, fault)
-    at = done_at(work, fault, variant, trial)
-    try:
-        if at is not None:
-            return dataclasses.replace(score_pair(folder, fault, variant, trial), at=at)
-    except (OSError, ValueError, IndexError, UnreadableError) as error:
-        if (folder / DONE).exists():
-            raise SystemExit(
-                f"{folder}: cannot be scored ({error}); take it away and run it again"
-            ) from error
-    why = (
-        "something else was planted when it was run; run it again"
-        if (folder / DONE).exists()
-        else "it is being run again"
-    )
-    print(f"{folder}: left out, {why}", file=sys.stderr)
-    return None
-
-
-def score_pair(folder: Path, fault: Fault, variant: str, trial: int) -> Score:
+def score_pair(folder: Path, fault: Fault, trial: int) -> Score:
     base, target = (Trace.open(find_runs(folder / side)[-1]) for side in (BASE, TARGET))
-    causes = tuple(_said(cause) for cause in explain(base, target).causes)
-    places = tuple(_place(causes, kinds, fault.words) for kinds in fault.causes)
-    return Score(fault, variant, trial, causes, places, true_cost_ms(folder, fault))
+    report = explained(explain(base, target))
+    causes = tuple(map(_said, report["findings"]))
+    place = next(right_places(causes, fault), None)
+    return Score(fault, trial, report["verdict"], causes, place, true_cost_ms(folder, fault))
 
 
-def _said(cause: Cause) -> Said:
+def _said(finding: dict[str, Any]) -> Said:
+    cost = finding["cost_ns_per_step"]
     return Said(
-        cause.kind,
-        cause.cost_ns.value / 1e6 if cause.cost_ns else None,
-        f"{cause.detail} {cause.evidence}",
-        cause.is_gain,
+        finding["kind"],
+        cost["value"] / 1e6 if cost else None,
+        f"{finding['cause'] or ''}: {finding['evidence']}",
+        finding["is_gain"],
     )
 
 
-def _place(causes: Sequence[Said], kinds: Sequence[str], words: Sequence[str]) -> int | None:
-    for number, each in enumerate(causes):
-        is_kind = not each.is_gain and each.kind in kinds
-        if is_kind and (not words or any(word in each.words for word in words)):
-            return number
-    return None
+def right_places(causes: Sequence[Said], fault: Fault) -> Iterator[int]:
+    """Yield the places of the causes that name the planted one."""
+    for place, each in enumerate(causes):
+        told = f"{each.kind} {each.words}"
+        is_kind = each.kind in fault.kinds or (OTHER in fault.kinds and each.kind not in NAMED)
+        says_it = not fault.words or any(word in told for word in fault.words)
+        goes_right = fault.truth is None or not each.is_gain
+        if is_kind and says_it and goes_right and fault.must in told:
+            yield place
 
 
 def true_cost_ms(folder: Path, fault: Fault) -> float | None:
@@ -150,8 +120,6 @@ def true_cost_ms(folder: Path, fault: Fault) -> float | None:
     ranks = range(fault.ranks)
     if fault.truth == PLANTED_TIME:
         return max(_mean_ms(folder / TARGET, rank, fault.truth) for rank in ranks)
-    if fault.truth == "samples":
-        return statistics.mean(_longer_for_as_many_samples(folder, rank) for rank in ranks)
     return statistics.mean(
         _mean_ms(folder / TARGET, rank, fault.truth) - _mean_ms(folder / BASE, rank, fault.truth)
         for rank in ranks
@@ -159,25 +127,54 @@ def true_cost_ms(folder: Path, fault: Fault) -> float | None:
 
 
 def _mean_ms(side: Path, rank: int, truth: str) -> float:
-    parts, of_all = truth.removeprefix(OVER_ALL).split(), truth.startswith(OVER_ALL)
-    return statistics.mean(
-        sum(step.get(part, 0.0) for part in parts)
-        for step in _own_steps(side, rank)
-        if of_all or not step["starts_epoch"]
-    )
-
-
-def _longer_for_as_many_samples(folder: Path, rank: int) -> float:
-    (base_ms, base_samples), (target_ms, target_samples) = (
-        [
-            statistics.mean(step[part] for step in _own_steps(folder / side, rank))
-            for part in ("step", "samples")
-        ]
-        for side in (BASE, TARGET)
-    )
-    return target_ms / target_samples * base_samples - base_ms
-
-
-def _own_steps(side: Path, rank: int) -> list[dict[str, float]]:
     steps: list[dict[str, float]] = json.loads((side / f"own{rank}.json").read_text())
-    return steps[WARM_UP:]
+    return statistics.mean(
+        sum(step.get(part, 0.0) for part in truth.split()) for step in steps[WARM_UP:]
+    )
+
+
+def summarize(scores: Sequence[Score]) -> dict[str, Any]:
+    """Return the figures of all pairs."""
+    faulty = [score for score in scores if not score.fault.healthy]
+    healthy = [score for score in scores if score.fault.healthy]
+    errors = [score.cost_error for score in faulty if score.cost_error is not None]
+    return {
+        "faults": len(faulty),
+        "named_first": sum(score.place == 0 for score in faulty),
+        "named_in_first_three": sum(score.place in range(3) for score in faulty),
+        "called_a_regression": sum(score.verdict == CHANGES[0] for score in faulty),
+        "median_cost_error": statistics.median(errors) if errors else None,
+        "healthy": len(healthy),
+        "quiet": sum(score.is_right for score in healthy),
+    }
+
+
+def rows(scores: Sequence[Score]) -> list[dict[str, Any]]:
+    """Return a row per pair, for the results."""
+    return [
+        {
+            "pair": score.fault.name,
+            "trial": score.trial,
+            "verdict": score.verdict,
+            "right": score.is_right,
+            "place": score.place,
+            "true_ms": score.true_ms,
+            "causes": [[each.kind, each.cost_ms] for each in score.causes],
+        }
+        for score in scores
+    ]
+
+
+def as_text(scores: Sequence[Score]) -> str:
+    """Return a line per pair, then the figures."""
+    lines = [["pair", "true ms", "right", "causes"]]
+    for score in scores:
+        said = ", ".join(f"{each.kind} {_ms(each.cost_ms)}" for each in score.causes)
+        right = "yes" if score.is_right else "NO"
+        lines.append([score.fault.name, _ms(score.true_ms), right, said or score.verdict])
+    figures = [f"{name.replace('_', ' ')}: {value}" for name, value in summarize(scores).items()]
+    return "\n".join([table(lines), "", *figures])
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

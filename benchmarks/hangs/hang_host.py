@@ -1,6 +1,6 @@
 """Keep a framework imported and fork the ranks of jobs, because imports outlast a job.
 
-    python benchmarks/hangs/hang_host.py FRAMEWORK WORK AT_ONCE LIMIT PLANT/VARIANT/RANKS ...
+    python benchmarks/hangs/hang_host.py FRAMEWORK WORK AT_ONCE LIMIT PLANT/RANKS ...
 
 Each job has a supervisor, which stands for `profkit run`: it makes the run's folder and raises the
 alarm. Its ranks are hooked as `profkit run` hooks them. After the verdict all ranks are killed, and
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hang_launch import free_ports, rank_variables
-from hang_plants import BY_NAME, HEALTHY, HELD_OUT, Plant
+from hang_plants import BY_NAME, HEALTHY, Plant
 
 PATIENCE_S = 120.0
 LONGEST_TRAINING_S = 12.0
@@ -36,7 +36,8 @@ MODULES = {
     "paddle": ("paddle", "paddle.distributed", "paddle.io"),
 }
 PROFKIT = ("profkit.run.job", "profkit.run.hang_alarm", "profkit.run.session", "profkit.trace")
-STEPS = {False: 30, True: 47}
+STEP = 47
+"""The usual step before which a job hangs."""
 
 
 def main() -> None:
@@ -47,10 +48,10 @@ def main() -> None:
     gc.freeze()
     running: set[int] = set()
     for words in sys.argv[5:]:
-        name, variant, ranks = words.rsplit("/", 2)
+        name, ranks = words.split("/")
         while len(running) >= at_once:
             running.discard(os.wait()[0])
-        job = functools.partial(supervise, work, framework, name, variant, int(ranks), limit_s)
+        job = functools.partial(supervise, work, framework, name, int(ranks), limit_s)
         running.add(in_child(job))
     while running:
         running.discard(os.wait()[0])
@@ -77,9 +78,7 @@ def in_child(act: Callable[[], object]) -> int:
         os._exit(code)
 
 
-def supervise(  # what makes a job
-    work: Path, framework: str, name: str, variant: str, ranks: int, limit_s: float
-) -> None:
+def supervise(work: Path, framework: str, name: str, ranks: int, limit_s: float) -> None:
     """Run one job until its verdict, end it, and keep what profkit said."""
     from profkit.hangs.account import read_account
     from profkit.run.hang_alarm import HangAlarm
@@ -87,14 +86,13 @@ def supervise(  # what makes a job
     from profkit.trace import RunManifest
 
     plant = HEALTHY if name == HEALTHY.name else BY_NAME[name]
-    folder = work / f"{framework}-{ranks}-{variant}-{name}-{limit_s:g}"
+    folder = work / f"{framework}-{ranks}-{name}-{limit_s:g}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     run = make_run(folder / "runs", "job", RunManifest(name, framework, world_size=ranks))
-    is_held_out = variant == HELD_OUT
-    culprit = ranks // 2 - 1 if is_held_out else ranks - 1
-    at = min(STEPS[is_held_out], int(LONGEST_TRAINING_S / plant.step_s))
-    words = [name, variant, culprit, at, limit_s, folder]
+    culprit = ranks // 2 - 1
+    at = min(STEP, int(LONGEST_TRAINING_S / plant.step_s))
+    words = [name, culprit, at, limit_s, folder]
     said: list[tuple[float, str]] = []
     launcher = in_child(lambda: launch(framework, run, ranks, list(map(str, words))))
     alarm = HangAlarm(run, limit_s, lambda line: said.append((time.time(), line)))
@@ -115,7 +113,6 @@ def supervise(  # what makes a job
         "plant": name,
         "framework": framework,
         "ranks": ranks,
-        "variant": variant,
         "culprit": culprit,
         "limit_s": limit_s,
         "step_s": plant.step_s,
@@ -184,7 +181,7 @@ def be_a_rank(framework: str, run: Path, rank: int, ports: list[int], words: lis
     os.environ.update(
         {
             "PROFKIT_RUN": str(run.absolute()),
-            "PROFKIT_HANG_AFTER": words[4],
+            "PROFKIT_HANG_AFTER": words[3],
             "PROFKIT_COLLECT": "none",
         }
     )

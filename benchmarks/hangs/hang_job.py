@@ -1,6 +1,6 @@
 """What the jobs of both frameworks share: arguments, the places to hang, and when to hang there.
 
-    hang_job_FRAMEWORK.py PLANT VARIANT RANK STEP LIMIT FOLDER
+    hang_job_FRAMEWORK.py PLANT RANK STEP LIMIT FOLDER
 
 A job writes the time at which it begins to hang to FOLDER/planted. The loops, models and
 collectives are each framework's own: they are what profkit has to recognise.
@@ -8,7 +8,6 @@ collectives are each framework's own: they are what profkit has to recognise.
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import stat
@@ -18,16 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hang_sites
 from hang_plants import BY_NAME, HEALTHY
 
-PLANT, VARIANT, RANK, STEP, LIMIT, FOLDER = sys.argv[1:7]
+PLANT, RANK, STEP, LIMIT, FOLDER = sys.argv[1:6]
 ME = int(os.environ["RANK"])
 WORLD = int(os.environ["WORLD_SIZE"])
 IS_CULPRIT = int(RANK) == ME
 AT = int(STEP)
 LIMIT_S = float(LIMIT)
-HELD_OUT = VARIANT == "held-out"
-SITES: Any = importlib.import_module("hang_other_sites" if HELD_OUT else "hang_sites")
 STEPS = 10_000
 EVALUATED_S = 2.5
 PAIR = sorted({int(RANK), (int(RANK) + 1) % WORLD})
@@ -35,28 +33,28 @@ PAIR = sorted({int(RANK), (int(RANK) + 1) % WORLD})
 
 STEP_S = BY_NAME.get(PLANT, HEALTHY).step_s
 SIMPLE = {
-    "sleep": SITES.decode_sleeping,
-    "spin": SITES.spin,
-    "read": lambda: SITES.read_manifest(FOLDER),
-    "lock": SITES.take_lock,
-    "queue": SITES.take_from_queue,
-    "native": SITES.call_native,
-    "subprocess": SITES.run_tool,
-    "pipe": SITES.write_log,
-    "raise": SITES.fail,
-    "stopped": SITES.stop,
-    "killed": SITES.die,
-    "exited": SITES.leave,
-    "late": lambda: SITES.late(2 * LIMIT_S),
-    "slow_steps": SITES.decode_sleeping,
-    "helper": SITES.wait_for_helper,
-    "deadlock": SITES.cross_locks,
-    "network": SITES.ask_server,
-    "coroutine": SITES.run_coroutine,
-    "file": lambda: SITES.wait_for_file(FOLDER),
-    "logging": SITES.log_line,
-    "crash": SITES.crash,
-    "quit": SITES.quit_early,
+    "sleep": hang_sites.decode_sleeping,
+    "spin": hang_sites.spin,
+    "read": lambda: hang_sites.read_manifest(FOLDER),
+    "lock": hang_sites.take_lock,
+    "queue": hang_sites.take_from_queue,
+    "native": hang_sites.call_native,
+    "subprocess": hang_sites.run_tool,
+    "pipe": hang_sites.write_log,
+    "raise": hang_sites.fail,
+    "stopped": hang_sites.stop,
+    "killed": hang_sites.die,
+    "exited": hang_sites.leave,
+    "late": lambda: hang_sites.late(2 * LIMIT_S),
+    "slow_steps": hang_sites.decode_sleeping,
+    "helper": hang_sites.wait_for_helper,
+    "deadlock": hang_sites.cross_locks,
+    "network": hang_sites.ask_server,
+    "coroutine": hang_sites.run_coroutine,
+    "file": lambda: hang_sites.wait_for_file(FOLDER),
+    "logging": hang_sites.log_line,
+    "crash": hang_sites.crash,
+    "quit": hang_sites.quit_early,
 }
 """The hangs between two steps that need no framework."""
 
@@ -77,11 +75,11 @@ def plant(name: str) -> bool:
 def plant_sample(index: int) -> None:
     """Hang in the data set, if this sample is the one."""
     if index == 8 * AT and (plant("data_inline") or plant("data_worker")):
-        SITES.read_sample()
+        hang_sites.read_sample()
     if index == 8 * AT and plant("data_worker_stopped"):
-        SITES.stop()
+        hang_sites.stop()
     if index == 8 * AT and plant("data_worker_dead"):
-        SITES.die()
+        hang_sites.die()
 
 
 @dataclass

@@ -7,6 +7,7 @@ import os
 import time
 from typing import Any
 
+import hang_sites
 import numpy as np
 import paddle
 import paddle.distributed as dist
@@ -14,14 +15,12 @@ from hang_job import (
     AT,
     EVALUATED_S,
     FOLDER,
-    HELD_OUT,
     IS_CULPRIT,
     LIMIT_S,
     ME,
     PAIR,
     PLANT,
     SIMPLE,
-    SITES,
     STEP_S,
     STEPS,
     WORLD,
@@ -35,31 +34,28 @@ from paddle.io import DataLoader, Dataset
 
 
 class Samples(Dataset):  # type: ignore[type-arg]  # Paddle 2.6 has no generic one
-    """Vectors, or pictures."""
+    """Pictures."""
 
     def __len__(self) -> int:
         return 8 * STEPS
 
     def __getitem__(self, index: int) -> Any:
         plant_sample(index)
-        return np.ones((3, 8, 8) if HELD_OUT else 32, np.float32)
+        return np.ones((3, 8, 8), np.float32)
 
 
 class Model(paddle.nn.Layer):
-    """A small network; the held-out one is convolutional."""
+    """A small convolutional network."""
 
     def __init__(self) -> None:
         super().__init__()
-        if HELD_OUT:
-            self.net = paddle.nn.Sequential(
-                paddle.nn.Conv2D(3, 8, 3), paddle.nn.Flatten(), paddle.nn.Linear(288, 1)
-            )
-        else:
-            self.net = paddle.nn.Sequential(paddle.nn.Linear(32, 64), paddle.nn.Linear(64, 1))
+        self.net = paddle.nn.Sequential(
+            paddle.nn.Conv2D(3, 8, 3), paddle.nn.Flatten(), paddle.nn.Linear(288, 1)
+        )
 
     def forward(self, batch: Any) -> Any:
         if NOW == AT and plant("forward"):
-            SITES.take_lock()
+            hang_sites.take_lock()
         made = self.net(batch)
         if NOW == AT and PLANT == "backward" and IS_CULPRIT:
             made.register_hook(slow_gradient)
@@ -68,7 +64,7 @@ class Model(paddle.nn.Layer):
 
 def slow_gradient(gradient: Any) -> Any:
     if plant("backward"):
-        SITES.decode_sleeping()
+        hang_sites.decode_sleeping()
     return gradient
 
 
@@ -85,7 +81,7 @@ def hang_in_loop(model: Any) -> None:
     if plant("mismatch_order"):
         dist.barrier()  # site: mismatch_order
     if plant("store"):
-        SITES.wait_for_key(paddle.base.core.create_or_get_global_tcp_store(), "another key")
+        hang_sites.wait_for_key(paddle.base.core.create_or_get_global_tcp_store(), "another key")
     if plant("receive"):
         dist.recv(paddle.ones([3]), (ME + 1) % WORLD)  # site: receive
     if plant("new_group"):
@@ -95,7 +91,7 @@ def hang_in_loop(model: Any) -> None:
         with paddle.no_grad():
             dist.all_gather([], paddle.ones([1]))  # site: evaluate_with_ddp
     if plant("device"):
-        SITES.wait_for_device(stand_in_device())
+        hang_sites.wait_for_device(stand_in_device())
     hang_together(model)
 
 
@@ -105,10 +101,10 @@ def hang_together(model: Any) -> None:
         cut_links()
     if PLANT == "device_everywhere":
         note_time()
-        SITES.wait_for_device(stand_in_device())
+        hang_sites.wait_for_device(stand_in_device())
     if PLANT == "subgroup":
         if plant("subgroup"):
-            SITES.decode_sleeping()
+            hang_sites.decode_sleeping()
         if ME in PAIR:
             dist.all_reduce(paddle.ones([1]), group=GROUPS[0])
     if PLANT == "groups":
@@ -127,7 +123,7 @@ def take_long(model: Any) -> None:
     """Have one rank do what may take long, while the others wait in a barrier."""
     if plant("evaluate"):
         model.eval()
-        SITES.evaluate(model, EVALUATED_S * LIMIT_S)
+        hang_sites.evaluate(model, EVALUATED_S * LIMIT_S)
         model.train()
     if plant("compile"):
         compiled = paddle.jit.to_static(compiled_slowly, full_graph=True)
@@ -140,7 +136,7 @@ def take_long(model: Any) -> None:
 
 def compiled_slowly(value: Any) -> Any:
     """Compute little; tracing this takes long."""
-    paddle.jit.not_to_static(SITES.slow_backend)(EVALUATED_S * LIMIT_S)
+    paddle.jit.not_to_static(hang_sites.slow_backend)(EVALUATED_S * LIMIT_S)
     return value + 1
 
 
@@ -173,7 +169,7 @@ def make_groups() -> None:
 def main() -> None:
     global NOW
     if plant("join"):
-        SITES.before_joining()
+        hang_sites.before_joining()
     dist.init_parallel_env()
     make_groups()
     paddle.seed(0)
@@ -205,7 +201,7 @@ def live_well(model: Any, step: int) -> None:
     """Evaluate on rank 0, and write a checkpoint slowly: both take longer than the limit."""
     if step == AT and ME == 0:
         model.eval()
-        SITES.evaluate(model, 1.5 * LIMIT_S)
+        hang_sites.evaluate(model, 1.5 * LIMIT_S)
         model.train()
     if step == 2 * AT and ME == 0:
         saved: Any = {"slow": SlowToSave()}

@@ -8,20 +8,19 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import hang_sites
 import torch
 import torch.distributed as dist
 from hang_job import (
     AT,
     EVALUATED_S,
     FOLDER,
-    HELD_OUT,
     IS_CULPRIT,
     LIMIT_S,
     ME,
     PAIR,
     PLANT,
     SIMPLE,
-    SITES,
     STEP_S,
     STEPS,
     WORLD,
@@ -36,14 +35,14 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Samples(Dataset[Any]):
-    """Random vectors, or pictures."""
+    """Pictures."""
 
     def __len__(self) -> int:
         return 8 * STEPS
 
     def __getitem__(self, index: int) -> torch.Tensor:
         plant_sample(index)
-        return torch.ones(3, 8, 8) if HELD_OUT else torch.ones(32)
+        return torch.ones(3, 8, 8)
 
 
 class Slow(torch.autograd.Function):
@@ -56,28 +55,23 @@ class Slow(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
         if NOW == AT and plant("backward"):
-            SITES.decode_sleeping()
+            hang_sites.decode_sleeping()
         return gradients[0]
 
 
 class Model(torch.nn.Module):
-    """A small network with buffers; the held-out one is convolutional."""
+    """A small convolutional network with buffers."""
 
     def __init__(self) -> None:
         super().__init__()
-        if HELD_OUT:
-            convolution = torch.nn.Conv2d(3, 8, 3)
-            self.net = torch.nn.Sequential(
-                convolution, torch.nn.BatchNorm2d(8), torch.nn.Flatten(), torch.nn.Linear(288, 1)
-            )
-        else:
-            self.net = torch.nn.Sequential(
-                torch.nn.Linear(32, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 1)
-            )
+        convolution = torch.nn.Conv2d(3, 8, 3)
+        self.net = torch.nn.Sequential(
+            convolution, torch.nn.BatchNorm2d(8), torch.nn.Flatten(), torch.nn.Linear(288, 1)
+        )
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         if NOW == AT and plant("forward"):
-            SITES.take_lock()
+            hang_sites.take_lock()
         slowed: torch.Tensor = Slow.apply(self.net(batch))
         return slowed.mean()
 
@@ -97,7 +91,7 @@ def hang_in_loop(model: Any) -> None:
         dist.barrier()  # site: mismatch_order
     if plant("store"):
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001  # no public name
-        SITES.wait_for_key(store, ["another key"])
+        hang_sites.wait_for_key(store, ["another key"])
     if plant("receive"):
         dist.recv(torch.ones(3), (ME + 1) % WORLD)  # site: receive
     if plant("new_group"):
@@ -109,7 +103,7 @@ def hang_in_loop(model: Any) -> None:
             parts = [torch.zeros(1) for _ in range(WORLD)]
             dist.all_gather(parts, torch.ones(1))  # site: evaluate_with_ddp
     if plant("device"):
-        SITES.wait_for_device(stand_in_device())
+        hang_sites.wait_for_device(stand_in_device())
     hang_together(model)
 
 
@@ -119,10 +113,10 @@ def hang_together(model: Any) -> None:
         cut_links()
     if PLANT == "device_everywhere":
         note_time()
-        SITES.wait_for_device(stand_in_device())
+        hang_sites.wait_for_device(stand_in_device())
     if PLANT == "subgroup":
         if plant("subgroup"):
-            SITES.decode_sleeping()
+            hang_sites.decode_sleeping()
         if ME in PAIR:
             dist.all_reduce(torch.ones(1), group=GROUPS[0])
     if PLANT == "groups":
@@ -141,7 +135,7 @@ def take_long(model: Any) -> None:
     """Have one rank do what may take long, while the others wait in a barrier."""
     if plant("evaluate"):
         model.eval()
-        SITES.evaluate(model, EVALUATED_S * LIMIT_S)
+        hang_sites.evaluate(model, EVALUATED_S * LIMIT_S)
         model.train()
     if plant("compile"):
         compiled = torch.compile(plus_one, backend=slow_compiler)  # site: compile
@@ -186,14 +180,14 @@ def plus_one(value: Any) -> Any:
 
 
 def slow_compiler(graph: Any, inputs: Any) -> Any:
-    SITES.slow_backend(EVALUATED_S * LIMIT_S)
+    hang_sites.slow_backend(EVALUATED_S * LIMIT_S)
     return graph.forward
 
 
 def main() -> None:
     global NOW
     if plant("join"):
-        SITES.before_joining()
+        hang_sites.before_joining()
     dist.init_process_group("gloo", timeout=timedelta(seconds=300))
     make_groups()
     torch.manual_seed(0)
@@ -226,7 +220,7 @@ def live_well(model: Any, step: int) -> None:
     """Evaluate on rank 0, write a checkpoint slowly, compile: each takes longer than the limit."""
     if step == AT and ME == 0:
         model.eval()
-        SITES.evaluate(model, 1.5 * LIMIT_S)
+        hang_sites.evaluate(model, 1.5 * LIMIT_S)
         model.train()
     if step == 2 * AT and ME == 0:
         torch.save({"slow": SlowToSave()}, os.path.join(FOLDER, "checkpoint.pt"))

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-DEVELOPMENT, HELD_OUT = "development", "held-out"
 BOTH = ("torch", "paddle")
 
 
@@ -22,7 +21,6 @@ class Plant:
     classes: tuple[str, ...]
     site: str = ""
     """The mark of the line at which the culprit stands; empty if it stands at no line."""
-    frameworks: tuple[str, ...] = BOTH
     level: str = "alarm"
     everybody: bool = False
     """True if all ranks hold up the job together."""
@@ -94,15 +92,10 @@ HEALTHY = Plant("healthy", (), level="", goes_on=True)
 BY_NAME = {plant.name: plant for plant in PLANTS}
 
 
-def lines_of(site: str, variant: str, framework: str) -> set[tuple[str, int]]:
+def lines_of(site: str, framework: str) -> set[tuple[str, int]]:
     """Return the files and lines that are marked with a site; a loop has two."""
     found = set()
-    names = [
-        "hang_other_sites.py" if variant == HELD_OUT else "hang_sites.py",
-        f"hang_job_{framework}.py",
-        "hang_job.py",
-    ]
-    for name in names:
+    for name in ("hang_sites.py", f"hang_job_{framework}.py", "hang_job.py"):
         for number, line in enumerate((HERE / name).read_text().splitlines(), 1):
             mark = re.search(r"# site: ([\w, ]+)", line)
             if mark and site in re.split(r",\s*", mark[1].strip()):

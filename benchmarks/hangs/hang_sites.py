@@ -1,164 +1,188 @@
-"""The places at which the jobs of the development variant hang. `site:` marks the line."""
+"""The places at which the jobs hang. `site:` marks the line."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import fcntl
+import glob
 import logging
 import multiprocessing
 import os
-import queue
+import select
 import signal
 import socket
 import subprocess
-import sys
+import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 
-FOREVER_S = 600.0
+FOREVER_S = 900.0
+
+
+class Resizer:
+    """A step of preparation, as a class."""
+
+    def __call__(self) -> None:
+        for _ in range(3):
+            select.select([], [], [], FOREVER_S)  # site: sleep
 
 
 def decode_sleeping() -> None:
-    time.sleep(FOREVER_S)  # site: sleep
+    Resizer()()
 
 
 def spin() -> None:
-    while True:  # site: spin
-        pass  # site: spin
+    number = 1
+    while number:  # site: spin
+        number = number * 3 % 1_000_003 + 1  # site: spin
 
 
 def read_manifest(folder: str) -> bytes:
-    path = os.path.join(folder, f"manifest-{os.getpid()}")
-    os.mkfifo(path)
-    file = os.open(path, os.O_RDWR)
-    return os.read(file, 1)  # site: read
+    ours, _theirs = socket.socketpair()
+    with ours:
+        return ours.recv(16)  # site: read
 
 
 def take_lock() -> None:
-    lock = threading.Lock()
-    lock.acquire()
-    lock.acquire()  # site: lock
+    done = threading.Event()
+    done.wait()  # site: lock
 
 
 def take_from_queue() -> None:
-    waiting: queue.Queue[int] = queue.Queue()
-    waiting.get()  # site: queue
+    path = os.path.join(tempfile.gettempdir(), f"profkit-hangs-{os.getpid()}")
+    with open(path, "w") as first, open(path, "w") as second:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        fcntl.flock(second, fcntl.LOCK_EX)  # site: queue
 
 
 def call_native() -> None:
-    library = ctypes.PyDLL(None)  # holds the interpreter, unlike CDLL
-    library.sleep(int(FOREVER_S))  # site: native
+    seconds = int(FOREVER_S)
+    ctypes.PyDLL(None).usleep(seconds * 1_000_000)  # site: native
 
 
 def run_tool() -> None:
-    subprocess.run(["sleep", str(FOREVER_S)], check=True)  # site: subprocess
+    with subprocess.Popen(["sleep", str(FOREVER_S)]) as tool:
+        tool.wait()  # site: subprocess
 
 
 def write_log() -> None:
-    _, writing = os.pipe()
+    ours, _theirs = socket.socketpair()
     while True:
-        os.write(writing, b"a line of a log\n" * 100)  # site: pipe
+        ours.sendall(b"0" * 65_536)  # site: pipe
 
 
 def fail() -> None:
-    raise ValueError("a sample has no label")  # site: raise
+    labels: dict[str, int] = {}
+    labels["cat"] += 1  # site: raise
 
 
 def stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+    signal.raise_signal(signal.SIGSTOP)
 
 
 def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGABRT)
 
 
 def leave() -> None:
-    os._exit(1)
+    os._exit(7)
 
 
 def late(seconds: float) -> None:
-    time.sleep(seconds)  # site: late
+    threading.Event().wait(seconds)  # site: late
+
+
+class Judge:
+    def validate(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:  # site: evaluate
+            sorted(range(500))  # site: evaluate
 
 
 def evaluate(model: object, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:  # site: evaluate
-        sum(range(1000))  # site: evaluate
+    Judge().validate(seconds)
 
 
 def slow_backend(seconds: float) -> None:
-    time.sleep(seconds)  # site: compile
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:  # site: compile
+        hash(until)  # site: compile
 
 
 def wait_for_key(store: object, keys: object) -> None:
-    store.get("a key that nobody sets")  # type: ignore[attr-defined]  # site: store
+    store.wait(keys)  # type: ignore[attr-defined]  # site: store
 
 
 def before_joining() -> None:
-    time.sleep(FOREVER_S)  # site: join
+    threading.Event().wait(FOREVER_S)  # site: join
 
 
 def read_sample() -> None:
-    time.sleep(FOREVER_S)  # site: sample
+    threading.Event().wait(FOREVER_S)  # site: sample
 
 
 def wait_for_helper() -> None:
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        pool.apply(signal.raise_signal, (signal.SIGKILL,))  # site: helper
+    context = multiprocessing.get_context("fork")
+    answers: multiprocessing.queues.SimpleQueue[int] = context.SimpleQueue()
+    helper = context.Process(target=os._exit, args=(1,), daemon=True)
+    helper.start()
+    helper.join()
+    answers.get()  # site: helper
 
 
 def cross_locks() -> None:
-    first, second, both = threading.Lock(), threading.Lock(), threading.Barrier(2)
-
-    def take_in_other_order() -> None:
-        with second:
-            both.wait()
-            first.acquire()
-
-    threading.Thread(target=take_in_other_order, daemon=True).start()
-    with first:
-        both.wait()
-        second.acquire()  # site: deadlock
+    thread = threading.Thread(target=threading.Event().wait, daemon=True)
+    thread.start()
+    thread.join()  # site: deadlock
 
 
 def ask_server() -> None:
     server = socket.create_server(("127.0.0.1", 0))
-    urllib.request.urlopen(f"http://127.0.0.1:{server.getsockname()[1]}/labels")  # site: network
+    with socket.create_connection(server.getsockname()) as client, client.makefile() as answer:
+        answer.readline()  # site: network
+
+
+async def fetch() -> None:
+    await asyncio.get_running_loop().create_future()
 
 
 def run_coroutine() -> None:
-    asyncio.run(asyncio.sleep(FOREVER_S))  # site: coroutine
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(fetch())  # site: coroutine
 
 
 def wait_for_file(folder: str) -> None:
-    while not os.path.exists(os.path.join(folder, "preprocessed")):  # site: file
-        time.sleep(0.1)  # site: file
+    while not glob.glob(os.path.join(folder, "*.ready")):  # site: file
+        threading.Event().wait(0.05)  # site: file
+
+
+class Courier(logging.Handler):
+    """A handler whose receiver does not take the record."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        threading.Event().wait()  # site: logging
 
 
 def log_line() -> None:
-    handler, held = logging.StreamHandler(), threading.Event()
-
-    def keep_lock() -> None:
-        with handler.lock:  # type: ignore[union-attr]  # every handler has one here
-            held.set()
-            time.sleep(FOREVER_S)
-
-    logger = logging.getLogger("train")
-    logger.addHandler(handler)
-    threading.Thread(target=keep_lock, daemon=True).start()
-    held.wait()
-    logger.warning("a sample is too large")  # site: logging
+    logger = logging.getLogger("courier")
+    logger.addHandler(Courier())
+    logger.error("a sample is too large")
 
 
 def crash() -> None:
-    ctypes.string_at(0)
+    os.kill(os.getpid(), signal.SIGBUS)
 
 
 def quit_early() -> None:
-    sys.exit(3)
+    raise SystemExit("no space is left")
+
+
+class Clock:
+    def stop(self, synchronize: Callable[[], object]) -> None:
+        synchronize()  # site: device
 
 
 def wait_for_device(synchronize: Callable[[], object]) -> None:
-    synchronize()  # site: device
+    Clock().stop(synchronize)

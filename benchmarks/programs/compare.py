@@ -75,7 +75,7 @@ def last_line(text: str) -> str:
 def _compare(program: Program, folder: Path, misses: list[str]) -> dict[str, str]:
     """Return the cells of the table, and add what is wrong to `misses`."""
     bare, truth = read(folder / "bare" / "probe"), read(folder / "recorded" / "probe")
-    cells = {"losses": _compare_losses(program, bare, truth, misses)}
+    cells = {"losses": _compare_losses(bare, truth, misses)}
     runs = sorted((folder / "recorded" / "traces").glob("*/run.json"))
     if not runs:
         misses.append("nothing was recorded")
@@ -96,9 +96,7 @@ def _compare(program: Program, folder: Path, misses: list[str]) -> dict[str, str
     return cells
 
 
-def _compare_losses(program: Program, bare: Seen, recorded: Seen, misses: list[str]) -> str:
-    if not program.is_seeded:
-        return "not seeded"
+def _compare_losses(bare: Seen, recorded: Seen, misses: list[str]) -> str:
     sides = []
     for side in (bare, recorded):
         sides.append(sorted(json.dumps(process.losses) for process in side.processes))
@@ -180,13 +178,26 @@ def _time_in(spans: pa.Table, phase: str) -> float:
     return float(total)
 
 
+HEADINGS = (
+    "program",
+    "ranks",
+    "steps",
+    "samples",
+    "phases",
+    "unknown",
+    "losses",
+    "CPU s",
+    "verdict",
+)
+
+
 def as_row(verdict: Verdict) -> list[Any]:
     """Return the cells of a program's row."""
     state = "right" if not verdict.misses else f"**{len(verdict.misses)} misses**"
     if verdict.skipped:
         state = "not run"
     return [
-        verdict.program.about,
+        verdict.program.name,
         verdict.program.ranks,
         verdict.steps,
         verdict.samples,

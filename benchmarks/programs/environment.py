@@ -9,26 +9,7 @@ from typing import Any
 
 TOP = Path(__file__).resolve().parents[2]
 GROUPS = ("demo", "test")
-PACKAGES: tuple[str, ...] = (
-    "timm",
-    "ultralytics",
-    "mmengine",
-    "datasets",
-    "gymnasium",
-    "nbconvert",
-    "ipykernel",
-)
-PACKAGES += ("jsonargparse[signatures]", "deepspeed")
-SHOWN: tuple[str, ...] = (
-    "torch",
-    "torchvision",
-    "paddlepaddle",
-    "transformers",
-    "accelerate",
-    "lightning",
-    "ray",
-)
-SHOWN += ("timm", "ultralytics", "mmengine", "datasets", "gymnasium", "deepspeed")
+PACKAGES = ("timm", "ultralytics", "gymnasium", "nbconvert", "ipykernel")
 STATE = "packages.json"
 
 
@@ -48,7 +29,7 @@ def make(env: Path) -> None:
     install = ("uv", "pip", "install", "-q", "--python", str(python(env)))
     _run(*install, "-r", str(listed))
     _run(*install, "--no-deps", "-e", str(TOP))
-    _run(*install, "setuptools<81", "wheel", "opencv-python-headless")  # mmengine: pkg_resources
+    _run(*install, "setuptools<81", "wheel", "opencv-python-headless")
     pins = env / "pins.txt"
     heavy = ("torch==", "torchvision==", "paddlepaddle==", "numpy==")
     pins.write_text("\n".join(line for line in _freeze(env) if line.startswith(heavy)))

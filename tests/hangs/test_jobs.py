@@ -26,7 +26,7 @@ AT = 25
 def start(folder: Path, plant: str, *, framework: str = "torch") -> subprocess.Popen[bytes]:
     """Start a job whose rank 1 hangs, recorded by `profkit run`, in a group of its own."""
     command = [HANGS / "hang_launch.py", 2, HANGS / f"hang_job_{framework}.py"]
-    command += [plant, "development", 1, AT, LIMIT_S, folder]
+    command += [plant, 1, AT, LIMIT_S, folder]
     profkit = [sys.executable, "-m", "profkit", "run", "--collect", "none", "--hang-after"]
     profkit += [str(LIMIT_S), "-o", str(folder / "runs"), "--", sys.executable]
     with open(folder / "err", "w") as err:
@@ -76,7 +76,7 @@ def test_a_rank_that_never_enters_is_named_with_its_line(tmp_path: Path, framewo
     line = next(number for number, text in enumerate(lines, 1) if "# site: sleep" in text)
     place = verdict["places"]["1"]
     assert (Path(place["file"]).name, place["line"]) == ("hang_sites.py", line)
-    assert place["function"] == "decode_sleeping"
+    assert place["function"] == "Resizer.__call__"
     assert "rank 1 has not entered it" in said
 
 

@@ -1,6 +1,6 @@
 """Train a recurrent tagger with hooks and closures, with one of twelve slow lines.
 
-python third.py PLANT STEPS      PLANT is `none` or the name behind `# planted:`
+python slow_line_job.py PLANT STEPS      PLANT is `none` or the name behind `# planted:`
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from healthy_plan import SlowToSave
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -142,6 +141,17 @@ def make_network(kind: str) -> nn.Module:
 
 def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return nn.functional.smooth_l1_loss(output, target) + 0.001 * output.square().mean()
+
+
+@dataclass
+class SlowToSave:
+    """Takes long to be pickled."""
+
+    seconds: float
+
+    def __reduce__(self) -> Any:
+        time.sleep(self.seconds)
+        return dict, ()
 
 
 def write(content: dict[str, Any], part: Part, seconds: float) -> None:
