@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import results
 import torch
 from beside import Events, leave_out, noting
 from block_costs import Found, add_up, compare, compare_two
@@ -174,25 +175,20 @@ def main() -> int:
     found = {case: _compare([run[case] for run in runs], stacks=args.stacks) for case in runs[0]}
     machine = f"{os.cpu_count()} cores, NVML {'faked' if faked else 'real'}"
     costs = thread_costs(stacks=args.stacks)
-    print(
-        json.dumps(
-            {
-                "machine": machine,
-                "threads_ms_per_s": costs,
-                "torch": torch.__version__,
-                "processes": args.processes,
-                "keep_heap": args.keep_heap,
-            }
-            | {"turns": args.turns, "block_ms": args.block_ms, "cases": found},
-            indent=2,
-        )
-    )
-    return (
-        1
-        if sum(costs.values()) > 1_000 * LIMIT_SHARE
-        or any(_costs_too_much(rows) for rows in found.values())
-        else 0
-    )
+    told = {
+        "device": machine,
+        "threads_ms_per_s": costs,
+        "processes": args.processes,
+        "keep_heap": args.keep_heap,
+        "turns": args.turns,
+        "block_ms": args.block_ms,
+        "cases": found,
+    }
+    print(json.dumps(told, indent=2))
+    if args.write:
+        results.write("stacks" if args.stacks else "collectors", told)
+    is_over = sum(costs.values()) > 1_000 * LIMIT_SHARE
+    return int(is_over or any(map(_costs_too_much, found.values())))
 
 
 def _measure(args: argparse.Namespace) -> dict[str, Found]:

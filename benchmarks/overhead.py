@@ -35,6 +35,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import results
 import torch
 from beside import Added, Events, Turn, added, noting
 from block_costs import WRITER, Found, Took, compare
@@ -188,28 +189,23 @@ def main() -> int:
     runs = measure_in_processes(args, lambda: _measure(args))
     found = {case: compare(*(run[case] for run in runs)) for case in runs[0]}
     machine = torch.cuda.get_device_name() if args.device == "cuda" else f"{os.cpu_count()} cores"
-    print(
-        json.dumps(
-            {
-                "machine": machine,
-                "torch": torch.__version__,
-                "processes": args.processes,
-                "keep_heap": args.keep_heap,
-                "turns": args.turns,
-                "block_ms": args.block_ms,
-            }
-            | {"threads": args.threads, "cases": found},
-            indent=2,
-        )
+    told = {
+        "device": machine,
+        "processes": args.processes,
+        "keep_heap": args.keep_heap,
+        "turns": args.turns,
+        "block_ms": args.block_ms,
+        "threads": args.threads,
+        "cases": found,
+    }
+    print(json.dumps(told, indent=2))
+    if args.write:
+        results.write("overhead", told)
+    over = (
+        costs_too_much(rows["profkit"]["over_bare_ms"], rows["bare"]["median_ms"])
+        for rows in found.values()
     )
-    return (
-        1
-        if any(
-            costs_too_much(rows["profkit"]["over_bare_ms"], rows["bare"]["median_ms"])
-            for rows in found.values()
-        )
-        else 0
-    )
+    return int(any(over))
 
 
 def make_parser(what: str | None, *, turns: int, block_ms: float) -> argparse.ArgumentParser:
@@ -228,6 +224,7 @@ def make_parser(what: str | None, *, turns: int, block_ms: float) -> argparse.Ar
     )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--beside-s", type=float, default=BESIDE_S)
+    parser.add_argument("--write", action="store_true", help="write docs/results")
     parser.add_argument("--times", action="store_true", help=argparse.SUPPRESS)
     return parser
 

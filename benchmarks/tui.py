@@ -4,8 +4,8 @@
 
 Limits: 1 s to the first frame of a folder of runs, 1.5 s and 1.5 GB for a run of many ranks and
 kernels, and 100 ms for a key (median and 95th percentile). Textual's pilot runs the whole program
-without a terminal. Runs are generated into a cache and kept there. benchmarks/timeline.py
-measures the timeline of a larger run. Prints one JSON object; exits 1 above a limit.
+without a terminal. Runs are generated into a cache and kept there. Prints one JSON object,
+which `--write` writes to docs/results/tui.json; exits 1 above a limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from open_trace import bytecode_in
+import results
+from processes import bytecode_in
 
 from profkit.cache import cache_root
 from profkit.testing import synthetic_trace
@@ -152,6 +153,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=32)
     parser.add_argument("--kernels", type=int, default=1_000_000, help="of each rank")
     parser.add_argument("--keys", type=int, default=40)
+    parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     folder, large = folder_of_runs(args.runs), large_run(args.ranks, args.kernels)
     what = f"{args.ranks} ranks x {args.kernels:,} kernels"
@@ -171,6 +173,8 @@ def main() -> int:
             for name, (path, first, keys, limit) in cases.items()
         }
     print(json.dumps({"keys": args.keys, "cases": found}, indent=2))
+    if args.write:
+        results.write("tui", {"keys": args.keys, "cases": found})
     return 0 if all(map(_within_limits, found.values())) else 1
 
 

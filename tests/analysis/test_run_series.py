@@ -14,21 +14,19 @@ HISTORIES = 150
 
 
 def _share(noise: str, step: float) -> float:
-    hits = [
-        history.judge_one("profkit", noise, step, 10_000 + seed)[0] for seed in range(HISTORIES)
-    ]
+    hits = [history.judge_one(noise, step, 10_000 + seed)[0] for seed in range(HISTORIES)]
     return float(sum(hits)) / HISTORIES
 
 
 def test_the_power_and_the_false_alarms_of_normal_noise() -> None:
-    """More than 3 of 150 are more than 1 % beyond doubt; docs/history.md has more histories."""
+    """More than 3 of 150 are more than 1 % beyond doubt."""
     assert _share("normal", 0.0) <= 0.02
     assert _share("normal", 0.03) >= 0.9
 
 
 def test_the_power_for_a_change_that_was_undone() -> None:
     """No single step of such a series is larger than noise makes."""
-    hits = [history.judge_undone("profkit", "normal", 0.03, 10_000 + seed)[0] for seed in range(40)]
+    hits = [history.judge_undone("normal", 0.03, 10_000 + seed)[0] for seed in range(40)]
     assert sum(hits) / len(hits) >= 0.75
     values = 100 * np.exp(np.random.default_rng(1).normal(0, 0.01, 40))
     values[15:25] *= 1.03
