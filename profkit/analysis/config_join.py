@@ -81,7 +81,7 @@ A knob that matches none can affect any row.
 _PROVENANCE = re.compile(
     r"imported_from|sources|stated|told_by_file_name|log_grammar|log_of|sample_unit|reduced|"
     r"samples_counted_of|rows_speak_for_ranks|ranks_at_least|cards_of_one_node|"
-    r"(slow_lines|fast_epoch_ends)\..*|data_parallel\..*|pipeline\.own_stages|repeats\..*|"
+    r"data_parallel\..*|pipeline\.own_stages|repeats\..*|"
     r"machine_probes|packages\.pyarrow|batch_elements_error|"
     r"variables\.PADDLE_(MASTER|\w*ENDPOINTS?|TRAINER_ID|(GLOBAL|LOCAL)_RANK|RANK_IN_NODE)"
 )

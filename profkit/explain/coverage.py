@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from profkit.analysis.config_join import ANY, COMPUTE, NOT_SAID
 from profkit.analysis.costs import INPUT, REST
 from profkit.analysis.device_times import is_own
+from profkit.analysis.notices import is_log
 from profkit.analysis.phases import UNKNOWN
 from profkit.explain.ledger import Row, Verdict
-from profkit.explain.rules._input_in_log import is_doubtful_wait
 from profkit.explain.rules.base import (
     EXCHANGE,
     SETTING_CHANGED,
@@ -58,13 +58,12 @@ def cover(case: Case, causes: Sequence[Cause]) -> Coverage | None:
     share = math.fsum(cause.share_of_gap or 0.0 for cause in counted)
     named = [name for cause in counted for name in cause.rows]
     is_bound = len(set(named)) < len(named)
-    wait = case.ledger.find(INPUT)
     for cause in counted:
         is_alone = len(counted) == 1 or bool(cause.rows)
         # A setting is only possible, nothing divides the rest of a log, and a wait in one may pass
         # while the device works.
         is_possible = cause.kind == SETTING_CHANGED or REST in cause.rows
-        may_be_hidden = INPUT in cause.rows and wait is not None and is_doubtful_wait(case, wait)
+        may_be_hidden = INPUT in cause.rows and is_log(case.after.trace)
         is_bound = is_bound or not is_alone or is_possible or may_be_hidden
 
     if len(case.ledger.rows) == 1 and not counted:

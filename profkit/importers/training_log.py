@@ -36,7 +36,6 @@ from profkit.importers.logs.assemble import (
     load_grammars,
     parse_log,
 )
-from profkit.importers.logs.epoch_ends import find_fast_ends
 from profkit.importers.logs.parsed import Mean, Metadata, ParsedLog, Stated
 from profkit.importers.logs.placing import (
     PlacedSteps,
@@ -44,7 +43,6 @@ from profkit.importers.logs.placing import (
     place_steps,
     world_size,
 )
-from profkit.importers.logs.slow import as_config
 from profkit.importers.logs.text import as_count, read_lines
 from profkit.importers.reading.blocks import TornError, read_beginning, read_blocks
 from profkit.text import plural, safe_text
@@ -263,8 +261,6 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         "cards_of_one_node": metadata.cards_of_one_node,
         "accumulation": metadata.accumulation,
         "warmup": placed.warm_up,
-        "slow_lines": as_config(log),
-        "fast_epoch_ends": find_fast_ends(log),
         "told_by_file_name": list(metadata.from_name) or None,
         "stated": results or None,
     }

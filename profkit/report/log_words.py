@@ -9,12 +9,6 @@ from profkit.analysis.estimate import scale
 from profkit.analysis.notices import others_in_log
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.slow_lines import (
-    describe_fast_ends,
-    describe_slow_lines,
-    fast_ends,
-    slow_lines,
-)
 from profkit.text import plural, significant
 from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import TIMER, Phase
@@ -109,10 +103,6 @@ def source_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     accumulated = config.get("accumulation")
     if isinstance(accumulated, int) and accumulated > 1:
         yield "step", f"an update of {accumulated:,} accumulated micro batches"
-    if slow := slow_lines(config):
-        yield "slow lines", describe_slow_lines(slow)
-    if ends := fast_ends(config):
-        yield "epoch ends", describe_fast_ends(ends)
     if named := _told_by_name(config):
         yield "file name", named
     yield from _stated_rows(config)

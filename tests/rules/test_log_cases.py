@@ -33,10 +33,9 @@ class Expected(NamedTuple):
     verdict: Verdict
 
 
-_COMMUNICATION, _INPUT, _SLOW, _HIDDEN = (
+_COMMUNICATION, _INPUT, _HIDDEN = (
     "exposed_communication",
     "input_bound",
-    "slow_windows",
     "overlapped_reader",
 )
 
@@ -52,8 +51,8 @@ EXPECTED = {
     "R08": _expect(f"{_COMMUNICATION} {_INPUT}"),
     "R09": _expect(_COMMUNICATION, _INPUT),
     "R11": _expect("", _INPUT),
-    "H01": _expect(f"{_COMMUNICATION} {_SLOW}"),
-    "H04": _expect(_SLOW, _COMMUNICATION),
+    "H01": _expect(_COMMUNICATION),
+    "H04": _expect("", _INPUT),
     "H05": _expect("", _INPUT, Verdict.CANNOT_JUDGE),
     "T01": _expect(_COMMUNICATION, _INPUT),
     "M01": _expect("", _INPUT, Verdict.IMPROVEMENT),

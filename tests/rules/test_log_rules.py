@@ -61,62 +61,6 @@ def page(view: Explained) -> str:
     return " ".join(as_text.document(explained(view)).split())
 
 
-def test_slow_lines_are_a_cause_with_the_part_that_is_no_wait_for_data(compare: Explain) -> None:
-    """An epoch begins in every fifth line: 100 ms a step, 60 of which are the reader's."""
-    steps, epochs = even(0.2, 0.001), []
-    for place in range(60):
-        epochs.append(place // 5)
-        if place % 5 == 0:
-            steps[place] = (0.3, 0.061)
-    view = compare(paddleseg(8, even(0.2, 0.001)), paddleseg(8, steps, epochs))
-    slow = find(view, "slow_windows")
-    assert slow is not None
-    assert slow.cost_ns is not None
-    assert slow.cost_ns.value == pytest.approx(100e6 * 11 / 59, rel=0.03)
-    assert slow.share_of_gap == pytest.approx(1, abs=0.05)
-    assert "11 of 59 windows of 10 steps take 300 ms per step" in slow.evidence
-    assert "an epoch begins in each of them" in slow.evidence
-    assert "they come about every 50 steps" in slow.evidence
-    assert "explains 61 % of the difference" in slow.evidence
-    assert find(view, "input_bound") is None
-    assert find(view, "input_stalls") is None
-
-
-def test_slow_lines_that_wait_for_no_data_name_no_input(compare: Explain) -> None:
-    steps = even(0.2, 0.001)
-    for place in range(3, 60, 9):
-        steps[place] = (0.5, 0.001)
-    slow = find(compare(paddleseg(8, even(0.2, 0.001)), paddleseg(8, steps)), "slow_windows")
-    assert slow is not None
-    assert "does not explain the difference" in slow.evidence
-    assert "persistent_workers" not in slow.remedy
-
-
-def test_steps_that_are_faster_without_work_for_workers_name_them(compare: Explain) -> None:
-    """The last of each ten lines takes 200 ms, as the base does, and the others 240 ms."""
-    steps = [(0.2 if place % 10 == 9 else 0.24, 0.001) for place in range(60)]
-    epochs = [place // 10 for place in range(60)]
-    base = paddleseg(1, even(0.2, 0.001), epochs)
-    view = compare(base, paddleseg(8, steps, epochs))
-    found = find(view, "loader_contention")
-    assert found is not None
-    assert found.cost_ns is not None
-    assert found.cost_ns.value == pytest.approx(40e6, rel=0.02)
-    assert "the last lines of 5 epochs, when no batch is left to make" in found.evidence
-    assert find(view, "exposed_communication") is None
-    slower = [(0.24, 0.001)] * 60
-    assert find(compare(base, paddleseg(8, slower, epochs)), "loader_contention") is None
-
-
-def test_the_same_slow_lines_on_both_sides_are_no_cause(compare: Explain) -> None:
-    steps = even(0.2, 0.001)
-    for place in range(3, 60, 9):
-        steps[place] = (0.5, 0.001)
-    view = compare(paddleseg(8, steps), paddleseg(8, steps))
-    assert find(view, "slow_windows") is None
-    assert view.ledger.verdict is Verdict.NEUTRAL
-
-
 def test_an_exchange_never_costs_more_than_the_gap(compare: Explain) -> None:
     """The base's reader was hidden behind the device: 150 of 200 ms, and 1 ms in the target."""
     view = compare(paddleseg(1, even(0.2, 0.15)), paddleseg(8, even(0.24, 0.001)))

@@ -14,12 +14,6 @@ from profkit.explain.rules._input import (
     is_slow_on_all_ranks,
     slow_piece,
 )
-from profkit.explain.rules._input_in_log import (
-    DALI_REMEDY,
-    REMEDY,
-    describe_input_in_log,
-    uses_dali,
-)
 from profkit.explain.rules.base import (
     Case,
     Cause,
@@ -53,6 +47,14 @@ _MEASURED = {
 _OTHERWISE = (
     "use {workers} and a deeper prefetch; then see which of read, decode and collate is left"
 )
+_IN_LOG = (
+    "more loader workers and a deeper prefetch; then record the job itself (profkit run), which "
+    "shows which of read, decode and collate is left"
+)
+_OF_RANK_0 = (
+    "rank 0's wait is a lower bound: other ranks' waits appear as its gradient exchange, and the "
+    "device may work while it waits"
+)
 
 
 def find(case: Case) -> Cause | None:
@@ -72,8 +74,9 @@ def find(case: Case) -> Cause | None:
     remedy = _say_remedy(piece, case.after.loader)
     words += knobs_for(case, INPUT)
     if is_log(case.after.trace) and not ledger.turned:
-        words += describe_input_in_log(case, row)
-        remedy = DALI_REMEDY if uses_dali(case.target) else REMEDY
+        remedy = _IN_LOG
+        if case.target.world_size > 1:
+            words.append(_OF_RANK_0)
     exchange, latest = ledger.find(Phase.ALLREDUCE.value), case.after.work.latest()
     if (
         exchange is not None

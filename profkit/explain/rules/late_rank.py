@@ -12,7 +12,6 @@ from profkit.analysis.line_changes import LineChange
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.rank_lines import lines_by_rank
 from profkit.explain.evidence import Evidence
-from profkit.explain.rules._late_in_exchange import find_late_in_exchange, find_waited_rank
 from profkit.explain.rules._late_in_forward import (
     MIN_WHOLE_SHARE,
     broadcast_ns,
@@ -56,25 +55,15 @@ WAITING_KIND = "exposed_communication"
 
 
 def find(case: Case) -> Cause | None:
-    """Find a rank that is late before it meets the others, or else within the exchange."""
-    if not _knows_own_work(case) or find_uneven(case) is not None:  # the rank has more work
-        return None
-    found = _find_in_phases(case)
-    if found is None:
-        found = find_late_in_exchange(case)
-        if found is not None and found.cost_ns is not None and not _stands_out(found.cost_ns, case):
-            return None
-    return found
-
-
-def _find_in_phases(case: Case) -> Cause | None:
     """Compare the rank that works longest with the others, in both runs.
 
     The cost is how much longer it takes than they do, because they wait as long. What it was late
     by in the base is subtracted.
     """
     late = case.after.work.latest()
-    if late is None:
+    if late is None or not _knows_own_work(case):
+        return None
+    if find_uneven(case) is not None:  # the rank has more work
         return None
     trade = find_trade(case.after, late)
     if trade is None and case.after.figure(times_broadcasts):
@@ -185,7 +174,8 @@ def _describe_waiting(case: Case, late: Lateness, traded_ns: float | None) -> st
         words = f", and the others' forward {duration(traded_ns)}: there they wait for it"
         if not case.after.figure(broadcast_ns):
             words += ", if it begins with a broadcast of the model's buffers"
-    waited = case.after.figure(find_waited_rank)
+    basis = case.after.basis
+    waited = basis.late_rank(basis.exchange())
     if waited is not None and waited.rank == late.rank:
         words += (
             f"; each of the others waits {duration(waited.waited_ns)} per step, and "

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from profkit.analysis.matrix import FULL_PRECISIONS, Cell
 from profkit.analysis.published import UNNAMED, published_cells
 from profkit.analysis.published_file import device_model
-from profkit.analysis.slow_lines import slow_lines
 from profkit.explain.ledger import Ledger
 from profkit.explain.rules.base import FRAMEWORKS, Case, Cause
 from profkit.text import percent, significant
@@ -16,8 +15,6 @@ from profkit.trace import RunManifest
 MIN_DIFFERENCE = 0.05
 """A smaller difference is not one: the publishers' own pipelines tolerate as much."""
 
-SAME_FIGURE = 0.01
-"""Two figures of one run that differ by less are the same, but for which steps are in them."""
 
 _WORKLOADS = {
     "paddleclas": "resnet50",
@@ -76,12 +73,6 @@ def _mismatch(name: str, run: RunManifest, ledger: Ledger, sample_ns: float) -> 
         words += "; its device is not known"
         if len(cells) > 1:
             words += f", and of {len(cells)} published figures this is the nearest"
-    slow = slow_lines(run.config)
-    if slow is not None:
-        step_ns = slow["others_ns"] + slow["excess_ns"]
-        fast = throughput * step_ns / slow["others_ns"]
-        if abs(fast / nearest.throughput.value - 1) <= SAME_FIGURE:
-            words += f"; without its slow lines it has {significant(fast, 4)}, as published"
     yield words
 
 

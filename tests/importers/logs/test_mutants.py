@@ -74,16 +74,6 @@ MUTANTS: tuple[tuple[str, Callable[..., Any], Check], ...] = (
         ),
     ),
     (
-        "profkit.importers.logs.slow._by_epoch",
-        lambda *_: set(),
-        without_path(statements.test_lines_in_which_an_epoch_begins_are_found_though_they_are_many),
-    ),
-    (
-        "profkit.importers.logs.slow._far_above_median",
-        lambda *_: set(),
-        without_path(statements.test_slow_lines_without_a_wait_are_found_and_not_the_readers),
-    ),
-    (
         "profkit.importers.training_log.count_timed",
         lambda *_: 2,
         partial(

@@ -11,9 +11,7 @@ from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
 from profkit.importers.base import Target
 from profkit.importers.logs.assemble import parse_log
-from profkit.importers.logs.epoch_ends import find_fast_ends
 from profkit.importers.logs.parsed import ParsedLog
-from profkit.importers.logs.slow import find_slow_lines
 from profkit.importers.training_log import IMPORTER
 from profkit.report import as_text
 from profkit.trace import Trace
@@ -322,72 +320,6 @@ def test_long_windows_that_come_without_evaluations_as_well_are_none() -> None:
     log = parse(evaluated.replace(lines[15] + "\n", "Saving checkpoint\n" + lines[15] + "\n"))
     assert "an evaluation" not in flags(log)
     assert not any(each.other_s for each in log.records)
-
-
-# -- slow lines ------------------------------------------------------------------------------------
-
-
-def seg(times: list[tuple[float, float]], epochs: list[int]) -> str:
-    """Return PaddleSeg's lines of ten steps each, with these step and reader times."""
-    lines = ["GPUs used: 1", "batch_size: 8"]
-    for place, ((step_s, data_s), epoch) in enumerate(zip(times, epochs, strict=True)):
-        lines.append(
-            f"[TRAIN] epoch: {epoch}, iter: {10 * place + 10}/10000, loss: 1.0, lr: 0.1, "
-            f"batch_cost: {step_s:.4f}, reader_cost: {data_s:.5f}, "
-            f"ips: {8 / step_s:.4f} samples/sec"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def test_lines_in_which_an_epoch_begins_are_found_though_they_are_many() -> None:
-    """Every second line is 5 % slower: no outlier, and no chance."""
-    times, epochs = [], []
-    for place in range(40):
-        times.append((0.105, 0.004) if place % 2 else (0.1 + 0.0001 * (place % 3), 0.0))
-        epochs.append((place + 1) // 2)
-    slow = find_slow_lines(parse(seg(times, epochs)))
-    assert slow is not None
-    assert (slow.lines, slow.lines_in_all, slow.epoch_starts) == (20, 39, 20)
-    assert slow.every_steps == pytest.approx(20)
-    assert slow.excess_ns == pytest.approx(4.9e6 * 20 / 39, rel=0.01)
-    assert slow.excess_data_ns == pytest.approx(4e6 * 20 / 39, rel=0.01)
-
-
-def test_slow_lines_without_a_wait_are_found_and_not_the_readers() -> None:
-    times = [(0.3, 0.001) if place % 7 == 3 else (0.1, 0.001) for place in range(42)]
-    slow = find_slow_lines(parse(seg(times, [1] * 42)))
-    assert slow is not None
-    assert slow.lines == 6
-    assert slow.every_steps == pytest.approx(70)
-    assert slow.excess_data_ns == pytest.approx(0, abs=1)
-
-
-def test_a_slow_beginning_is_called_one() -> None:
-    times = [(0.15 if place < 8 else 0.1, 0.0) for place in range(42)]
-    slow = find_slow_lines(parse(seg(times, [1] * 42)))
-    assert slow is not None
-    assert slow.among_first == 7
-    assert slow.every_steps is None
-
-
-def test_even_lines_have_no_slow_ones() -> None:
-    times = [(0.1 + 0.001 * (place * 37 % 11), 0.0) for place in range(60)]
-    assert find_slow_lines(parse(seg(times, [place // 5 for place in range(60)]))) is None
-
-
-def test_steps_are_faster_when_workers_have_nothing_to_do() -> None:
-    times = [(0.2 if place % 10 == 9 else 0.24 + 0.001 * (place % 3), 0.0) for place in range(60)]
-    ends = find_fast_ends(parse(seg(times, [place // 10 for place in range(60)])))
-    assert ends is not None
-    assert ends["lines"] == 5
-    assert ends["step_ns"] == pytest.approx(200e6)
-    assert ends["others_ns"] == pytest.approx(241e6, rel=0.01)
-
-
-def test_waiting_for_data_makes_no_epoch_end_fast() -> None:
-    """Only the wait is shorter there, as batches are ready; the training itself is not faster."""
-    times = [(0.2, 0.0) if place % 10 == 9 else (0.24, 0.04) for place in range(60)]
-    assert find_fast_ends(parse(seg(times, [place // 10 for place in range(60)]))) is None
 
 
 # -- refusals --------------------------------------------------------------------------------------
