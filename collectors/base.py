@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 
@@ -29,25 +28,8 @@ class Inside(NamedTuple):
     """Return false in control steps (recording off)."""
     stacks: Callable[[tuple[Any, ...]], None]
     frames: Callable[[tuple[Any, ...]], None]
-    captures: Captures | None = None
-    """Null if nothing is captured when the step time changes."""
     device: str = ""
     """The device that the thread trains on, such as `cuda:3`; other threads have another one."""
-
-
-class Captures(NamedTuple):
-    """The parts of the loop that a capture of some steps needs."""
-
-    requests: Path
-    """The file that grows by one byte with each request (`profkit.run.capture_requests`)."""
-    step: Callable[[], tuple[int, int]]
-    """Return the number of the step that goes on, and the ns that the last one took."""
-    mark: Callable[[int], object]
-    """Mark a step as captured, so that no figure of speed uses it."""
-    kernels_from: Callable[[int], object]
-    """Capture the kernels from this step on, if the job has a device."""
-    is_sampled: bool
-    """True if the thread's stacks are sampled all the time anyway."""
 
 
 class Collector(Protocol):

@@ -111,9 +111,6 @@ CHANGES: Final = "changes"
 CAPTURED_STEP: Final = "captured_step_index"
 """Metric that marks a step as unfit for timing: its stacks were sampled densely."""
 
-CAPTURE_REQUESTS: Final = ".captures"
-"""The file in a run's folder that grows by one byte with each request for a capture."""
-
 FAILURES: Final = "failures_count:"
 """Metric prefix: how often a part of profkit failed inside the job. The part's name follows."""
 

@@ -11,11 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from profkit.run.change_alarm import ChangeAlarm
-from profkit.run.change_look import Look
 from profkit.testing.series import Compiled, Marked, series_trace
 from profkit.trace.tail import Latest, RunTail
 from profkit.vocab import (
-    CAPTURE_REQUESTS,
     CAPTURED_STEP,
     CHANGES,
     COMPILED,
@@ -55,22 +53,6 @@ def test_each_change_is_said_once_and_soon(tmp_path: Path) -> None:
 def test_a_healthy_run_is_silent(tmp_path: Path) -> None:
     forward = np.exp(0.03 * np.random.default_rng(1).standard_t(4, 900))
     assert _look(tmp_path, forward, ChangeAlarm(tmp_path, lambda line: None)) == []
-
-
-def test_steps_that_seemed_to_have_changed_are_searched_for_themselves(tmp_path: Path) -> None:
-    """A look has found what a search of all steps finds later, when it learns the noise again."""
-    said, late = 0, 0
-    for seed in range(10):
-        random, logs, last = np.random.default_rng(seed), np.empty(152), 0.0
-        for place in range(152):
-            last = logs[place] = 0.6 * last + 0.04 * random.standard_normal()
-        logs[135:] += 0.2
-        run = series_trace(tmp_path / str(seed), {"forward": 50 * MS * np.exp(logs)})
-        latest = RunTail(run, marks=True).look()
-        late += len(ChangeAlarm(run, lambda line: None).find(latest))
-        said += len(ChangeAlarm(run, lambda line: None).find(latest, 132))
-    assert said >= 7
-    assert late <= 6
 
 
 def test_a_drift_that_goes_on_is_not_said_again_and_again(tmp_path: Path) -> None:
@@ -148,29 +130,19 @@ def test_a_job_with_more_spans_than_are_kept_has_changes(
     assert "unknown +" not in line
 
 
-def test_a_change_is_said_if_no_capture_can_be_asked_for(tmp_path: Path) -> None:
-    """The file of requests cannot grow on a disk that is full or lost."""
-    (tmp_path / CAPTURE_REQUESTS).mkdir()
-    alarm = ChangeAlarm(tmp_path, lambda line: None)
-    assert len(_look(tmp_path, _factors(220), alarm)) == 1
-    assert len(_look(tmp_path, _factors(420), alarm)) == 1
-
-
 def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     phases = {"data": np.full(220, 5.0 * MS), "forward": 50 * MS * _factors(220)}
     run = series_trace(tmp_path / "run", phases)
-    look, failures = Look.look, [OSError("stale file handle")]
+    look, failures = RunTail.look, [OSError("stale file handle")]
 
-    def fail_once(
-        self: Look, waited_s: float, *, since: int, knows_periodic: bool
-    ) -> tuple[Latest | None, float]:
+    def fail_once(self: RunTail) -> Latest:
         if failures:
             raise failures.pop()
-        return look(self, waited_s, since=since, knows_periodic=knows_periodic)
+        return look(self)
 
-    monkeypatch.setattr(Look, "look", fail_once)
+    monkeypatch.setattr(RunTail, "look", fail_once)
     monkeypatch.setattr("profkit.run.change_alarm.FIRST_LOOKS_S", 0.0)
-    monkeypatch.setattr("profkit.run.change_alarm.AGAIN_S", 0.0)
+    monkeypatch.setattr("profkit.run.change_alarm.LOOK_EVERY_S", 0.0)
     lines: queue.Queue[str] = queue.Queue()
     alarm = ChangeAlarm(run, lines.put)
     alarm.start()

@@ -78,19 +78,6 @@ class Plan(Protocol):
         """Return true for a step that is captured."""
 
 
-class AskedSteps:
-    """Two steps from one on that another thread names while the job runs."""
-
-    def __init__(self, length: int = 2) -> None:
-        self._first, self._length = -length, length
-
-    def begin_at(self, step: int) -> None:
-        self._first = step
-
-    def covers(self, step: int) -> bool:
-        return self._first <= step < self._first + self._length
-
-
 class KernelProfiler(Protocol):
     """A framework's own profiler; both methods are called on the thread that trains."""
 

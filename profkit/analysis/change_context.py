@@ -1,4 +1,4 @@
-"""Lines of captured steps, the machine's load and clocks on both sides of a run's changes."""
+"""The machine's load and clocks on both sides of a run's changes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.captured import (
-    comparable_steps,
-    compare_captured,
-    view_before,
-    view_captured,
-)
 from profkit.analysis.columns import durations, readings_of, rows_of_rank
 from profkit.analysis.costs import OUTLIER_FACTOR
 from profkit.analysis.estimate import Ints
@@ -57,18 +51,13 @@ def add_context(
     """Return the changes with what explains them, as far as the run recorded it."""
     if not changes:
         return ()
-    captured, used, found = comparable_steps(trace, selection), including_batches(selection), []
+    used, found = including_batches(selection), []
     for change in changes:
         if change.kind is ChangeKind.PERIODIC:  # its slow steps are between the others
             found.append(change)
             continue
-        at, end = change.first_step, change.after_steps[1]
-        # A captured step between the sides is excluded: the change may have begun in it.
-        before = view_before(trace, captured, change.before_steps[0], change.before_steps[1] + 1)
-        after = view_captured(trace, captured[(captured >= at) & (captured <= end)])
-        lines = compare_captured(before, after, dict(change.phases))
         machine, clock = _machine_change(trace, change), _clock_change(trace, change, used)
-        found.append(dataclasses.replace(change, captured=lines, machine=machine, clock=clock))
+        found.append(dataclasses.replace(change, machine=machine, clock=clock))
     return tuple(found)
 
 

@@ -14,7 +14,6 @@ from profkit.analysis.change_points import (
     LEAST_CHANGE,
     Shift,
     find_shifts,
-    latest_shift,
 )
 from profkit.analysis.costs import OUTLIER_FACTOR
 from profkit.analysis.drifts import find_drift_alone, find_drift_among
@@ -33,23 +32,18 @@ _NEAR = 8
 
 
 class Levels:
-    """The levels of a series, and the changes between them.
+    """The levels of a series, and the changes between them."""
 
-    Its last `new` steps are searched for themselves as well, with the noise of all before them.
-    """
-
-    def __init__(self, wall_ns: Floats, new: int = 0) -> None:
+    def __init__(self, wall_ns: Floats) -> None:
         self._wall_ns = wall_ns
         self._logs = np.log(np.maximum(wall_ns, 1.0))
         settled = find_settled(wall_ns) or find_even(wall_ns)
-        found = _find_all(wall_ns[settled:], new)
+        found = _find_all(wall_ns[settled:])
         if settled and not found:  # fewer steps show less of what differs by chance
-            found = [shift for shift in _find_all(wall_ns, new) if shift.at > settled + _NEAR]
+            found = [shift for shift in _find_all(wall_ns) if shift.at > settled + _NEAR]
             settled = 0 if found else settled
         shifts = list(self._with_ends(found, settled))
-        kept = self._confirmed(shifts, settled)
-        if not new:  # a run that goes on is searched within a budget
-            kept = self._search_again(shifts, kept, settled)
+        kept = self._search_again(shifts, self._confirmed(shifts, settled), settled)
         self.bounds = [settled, *kept, len(wall_ns)]
         """The places where levels begin, and the end of the series."""
 
@@ -158,22 +152,15 @@ class Levels:
         return float(np.median(self._logs[at:after]) - np.median(self._logs[before:at]))
 
 
-def _find_all(wall_ns: Floats, new: int) -> list[Shift]:
-    """Return the shifts of a whole series, one that its new steps show sooner, and early ones.
-
-    A run that goes on is not searched for early changes: nobody can act on them any more.
-    """
+def _find_all(wall_ns: Floats) -> list[Shift]:
+    """Return the shifts of a whole series, and an early one that only later steps show."""
     found = find_shifts(wall_ns)
-    known = wall_ns[: found[0].at] if found else wall_ns
-    early = None if new else find_early(known)
-    if early is not None:  # the noise of the steps after it is learned anew
-        at = early.at
-        later = find_shifts(wall_ns[at:])
-        return [early, *(Shift(at + each.at, at + each.seen, each.rise) for each in later)]
-    latest = latest_shift(wall_ns, new) if 0 < new < len(wall_ns) else None
-    if latest is not None and all(shift.at < latest.at - _NEAR for shift in found):
-        found.append(latest)
-    return found
+    early = find_early(wall_ns[: found[0].at] if found else wall_ns)
+    if early is None:
+        return found
+    at = early.at  # the noise of the steps after it is learned anew
+    later = find_shifts(wall_ns[at:])
+    return [early, *(Shift(at + each.at, at + each.seen, each.rise) for each in later)]
 
 
 def usual_places(wall_ns: Floats, places: Ints) -> Ints:

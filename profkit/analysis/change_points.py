@@ -79,12 +79,8 @@ _FIRST_CHUNK, _LARGEST_CHUNK = 32, 4_096
 SHORT_PART = 8
 """The median of so many successive steps is compared with the usual ones."""
 
-_GATE_LENGTHS, _FEWEST_GATED = (SHORT_PART, 64), 5
 _LATEST_STEPS = 512
 """The last steps that are searched, if the new ones are fewer than half of them."""
-
-_GATE_SPREADS, _GATE_LEAST = 5.0, LEAST_CHANGE / 2
-"""What seems changed: a part's median is so many spreads of such medians away, or this far."""
 
 
 @dataclass(frozen=True)
@@ -114,51 +110,11 @@ def find_shifts(
     return found
 
 
-def seems_changed(step_ns: Floats, new: int) -> bool:
-    """Return true if a part of the last `new` steps differs from those before.
-
-    It takes a tenth of the time of `find_shifts`, and finds too much rather than too little.
-    """
-    before = len(step_ns) - new
-    if before < FEWEST_BEFORE:
-        return len(step_ns) > FEWEST_BEFORE
-    logs = np.log(np.maximum(step_ns, 1.0))
-    middle = _middle(logs[:before])
-    for length in _GATE_LENGTHS:
-        medians = _part_medians(logs, length)
-        late = -(-new // length)
-        past = medians[:-late]
-        if len(past) < _FEWEST_GATED:
-            continue
-        if (np.abs(medians[-late:] - middle) > _usual_distance(past, middle)).any():
-            return True
-    return False
-
-
-def usual_medians(step_ns: Floats, *, spreads: float = _GATE_SPREADS) -> tuple[float, float] | None:
-    """Return the range of the medians of `SHORT_PART` successive steps, in ns.
-
-    A later median outside it is a reason to look closer. It is `None` for too few steps.
-    """
-    if len(step_ns) < FEWEST_BEFORE + SHORT_PART:
-        return None
-    logs = np.log(np.maximum(step_ns, 1.0))
-    middle = _middle(logs)
-    distance = _usual_distance(_part_medians(logs, SHORT_PART), middle, spreads)
-    return math.exp(middle - distance), math.exp(middle + distance)
-
-
 def _part_medians(logs: Floats, length: int) -> Floats:
     """Return the medians of the parts of this length, of which the last one ends the series."""
     count = len(logs) // length
     parts = logs[len(logs) - count * length :].reshape(count, length)
     return np.asarray(np.partition(parts, length // 2, axis=1)[:, length // 2])
-
-
-def _usual_distance(medians: Floats, middle: float, spreads: float = _GATE_SPREADS) -> float:
-    """Return how far from the middle a part's median may be without seeming changed."""
-    spread = 1.4826 * _middle(np.abs(medians - middle))
-    return max(_GATE_LEAST, spreads * spread)
 
 
 def _middle(values: Floats) -> float:

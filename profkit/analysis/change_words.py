@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from profkit.analysis.captured import say_line
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.run_change import ChangeKind, RunChange
 from profkit.text import amount, duration, percent, signed, significant
@@ -49,7 +48,7 @@ def say_change(change: RunChange, *, with_date: bool = False) -> str:
 
 
 def say_context(change: RunChange) -> Iterator[str]:
-    """Yield what was recorded around a change: lines of captured steps, the machine's load."""
+    """Yield what was recorded around a change: clocks and the machine's load."""
     if change.clock is not None:
         clock = change.clock
         reasons = f" ({', '.join(clock.reasons)})" if clock.reasons else ""
@@ -66,9 +65,6 @@ def say_context(change: RunChange) -> Iterator[str]:
             f"{significant(load.waited_before, 2)} s per second for a core: the machine may be "
             "the reason"
         )
-    if change.captured is not None:
-        for line in change.captured.lines:
-            yield f"{line.phase}: {say_line(change.captured, line)}"
 
 
 def _longer(change: Estimate) -> str:

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.bandwidth import LinkUse, link_use
-from profkit.analysis.captured import captured_steps
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.change_context import explained_changes
 from profkit.analysis.compiling import Compiling, compiled_steps, find_compiling
@@ -22,7 +21,12 @@ from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints
 from profkit.analysis.exchange import Exchange, LateRank
 from profkit.analysis.kernels.device_view import DeviceView, build_device_view
 from profkit.analysis.kernels.view import KernelsView, kernels_of
-from profkit.analysis.kernels.windows import KernelWindows, kernel_windows, window_steps
+from profkit.analysis.kernels.windows import (
+    KernelWindows,
+    kernel_windows,
+    marked_steps,
+    window_steps,
+)
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.long_steps import LongSteps, find_long_steps
 from profkit.analysis.notices import find_notices, is_log
@@ -43,7 +47,7 @@ from profkit.errors import UnreadableError
 from profkit.text import safe_text, shell_word
 from profkit.trace import Trace
 from profkit.trace.sharing import DATA_PARALLEL, OWN_SAMPLES, Sharing
-from profkit.vocab import BAD_TIMES, RunState
+from profkit.vocab import BAD_TIMES, CAPTURED_STEP, CHANGES, RunState
 
 _NO_STEPS = (
     "{run}: holds no steps; it ended before the first one did,"
@@ -219,7 +223,7 @@ def cost_of_run(trace: Trace) -> OwnCost:
     """Return profkit's cost, without the steps that something else made slow."""
     steps = _steps_of(trace)
     slow = np.union1d(window_steps(trace.samples), compiled_steps(trace.steps, trace.samples))
-    slow = np.union1d(slow, captured_steps(trace))
+    slow = np.union1d(slow, marked_steps(trace.samples, CHANGES, CAPTURED_STEP))
     warm_up, in_all = warm_up_of(trace, steps), count_rank_steps(steps, trace.sums)
     return own_cost(steps, trace.spans, trace.samples, warm_up, slow, in_all=in_all)
 

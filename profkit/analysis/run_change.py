@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from profkit.analysis.captured import CapturedLines
 from profkit.analysis.estimate import Estimate
 
 
@@ -67,8 +66,6 @@ class RunChange:
     """The number of steps between two slow ones, of a periodic change."""
     samples: tuple[float, float] | None = None
     """Samples per step before and after, if they differ."""
-    captured: CapturedLines | None = None
-    """The lines of the captured steps; null if none were captured on both sides."""
     machine: MachineChange | None = None
     """The load of the machine, if it changed with the step time."""
     late: LateSince | None = None

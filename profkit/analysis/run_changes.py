@@ -60,18 +60,15 @@ def changes_of(
     rank: int,
     anchor: Anchor | None,
     spans_from: int = 0,
-    new_from: int | None = None,
 ) -> tuple[RunChange, ...]:
     """Return the changes in some steps, dated by the clocks of one rank.
 
-    Spans of steps before `spans_from` may be missing: those steps show no phases. The steps from
-    `new_from` on are searched for themselves as well: a search of all sees a change in them later.
+    Spans of steps before `spans_from` may be missing: those steps show no phases.
     """
     if not len(used):
         return ()
     times = step_times(steps, spans, used)
-    new = 0 if new_from is None else int(np.count_nonzero(used >= new_from))
-    levels = _Described(times, used, spans_from, (steps, spans), new)
+    levels = _Described(times, used, spans_from, (steps, spans))
     changes = [levels.describe(*place) for place in levels.places()]
     periodic = find_periodic(used, times.wall_ns, levels.usual_ns())
     if periodic is not None:
@@ -99,9 +96,8 @@ class _Described(Levels):
         used: Ints,
         spans_from: int,
         tables: tuple[pa.Table, pa.Table],
-        new: int,
     ) -> None:
-        super().__init__(times.wall_ns, new)
+        super().__init__(times.wall_ns)
         self._tables = tables
         self._times = times
         self._used = used

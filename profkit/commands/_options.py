@@ -107,14 +107,6 @@ def add_collect(parser: Any) -> None:
         "(default: no samples)",
     )
     parser.add_argument(
-        "--on-change",
-        default="capture",
-        choices=("capture", "kernels", "report"),
-        help="when the step time changes, 'profkit run' samples the lines of two steps; with "
-        "kernels, it also captures those of two steps; or it only reports the change "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
         "--kernels",
         default="",
         metavar="STEPS",
@@ -144,7 +136,6 @@ def pass_on_collect(args: argparse.Namespace) -> None:
         operators=args.ops,
         source=args.kernels_from,
         stacks=args.stacks,
-        on_change=args.on_change,
     )
     if choice.windows is not None and choice.source == choosing.CUPTI:
         from profkit.machine import doctor
@@ -154,7 +145,6 @@ def pass_on_collect(args: argparse.Namespace) -> None:
             raise UsageError(f"--kernels-from cupti: {found.why}; {found.help or 'leave it out'}")
     os.environ[choosing.COLLECT] = args.collect
     os.environ[choosing.STACKS] = args.stacks
-    os.environ[choosing.ON_CHANGE] = args.on_change
     os.environ[choosing.WINDOWS] = args.kernels
     os.environ[choosing.SOURCE] = args.kernels_from
     os.environ[choosing.OPERATORS] = str(int(args.ops))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from profkit.analysis.captured import CapturedLines
 from profkit.analysis.change_words import say_change, say_context
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview
@@ -100,33 +99,9 @@ def as_json(view: Overview) -> list[dict[str, Any]]:
                 "late_rank": each.late and each.late._asdict(),
                 "clock": each.clock and each.clock._asdict(),
                 "machine": each.machine and each.machine._asdict(),
-                "captured": each.captured and _captured(each.captured),
             }
         )
     return rows
-
-
-def _captured(found: CapturedLines) -> dict[str, Any]:
-    lines = []
-    for line in found.lines:
-        lines.append(
-            {
-                "phase": line.phase,
-                "file": line.place.file,
-                "line": line.place.line,
-                "function": line.place.function,
-                "called": line.place.below,
-                "ms_before": line.base.value * 1e-6,
-                "ms_after": line.target.value * 1e-6,
-            }
-        )
-    return {
-        "steps_before": [found.before.first, found.before.last],
-        "steps_after": [found.after.first, found.after.last],
-        "step_count_before": found.before.count,
-        "step_count_after": found.after.count,
-        "lines": lines,
-    }
 
 
 def _estimate(estimate: Estimate, scale: float) -> dict[str, float | None]:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profkit.instrument.guard import guarded
-from profkit.run.capture_requests import CaptureRequests
 
 if TYPE_CHECKING:
     from profkit.analysis.estimate import Ints
     from profkit.analysis.run_change import RunChange
-    from profkit.run.change_look import Look
-    from profkit.trace.tail import Latest
+    from profkit.trace.tail import Latest, RunTail
 
-FIRST_LOOKS_S = 1.0
-"""How often to look if the job has written its first steps."""
+FIRST_LOOKS_S, LOOK_EVERY_S = 1.0, 10.0
+"""How often to look if the job has written its first steps, and then for changes of them."""
 
-AGAIN_S = 10.0
-"""A look that failed, as on a disk that is lost for a while, is not the last."""
+MOST_NEW = 500
+"""Short steps are looked at once so many are new: no more than a thousand are kept."""
+
+MOST_LOAD = 0.01
+"""Looking takes at most this share of a core."""
+
+MOST_READINGS = 32
+"""A table that has grown by more than can be read at once is read in so many parts."""
 
 MOST_SAID = 10
 """Lines of one run; after that, only `profkit report` lists the changes."""
@@ -54,8 +58,7 @@ class ChangeAlarm:
         self._drift = 0.0
         """The change of the last drift that was said."""
         self.knows_periodic = False
-        self._captures = CaptureRequests(run)
-        self._look: Look | None = None
+        self._tail: RunTail | None = None
 
     def start(self) -> None:
         watch = guarded("change alarm", self._watch, None)
@@ -68,36 +71,34 @@ class ChangeAlarm:
             self._thread.join(longest_s)
 
     def _watch(self) -> None:
-        search = guarded("a look for changes", self._search, AGAIN_S)
+        search = guarded("a look for changes", self._search, LOOK_EVERY_S)
         pause_s = FIRST_LOOKS_S
         while not self._ended.wait(pause_s) and self._said < MOST_SAID:
             pause_s = search(pause_s)
 
     def _search(self, waited_s: float) -> float:
         """Print the changes that are new, and return how long to wait before the next look."""
-        if self._look is None:
+        if self._tail is None:
             first = min(self._run.glob("r*/steps.arrows"), default=None)
             if first is None:
                 return waited_s
-            # These imports are no part of a search, for which there is a budget.
-            import profkit.analysis.change_words
-            import profkit.analysis.kernels.windows
-            import profkit.analysis.run_changes
-            import profkit.analysis.selection  # noqa: F401
-            from profkit.run.change_look import Look
+            from profkit.trace.tail import RunTail
 
-            self._look = Look(self._run, first.parent)
-        latest, pause_s = self._look.look(
-            waited_s, since=self.since, knows_periodic=self.knows_periodic
-        )
-        if latest is not None:
-            find = functools.partial(self.find, latest, self._look.new_from)
-            for line in self._look.pay_for(find):
-                self._say(line)
-        return pause_s
+            # Ranks take steps together, and each further one would cost the same again.
+            self._tail = RunTail(self._run, marks=True, only=first.parent)
+        begun_s = time.thread_time()
+        pause_s = LOOK_EVERY_S
+        for _ in range(MOST_READINGS):  # a mark that is not read yet leaves a step the job's own
+            latest = self._tail.look()
+            if not latest.behind:
+                for line in self.find(latest):
+                    self._say(line)
+                pause_s = min(pause_s, MOST_NEW * _step_s(latest))
+                break
+        return max(FIRST_LOOKS_S, pause_s, (time.thread_time() - begun_s) / MOST_LOAD)
 
-    def find(self, latest: Latest, new_from: int | None = None) -> list[str]:
-        """Return a line for each new change; steps from `new_from` on seem to have changed."""
+    def find(self, latest: Latest) -> list[str]:
+        """Return a line for each new change."""
         from profkit.analysis.change_words import say_change
         from profkit.analysis.kernels.windows import window_steps
         from profkit.analysis.run_change import ChangeKind
@@ -126,7 +127,6 @@ class ChangeAlarm:
             rank=rank,
             anchor=anchor,
             spans_from=latest.spans_from,
-            new_from=new_from,
         ):
             if change.kind is ChangeKind.PERIODIC:
                 if self.knows_periodic:
@@ -140,7 +140,6 @@ class ChangeAlarm:
                     self._drift = change.change.value
             self._said += 1
             lines.append(say_change(change))
-            guarded("a request for a capture", self._captures.ask, False)()
         return lines
 
     def _goes_on(self, change: RunChange, used: Ints) -> bool:
@@ -158,3 +157,12 @@ class ChangeAlarm:
             return True
         steeper = change.change.value / self._drift if self._drift else math.inf
         return 0 < steeper < STEEPER and change.first_step <= used[int(FIRST_PART * len(used))]
+
+
+def _step_s(latest: Latest) -> float:
+    """Return the mean length of the latest steps; infinite without any."""
+    steps = latest.steps
+    if not steps.num_rows:
+        return math.inf
+    lengths_ns = steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy()
+    return float(lengths_ns.mean()) / 1e9

@@ -1,4 +1,4 @@
-"""The user's choice of collectors, kernel windows and captures.
+"""The user's choice of collectors and kernel windows.
 
 It travels in the environment, because ranks and jobs are processes of their own.
 """
@@ -15,7 +15,6 @@ from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.windows.windows import WindowPlan
 from profkit.plugins import COLLECTORS
 from profkit.text import did_you_mean, safe_text
-from profkit.vocab import CHANGES
 
 log = logging.getLogger("profkit")
 
@@ -30,9 +29,6 @@ WINDOWS = "PROFKIT_KERNELS"
 STACKS = "PROFKIT_STACKS"
 SOURCE = "PROFKIT_KERNELS_FROM"
 OPERATORS = "PROFKIT_OPS"
-ON_CHANGE = "PROFKIT_ON_CHANGE"
-CAPTURE, CAPTURE_KERNELS, REPORT = CHANGE_CHOICES = ("capture", "kernels", "report")
-"""When the step time changes, lines of two steps are captured, or kernels as well, or nothing."""
 
 PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
 """Kernels are captured by the framework's own profiler, or by NVIDIA's library itself."""
@@ -58,8 +54,6 @@ class Choice:
     source: str = PROFILER
     of_workers: bool = False
     """True if the stacks of the loader's workers are sampled."""
-    on_change: str = CAPTURE
-    """What is captured when `profkit run` asks for it."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
@@ -72,7 +66,6 @@ class Choice:
                 operators=operators,
                 source=environ.get(SOURCE) or PROFILER,
                 stacks=environ.get(STACKS, ""),
-                on_change=environ.get(ON_CHANGE) or CAPTURE,
             )
         except ProfkitError as error:
             log.warning("profkit: no collector runs: %s", error)
@@ -87,7 +80,6 @@ class Choice:
         operators: bool,
         source: str = PROFILER,
         stacks: str = "",
-        on_change: str = CAPTURE,
     ) -> Choice:
         """Return a user's choice; an unknown name or a wrong window is a `UsageError`."""
         names = [name.strip() for name in collect.split(",") if name.strip()]
@@ -100,7 +92,6 @@ class Choice:
                 )
         for option, word, choices in (
             ("--stacks", stacks, ("", *STACK_CHOICES)),
-            ("--on-change", on_change, CHANGE_CHOICES),
             ("--kernels-from", source, SOURCES),
         ):
             if word not in choices:
@@ -121,12 +112,7 @@ class Choice:
         chosen = tuple(name for name in names if name not in {KERNELS, NOTHING})
         by_workers = stacks == WORKERS
         wanted = chosen if names else None
-        return cls(wanted, plan, operators, source, by_workers, on_change)
-
-    @property
-    def captures_changes(self) -> bool:
-        names = self.collectors
-        return self.on_change != REPORT and (names is None or USUAL in names or CHANGES in names)
+        return cls(wanted, plan, operators, source, by_workers)
 
     def watch_workers(self) -> WorkerWatch | None:
         """Return what has the loader's workers sampled; `None` if that was not asked for."""

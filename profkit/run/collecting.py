@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,16 +17,13 @@ from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, Row
 from profkit.instrument.windows.windows import (
-    AskedSteps,
     KernelProfiler,
     Plan,
     Window,
     WindowCapture,
 )
 from profkit.plugins import COLLECTORS
-from profkit.run.capture_requests import find_requests, make_captures
-from profkit.run.choosing import CAPTURE_KERNELS, PROFILER, SAMPLER, USUAL, Choice
-from profkit.vocab import CHANGES
+from profkit.run.choosing import PROFILER, USUAL, Choice
 
 if TYPE_CHECKING:
     from profkit.collectors.base import Collector
@@ -62,11 +58,7 @@ class Collecting:
         self._patches = Patches()
         self._pollers: Pollers | None = None
         self._capture: WindowCapture | None = None
-        self._requests = find_requests(os.environ) if choice.captures_changes else None
-        self._asked = AskedSteps()
-        plan: Plan | None = choice.windows
-        if plan is None and self._requests is not None and choice.on_change == CAPTURE_KERNELS:
-            plan = self._asked
+        plan = choice.windows
         if plan is not None and framework is not None:
             self._capture = guarded("kernel windows", self._open_windows, None)(
                 plan, recorder, framework, kernels, device
@@ -75,8 +67,6 @@ class Collecting:
     def start(self) -> None:
         """Start the collectors. They import what they need: a job calls this on a thread."""
         collectors = list(usable_collectors(self._choice.collectors, self._samples))
-        if self._requests is None:
-            collectors = [each for each in collectors if each.name != CHANGES]
         for collector in collectors:
             watch = getattr(collector, "watch", None)
             if watch is not None and "stacks" in self._rows:
@@ -92,18 +82,12 @@ class Collecting:
         guarded("kernel windows", self._patches.undo, None)()
 
     def _inside(self) -> Inside:
-        recorder, captures = self._recorder, None
-        if self._requests is not None:
-            is_sampled = SAMPLER in (self._choice.collectors or ())
-            captures = make_captures(
-                self._requests, recorder, self._samples, self._asked, is_sampled=is_sampled
-            )
+        recorder = self._recorder
         return Inside(
             *self._thread,
             lambda: recorder.measuring and not recorder.stopped,
             self._rows["stacks"].append,
             self._rows["frames"].append,
-            captures,
             self._device,
         )
 

@@ -17,7 +17,7 @@ from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text, shell_word
 from profkit.trace.folders import rank_manifests
 from profkit.trace.reader import Trace
-from profkit.vocab import CAPTURE_REQUESTS, PROBES, RunState
+from profkit.vocab import PROBES, RunState
 
 
 class Concluded(NamedTuple):
@@ -55,8 +55,7 @@ def conclude_run(
     else:
         unhooked = [found for found, _ in witness.unhooked.most_common()]
         lines = explain_nothing(run, unhooked)
-    for name in (NOTES_FILE, CAPTURE_REQUESTS):
-        (run / name).unlink(missing_ok=True)
+    (run / NOTES_FILE).unlink(missing_ok=True)
     return Concluded(bool(trace.ranks), lines)
 
 

@@ -17,7 +17,6 @@ from profkit.clock import Clock, now_ns, wall_ns
 from profkit.schema import SCHEMAS, name_columns, open_schema
 from profkit.trace.arrays import build_batch, repeat_number
 from profkit.trace.jsonfile import replace_json
-from profkit.trace.pulse import PulseWriter
 from profkit.trace.recent import (
     DAY_NS,
     FULL_BYTES,
@@ -84,7 +83,6 @@ class RankFiles:
         except OSError:  # on a full disk, profkit must not take the last bytes
             self._reserve.unlink(missing_ok=True)
             raise
-        self._pulse = PulseWriter(folder)
 
     def write(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Append rows, given as columns without `rank`.
@@ -103,8 +101,6 @@ class RankFiles:
             batch = self._build(table, columns, count)
             self._write_names()
             self._stream(table).write(batch)
-            if table == "steps":
-                self._pulse.add(columns["step"], columns["start_ns"], columns["end_ns"])
             if self._recent is None:
                 self._note_latest(table, batch)
             elif self._make_thinner and table in THINNED_TABLES:
@@ -194,7 +190,6 @@ class RankFiles:
     def close(self, reason: str = "complete") -> None:
         """End every stream and write `end.json`, or as much of that as the disk allows."""
         try:
-            self._pulse.close()
             self._reserve.unlink(missing_ok=True)
             streams: list[StreamWriter | Recent] = [*self._streams.values()]
             if self._recent is not None:

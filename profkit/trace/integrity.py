@@ -23,7 +23,7 @@ from profkit.vocab import RANK_FILE, RUN_FILE, TABLES, WORKER_STACKS, Integrity,
 MOST_RANKS_NAMED = 8
 """A sentence names this number of ranks and counts the others."""
 
-OTHER_FILES = ("status/*", ".attached", "r[0-9]*/.pulse")
+OTHER_FILES = ("status/*", ".attached")
 """Files of a run without rows: what ranks say of themselves, and what is there while they run."""
 
 

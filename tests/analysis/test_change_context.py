@@ -113,7 +113,7 @@ def test_a_change_of_the_job_is_not_blamed_on_the_machine(
 
 def test_without_readings_nothing_is_said_of_the_machine(tmp_path: Path) -> None:
     (change,) = _changes(_trace(tmp_path / "run", _forward(15)))
-    assert (change.machine, change.clock, change.captured) == (None, None, None)
+    assert (change.machine, change.clock) == (None, None)
 
 
 @pytest.mark.parametrize(("after_mhz", "is_named"), [(1_080.0, True), (1_950.0, False)])

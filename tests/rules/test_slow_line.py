@@ -35,13 +35,12 @@ def test_a_line_of_any_phase_is_named(
     lengths = {name: each + np.arange(400) % 7 * 1e5 for name, each in lengths.items()}
     lengths[phase][200:] += 12 * MS
     asked: dict[str, float] = {}
-    side = SimpleNamespace(words="steps 190 to 191", code=SimpleNamespace(folder=""))
     times = _estimate(3), _estimate(15), _estimate(12)
     line = LineChange(phase, Place("job.py", 7, "read"), *times, is_sure=True)
 
-    def compare(before: Any, after: Any, phases: Mapping[str, float]) -> Any:
-        asked.update(phases)
-        return SimpleNamespace(before=side, after=side, lines=(line,) if phase in phases else ())
+    def compare(before: Any, after: Any, *, same_code: bool, only: Mapping[str, float]) -> Any:
+        asked.update(only)
+        return SimpleNamespace(lines=(line,) if phase in only else ())
 
     found: list[Cause | None] = []
     find = slow_line.find
@@ -50,14 +49,15 @@ def test_a_line_of_any_phase_is_named(
         found.append(find(case))
         return found[-1]
 
-    monkeypatch.setattr(slow_line, "compare_captured", compare)
+    monkeypatch.setattr(slow_line, "code_of", lambda evidence: SimpleNamespace(folder=""))
+    monkeypatch.setattr(slow_line, "compare_lines", compare)
     monkeypatch.setattr(slow_line, "find", note)
     explain(*cut_at(Trace.open(series_trace(tmp_path / "run", lengths)), 200))
     assert list(asked) == [phase]
     cause = next(filter(None, found))  # the rule is also asked what the target does better
     assert cause.rows == (row,)
     assert cause.detail.startswith("job.py:7")
-    assert f"in captured steps, {phase}: job.py:7" in cause.evidence
+    assert f"{phase}: job.py:7" in cause.evidence
 
 
 @pytest.mark.parametrize(("line_ms", "kind"), [(11, "slow_line"), (4, "time_outside_phases")])
@@ -68,15 +68,14 @@ def test_a_line_that_takes_most_of_the_time_outside_phases_is_named_in_its_place
     lengths = {name: each + np.arange(400) % 7 * 1e5 for name, each in lengths.items()}
     lengths["no phase"][200:] += 12 * MS
     lengths["no phase"] -= 15 * MS
-    side = SimpleNamespace(words="steps 190 to 191", code=SimpleNamespace(folder=""))
     times = _estimate(1), _estimate(1 + line_ms), _estimate(line_ms)
     line = LineChange("unknown", Place("masks.py", 7, "make"), *times, is_sure=True)
 
-    def compare(before: Any, after: Any, phases: Mapping[str, float]) -> Any:
-        lines = (line,) if "unknown" in phases else ()
-        return SimpleNamespace(before=side, after=side, lines=lines)
+    def compare(before: Any, after: Any, *, same_code: bool, only: Mapping[str, float]) -> Any:
+        return SimpleNamespace(lines=(line,) if "unknown" in only else ())
 
-    monkeypatch.setattr(slow_line, "compare_captured", compare)
+    monkeypatch.setattr(slow_line, "code_of", lambda evidence: SimpleNamespace(folder=""))
+    monkeypatch.setattr(slow_line, "compare_lines", compare)
     view = explain(*cut_at(Trace.open(series_trace(tmp_path / "run", lengths)), 200))
     cause = view.causes[0]
     assert (cause.kind, cause.rows) == (kind, ("unknown",))

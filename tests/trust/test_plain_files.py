@@ -20,7 +20,6 @@ from profkit.analysis.views.runs import list_runs
 from profkit.cli import main
 from profkit.errors import ExitCode, ProfkitError
 from profkit.testing import synthetic_trace
-from profkit.trace.pulse import PulseTail, read_pulse
 from profkit.trace.tail import RunTail
 
 MOST_S = 20
@@ -43,7 +42,7 @@ OF_FIGURES = {
 }
 """Files by the words in which `verify` names them."""
 
-HIDDEN = ("r00000/.pulse", ".attached")
+HIDDEN = (".attached",)
 FILES = (*OF_STATUS, *OF_FIGURES, *HIDDEN)
 
 NOT_FILES = ("pipe", "endless", "link")
@@ -123,11 +122,8 @@ def ask(capfd: pytest.CaptureFixture[str]) -> Ask:
 
 def follow(run: Path) -> None:
     """Read the run as a reader does while it is written."""
-    with limited():
-        PulseTail(run / "r00000").read()
-        read_pulse(run / "r00000", -1)
-        with suppress(ProfkitError):
-            RunTail(run, marks=True).look()
+    with limited(), suppress(ProfkitError):
+        RunTail(run, marks=True).look()
 
 
 def test_what_is_no_plain_file_is_reported_and_never_waited_for(runs: Path, ask: Ask) -> None:

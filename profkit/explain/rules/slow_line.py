@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from profkit.analysis.captured import (
-    Captured,
-    CapturedLines,
-    comparable_steps,
-    compare_captured,
-    view_before,
-    view_captured,
-)
+from collections.abc import Iterator
+
 from profkit.analysis.costs import INPUT
 from profkit.analysis.estimate import scale
-from profkit.analysis.line_changes import LineChange
+from profkit.analysis.line_changes import LineChange, compare_lines
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.selection import steady_steps
+from profkit.analysis.stacks import CodeView
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._late_phases import row_of
 from profkit.explain.rules._outside import largest_place
 from profkit.explain.rules.base import Case, Cause, cost, grew, here, in_time, share_of
 from profkit.text import duration
-from profkit.trace import Trace
 from profkit.vocab import Phase
+
+LEAST_SHARE = 0.25
+"""A line is named if it makes at least this share of its phase's change."""
 
 _REMEDY = "look at this line and at what it calls: its code, its inputs, and what it waits for"
 
 
 def find(case: Case) -> Cause | None:
-    """Compare the lines of the captured steps on both sides, if both are parts of one run.
+    """Compare the lines on both sides, if both are parts of one run with sampled stacks.
 
-    `settle` gives other causes in the same row priority: a capture holds two steps.
+    `settle` gives other causes in the same row priority: a line is where the time is spent.
     """
     ledger = case.ledger
-    found = lines_of(case)
-    if found is None:
-        return None
-    for change in found.lines:
+    for change in lines_of(case):
         row = ledger.find(row_of(change.phase))
-        if change.difference.value <= 0 or row is None:
+        if row is None:
             continue
         whole = cost(row, ledger)
         price = scale(whole, min(1.0, change.difference.value / whole.value))
@@ -48,9 +41,9 @@ def find(case: Case) -> Cause | None:
             "slow_line",
             price,
             share_of(price.value, ledger),
-            f"{here(ledger)}in captured steps, {where}: {_say(case, found, change)}",
+            f"{here(ledger)}{where}: {_say(case, change)}",
             _REMEDY,
-            detail=change.place.words(found.after.code.folder),
+            detail=change.place.words(_folder(case)),
             rows=(row.name,),
         )
     return None
@@ -58,64 +51,45 @@ def find(case: Case) -> Cause | None:
 
 def longest(case: Case, phase: str) -> tuple[str, float]:
     """Return the line of a phase in words, and by how much it is longer if this rule names it."""
-    found = lines_of(case)
-    grown = [] if found is None else [each for each in found.lines if each.difference.value > 0]
+    grown = list(lines_of(case))
     for change in grown:
-        if found is not None and change.phase == phase:
-            named_ns = change.difference.value if change is grown[0] else 0.0
-            return f"in captured steps, {_say(case, found, change)}", named_ns
+        if change.phase == phase:
+            return _say(case, change), change.difference.value if change is grown[0] else 0.0
     return "", 0.0
 
 
-def _say(case: Case, found: CapturedLines, change: LineChange) -> str:
+def _say(case: Case, change: LineChange) -> str:
     """Return a line that takes longer, with its time on both sides in the order of time."""
-    ledger = case.ledger
-    first, then = in_time(ledger, change.base.value, change.target.value)
-    before, after = in_time(ledger, found.before, found.after)
-    place = change.place.words(found.after.code.folder)
-    return (
-        f"{place} took {duration(first)} per step in {before.words} "
-        f"and {duration(then)} in {after.words}"
-    )
+    first, then = in_time(case.ledger, change.base.value, change.target.value)
+    place = change.place.words(_folder(case))
+    return f"{place} took {duration(first)} per step and then {duration(then)}"
 
 
-def lines_of(case: Case) -> CapturedLines | None:
-    """Return the lines of the phases that grew, from captured steps; `None` without captures."""
-    if not (case.before.trace.is_part and case.after.trace.is_part):
-        return None
+def _folder(case: Case) -> str:
+    code = code_of(case.after)
+    return code.folder if code is not None else ""
+
+
+def code_of(evidence: Evidence) -> CodeView | None:
+    """Return the lines of one side."""
+    return evidence.code
+
+
+def lines_of(case: Case) -> Iterator[LineChange]:
+    """Yield the lines that surely take longer, in the phases that grew."""
+    before, after = case.before, case.after
+    if not (before.trace.is_part and after.trace.is_part):
+        return
+    sides = code_of(before), code_of(after)
+    if sides[0] is None or sides[1] is None:
+        return
     grown = {}
     for row in case.ledger.rows:
         if grew(row, case.ledger):
             phase = Phase.DATA.value if row.name == INPUT else row.name
             grown[phase] = cost(row, case.ledger).value
-    sides = case.before, case.after
-    early = int(_first_step(sides[1]) < _first_step(sides[0]))
-    found = []
-    for number, side in enumerate(sides):
-        found.append(side.figure(captured_early if number == early else captured))
-    return compare_captured(found[0], found[1], grown)
-
-
-def captured(evidence: Evidence) -> Captured | None:
-    """Return the captured steps of one side."""
-    trace = evidence.trace
-    return view_captured(trace, comparable_steps(trace, evidence.costs.selection))
-
-
-def captured_early(evidence: Evidence) -> Captured | None:
-    """Return the captured steps of the earlier side, or of the steps before it if it has none.
-
-    Steps after its last used step are excluded, because the change may have begun in them.
-    """
-    trace, last = evidence.trace, int(evidence.used[-1]) if len(evidence.used) else -1
-    steps = comparable_steps(trace, evidence.costs.selection)
-    found = view_captured(trace, steps[steps <= last])
-    if found is not None:
-        return found
-    run, at = Trace.open(trace.path), _first_step(evidence)
-    return view_before(run, comparable_steps(run, steady_steps(run)), at, at)
-
-
-def _first_step(evidence: Evidence) -> int:
-    steps = evidence.trace.steps["step"].to_numpy()
-    return int(steps.min()) if len(steps) else 0
+    for change in compare_lines(sides[0], sides[1], same_code=True, only=grown).lines:
+        by_ns = grown.get(change.phase, 0.0)
+        is_named = change.is_sure and change.place.line and by_ns
+        if is_named and change.difference.value >= LEAST_SHARE * by_ns:
+            yield change
