@@ -12,6 +12,8 @@ from tests.house.test_packaging import TOP
 
 READMES = ("README.md", "README.zh-CN.md")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+MOST_WORDS = 25_000
+MOST_SCREENS = 4
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 
@@ -59,6 +61,12 @@ def test_a_file_that_the_sources_name_as_a_page_is_there() -> None:
         for path in (TOP / folder).rglob("*.py"):
             named.update(re.findall(r"\bdocs/[\w/-]+\.(?:md|svg)", _content(path)))
     assert [name for name in sorted(named) if not (TOP / name).exists()] == []
+
+
+@in_a_checkout
+def test_the_pages_are_short() -> None:
+    assert sum(len(_content(page).split()) for page in PAGES) <= MOST_WORDS
+    assert len(list((TOP / "docs/screens").iterdir())) <= MOST_SCREENS
 
 
 @pytest.mark.parametrize("readme", READMES)
