@@ -1,0 +1,234 @@
+"""Change the source at random places, one at a time, and count the changes that tests find.
+
+    python benchmarks/mutants.py --map build/mutants-map.json --make-map
+    python benchmarks/mutants.py --map build/mutants-map.json [--count 300] [--seed 0]
+                                 [--tiers default,all] [--workers 2] [--write]
+
+The map says which modules of tests run which functions; `--make-map` runs the default tier once to
+make it. A mutant lives in a copy of the tree. The modules of the default tier that run its function
+meet it, quick ones first, up to `--budget-s`; if none does (a child process may), those that name
+its module. With `--tiers default,all`, survivors also meet the modules of jobs and of the night
+that name its module or lie in its folder. `--write` writes docs/results/mutants.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import results
+
+TOP = Path(__file__).resolve().parents[1]
+sys.path.append(str(TOP))
+SOURCES = ("profkit", "instrument", "collectors", "tui")
+OTHERS_OF = {"Lt": "<=", "LtE": "<", "Gt": ">=", "GtE": ">", "Eq": "!=", "NotEq": "=="}
+OTHERS_OF |= {"Is": "is not", "IsNot": "is", "In": "not in", "NotIn": "in"}
+OTHERS_OF |= {"Add": "-", "Sub": "+", "Mult": "/", "Div": "*", "FloorDiv": "*", "Mod": "*"}
+SKIPPED = ("annotation", "returns", "type_params", "decorator_list")
+DEFAULT, OTHER_TIERS = "not (jobs or nightly)", "jobs or nightly"
+GRACE_S = 60.0
+IGNORED = shutil.ignore_patterns(".git", ".venv", ".*_cache", "build", "__pycache__", "traces.*")
+
+
+class Mutant(NamedTuple):
+    """A change of one file; `text` replaces the bytes from `begin` to `end`."""
+
+    file: str
+    line: int
+    function: int
+    """The first line of the innermost function, or 0 in a module or class."""
+    begin: int
+    end: int
+    text: str
+
+
+def candidates(file: Path) -> Iterator[Mutant]:
+    """Yield all possible changes of a file."""
+    source, name = file.read_bytes(), file.relative_to(TOP).as_posix()
+    lengths = map(len, source.splitlines(keepends=True))
+    offsets = [0, *itertools.accumulate(lengths)]
+
+    def visit(node: ast.AST, function: int) -> Iterator[Mutant]:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            function = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        for place, text in changes(node):
+            begin = offsets[place.lineno - 1] + place.col_offset
+            end = offsets[(place.end_lineno or 0) - 1] + (place.end_col_offset or 0)
+            yield Mutant(name, place.lineno, function, begin, end, text)
+        for field, value in ast.iter_fields(node):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST) and field not in SKIPPED:
+                    yield from visit(child, function)
+
+    yield from visit(ast.parse(source), 0)
+
+
+def changes(node: ast.AST) -> Iterator[tuple[Any, str]]:
+    """Yield nodes to replace and their new text."""
+    words = ast.unparse
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        other = OTHERS_OF[type(node.ops[0]).__name__]
+        yield node, f"(({words(node.left)}) {other} ({words(node.comparators[0])}))"
+    elif isinstance(node, ast.BinOp) and type(node.op).__name__ in OTHERS_OF:
+        other = OTHERS_OF[type(node.op).__name__]
+        yield node, f"(({words(node.left)}) {other} ({words(node.right)}))"
+    elif isinstance(node, ast.BoolOp):
+        word = " or " if isinstance(node.op, ast.And) else " and "
+        yield node, f"({word.join(f'({words(each)})' for each in node.values)})"
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield node, str(not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int):
+        yield from ((node, f"({node.value + by})") for by in (1, -1))
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield node, f"({words(node.operand)})"
+    elif isinstance(node, ast.Return) and node.value and words(node.value) != "None":
+        yield node, "return None"
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        yield node, "pass"
+    elif isinstance(node, (ast.If, ast.While, ast.IfExp)) and words(node.test) != "TYPE_CHECKING":
+        yield node.test, f"(not ({words(node.test)}))"
+
+
+def make_map(path: Path) -> None:
+    """Run the default tier with `mutants_map.py`, and join what its processes wrote."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {"MUTANTS_MAP": folder, "PYTHONPATH": str(Path(__file__).parent)}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants_map"]
+        subprocess.run(command, cwd=TOP, env={**os.environ, **paths}, check=False)
+        for part in sorted(Path(folder).glob("*.json")):
+            found |= json.loads(part.read_text())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found))
+
+
+def naming(mutant: Mutant) -> list[str]:
+    """Return the modules of tests in the folder of the same name, or that name the module."""
+    module = PurePosixPath(mutant.file)
+    folder = f"tests/{module.parts[module.parts[0] == 'profkit']}/"
+    tests = sorted((TOP / "tests").rglob("test_*.py"))
+    names = [test.relative_to(TOP).as_posix() for test in tests]
+    return [name for name in names if folder in name or module.stem in (TOP / name).read_text()]
+
+
+def choose(mutant: Mutant, reached: dict[str, Any], budget_s: float) -> list[str]:
+    """Return the modules of the default tier to run, quick ones first."""
+    key, place = ("ran", mutant.function) if mutant.function else ("files", "")
+    wanted = f"{mutant.file}:{place}"
+    chosen = [test for test, each in reached.items() if wanted in each[key]]
+    chosen = chosen or [test for test in naming(mutant) if test in reached]
+    chosen.sort(key=lambda test: reached[test]["seconds"])
+    spent_s = list(itertools.accumulate(reached[test]["seconds"] for test in chosen))
+    return chosen[: max(1, sum(each <= budget_s for each in spent_s))]
+
+
+def run_tests(copy: Path, tests: Sequence[str], marks: str, limit_s: float) -> str:
+    """Return how the tests ended on the tree of `copy`."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-o",
+        "addopts=",
+        "-p",
+        "no:cacheprovider",
+    ]
+    paths = {"PYTHONPATH": str(copy), "PYTHONPYCACHEPREFIX": str(copy / "bytecode")}
+    process = subprocess.Popen(
+        [*command, "-m", marks, *tests], cwd=copy, env={**os.environ, **paths},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        code = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return "too late"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return "survived" if code in (0, 5) else "found"  # 5: all of them are in other tiers
+
+
+def judge(mutant: Mutant, copy: Path, reached: dict[str, Any], args: Any) -> dict[str, Any]:
+    """Return what became of a mutant."""
+    path, original = copy / mutant.file, (TOP / mutant.file).read_bytes()
+    path.write_bytes(original[: mutant.begin] + mutant.text.encode() + original[mutant.end :])
+    os.utime(path, (random.randrange(10**6, 10**9),) * 2)  # its bytecode is never stale
+    tests, tier = choose(mutant, reached, args.budget_s), "default"
+    limit_s = 5 * sum(reached[test]["seconds"] for test in tests) + GRACE_S
+    state = run_tests(copy, tests, DEFAULT, limit_s) if tests else "survived"
+    if state == "survived" and args.tiers != tier:
+        tier, others = "all", naming(mutant)
+        state = run_tests(copy, others, OTHER_TIERS, args.budget_all_s) if others else state
+    shutil.copy2(TOP / mutant.file, path)
+    row = {"place": f"{mutant.file}:{mutant.line}", "tests": len(tests), "tier": tier}
+    row |= {"before": original[mutant.begin : mutant.end].decode(), "after": mutant.text}
+    print(f"{state}: {row}", flush=True)
+    return {**row, "state": state}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--map", type=Path, default=TOP / "build/mutants-map.json")
+    parser.add_argument("--make-map", action="store_true")
+    parser.add_argument("--under", default="", help="only in files whose path begins so")
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tiers", default="default", choices=["default", "default,all"])
+    parser.add_argument("--budget-s", type=float, default=60.0, help="of tests for a mutant")
+    parser.add_argument("--budget-all-s", type=float, default=900.0, help="in the other tiers")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    if args.make_map:
+        make_map(args.map)
+        return
+    reached = json.loads(args.map.read_text())
+    files = sorted(file for name in SOURCES for file in (TOP / name).rglob("*.py"))
+    every = [mutant for file in files for mutant in candidates(file)]
+    every = [mutant for mutant in every if mutant.file.startswith(args.under)]
+    chosen = random.Random(args.seed).sample(every, args.count)
+    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(args.workers) as pool:
+        free: SimpleQueue[Path] = SimpleQueue()
+        for number in range(args.workers):
+            shutil.copytree(TOP, Path(work, str(number)), symlinks=True, ignore=IGNORED)
+            free.put(Path(work, str(number)))
+
+        def work_on(mutant: Mutant) -> dict[str, Any]:
+            copy = free.get()
+            try:
+                return judge(mutant, copy, reached, args)
+            finally:
+                free.put(copy)
+
+        rows = list(pool.map(work_on, chosen))
+    survivors = [row for row in rows if row["state"] == "survived"]
+    found = {"seed": args.seed, "tiers": args.tiers, "candidates": len(every)}
+    found |= {"states": Counter(row["state"] for row in rows), "survivors": survivors}
+    print(json.dumps({**found, "survivors": len(survivors)}))
+    if args.write:
+        results.write("mutants", found)
+
+
+if __name__ == "__main__":
+    main()
