@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from profkit.collectors._nvml_door import Door, Gpu, LostGpuError, NoDriverError
 from profkit.collectors.base import Reading
-from profkit.vocab import LOST_GPU
+from profkit.vocab import LOST_GPU, THROTTLED
 
 SELDOM = 10
 """PCIe is read once in this many rounds: the driver measures for 20 ms per answer."""
@@ -66,7 +66,7 @@ def ask_throttling(door: Door, gpu: Gpu) -> Iterator[Reading]:
         if flag is None:  # the library has renamed some of them
             flag = getattr(door.library, f"nvmlClocksEventReason{theirs}", None)
         if reasons is not None and flag is not None:
-            yield Reading(f"throttled_by_{ours}_ratio", float(bool(reasons & flag)), gpu.device)
+            yield Reading(THROTTLED[ours], float(bool(reasons & flag)), gpu.device)
 
 
 def ask_nvlink(door: Door, gpu: Gpu) -> Iterator[Reading]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from profkit.clock import Clock, now_ns
 from profkit.collectors.base import Collector, Reading
-from profkit.vocab import COLLECTORS_CPU, FAILURES, HANGS
+from profkit.vocab import COLLECTORS_CPU, EventKind
 
 log = logging.getLogger("profkit")
 
@@ -36,16 +36,21 @@ _METRIC = re.compile(r"[a-z0-9_]{1,100}")
 
 
 class Pollers:
-    """Reads each collector at its interval and appends rows of the `samples` table.
+    """Reads each collector at its interval and appends rows of `samples` and `events`.
 
     Each collector has a thread of its own, so that one that hangs delays none of the others.
     """
 
     def __init__(
-        self, collectors: Sequence[Collector], append: Append, *, clock: Clock = now_ns
+        self,
+        collectors: Sequence[Collector],
+        append: Append,
+        events: Append,
+        *,
+        clock: Clock = now_ns,
     ) -> None:
         self._collectors = collectors
-        self._append = append
+        self._append, self._events = append, events
         self._clock = clock
         self._ending, self._ended = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
@@ -83,12 +88,11 @@ class Pollers:
                 log.warning("profkit: the %s collector could not be closed: %s", name, error)
             now = self._clock()
             if self.failures[name]:
-                count = float(self.failures[name])
-                self._append((None, "profkit", failure_metric(name), now, count))
+                self._events(failure(name, now, self.failures[name]))
             self._append((None, "profkit", COLLECTORS_CPU, now, float(self.cpu_ns[name])))
             if self.longest_ns[name]:
-                hang = f"{HANGS}{name} collector"
-                self._append((None, "profkit", hang, now, float(self.longest_ns[name])))
+                longest_ns = float(self.longest_ns[name])
+                self._events((None, now, EventKind.HANG, f"{name} collector", None, longest_ns))
         self._ended.set()
 
     def poll(self, collector: Collector) -> float:
@@ -137,7 +141,7 @@ class Pollers:
         self.failures[name] += 1
         if self.failures[name] == 1:
             log.warning("profkit: the %s collector failed and is tried again: %s", name, problem)
-            self._append((None, "profkit", failure_metric(name), self._clock(), 1.0))
+            self._events(failure(name, self._clock()))
 
     def _note_time(self, name: str, began_ns: int | None) -> None:
         if began_ns is not None and self._clock() - began_ns > PATIENCE_NS:
@@ -174,6 +178,6 @@ def find_problem(reading: Any) -> str:
     return ""
 
 
-def failure_metric(name: str) -> str:
-    """Return the metric that counts a collector's failures."""
-    return f"{FAILURES}{name} collector"
+def failure(name: str, time_ns: int, count: int = 1) -> tuple[Any, ...]:
+    """Return the event of a collector that has failed so many times."""
+    return None, time_ns, EventKind.FAILURE, f"{name} collector", None, float(count)

@@ -1,6 +1,6 @@
 """Records when a framework's compiler worked, which guards failed, and where graphs broke.
 
-A compilation is a phase inside the one that it interrupts, and a row of `samples`, because control
+A compilation is a phase inside the one that it interrupts, and a row of `events`, because control
 steps (recording off) have no phases. Readers exclude the steps in which a compiler worked.
 """
 
@@ -13,19 +13,14 @@ from types import CodeType
 
 from profkit.environment import hide_secrets
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Append, SampleRow
-from profkit.vocab import (
-    COMPILED,
-    COMPILER,
-    GRAPH_BREAK,
-    NOT_COMPILED,
-    OVER_LIMIT,
-    RECOMPILED,
-    Phase,
-)
+from profkit.instrument.rows import Append, EventRow
+from profkit.vocab import EventKind, Phase
 
 MOST_NAMES = 200
 """Names of one process: guards hold sizes, so that each failure may have another name."""
+
+MORE = "more functions"
+"""Stands for those beyond the limit."""
 
 MOST_LETTERS = 200
 """Longer reasons are cut; a compiler may append the whole stack."""
@@ -48,46 +43,48 @@ _BRANCH = "a branch depends on the values of a tensor"
 class Compilations:
     """Makes the rows of one process."""
 
-    def __init__(self, recorder: Recorder, samples: Append, follows: Callable[[], bool]) -> None:
+    def __init__(self, recorder: Recorder, events: Append, follows: Callable[[], bool]) -> None:
         self.clock = recorder.clock
         self._recorder = recorder
-        self._samples = samples
+        self._events = events
         self._follows = follows
         """Returns true if the calling thread is the one that trains, or may become it."""
         self._names: set[str] = set()
 
     def add(self, begun_ns: int, ended_ns: int, name: str, *, guard: str | None = None) -> None:
         """Record a compilation of the calling thread; `guard` is what made it compile again."""
-        metric = f"{COMPILED}{name}"
+        kind, reason = EventKind.COMPILED, None
         if guard is not None:
-            metric = f"{RECOMPILED}{self._known(f'{name}: {cut(guard)}', name)}"
+            kind, reason = EventKind.RECOMPILED, cut(guard)
+            reason = reason if self._is_known(f"{name}: {reason}") else None
         took_ns = float(ended_ns - begun_ns)
-        self._samples(SampleRow(None, COMPILER, metric, ended_ns, took_ns))
+        self._events(EventRow(None, ended_ns, kind, name, reason, took_ns))
         if self._follows():
             self._recorder.keep_inner(Phase.COMPILE.value, name or "compile", begun_ns, ended_ns)
 
     def add_breaks(self, breaks: Iterable[str]) -> None:
         """Record places at which a function was divided."""
         for each in breaks:
-            metric = f"{GRAPH_BREAK}{self._known(each, 'more places')}"
-            self._samples(SampleRow(None, COMPILER, metric, self.clock(), 1.0))
+            place = each if self._is_known(each) else "more places"
+            self._events(EventRow(None, self.clock(), EventKind.GRAPH_BREAK, place))
 
     def add_limit(self, name: str, limit: float) -> None:
         """Record that a function is compiled no more, because it has this many variants."""
-        metric = f"{OVER_LIMIT}{self._known(name, 'more functions')}"
-        self._samples(SampleRow(None, COMPILER, metric, self.clock(), limit))
+        function = name if self._is_known(name) else MORE
+        row = EventRow(None, self.clock(), EventKind.OVER_LIMIT, function, None, limit)
+        self._events(row)
 
     def add_failure(self, name: str, reason: str) -> None:
         """Record that a function could not be compiled, and runs uncompiled."""
-        metric = f"{NOT_COMPILED}{self._known(f'{name}: {reason}', 'more functions')}"
-        self._samples(SampleRow(None, COMPILER, metric, self.clock(), 1.0))
+        what = (name, reason) if self._is_known(f"{name}: {reason}") else (MORE, None)
+        self._events(EventRow(None, self.clock(), EventKind.NOT_COMPILED, *what))
 
-    def _known(self, name: str, instead: str) -> str:
-        """Return a name, or another one if there are too many."""
+    def _is_known(self, name: str) -> bool:
+        """Return true for a name that is kept; false for a new one if there are too many."""
         if name not in self._names and len(self._names) >= MOST_NAMES:
-            return instead
+            return False
         self._names.add(name)
-        return name
+        return True
 
 
 def name_code(code: CodeType) -> str:

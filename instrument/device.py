@@ -14,8 +14,8 @@ from typing import Protocol
 from profkit.clock import ANCHOR_INTERVAL_NS, Clock, now_ns
 from profkit.instrument.captures import CAPTURES, Captures, relax_this_thread
 from profkit.instrument.guard import report_failure
-from profkit.instrument.rows import Append, CollectiveRow, Event, Row, SampleRow, SpanRow
-from profkit.vocab import MARK_COST, UNTIMED, MissingTime
+from profkit.instrument.rows import Append, CollectiveRow, Event, EventRow, Row, SampleRow, SpanRow
+from profkit.vocab import MARK_COST, EventKind, MissingTime
 
 LARGEST_POOL = 16_384
 """Maximum number of pending events, so that a device that lags behind costs little memory.
@@ -94,10 +94,11 @@ class DeviceTimer:
         largest_pool: int = LARGEST_POOL,
         captures: Captures = CAPTURES,
         samples: Append | None = None,
+        events: Append | None = None,
     ) -> None:
         self._device = device
         self._append = append
-        self._samples = samples
+        self._samples, self._events = samples, events
         self._clock = clock
         self._captures = captures
         self._largest_pool = largest_pool
@@ -272,15 +273,17 @@ class DeviceTimer:
 
     def _note_missing(self) -> None:
         """Write down how many times are missing, if there are more than the last time."""
-        if self._samples is None or self.missing == self._noted:
+        if self._events is None or self.missing == self._noted:
             return
         self._noted = self.missing.copy()
         for why, count in self._noted.items():
-            metric = f"{UNTIMED}{why.value}"
-            self._samples(SampleRow(None, "profkit", metric, self._clock(), float(count)))
+            self._events(_untimed(self._clock(), why, count))
 
 
-def note_no_events(samples: Append, clock: Clock = now_ns) -> None:
+def note_no_events(events: Append, clock: Clock = now_ns) -> None:
     """Write down that this device gives no times at all."""
-    metric = f"{UNTIMED}{MissingTime.NO_EVENTS.value}"
-    samples(SampleRow(None, "profkit", metric, clock(), 1.0))
+    events(_untimed(clock(), MissingTime.NO_EVENTS, 1))
+
+
+def _untimed(time_ns: int, why: MissingTime, count: int) -> EventRow:
+    return EventRow(None, time_ns, EventKind.UNTIMED, why.value, None, float(count))

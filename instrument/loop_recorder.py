@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from profkit.vocab import Phase
+from profkit.vocab import EventKind, Phase
 
 T = TypeVar("T")
 B = TypeVar("B", bound="_Block")
@@ -74,6 +74,9 @@ class LoopRecorder(Protocol):
         return
 
     def note(self, metric: str, value: float) -> None:
+        return
+
+    def note_event(self, kind: EventKind, name: str, detail: str) -> None:
         return
 
 

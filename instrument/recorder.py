@@ -20,9 +20,9 @@ from profkit.instrument.guard import guarded, report_failure
 from profkit.instrument.loop_recorder import NOTHING, Region, Step
 from profkit.instrument.mark_price import MarkPrice
 from profkit.instrument.ranges import Ranges
-from profkit.instrument.rows import Append, Event, Keep, Row, SampleRow, Sink, SpanRow
+from profkit.instrument.rows import Append, Event, EventRow, Keep, Row, SampleRow, Sink, SpanRow
 from profkit.instrument.tracking.notes import Notes
-from profkit.vocab import Phase
+from profkit.vocab import EventKind, Phase
 
 T = TypeVar("T")
 
@@ -175,6 +175,7 @@ class Recorder:
             self._pop: Callable[[], object] = guarded("ranges", ranges.pop, None)
         self._append_step = sink.appender("steps")
         self._append_sample = sink.appender("samples")
+        self._append_event = sink.appender("events")
         self.settle_exchange: Callable[[], None] = lambda: None
         """Called at the end of a backward, for the framework's hooks."""
         self.at_border: Callable[[int], object] | None = None
@@ -238,6 +239,11 @@ class Recorder:
         """Record a reading of the loop's own, now, as a row of `samples`."""
         if not self.stopped:
             self._append_sample(SampleRow(None, "workload", metric, self.clock(), float(value)))
+
+    def note_event(self, kind: EventKind, name: str, detail: str) -> None:
+        """Record an event of the loop's own, in the present step."""
+        if not self.stopped:
+            self._append_event(EventRow(self.step_index, self.clock(), kind, name, detail))
 
     def end_step(
         self,

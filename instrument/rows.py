@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from profkit.vocab import EventKind
+
 Row = tuple[Any, ...]
 """A row of any table, without the rank. It may miss trailing columns that are nullable."""
 
@@ -93,11 +95,23 @@ class SampleRow(NamedTuple):
     value: float
 
 
+class EventRow(NamedTuple):
+    """A row of `events`, without the rank."""
+
+    step: int | None
+    time_ns: int
+    kind: EventKind
+    name: str
+    detail: str | None = None
+    value: float | None = None
+
+
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "spans": SpanRow._fields,
     "steps": StepRow._fields,
     "collectives": CollectiveRow._fields,
     "samples": SampleRow._fields,
+    "events": EventRow._fields,
 }
 """The columns of each table that rows of this package hold, for the writer to check."""
 

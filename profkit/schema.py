@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from profkit.own_process import spare_pandas
-from profkit.vocab import PHASES, SCHEMA_VERSION
+from profkit.vocab import PHASES, SCHEMA_VERSION, EventKind
 
 spare_pandas(pa.array)
 
@@ -166,6 +166,16 @@ _SAMPLES: Final = [
     _float("value", "as the metric's name says", "the reading"),
 ]
 
+_EVENTS: Final = [
+    _RANK,
+    _STEP_OR_NULL,
+    _time("time_ns", "when it happened or was noted; of a compilation, when it ended"),
+    _name("kind", "one of: " + ", ".join(EventKind)),
+    _name("name", "what it is about: a function, a file, a part of profkit, ..."),
+    _name("detail", "the reason, if it has one", null=True),
+    _float("value", "count, or ns", "a count so far, or a length, as the kind says", null=True),
+]
+
 _STACKS: Final = [
     _RANK,
     _time("time_ns", "when the training thread was looked at"),
@@ -226,6 +236,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "kernels": "One row per kernel, copy or fill on a device, in the windows that were captured.",
     "collectives": "One row per collective operation and rank.",
     "samples": "Readings over time in long form: a new collector adds rows, never columns.",
+    "events": "What happened at one time: compilations, bad samples, failures of profkit, ...",
     "stacks": "Samples of the training thread's Python stack, if they were asked for.",
     "frames": "The places in code that `stacks` refers to, as a tree; no values of the job.",
     "sums": "Exact sums of the steps whose own rows a long run did not keep, by kind and phase.",
@@ -238,6 +249,7 @@ _FIELDS = {
     "kernels": _KERNELS,
     "collectives": _COLLECTIVES,
     "samples": _SAMPLES,
+    "events": _EVENTS,
     "stacks": _STACKS,
     "frames": _FRAMES,
     "sums": _SUMS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-SCHEMA_VERSION: Final = (1, 3)
-"""Version of the trace contract. A newer major is refused, a newer minor is read.
+SCHEMA_VERSION: Final = (2, 0)
+"""Version of the trace contract. Another major is refused, a newer minor is read.
 
 A new column or table raises the minor version.
 """
@@ -111,14 +111,40 @@ CHANGES: Final = "changes"
 CAPTURED_STEP: Final = "captured_step_index"
 """Metric that marks a step as unfit for timing: its stacks were sampled densely."""
 
-FAILURES: Final = "failures_count:"
-"""Metric prefix: how often a part of profkit failed inside the job. The part's name follows."""
 
-UNMEASURED: Final = "unmeasured:"
-"""Metric prefix: a part of the job is not measured. Its name follows."""
+class EventKind(str, Enum):
+    """Kind of a row of `events`, which says what its `name`, `detail` and `value` are."""
 
-UNTIMED: Final = "untimed_count:"
-"""Metric prefix: how many device times are missing so far for one reason. The reason follows."""
+    FAILURE = "failure"
+    """A part of profkit failed inside the job, `value` times so far."""
+    HANG = "hang"
+    """A part of profkit did not answer for `value` ns."""
+    UNMEASURED = "unmeasured"
+    """A part of the job is not measured."""
+    UNTIMED = "untimed"
+    """So far `value` device times are missing for one reason, a `MissingTime`."""
+    BAD_SAMPLE = "bad_sample"
+    """A file of the data set could not be read; the reason is the detail."""
+    COMPILED = "compiled"
+    """A first compilation took `value` ns; the name is that of the function, or empty."""
+    RECOMPILED = "recompiled"
+    """Compiling a function again took `value` ns; the detail is the guard that failed."""
+    GRAPH_BREAK = "graph_break"
+    """The compiler had to divide a function; the name has the reason and the place."""
+    OVER_LIMIT = "over_limit"
+    """A function has as many variants as its compiler allows, which is the value."""
+    NOT_COMPILED = "not_compiled"
+    """A function could not be compiled and runs uncompiled; the detail is the reason."""
+
+
+COMPILATIONS: Final = (EventKind.COMPILED, EventKind.RECOMPILED)
+"""The kinds of events that last for `value` ns and end at their time."""
+
+OF_COMPILER: Final = (
+    *COMPILATIONS,
+    *(EventKind.GRAPH_BREAK, EventKind.OVER_LIMIT, EventKind.NOT_COMPILED),
+)
+"""The kinds of events of a framework's compiler."""
 
 
 class MissingTime(str, Enum):
@@ -131,12 +157,6 @@ class MissingTime(str, Enum):
     FAILED = "the device answered with an error"
     UNREACHED = "the job ended before the device got there"
 
-
-HANGS: Final = "hung_ns:"
-"""Metric prefix: how long a part of profkit did not answer. Its name follows."""
-
-BAD_SAMPLE: Final = "bad_sample:"
-"""Metric prefix: a sample of the data set could not be read. Its path and the reason follow."""
 
 COLLECTORS_CPU: Final = "collectors_cpu_ns"
 """Metric: processor time of one collector's thread."""
@@ -159,29 +179,20 @@ QUEUE_DEPTH: Final = "queue_depth_batches"
 AUTOCAST: Final = "autocast_ratio"
 """Metric: 1 from when models are called in mixed precision, 0 from when they no longer are."""
 
-COMPILER: Final = "compiler"
-"""Source of the samples about a framework's compiler."""
-
-COMPILED: Final = "compiled_ns:"
-"""Metric prefix: how long a first compilation took. Its function follows, if it is known."""
-
-RECOMPILED: Final = "recompiled_ns:"
-"""Metric prefix: how long compiling again took. The function and the failed guard follow."""
-
-GRAPH_BREAK: Final = "graph_break:"
-"""Metric prefix: the compiler had to divide a function. The place and the reason follow."""
-
-OVER_LIMIT: Final = "over_limit:"
-"""Metric prefix: a function has as many variants as its compiler allows, which is the value."""
-
-NOT_COMPILED: Final = "not_compiled:"
-"""Metric prefix: the compiler gave a function up, which runs uncompiled. It and why follow."""
-
 WHOLE_STEPS: Final = "whole_steps_count"
 """Metric of a rank whose steps are compiled programs that do not show their phases."""
 
 PATCHED_THREADS: Final = "patched_threads_count"
 """Metric of a rank in which threads of Python are greenlets, those of profkit included."""
+
+THROTTLED: Final = {
+    "power_cap": "throttled_by_power_cap_ratio",
+    "hardware_slowdown": "throttled_by_hardware_slowdown_ratio",
+    "hardware_thermal": "throttled_by_hardware_thermal_ratio",
+    "software_thermal": "throttled_by_software_thermal_ratio",
+    "power_brake": "throttled_by_power_brake_ratio",
+}
+"""Metrics of how often each reason throttled a GPU."""
 
 LOST_GPU: Final = "lost_count"
 """Metric of a GPU that no longer answers."""
@@ -216,14 +227,14 @@ PYTHON_CODE: Final = "python"
 """Origins of code: the job's own files, installed packages, and Python with generated code."""
 
 TABLES: Final = (
-    *("steps", "spans", "kernels", "collectives", "samples", "stacks", "frames"),
+    *("steps", "spans", "kernels", "collectives", "samples", "events", "stacks", "frames"),
     *("sums", "strings"),
 )
 
 ROW_TABLES: Final = TABLES[:-2]
 """The tables that hold rows of the job. `strings` only holds the names that they refer to."""
 
-THINNED_TABLES: Final = ("steps", "spans", "collectives", "samples")
+THINNED_TABLES: Final = ("steps", "spans", "collectives", "samples", "events")
 """The tables of which a long run keeps the recent rows, and a sample of the older ones."""
 
 USED: Final = "used"

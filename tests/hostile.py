@@ -13,7 +13,7 @@ import numpy as np
 from profkit.clock import Anchor
 from profkit.trace import RankManifest, RunManifest
 from profkit.trace.files import RankFiles
-from profkit.vocab import FAILURES, HANGS, LINES_SUFFIX, WORKER_STACKS, RunState, rank_folder
+from profkit.vocab import LINES_SUFFIX, WORKER_STACKS, EventKind, RunState, rank_folder
 
 INJECTIONS = {
     "script": "</title></style></script><script>alert(1)</script>",
@@ -59,6 +59,7 @@ def hostile_run(folder: Path, *, steps: int = 30) -> Path:
         files.write("spans", _spans(texts, steps))
         files.write("collectives", _collectives(texts, steps))
         files.write("samples", _samples(texts))
+        files.write("events", _events(texts))
         files.write("stacks", _stacks(texts, steps))
         files.write("frames", _frames(texts))
         _write_worker(files.folder / WORKER_STACKS, texts, steps)
@@ -162,11 +163,21 @@ def _write_worker(folder: Path, texts: Sequence[str], steps: int) -> None:
 
 
 def _samples(texts: Sequence[str]) -> dict[str, Any]:
-    metrics = [f"{kind}{text}" for kind in (FAILURES, HANGS, "bad_sample:") for text in texts]
     return {
-        "device": _chosen(texts, len(metrics)),
-        "source": metrics,
-        "metric": metrics,
-        "time_ns": range(len(metrics)),
-        "value": [2.0] * len(metrics),
+        "device": texts,
+        "source": texts,
+        "metric": texts,
+        "time_ns": range(len(texts)),
+        "value": [2.0] * len(texts),
+    }
+
+
+def _events(texts: Sequence[str]) -> dict[str, Any]:
+    count = len(EventKind) * len(texts)
+    return {
+        "time_ns": range(count),
+        "kind": [kind for kind in EventKind for _ in texts],
+        "name": list(texts) * len(EventKind),
+        "detail": list(texts) * len(EventKind),
+        "value": [2.0] * count,
     }

@@ -16,9 +16,9 @@ from profkit.trace.tail import Latest, RunTail
 from profkit.vocab import (
     CAPTURED_STEP,
     CHANGES,
-    COMPILED,
     KERNELS,
     WINDOW_STEP,
+    EventKind,
 )
 
 MS = 1_000_000
@@ -72,7 +72,7 @@ def test_a_drift_that_goes_on_is_not_said_again_and_again(tmp_path: Path) -> Non
 
 def _own_work(kind: str, steps: list[int]) -> tuple[list[Marked], list[Compiled]]:
     if kind == "compiled":
-        return [], [Compiled(0, step, f"{COMPILED}f", 20.0 * MS) for step in steps]
+        return [], [Compiled(0, step, EventKind.COMPILED, 20.0 * MS, "f") for step in steps]
     source, metric = {
         "kernels": (KERNELS, WINDOW_STEP),
         "captured": (CHANGES, CAPTURED_STEP),

@@ -16,11 +16,11 @@ from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.identity import Facts, describe_job
 from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Append, SampleRow
+from profkit.instrument.rows import Append, EventRow, SampleRow
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.instrument.windows.windows import KernelProfiler
 from profkit.rank import Rank, local_rank_of
-from profkit.vocab import AUTOCAST, UNMEASURED
+from profkit.vocab import AUTOCAST, EventKind
 
 _FOLDER = "profkit.instrument.frameworks"
 
@@ -32,6 +32,7 @@ class Books:
     recorder: Recorder
     collectives: Append
     samples: Append
+    events: Append
     watch: WorkerWatch | None = None
 
 
@@ -44,7 +45,7 @@ _FOREIGN = threading._DummyThread  # noqa: SLF001  # a thread that Python did no
 
 def note_unmeasured(books: Books, what: str) -> None:
     """Record that a part of the job is not measured, for the report."""
-    books.samples(SampleRow(None, "profkit", f"{UNMEASURED}{what}", now_ns(), 1.0))
+    books.events(EventRow(None, now_ns(), EventKind.UNMEASURED, what))
 
 
 class DumpFlight(Protocol):
@@ -157,9 +158,10 @@ class Seams(Books):
         tracker: Tracker,
         collectives: Append,
         samples: Append = lambda row: None,
+        events: Append = lambda row: None,
         watch: WorkerWatch | None = None,
     ) -> None:
-        super().__init__(tracker.recorder, collectives, samples, watch)
+        super().__init__(tracker.recorder, collectives, samples, events, watch)
         self.tracker = tracker
         notes = tracker.notes  # reports that may be buffered go here
         self.begin_data = guarded("begin_data", tracker.begin_data, None)

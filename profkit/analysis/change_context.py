@@ -18,8 +18,9 @@ from profkit.analysis.run_changes import find_changes
 from profkit.analysis.selection import Selection, including_batches
 from profkit.analysis.stack_samples import find_steps
 from profkit.trace import Trace
+from profkit.vocab import THROTTLED
 
-CLOCK, THROTTLED = "sm_clock_mhz", "throttled_by_"
+CLOCK = "sm_clock_mhz"
 
 LEAST_CLOCK = 0.05
 """A device's clock must change by this share to be named."""
@@ -103,11 +104,11 @@ def _clock_change(trace: Trace, change: RunChange, used: Ints) -> ClockChange | 
     if found is None:
         return None
     reasons = []
-    for metric in pc.unique(trace.samples["metric"]).to_pylist():
-        if metric.startswith(THROTTLED) and sign > 0:
+    for reason, metric in THROTTLED.items():
+        if sign > 0:
             shares = [_levels(trace, metric, side).get(found, 0.0) for side in sides]
             if shares[1] - shares[0] >= LEAST_THROTTLED:
-                reasons.append(metric.removeprefix(THROTTLED).removesuffix("_ratio"))
+                reasons.append(reason)
     rank, device = found
     return ClockChange(f"rank {rank}'s {device}", before[found], after[found], tuple(reasons))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,8 @@ from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.parts import count_rank_steps
 from profkit.trace import Trace
-from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, NOT_COMPILED, OVER_LIMIT, RECOMPILED
+from profkit.trace.reader import events_of
+from profkit.vocab import COMPILATIONS, OF_COMPILER, EventKind
 
 MOST_COMPILED_SHARE = 0.5
 """If more than this share of the steps compiled, that is how the job runs: none is excluded."""
@@ -56,8 +57,8 @@ class Compiling:
     """Places and reasons of graph breaks, and how often each was met, the most frequent first."""
     over_limit: tuple[tuple[str, int], ...] = ()
     """Functions that are compiled no more, with the number of their variants."""
-    failed: tuple[tuple[str, int], ...] = ()
-    """Functions that could not be compiled, why, and how often, the most frequent first."""
+    failed: tuple[tuple[tuple[str, str], int], ...] = ()
+    """Functions that could not be compiled with the reason, and how often; the most first."""
 
     @property
     def ns(self) -> float:
@@ -67,7 +68,7 @@ class Compiling:
 
 def find_compiling(trace: Trace) -> Compiling | None:
     """Return what the compiler did; `None` if it did nothing that was seen."""
-    events = trace.samples.filter(pc.equal(trace.samples["source"], COMPILER))
+    events = events_of(trace.events, *OF_COMPILER)
     if not events.num_rows:
         return None
     timed, outside = [], [0.0]
@@ -89,13 +90,14 @@ def find_compiling(trace: Trace) -> Compiling | None:
         again[row, column[inside & _is_again(own)]] = 1
     recompiled, compilations = _named(events)
     counts = of_steps, compilations, max(outside)
-    noted = _noted(events, GRAPH_BREAK), _over_limit(events), _noted(events, NOT_COMPILED)
+    breaks = tuple((place, times) for (place, _), times in _noted(events, EventKind.GRAPH_BREAK))
+    noted = breaks, _over_limit(events), _noted(events, EventKind.NOT_COMPILED)
     return Compiling(steps, ranks, rank_ns, again > 0, *counts, recompiled, *noted)
 
 
 def find_recompiled(trace: Trace, steps: Ints) -> tuple[Recompiled, ...]:
     """Return the functions that were compiled again in these steps, the longest first."""
-    events = trace.samples.filter(pc.equal(trace.samples["source"], COMPILER))
+    events = events_of(trace.events, *OF_COMPILER)
     kept = [events.slice(0, 0)]
     for rank in pc.unique(events["rank"]).to_pylist():
         own = _times(rows_of_rank(events, rank))
@@ -106,14 +108,14 @@ def find_recompiled(trace: Trace, steps: Ints) -> tuple[Recompiled, ...]:
 
 def _times(events: pa.Table) -> pa.Table:
     """Return the rows that hold the time of a compilation."""
-    metric, values = events["metric"].cast(pa.string()), events["value"].to_numpy()
-    is_time = pc.or_(pc.starts_with(metric, COMPILED), pc.starts_with(metric, RECOMPILED))
-    return events.filter(pc.and_(is_time, pa.array(np.isfinite(values) & (values >= 0))))
+    own = events_of(events, *COMPILATIONS)
+    values = own["value"].to_numpy()
+    return own.filter(pa.array(np.isfinite(values) & (values >= 0)))
 
 
 def _is_again(events: pa.Table) -> Bools:
-    metric = events["metric"].cast(pa.string())
-    return np.asarray(pc.starts_with(metric, RECOMPILED).to_numpy(zero_copy_only=False), bool)
+    found = pc.equal(events["kind"], EventKind.RECOMPILED.value)
+    return np.asarray(found.to_numpy(zero_copy_only=False), bool)
 
 
 def _place_in_steps(steps: pa.Table, events: pa.Table) -> Ints:
@@ -133,48 +135,47 @@ def _named(events: pa.Table) -> tuple[tuple[Recompiled, ...], int]:
     found: dict[str, Recompiled] = {}
     counts: Counter[int] = Counter()
     times: Counter[tuple[int, str]] = Counter()
-    took_ns: Counter[tuple[int, str]] = Counter()
+    took_ns: dict[tuple[int, str], float] = defaultdict(float)
     guards: dict[str, str] = {}
-    columns = (events[name].to_pylist() for name in ("rank", "metric", "value"))
-    for rank, metric, value in zip(*columns, strict=True):
-        kind, _, text = metric.partition(":")
-        if f"{kind}:" not in {COMPILED, RECOMPILED}:
+    names = ("rank", "kind", "name", "detail", "value")
+    columns = (events[name].to_pylist() for name in names)
+    for rank, kind, function, guard, value in zip(*columns, strict=True):
+        if kind not in COMPILATIONS:
             continue
         counts[rank] += 1
-        if f"{kind}:" == RECOMPILED:
-            function, _, guard = text.partition("): ")
-            function += ")" * bool(guard)
+        if kind == EventKind.RECOMPILED:
             times[rank, function] += 1
-            took_ns[rank, function] += value
+            took_ns[rank, function] += value or 0.0
             guards[function] = guard or guards.get(function, NO_GUARD)
     for (rank, function), count in times.items():
         known = found.get(function)
         if known is None or count > known.times:
-            ns = float(took_ns[rank, function])
+            ns = took_ns[rank, function]
             found[function] = Recompiled(function, guards[function], count, ns)
     recompiled = tuple(sorted(found.values(), key=lambda each: -each.ns))
     return recompiled, max(counts.values(), default=0)
 
 
-def _noted(events: pa.Table, kind: str) -> tuple[tuple[str, int], ...]:
+def _noted(events: pa.Table, kind: EventKind) -> tuple[tuple[tuple[str, str], int], ...]:
     """Return what was noted of this kind, and how often, on the rank with most of each."""
-    own = events.filter(pc.starts_with(events["metric"].cast(pa.string()), kind))
-    pairs = zip(own["rank"].to_pylist(), own["metric"].to_pylist(), strict=True)
-    most: dict[str, int] = {}
-    for (_, metric), count in Counter(pairs).items():
-        text = metric.removeprefix(kind)
-        most[text] = max(count, most.get(text, 0))
+    own = events_of(events, kind)
+    rows = zip(*(own[name].to_pylist() for name in ("rank", "name", "detail")), strict=True)
+    most: dict[tuple[str, str], int] = {}
+    for (_, name, detail), count in Counter(rows).items():
+        what = name, detail or ""
+        most[what] = max(count, most.get(what, 0))
     return tuple(sorted(most.items(), key=lambda each: (-each[1], each[0])))
+
+
+def join_reason(name: str, reason: str) -> str:
+    return f"{name}: {reason}" if reason else name
 
 
 def _over_limit(events: pa.Table) -> tuple[tuple[str, int], ...]:
     """Return the functions that have too many variants, in order of time, with their number."""
-    metric = events["metric"].cast(pa.string())
-    own = events.filter(pc.starts_with(metric, OVER_LIMIT)).sort_by("time_ns")
-    found = {}
-    for name, limit in zip(own["metric"].to_pylist(), own["value"].to_pylist(), strict=True):
-        found[name.removeprefix(OVER_LIMIT)] = int(limit)
-    return tuple(found.items())
+    own = events_of(events, EventKind.OVER_LIMIT).sort_by("time_ns")
+    limits = map(int, own["value"].to_pylist())
+    return tuple(dict(zip(own["name"].to_pylist(), limits, strict=True)).items())
 
 
 def steps_compiled(steps: pa.Table, events: pa.Table) -> Ints:
@@ -183,9 +184,9 @@ def steps_compiled(steps: pa.Table, events: pa.Table) -> Ints:
     return np.unique(place[place >= 0])
 
 
-def compiled_steps(steps: pa.Table, samples: pa.Table) -> Ints:
+def compiled_steps(steps: pa.Table, events: pa.Table) -> Ints:
     """Return the steps in which some rank compiled."""
-    events = samples.filter(pc.equal(samples["source"], COMPILER))
+    events = events_of(events, *OF_COMPILER)
     found = [np.empty(0, dtype=np.int64)]
     for rank in pc.unique(events["rank"]).to_pylist():
         found.append(steps_compiled(rows_of_rank(steps, rank), rows_of_rank(events, rank)))

@@ -204,7 +204,7 @@ def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> Ru
     sums = sums.take(np.isin(sums.steps, selection.steps))
     price_ns = span_price_ns(trace.samples)
     costs = cost_of_sums(steps, sums, collectives, selection, price_ns, trace.sums)
-    slow = np.union1d(window_steps(trace.samples), compiled_steps(trace.steps, trace.samples))
+    slow = np.union1d(window_steps(trace.samples), compiled_steps(trace.steps, trace.events))
     outside = without(trace.steps, slow)
     clock = clock_of(trace, on_device=sums.on_device)
     timed, with_calls = sums.timed_exchange, is_own(trace)

@@ -18,8 +18,8 @@ from profkit.analysis.estimate import Ints
 from profkit.errors import UnreadableError
 from profkit.text import plural
 from profkit.trace import Trace
-from profkit.trace.reader import RankTrace
-from profkit.vocab import FAILURES, UNTIMED, MissingTime
+from profkit.trace.reader import RankTrace, events_of
+from profkit.vocab import EventKind, MissingTime
 
 HOST = "cpu"
 LAUNCHES = (
@@ -191,16 +191,15 @@ def rows_of_ranks(rows: pa.Table, ranks: Ints) -> pa.Table:
 
 def _reasons(trace: Trace) -> Iterator[str]:
     """Yield what the run recorded about missing device times."""
-    metrics = trace.samples["metric"].cast(pa.string())
-    for kind in (UNTIMED, FAILURES):
-        rows = trace.samples.filter(pc.starts_with(metrics, kind))
-        rows = rows.group_by(["metric", "rank"]).aggregate([("value", "max")])
-        rows = rows.group_by("metric").aggregate([("value_max", "sum")])
+    for kind in (EventKind.UNTIMED, EventKind.FAILURE):
+        rows = events_of(trace.events, kind)
+        rows = rows.group_by(["name", "rank"]).aggregate([("value", "max")])
+        rows = rows.group_by("name").aggregate([("value_max", "sum")])
         for row in rows.to_pylist():
-            name, count = row["metric"].removeprefix(kind), int(row["value_max_sum"])
+            name, count = row["name"], int(row["value_max_sum"] or 0)
             if name == MissingTime.NO_EVENTS.value:
                 yield name
-            elif kind == UNTIMED and count > 0:
+            elif kind is EventKind.UNTIMED and count > 0:
                 yield f"{name}: {count:,}"
             elif name in _SITES:
                 yield f"profkit's {name} failed {plural(count, 'time')}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.device_times import find_device_times
@@ -14,15 +13,13 @@ from profkit.errors import UnreadableError
 from profkit.hangs.incidents import is_hung
 from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace
+from profkit.trace.reader import events_of
 from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import (
-    BAD_SAMPLE,
-    FAILURES,
-    HANGS,
     LOST_GPU,
     PATCHED_THREADS,
-    UNMEASURED,
     WHOLE_STEPS,
+    EventKind,
     RunState,
 )
 
@@ -130,49 +127,42 @@ def find_thinned_notice(trace: Trace) -> Iterator[str]:
 
 def _failures(trace: Trace) -> Iterator[str]:
     """Report failures in the job: of profkit itself, of devices, and of samples."""
-    for what, count in _largest_by_name(trace, FAILURES).items():
+    for what, count in _largest_by_name(trace, EventKind.FAILURE).items():
         yield f"profkit's {what} failed {plural(int(count), 'time')} and was left out"
-    for what, longest in _largest_by_name(trace, HANGS).items():
+    for what, longest in _largest_by_name(trace, EventKind.HANG).items():
         yield f"profkit's {what} did not answer for {duration(longest)}"
     yield from find_unmeasured(trace)
     lost = trace.samples.filter(pc.equal(trace.samples["metric"], LOST_GPU))
     devices = map(str, lost["device"].to_pylist())
     for rank, device in sorted(set(zip(lost["rank"].to_pylist(), devices, strict=True))):
         yield f"{device} of rank {rank} was lost while it trained; its readings end there"
-    samples = _metrics_of_kind(trace, BAD_SAMPLE)["metric"].to_pylist()
-    if samples:
-        times, files = plural(len(samples), "time"), plural(len(set(samples)), "file")
-        yield f"bad samples met {times}, {files}, the first: {samples[0].partition(':')[2]}"
+    bad = events_of(trace.events, EventKind.BAD_SAMPLE)
+    if bad.num_rows:
+        paths, first = bad["name"].to_pylist(), bad["detail"][0].as_py()
+        times, files = plural(len(paths), "time"), plural(len(set(paths)), "file")
+        yield f"bad samples met {times}, {files}, the first: {paths[0]}: {first}"
 
 
 def find_unmeasured(trace: Trace) -> Iterator[str]:
     """Yield the parts of the job that are not measured."""
-    for what in _largest_by_name(trace, UNMEASURED):
+    for what in _largest_by_name(trace, EventKind.UNMEASURED):
         yield f"not measured: {what}"
 
 
-def _largest_by_name(trace: Trace, kind: str) -> dict[str, float]:
-    """Return the largest reading of each metric of this kind, without the kind in its name.
+def _largest_by_name(trace: Trace, kind: EventKind) -> dict[str, float]:
+    """Return the largest value of the events of this kind, by name.
 
     Failures are counted up on each rank, so those of the ranks are added.
     """
-    rows = _metrics_of_kind(trace, kind)
-    ranks, metrics, values = rows["rank"], rows["metric"], rows["value"]
+    rows = events_of(trace.events, kind)
+    columns = (rows[name].to_pylist() for name in ("rank", "name", "value"))
     by_rank: dict[tuple[str, int], float] = {}
-    for rank, metric, value in zip(
-        ranks.to_pylist(), metrics.to_pylist(), values.to_pylist(), strict=True
-    ):
-        by_rank[metric, rank] = max(value, by_rank.get((metric, rank), 0.0))
+    for rank, name, value in zip(*columns, strict=True):
+        by_rank[name, rank] = max(value or 0.0, by_rank.get((name, rank), 0.0))
     found: dict[str, float] = {}
-    for (metric, _), value in by_rank.items():
-        name = metric.removeprefix(kind)
-        if kind == FAILURES:
+    for (name, _), value in by_rank.items():
+        if kind is EventKind.FAILURE:
             found[name] = found.get(name, 0) + value
         else:
             found[name] = max(value, found.get(name, value))
     return found
-
-
-def _metrics_of_kind(trace: Trace, kind: str) -> pa.Table:
-    metric = trace.samples["metric"].cast(pa.string())
-    return trace.samples.filter(pc.starts_with(metric, kind))

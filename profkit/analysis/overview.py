@@ -222,7 +222,7 @@ def build_overview(
 def cost_of_run(trace: Trace) -> OwnCost:
     """Return profkit's cost, without the steps that something else made slow."""
     steps = _steps_of(trace)
-    slow = np.union1d(window_steps(trace.samples), compiled_steps(trace.steps, trace.samples))
+    slow = np.union1d(window_steps(trace.samples), compiled_steps(trace.steps, trace.events))
     slow = np.union1d(slow, marked_steps(trace.samples, CHANGES, CAPTURED_STEP))
     warm_up, in_all = warm_up_of(trace, steps), count_rank_steps(steps, trace.sums)
     return own_cost(steps, trace.spans, trace.samples, warm_up, slow, in_all=in_all)

@@ -80,7 +80,7 @@ def steady_steps(trace: Trace) -> Selection:
     found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
     found = without_captured(found, trace.samples)
     found = found.without(SPANS_LOST, found.steps > last_whole_step(trace, found.steps))
-    compiled = np.isin(found.steps, compiled_steps(trace.steps, trace.samples))
+    compiled = np.isin(found.steps, compiled_steps(trace.steps, trace.events))
     if not mostly_compiled(trace, compiled):
         found = found.without(COMPILING, compiled)
     if not trace.sums.num_rows:
@@ -144,10 +144,12 @@ def without_captured(found: Selection, samples: pa.Table) -> Selection:
     return found.without(CAPTURED, np.isin(found.steps, captured))
 
 
-def without_marked(found: Selection, steps: pa.Table, samples: pa.Table) -> Selection:
+def without_marked(
+    found: Selection, steps: pa.Table, samples: pa.Table, events: pa.Table
+) -> Selection:
     """Exclude steps that captures or compilations have made longer."""
     found = without_captured(found, samples)
-    compiled = np.isin(found.steps, compiled_steps(steps, samples))
+    compiled = np.isin(found.steps, compiled_steps(steps, events))
     if compiled.sum() <= MOST_COMPILED_SHARE * len(compiled):
         found = found.without(COMPILING, compiled)
     return found

@@ -160,7 +160,7 @@ def _own_steps(trace: Trace, own: pa.Table, parts: pa.Table) -> Selection:
     left_out = {reason: len(numbers) for reason, numbers in which.items() if len(numbers)}
     found = Selection(np.setdiff1d(found.steps, end), left_out, which)
     found = without_captured(found, trace.samples)
-    compiled = np.isin(found.steps, compiled_steps(trace.steps, trace.samples))
+    compiled = np.isin(found.steps, compiled_steps(trace.steps, trace.events))
     return found if mostly_compiled(trace, compiled) else found.without(COMPILING, compiled)
 
 

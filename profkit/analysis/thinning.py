@@ -32,14 +32,15 @@ from profkit.analysis.selection import (
     SWITCHED_OFF,
     least_whole_batch,
 )
+from profkit.trace.reader import events_of
 from profkit.trace.recent import PART_NS, Fate
 from profkit.trace.sampled import step_levels
 from profkit.vocab import (
     CAPTURED_STEP,
     CHANGES,
-    COMPILER,
     KERNELS,
     LOADER_WORKER,
+    OF_COMPILER,
     USED,
 )
 
@@ -64,8 +65,8 @@ HELD_STEPS = 64
 SAMPLE_GAP_NS = 10_000_000_000
 """Readings of one kind are kept at this distance. Running totals lose nothing by it."""
 
-_EVENTS = (COMPILER, KERNELS, CHANGES)
-"""Sources whose samples are events: they are kept, and so are the steps in which they were."""
+_MARKING = (KERNELS, CHANGES, *OF_COMPILER)
+"""Sources and kinds of rows that are kept, and so are the steps in which they were."""
 
 _MOST_EVENTS = 500
 """Events and their steps that are kept of a part."""
@@ -109,12 +110,13 @@ class PartThinner:
     def take(self, tables: Mapping[str, pa.Table]) -> Mapping[str, Fate]:
         """Sum the steps that are complete, and return what happens to each row."""
         steps, samples = tables["steps"].sort_by("step"), tables["samples"]
+        events = tables["events"]
         numbers = steps["step"].to_numpy()
         last = int(numbers.max()) - HELD_STEPS if len(numbers) else -1
         self._windows = np.union1d(self._windows, window_steps(samples))
         captured = marked_steps(samples, CHANGES, CAPTURED_STEP)
         self._captured = np.union1d(self._captured, captured)
-        self._compilations.append(samples.filter(pc.equal(samples["source"], COMPILER)))
+        self._compilations.append(events_of(events, *OF_COMPILER))
         complete = steps.filter(pa.array(numbers <= last))
         rows = sum(_count_until(tables[table], last) for table in ("steps", "spans", "collectives"))
         self._rows_per_step = max(1.0, rows / max(1, complete.num_rows))
@@ -124,7 +126,8 @@ class PartThinner:
         for table in ("steps", "spans", "collectives"):
             notable = self._marked if table == "steps" else self._notable
             fates[table] = self._choose(tables[table], last, notable)
-        fates["samples"] = self._choose_samples(samples)
+        fates["samples"] = self._choose_readings(samples, "source", "metric", "device")
+        fates["events"] = self._choose_readings(events, "kind", "name", "detail")
         self._windows = self._windows[self._windows > last]
         self._captured = self._captured[self._captured > last]
         return fates
@@ -255,14 +258,13 @@ class PartThinner:
         self._loose += len(loose)
         return Fate(np.asarray(is_kept), np.asarray(carried))
 
-    def _choose_samples(self, rows: pa.Table) -> Fate:
-        """Keep events, and readings of one kind that are far enough apart."""
-        names = ("time_ns", "source", "metric", "device")
+    def _choose_readings(self, rows: pa.Table, *names: str) -> Fate:
+        """Keep what marks steps, and rows that are alike in these columns at a distance."""
         kept, carried = np.zeros((2, rows.num_rows), dtype=bool)
-        columns = [rows[name].to_pylist() for name in names]
+        columns = [rows[name].to_pylist() for name in ("time_ns", *names)]
         for row, (time_ns, *key_parts) in enumerate(zip(*columns, strict=True)):
             key = tuple(key_parts)
-            is_event = key[0] in _EVENTS and self._events < _MOST_EVENTS
+            is_event = key[0] in _MARKING and self._events < _MOST_EVENTS
             self._events += is_event
             if not is_event and time_ns < self._sampled_ns.get(key, 0) + SAMPLE_GAP_NS:
                 continue

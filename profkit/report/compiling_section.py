@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from profkit.analysis.compiling import join_reason
 from profkit.analysis.overview import Overview
 from profkit.report.document import Grid, Section
 from profkit.text import duration, plural
@@ -27,8 +28,8 @@ def compiling_section(view: Overview) -> Iterator[Section]:
     for function, limit in found.over_limit[:MOST_ROWS]:
         what = f"{function}: its {limit} variants are all that the compiler allows; other inputs"
         rows.append(("not compiled", "", "", f"{what} run uncompiled from then on"))
-    for what, times in found.failed[:MOST_ROWS]:
-        rows.append(("not compiled", str(times), "", what))
+    for (function, reason), times in found.failed[:MOST_ROWS]:
+        rows.append(("not compiled", str(times), "", join_reason(function, reason)))
     for place, times in found.breaks[:MOST_ROWS]:
         rows.append(("graph break", str(times), "", place))
     listed = found.recompiled, found.over_limit, found.failed, found.breaks
@@ -82,9 +83,7 @@ def as_json(view: Overview) -> dict[str, Any] | None:
         )
     for place, times in found.breaks:
         breaks.append({"place": place, "times": times})
-    for what, times in found.failed:
-        function, _, reason = what.partition("): ")
-        function += ")" * bool(reason)
+    for (function, reason), times in found.failed:
         failed.append({"function": function, "reason": reason, "times": times})
     by_rank = {}
     for rank, row in zip(found.ranks, found.rank_ns, strict=True):

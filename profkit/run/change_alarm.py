@@ -116,7 +116,7 @@ class ChangeAlarm:
         warm_up = DEFAULT_WARM_UP if not steps.min() else 0
         windows = window_steps(latest.samples)
         found = select_steps(latest.steps, warm_up=warm_up, windows=windows)
-        used = including_batches(without_marked(found, latest.steps, latest.samples))
+        used = including_batches(without_marked(found, latest.steps, latest.samples, latest.events))
         rank = min(latest.ranks)
         used = used[used >= self.since]
         anchor, lines = latest.ranks[rank].anchor, []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from profkit.clock import now_ns
 from profkit.collectors.base import Inside
-from profkit.collectors.poller import Pollers, failure_metric
+from profkit.collectors.poller import Pollers, failure
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, Row
@@ -55,6 +55,7 @@ class Collecting:
         self._recorder, self._rows = recorder, rows
         self._thread = threading.get_ident(), recorder.nests.own.thread
         self._samples, self._device = samples, device
+        self._events: Append = rows["events"].append if "events" in rows else lambda row: None
         self._patches = Patches()
         self._pollers: Pollers | None = None
         self._capture: WindowCapture | None = None
@@ -66,12 +67,12 @@ class Collecting:
 
     def start(self) -> None:
         """Start the collectors. They import what they need: a job calls this on a thread."""
-        collectors = list(usable_collectors(self._choice.collectors, self._samples))
+        collectors = list(usable_collectors(self._choice.collectors, self._events))
         for collector in collectors:
             watch = getattr(collector, "watch", None)
             if watch is not None and "stacks" in self._rows:
                 guarded(f"{collector.name} collector", watch, None)(self._inside())
-        self._pollers = Pollers(collectors, self._samples)
+        self._pollers = Pollers(collectors, self._samples, self._events)
         self._pollers.start()
 
     def stop(self) -> None:
@@ -117,14 +118,14 @@ def _read_rows(device: str, path: Path, window: Window) -> list[Row]:
     return read_rows(path, window, device=device)
 
 
-def usable_collectors(names: Sequence[str] | None, samples: Append) -> Iterator[Collector]:
+def usable_collectors(names: Sequence[str] | None, events: Append) -> Iterator[Collector]:
     """Yield the chosen collectors that work here.
 
     One that was named and cannot measure is logged. One that fails is in the data, too.
     """
     loaded, broken = COLLECTORS.load_all()
     for name, error in broken.items():
-        _exclude(name, f"cannot be loaded: {error}", samples)
+        _exclude(name, f"cannot be loaded: {error}", events)
     for name, collector in loaded.items():
         is_usual = not getattr(collector, "on_request", False)
         if names is None:
@@ -136,7 +137,7 @@ def usable_collectors(names: Sequence[str] | None, samples: Append) -> Iterator[
         try:
             why_not = collector.why_not()
         except Exception as error:  # noqa: BLE001  # a plug-in may fail in any way
-            _exclude(name, f"cannot tell whether it works here: {error}", samples)
+            _exclude(name, f"cannot tell whether it works here: {error}", events)
             continue
         if not why_not:
             yield collector
@@ -144,6 +145,6 @@ def usable_collectors(names: Sequence[str] | None, samples: Append) -> Iterator[
             log.warning("profkit: the %s collector measures nothing: %s", name, why_not)
 
 
-def _exclude(name: str, why: str, samples: Append) -> None:
+def _exclude(name: str, why: str, events: Append) -> None:
     log.warning("profkit: the %s collector %s", name, why)
-    samples((None, "profkit", failure_metric(name), now_ns(), 1.0))
+    events(failure(name, now_ns()))

@@ -104,6 +104,7 @@ class Job:
                 self.tracker,
                 self.sink.appender("collectives"),
                 self.sink.appender("samples"),
+                self.sink.appender("events"),
                 self._watch,
             )
             self._patches.append(known.install(seams))
@@ -138,7 +139,7 @@ class Job:
             return
         if self._collecting is not None:
             self._collecting.stop()
-        note_failures(self.sink.appender("samples"))
+        note_failures(self.sink.appender("events"))
         self.sink.close()
         if self._lookout is not None:  # it has written meanwhile
             self._lookout.stop(longest_s=max(0.0, end_s - time.monotonic()))
@@ -160,11 +161,12 @@ class Job:
                 timed_device,
                 self.sink.appender("spans"),
                 samples=self.sink.appender("samples"),
+                events=self.sink.appender("events"),
             )
             self.recorder.time_device(timer)
         device = framework.device_name() if framework else "cpu"
         if timer is None and device != "cpu":
-            note_no_events(self.sink.appender("samples"))
+            note_no_events(self.sink.appender("events"))
         self._collecting = Collecting(
             self._choice,
             self.recorder,

@@ -151,7 +151,7 @@ def open_rank(
         patches.undo()
         recorder.stop()
         collecting.stop()
-        note_failures(samples)
+        note_failures(writer.appender("events"))
         writer.close(state)
         if writer.failure:
             on_failure(writer.failure)
@@ -171,12 +171,12 @@ def _open_timer(
     framework: Framework | None, device: str, rows: dict[str, list[Row]]
 ) -> DeviceTimer | None:
     """Return a timer for the framework's device; `None` if it has none, which is noted."""
-    samples = rows["samples"].append
+    samples, events = rows["samples"].append, rows["events"].append
     timed = guarded("the device's clock", framework.device, None)() if framework else None
     if timed is not None:
-        return DeviceTimer(timed, rows["spans"].append, samples=samples)
+        return DeviceTimer(timed, rows["spans"].append, samples=samples, events=events)
     if device != "cpu":
-        note_no_events(samples)
+        note_no_events(events)
     return None
 
 
@@ -187,7 +187,7 @@ def _hook_inside(
     if framework is None:
         return Patches()
     collectives, samples = writer.appender("collectives"), writer.appender("samples")
-    books = InnerBooks(recorder, collectives, samples, watch)
+    books = InnerBooks(recorder, collectives, samples, writer.appender("events"), watch)
     installed = guarded("the framework's hooks", framework.install_inner, None)(books)
     if installed is None:
         return Patches()

@@ -22,7 +22,7 @@ from profkit.instrument.garbage import collection_paused
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import Recorder, measure_span_cost
-from profkit.instrument.rows import COLUMNS, Append, Row, Sink
+from profkit.instrument.rows import COLUMNS, Append, EventRow, Row, Sink
 from profkit.own_process import threads_are_patched
 from profkit.rank import Rank
 from profkit.vocab import SPAN_COST
@@ -138,7 +138,7 @@ def note_threads(samples: Append) -> None:
         samples((None, "profkit", vocab.PATCHED_THREADS, now_ns(), 1.0))
 
 
-def note_failures(samples: Append) -> None:
+def note_failures(events: Append) -> None:
     """Write down which of profkit's hooks failed in this process, and how often."""
     for site, count in FAILURES.items():
-        samples((None, "profkit", f"{vocab.FAILURES}{site}", now_ns(), float(count)))
+        events(EventRow(None, now_ns(), vocab.EventKind.FAILURE, site, None, float(count)))

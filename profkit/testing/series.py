@@ -14,16 +14,18 @@ from profkit.testing.synthetic import BEGIN_REALTIME_NS
 from profkit.testing.synthetic_timeline import BEGIN_NS, Floats
 from profkit.trace.files import RankFiles
 from profkit.trace.manifest import RankManifest, RunManifest
-from profkit.vocab import COMPILER, Phase, RunState, rank_folder
+from profkit.vocab import COMPILATIONS, EventKind, Phase, RunState, rank_folder
 
 
 class Compiled(NamedTuple):
-    """A row about the compiler in some step of a rank; `ns` is the time, or a count."""
+    """An event of the compiler in some step of a rank; `ns` is the time, or a count."""
 
     rank: int
     step: int
-    metric: str
+    kind: EventKind
     ns: float
+    name: str = ""
+    detail: str | None = None
 
 
 class Marked(NamedTuple):
@@ -96,16 +98,21 @@ def _write_rank(
     }
     files.write("steps", columns)
     files.write("spans", _span_columns(phases, ends, starts, compiled))
-    readings = [(COMPILER, each.metric, each.step, each.ns) for each in compiled]
-    readings += [(each.source, each.metric, each.step, each.step) for each in marked]
-    if readings:
-        place = np.arange(len(readings))
-        sources, metrics, at, values = zip(*readings, strict=True)
+    if compiled:
         columns = {
-            "source": names(place, sources),
-            "metric": names(place, metrics),
-            "time_ns": ends[list(at), -1] - 1,
-            "value": np.array(values, np.float64),
+            "time_ns": ends[[each.step for each in compiled], -1] - 1,
+            "kind": [each.kind for each in compiled],
+            "name": [each.name for each in compiled],
+            "detail": [each.detail for each in compiled],
+            "value": [float(each.ns) for each in compiled],
+        }
+        files.write("events", columns)
+    if marked:
+        columns = {
+            "source": [each.source for each in marked],
+            "metric": [each.metric for each in marked],
+            "time_ns": ends[[each.step for each in marked], -1] - 1,
+            "value": [float(each.step) for each in marked],
         }
         files.write("samples", columns)
     files.close()
@@ -116,7 +123,7 @@ def _span_columns(
 ) -> dict[str, Any]:
     steps, count = starts.shape
     phase = np.tile(np.arange(count), steps)
-    inner = [each for each in compiled if each.metric.partition(":")[0].endswith("_ns")]
+    inner = [each for each in compiled if each.kind in COMPILATIONS]
     forward = phases.index(Phase.FORWARD.value) if inner else 0
     begun = np.array([starts[each.step, forward] for each in inner], np.int64)
     ended = begun + np.array([each.ns for each in inner], np.int64)

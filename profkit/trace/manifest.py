@@ -76,8 +76,9 @@ class RunManifest:
         if len(version) != 2 or not {int}.issuperset(map(type, version)):
             raise take.wrong("schema_version", "two whole numbers")
         major, minor = version
-        if major > SCHEMA_VERSION[0]:
-            limit = f"this profkit reads up to {SCHEMA_VERSION[0]}.x; install a newer profkit"
+        if major != SCHEMA_VERSION[0]:
+            remedy = "install a newer profkit" if major > SCHEMA_VERSION[0] else "record it again"
+            limit = f"this profkit reads {SCHEMA_VERSION[0]}.x; {remedy}"
             place = safe_text(str(path))
             raise UnreadableError(f"{place}: written in schema {major}.{minor}, and {limit}")
         state = take("state", str, "")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from profkit.notebook import ShownInNotebook
 from profkit.schema import open_schema
@@ -18,6 +19,7 @@ from profkit.trace.manifest import RunManifest
 from profkit.trace.rank import LOST_NAME, RankEnd, RankTrace, check_seen, name_ids, read_rank
 from profkit.trace.sharing import Sharing, find_sharing, share_samples
 from profkit.trace.worker_stacks import WorkerStacks, join_worker_stacks
+from profkit.vocab import EventKind
 
 __all__ = [
     "LOST_NAME",
@@ -27,6 +29,7 @@ __all__ = [
     "Trace",
     "check_folder",
     "check_seen",
+    "events_of",
     "find_ranks",
     "find_runs",
     "name_ids",
@@ -37,7 +40,7 @@ Mapper: TypeAlias = Callable[..., Iterable[Any]]
 """`map`, or an executor's method of that name: it returns results in the order of the input."""
 
 TABLES_OF_FIGURES = (
-    *("sums", "steps", "spans", "collectives", "samples", "stacks", "frames"),
+    *("sums", "steps", "spans", "collectives", "samples", "events", "stacks", "frames"),
     "strings",
 )
 """The tables that figures are computed from.
@@ -56,6 +59,12 @@ MOST_JOINED_ROWS = 2_000_000
 def _kept_table(name: str) -> functools.cached_property[pa.Table]:
     """Return a property of `Trace` that reads a table once."""
     return functools.cached_property(lambda trace: trace.table(name))
+
+
+def events_of(events: pa.Table, *kinds: EventKind) -> pa.Table:
+    """Return the events of these kinds."""
+    values = pa.array([kind.value for kind in kinds], pa.string())
+    return events.filter(pc.is_in(events["kind"].cast(pa.string()), values))
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,7 @@ class Trace(ShownInNotebook):
     kernels = _kept_table("kernels")
     collectives = _kept_table("collectives")
     samples = _kept_table("samples")
+    events = _kept_table("events")
     stacks = _kept_table("stacks")
     frames = _kept_table("frames")
     sums = _kept_table("sums")

@@ -21,7 +21,6 @@ from profkit.trace.stream import DAMAGE, conform_batch
 from profkit.trace.unpacking import Unpacking, check_names
 from profkit.vocab import (
     CHANGES,
-    COMPILER,
     KERNELS,
     RECENT,
     STREAM_SUFFIX,
@@ -34,7 +33,7 @@ MOST_BYTES: Final = 4_000_000
 KEPT_ROWS: Final = {"steps": 1_000, "spans": 10_000}
 """The last rows of each table that are kept."""
 
-MARKING_SOURCES: Final = (KERNELS, CHANGES, COMPILER)
+MARKING_SOURCES: Final = (KERNELS, CHANGES)
 """The sources of readings that mark steps as unlike the job's own."""
 
 MOST_MARKS: Final = 20_000
@@ -147,7 +146,7 @@ class TableTail:
         self, found: list[pa.RecordBatch], fresh: list[pa.RecordBatch]
     ) -> list[pa.RecordBatch]:
         """Add the rows of a part; its first ones repeat the last steps of the part before."""
-        if not self._is_new_part or not fresh or "step" not in fresh[0].schema.names:
+        if not self._is_new_part or not fresh or self.table not in KEPT_ROWS:
             return found + fresh
         self._is_new_part = False
         first = pc.min(pa.chunked_array([batch["step"] for batch in fresh])).as_py()
@@ -195,8 +194,8 @@ class RunTail:
             for batch in new["strings"]:
                 self._names[rank.rank] += map(safe_text, batch["value"].to_pylist())
             names = pa.array([*self._names[rank.rank], LOST_NAME], pa.string())
-            for table in KEPT_ROWS:
-                for batch in new[table]:
+            for table in (*KEPT_ROWS, "events"):
+                for batch in new.get(table, ()):
                     self._rows[table].append(_named(batch, table, names))
             for batch in new.get("samples", ()):
                 marks = _marks_of(batch, self._names[rank.rank])
@@ -208,6 +207,7 @@ class RunTail:
             share_samples(self._table("steps"), find_sharing([*self._ranks.values()])),
             self._table("spans"),
             self._table("samples"),
+            self._table("events"),
             len(ranks),
             any(tail.behind for tail in self._tails.values()),
         )
@@ -218,7 +218,7 @@ class RunTail:
 
         Marks come after the steps, and names last: those of all rows that were read are there.
         """
-        return (*KEPT_ROWS, *(("samples",) if self.marks else ()), "strings")
+        return (*KEPT_ROWS, *(("samples", "events") if self.marks else ()), "strings")
 
     def _forget(self, rank: int, table: str, first: int) -> None:
         """Forget the rows of a rank from this step on, which were read again."""
@@ -264,6 +264,8 @@ class Latest:
     spans: pa.Table
     samples: pa.Table
     """The readings that mark steps; empty if they are not followed."""
+    events: pa.Table
+    """Empty, too, if these are not followed."""
     ranks_in_all: int
     behind: bool
 

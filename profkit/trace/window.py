@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.trace.rank import RankTrace
-from profkit.trace.reader import Trace
-from profkit.vocab import COMPILER
+from profkit.trace.reader import Trace, events_of
+from profkit.vocab import OF_COMPILER, EventKind
 
 BY_STEP = frozenset(("steps", "spans", "kernels", "collectives"))
 """The tables whose rows name their step. Rows outside all steps belong to no window."""
@@ -31,8 +31,8 @@ class RankWindow(RankTrace):
         rows = super().table(table)
         if table in BY_STEP:
             return self._cut(rows)
-        if table == "samples":
-            return self._cut_samples(rows)
+        if table == "events":
+            return self._cut_events(rows)
         if table == "sums":  # of a part that is cut, nobody knows what lies inside
             begins = pc.greater_equal(rows["first_step"], pa.scalar(self._first, pa.int64()))
             ends = pc.less_equal(rows["last_step"], pa.scalar(self._last, pa.int64()))
@@ -53,15 +53,17 @@ class RankWindow(RankTrace):
         )
         return rows.filter(inside)
 
-    def _cut_samples(self, rows: pa.Table) -> pa.Table:
+    def _cut_events(self, rows: pa.Table) -> pa.Table:
         """Drop what the compiler did at other times, which would count as outside of all steps."""
         steps = self.table("steps")
         if not steps.num_rows:
             return rows
         begin, end = pc.min(steps["start_ns"]), pc.max(steps["end_ns"])
-        at, other = rows["time_ns"], pc.not_equal(rows["source"], COMPILER)
+        own = events_of(rows, *OF_COMPILER)
+        at = own["time_ns"]
         inside = pc.and_(pc.greater_equal(at, begin), pc.less_equal(at, end))
-        return rows.filter(pc.or_(other, inside))
+        others = events_of(rows, *(kind for kind in EventKind if kind not in OF_COMPILER))
+        return pa.concat_tables([others, own.filter(inside)])
 
 
 @dataclass(frozen=True)

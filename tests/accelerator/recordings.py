@@ -45,14 +45,15 @@ class Recording:
         self.tracker = Tracker(self.recorder, on_training=self._begin, clock=device.host)
         self.hooks = RankHooks()
         append = self.sink.appender
-        seams = Seams(self.tracker, append("collectives"), append("samples"))
+        seams = Seams(self.tracker, append("collectives"), append("samples"), append("events"))
         self.hooks.install(framework, seams)
 
     def _begin(self) -> None:
         """Time the device from the first backward on, as a job does."""
         device, samples = self._framework.device(), self.sink.appender("samples")
+        events = self.sink.appender("events")
         if device is None:
-            note_no_events(samples)
+            note_no_events(events)
             return
         host = self.device.host
         self.timer = DeviceTimer(
@@ -61,6 +62,7 @@ class Recording:
             clock=host,
             largest_pool=self._largest_pool,
             samples=samples,
+            events=events,
         )
         self.recorder.time_device(self.timer)
         host.on_tick = functools.partial(guarded("device times", self.timer.collect, None), False)

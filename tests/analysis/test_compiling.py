@@ -24,12 +24,12 @@ from profkit.report.compiling_section import compiled_line, compiling_section
 from profkit.testing import FakeClock
 from profkit.testing.series import Compiled, series_trace
 from profkit.trace import Trace
-from profkit.vocab import COMPILED, GRAPH_BREAK, NOT_COMPILED, OVER_LIMIT, RECOMPILED
+from profkit.vocab import EventKind
 
 MS = 1_000_000
 STEPS = 200
 LATE = (40, 80, 120, 160)
-GUARD = f"{RECOMPILED}forward (train.py:12): tensor 'x' size mismatch at index 0"
+GUARD = ("forward (train.py:12)", "tensor 'x' size mismatch at index 0")
 
 
 def _trace(
@@ -52,8 +52,8 @@ def _trace(
 
 
 def _late(rank: int = 0, ns: float = 900.0 * MS) -> tuple[Compiled, ...]:
-    first = Compiled(rank, 0, COMPILED, 2_000.0 * MS)
-    return (first, *(Compiled(rank, step, GUARD, ns) for step in LATE))
+    first = Compiled(rank, 0, EventKind.COMPILED, 2_000.0 * MS)
+    return (first, *(Compiled(rank, step, EventKind.RECOMPILED, ns, *GUARD) for step in LATE))
 
 
 def _causes(base: Trace, target: Trace) -> dict[str, Cause]:
@@ -78,7 +78,9 @@ def test_steps_that_compiled_leave_the_figures_and_are_counted(tmp_path: Path) -
 
 def test_the_interval_of_a_job_that_compiles_eight_times_is_possible(tmp_path: Path) -> None:
     """Before, such a run showed a step of 203 ms with an interval from -36.5 to 415 ms."""
-    compiled = tuple(Compiled(0, 20 + 5 * place, GUARD, 3e3 * MS) for place in range(8))
+    compiled = tuple(
+        Compiled(0, 20 + 5 * place, EventKind.RECOMPILED, 3e3 * MS, *GUARD) for place in range(8)
+    )
     view = build_overview(_trace(tmp_path, "run", compiled))
     assert view.step_ns.low is not None
     assert view.step_ns.high is not None
@@ -86,7 +88,9 @@ def test_the_interval_of_a_job_that_compiles_eight_times_is_possible(tmp_path: P
 
 
 def test_a_job_that_compiles_in_most_steps_keeps_them(tmp_path: Path) -> None:
-    compiled = tuple(Compiled(0, step, GUARD, 50.0 * MS) for step in range(0, STEPS, 1))
+    compiled = tuple(
+        Compiled(0, step, EventKind.RECOMPILED, 50.0 * MS, *GUARD) for step in range(0, STEPS, 1)
+    )
     trace = _trace(tmp_path, "run", compiled)
     assert COMPILING not in steady_steps(trace).left_out
     view = build_overview(trace)
@@ -144,8 +148,8 @@ def test_a_reason_that_was_known_is_not_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_reason_that_was_never_kept_is_said_to_be_missing(tmp_path: Path) -> None:
-    nameless = GUARD.partition("): ")[0] + ")"
-    compiled = tuple(Compiled(0, step, nameless, 900.0 * MS) for step in LATE)
+    kind = EventKind.RECOMPILED
+    compiled = tuple(Compiled(0, step, kind, 900.0 * MS, GUARD[0]) for step in LATE)
     base, target = _trace(tmp_path, "base"), _trace(tmp_path, "target", compiled, seed=1)
     evidence = _causes(base, target)["recompiles"].evidence
     assert "forward (train.py:12) 4 times, because of a reason that was not kept" in evidence
@@ -160,7 +164,9 @@ def test_no_step_is_predicted_without_what_no_row_includes(tmp_path: Path) -> No
     answer = ask(sides[1], Question(WITHOUT, cause="recompiles"), sides[0])
     assert answer.step_ns is None
     assert "no figure includes it" in answer.why
-    often = tuple(Compiled(0, step, GUARD, 90.0 * MS) for step in range(20, 180))
+    often = tuple(
+        Compiled(0, step, EventKind.RECOMPILED, 90.0 * MS, *GUARD) for step in range(20, 180)
+    )
     mostly = _causes(base, _trace(tmp_path, "mostly", often, seed=2))["recompiles"]
     assert mostly.without_ns is not None
 
@@ -172,8 +178,8 @@ def test_few_short_compilations_are_no_cause(tmp_path: Path) -> None:
 
 def test_graph_breaks_name_their_place(tmp_path: Path) -> None:
     broken = (
-        Compiled(0, 0, COMPILED, 10.0 * MS),
-        Compiled(0, 0, f"{GRAPH_BREAK}print (a.py:3)", 1),
+        Compiled(0, 0, EventKind.COMPILED, 10.0 * MS),
+        Compiled(0, 0, EventKind.GRAPH_BREAK, 1, "print (a.py:3)"),
     )
     base = _trace(tmp_path, "base", broken[:1])
     target = _trace(tmp_path, "target", broken, seed=1)
@@ -184,7 +190,7 @@ def test_graph_breaks_name_their_place(tmp_path: Path) -> None:
 
 
 def test_a_function_that_is_compiled_no_more_is_said(tmp_path: Path) -> None:
-    limited = (*_late(), Compiled(0, 170, f"{OVER_LIMIT}forward (train.py:12)", 8))
+    limited = (*_late(), Compiled(0, 170, EventKind.OVER_LIMIT, 8, GUARD[0]))
     base = _trace(tmp_path, "base", _late()[:1])
     target = _trace(tmp_path, "target", limited, seed=1)
     said = "forward (train.py:12) has 8 variants, the most that the compiler allows"
@@ -203,7 +209,7 @@ def test_a_function_that_is_compiled_no_more_is_said(tmp_path: Path) -> None:
 
 
 def test_a_function_that_could_not_be_compiled_is_a_row_and_a_cause(tmp_path: Path) -> None:
-    failed = (*_late()[:1], Compiled(0, 0, f"{NOT_COMPILED}f (a.py:3): no kernel", 1))
+    failed = (*_late()[:1], Compiled(0, 0, EventKind.NOT_COMPILED, 1, "f (a.py:3)", "no kernel"))
     base, target = _trace(tmp_path, "base", _late()[:1]), _trace(tmp_path, "target", failed, seed=1)
     evidence = _causes(base, target)["graph_breaks"].evidence
     assert "1 function could not be compiled, 0 in the base: f (a.py:3): no kernel" in evidence
@@ -229,23 +235,34 @@ def test_a_rank_that_compiles_alone_is_named(tmp_path: Path) -> None:
     assert set(_causes(base, both)) & {"compile_on_one_rank", "recompiles"} == {"recompiles"}
 
 
-def _once(step: int, metric: str, ns: float) -> Compiled:
-    return Compiled(0, step, metric, ns)
+def _once(step: int, ns: float, kind: EventKind, *names: str) -> Compiled:
+    return Compiled(0, step, kind, ns, *names)
 
 
 def test_first_compilations_are_no_recompiles(tmp_path: Path) -> None:
     """A shape changed in the warm-up; later, a function for validation is compiled once."""
     base = _trace(tmp_path, "base", _late()[:1])
-    compiled = (*_late()[:1], _once(2, GUARD, 900.0 * MS), _once(100, COMPILED, 3_000.0 * MS))
+    compiled = (
+        *_late()[:1],
+        _once(2, 900.0 * MS, EventKind.RECOMPILED, *GUARD),
+        _once(100, 3_000.0 * MS, EventKind.COMPILED),
+    )
     assert "recompiles" not in _causes(base, _trace(tmp_path, "target", compiled, seed=1))
 
 
 def test_only_later_recompiles_are_named_and_counted(tmp_path: Path) -> None:
-    other = f"{RECOMPILED}embed (train.py:30): len(L['ids']) == 3"
-    backward = [_once(step, f"{COMPILED}backward", 100.0 * MS) for step in LATE]
-    compiled = (*_late(), *backward, _once(1, GUARD, 900.0 * MS), _once(2, other, 9_000.0 * MS))
+    other = "embed (train.py:30)", "len(L['ids']) == 3"
+    backward = [_once(step, 100.0 * MS, EventKind.COMPILED, "backward") for step in LATE]
+    compiled = (
+        *_late(),
+        *backward,
+        _once(1, 900.0 * MS, EventKind.RECOMPILED, *GUARD),
+        _once(2, 9_000.0 * MS, EventKind.RECOMPILED, *other),
+    )
     base = _trace(tmp_path, "base", _late()[:1])
-    target = _trace(tmp_path, "target", (*compiled, _once(100, COMPILED, 5e3 * MS)), seed=1)
+    target = _trace(
+        tmp_path, "target", (*compiled, _once(100, 5e3 * MS, EventKind.COMPILED)), seed=1
+    )
     found = _causes(base, target)["recompiles"]
     assert "4 steps after the warm-up compiled functions again, 4.00 s in all" in found.evidence
     assert "forward (train.py:12) 4 times" in found.evidence

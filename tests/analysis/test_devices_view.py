@@ -146,8 +146,6 @@ def test_what_profkit_says_of_itself_is_no_reading_of_a_device(tmp_path: Path) -
     ]
     told += [
         ("nvml", "lost_count"),
-        ("host", "failures_count:host"),
-        ("host", "hung_ns:host"),
         ("clock", "realtime_drift_ns"),
     ]
     view = _view(tmp_path / "run", *((1, source, None, metric, 1, 1) for source, metric in told))

@@ -11,7 +11,8 @@ import pytest
 from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.selection import select_steps
 from profkit.trace import verify
-from profkit.vocab import Integrity
+from profkit.trace.reader import events_of
+from profkit.vocab import EventKind, Integrity
 from tests.callbacks.conftest import Ended, Runs, Training
 
 
@@ -25,11 +26,7 @@ def _named(training: Training, name: str) -> list[str]:
 
 def _failures(ended: Ended) -> list[str]:
     """Return profkit's own failures."""
-    return [
-        metric.partition(":")[2]
-        for metric in ended.trace.samples["metric"].to_pylist()
-        if metric.startswith("failures_count")
-    ]
+    return list(events_of(ended.trace.events, EventKind.FAILURE)["name"].to_pylist())
 
 
 def test_the_job_ends_as_it_would_without_profkit(runs: Runs) -> None:

@@ -20,6 +20,7 @@ from profkit.collectors.process import ProcessCollector
 from profkit.plugins import COLLECTORS
 from profkit.schema import SCHEMAS
 from profkit.testing import FakeClock
+from profkit.vocab import EventKind
 from tests.house.test_packaging import TOP
 
 PAGE = TOP / "docs" / "collectors.md"
@@ -108,7 +109,7 @@ def _poll(
     collector: Collector, append: Callable[[tuple[Any, ...]], None], times: int = 1
 ) -> Pollers:
     clock = FakeClock(9)
-    pollers = Pollers([collector], append, clock=clock)
+    pollers = Pollers([collector], append, append, clock=clock)
     for _ in range(times):
         pollers.poll(collector)
         clock.advance(SECOND)
@@ -123,7 +124,7 @@ def test_the_wait_is_the_rest_of_the_interval() -> None:
         return []
 
     often, seldom = Fake("often", 0.5, read), Fake("seldom", 2.0, read)
-    pollers = Pollers([often, seldom], _nowhere, clock=clock)
+    pollers = Pollers([often, seldom], _nowhere, _nowhere, clock=clock)
     assert pollers.poll(often) == pytest.approx(0.2)
     assert pollers.poll(seldom) == pytest.approx(1.7)
 
@@ -137,7 +138,7 @@ def test_a_collector_that_says_when_is_called_then_however_long_the_last_reading
 
     collector = OwnWait(act=read)
     collector.ahead_s = 0.004
-    pollers = Pollers([collector], _nowhere, clock=clock)
+    pollers = Pollers([collector], _nowhere, _nowhere, clock=clock)
     assert [pollers.poll(collector) for _ in range(3)] == pytest.approx([0.006] * 3)
 
 
@@ -149,7 +150,7 @@ def test_a_reading_that_took_long_does_not_make_the_wait_negative() -> None:
         return [Reading("x_count", 1.0)]
 
     collector = Fake(act=slow)
-    assert Pollers([collector], _nowhere, clock=clock).poll(collector) == 0
+    assert Pollers([collector], _nowhere, _nowhere, clock=clock).poll(collector) == 0
 
 
 def test_a_reading_is_a_row_of_samples() -> None:
@@ -214,7 +215,10 @@ def test_rubbish_is_counted_and_not_written(rubbish: list[Any]) -> None:
     rows: list[tuple[Any, ...]] = []
     pollers = _poll(Fake(act=lambda: [*rubbish, Reading("good_count", 2.0)]), rows.append)
     assert pollers.failures == {"fake": 1}
-    assert [row[2] for row in rows] == ["good_count", "failures_count:fake collector"]
+    assert [row[2:4] for row in rows] == [
+        ("good_count", 9),
+        (EventKind.FAILURE, "fake collector"),
+    ]
 
 
 def test_readings_without_end_end() -> None:
@@ -233,26 +237,26 @@ def test_a_hanging_collector_keeps_no_other_waiting_and_is_told_of() -> None:
         return [Reading("late_count", 1.0)]
 
     sound = Fake("sound", 0.0)
-    pollers = Pollers([Fake("hanging", act=hang), sound], rows.append, clock=clock)
+    pollers = Pollers([Fake("hanging", act=hang), sound], rows.append, rows.append, clock=clock)
     pollers.start()
     assert reading.wait(PATIENCE_S)
     assert _eventually(lambda: sound.reads > 3)
     clock.advance(5 * SECOND)
     pollers.stop(timeout_s=0.05)
     release.set()
-    assert (None, "profkit", "hung_ns:hanging collector", 5 * SECOND, 5.0 * SECOND) in rows
+    assert (None, 5 * SECOND, EventKind.HANG, "hanging collector", None, 5.0 * SECOND) in rows
 
 
 def test_what_failed_is_in_the_rows_at_once_and_counted_at_the_end() -> None:
     rows: list[tuple[Any, ...]] = []
     broken = Fake("broken", 0.001, _fails)
-    pollers = Pollers([broken], rows.append)
+    pollers = Pollers([broken], rows.append, rows.append)
     pollers.start()
     assert _eventually(lambda: broken.reads > 3)
-    assert [row[4] for row in rows] == [1.0]
+    assert [row[-1] for row in rows] == [1.0]
     pollers.stop(timeout_s=PATIENCE_S)
-    told = {row[2]: row[4] for row in rows}
-    assert told["failures_count:broken collector"] == broken.reads
+    told = {row[2]: row[-1] for row in rows}
+    assert told[EventKind.FAILURE] == broken.reads
     assert told["collectors_cpu_ns"] > 0
 
 
@@ -263,7 +267,7 @@ def test_what_a_collector_hung_into_the_process_is_taken_back() -> None:
         def close(self) -> None:
             closed.append(self.name)
 
-    pollers = Pollers([Hung()], _nowhere)
+    pollers = Pollers([Hung()], _nowhere, _nowhere)
     pollers.start()
     pollers.stop(timeout_s=PATIENCE_S)
     assert closed == ["fake"]
@@ -271,7 +275,7 @@ def test_what_a_collector_hung_into_the_process_is_taken_back() -> None:
 
 def test_the_thread_reads_until_it_is_stopped() -> None:
     quick = Fake(interval_s=0.001)
-    pollers = Pollers([quick], _nowhere)
+    pollers = Pollers([quick], _nowhere, _nowhere)
     pollers.start()
     assert _eventually(lambda: quick.reads >= 3)
     pollers.stop(timeout_s=PATIENCE_S)
@@ -288,7 +292,7 @@ def test_a_collector_that_asks_for_it_is_read_once_more_at_the_end() -> None:
 
     rows: list[tuple[Any, ...]] = []
     counter, other = Counter("counter", 1_000.0), Fake("other", 1_000.0)
-    pollers = Pollers([counter, other], rows.append)
+    pollers = Pollers([counter, other], rows.append, rows.append)
     pollers.start()
     assert _eventually(lambda: bool(counter.reads and other.reads))
     pollers.stop(timeout_s=PATIENCE_S)
@@ -308,7 +312,7 @@ def test_a_collector_that_was_given_up_adds_no_row_later() -> None:
         reads_at_end = True
 
     rows: list[tuple[Any, ...]] = []
-    pollers = Pollers([Hanging(act=hang)], rows.append)
+    pollers = Pollers([Hanging(act=hang)], rows.append, rows.append)
     pollers.start()
     assert reading.wait(PATIENCE_S)
     pollers.stop(timeout_s=0.05)
@@ -325,7 +329,7 @@ def test_stop_does_not_wait_for_a_collector_that_hangs() -> None:
         release.wait(PATIENCE_S)
         return []
 
-    pollers = Pollers([Fake(act=hang)], _nowhere)
+    pollers = Pollers([Fake(act=hang)], _nowhere, _nowhere)
     pollers.start()
     assert reading.wait(PATIENCE_S)
     pollers.stop(timeout_s=0.1)
@@ -340,7 +344,7 @@ def test_a_collector_that_ends_its_thread_does_not_end_the_others() -> None:
         raise SystemExit(3)
 
     sound, leaving = Fake("sound", 0.001), Fake("leaving", 0.001, leave)
-    pollers = Pollers([leaving, sound], _nowhere)
+    pollers = Pollers([leaving, sound], _nowhere, _nowhere)
     pollers.start()
     assert _eventually(lambda: sound.reads >= 3)
     pollers.stop()
@@ -348,7 +352,7 @@ def test_a_collector_that_ends_its_thread_does_not_end_the_others() -> None:
 
 
 def test_without_collectors_there_is_nothing_to_wait_for() -> None:
-    pollers = Pollers([], _nowhere)
+    pollers = Pollers([], _nowhere, _nowhere)
     pollers.start()
     assert not pollers._threads
     pollers.stop(timeout_s=PATIENCE_S)

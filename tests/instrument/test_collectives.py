@@ -48,7 +48,10 @@ class Hooked:
         self.recorder = Recorder(self.sink)
         self.patches, self.end_of_backward = FRAMEWORK.install_inner(
             InnerBooks(
-                self.recorder, self.sink.appender("collectives"), self.sink.appender("samples")
+                self.recorder,
+                self.sink.appender("collectives"),
+                self.sink.appender("samples"),
+                self.sink.appender("events"),
             )
         )
 

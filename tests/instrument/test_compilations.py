@@ -21,8 +21,8 @@ from profkit.instrument.guard import Patches
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.testing import FakeClock
 from profkit.trace import Trace
-from profkit.trace.reader import find_runs
-from profkit.vocab import COMPILED, COMPILER, GRAPH_BREAK, NOT_COMPILED, OVER_LIMIT, RECOMPILED
+from profkit.trace.reader import events_of, find_runs
+from profkit.vocab import EventKind
 
 JOB = Path(__file__).parents[2] / "benchmarks/compile_job.py"
 
@@ -34,10 +34,10 @@ class Log:
         self.sink = MemorySink()
         self.clock = FakeClock(now_ns=1)
         self.recorder = Recorder(self.sink, clock=self.clock)
-        self.log = Compilations(self.recorder, self.sink.appender("samples"), lambda: True)
+        self.log = Compilations(self.recorder, self.sink.appender("events"), lambda: True)
 
-    def metrics(self) -> list[str]:
-        return [row[2] for row in self.sink.rows["samples"]]
+    def reasons(self) -> list[str | None]:
+        return [row[4] for row in self.sink.rows["events"]]
 
 
 def test_a_compilation_is_a_row_and_a_phase_inside_the_one_it_interrupts() -> None:
@@ -45,9 +45,8 @@ def test_a_compilation_is_a_row_and_a_phase_inside_the_one_it_interrupts() -> No
     with own.recorder.phase("forward"):
         own.clock.advance(10)
         own.log.add(5, 9, "f (a.py:1)", guard="x is larger")
-    ((device, source, metric, time_ns, value),) = own.sink.rows["samples"]
-    assert (device, source, time_ns, value) == (None, COMPILER, 9, 4.0)
-    assert metric == f"{RECOMPILED}f (a.py:1): x is larger"
+    expected = (None, 9, EventKind.RECOMPILED, "f (a.py:1)", "x is larger", 4.0)
+    assert own.sink.rows["events"] == [expected]
     inner, outer = own.sink.rows["spans"]
     assert (inner[1], inner[3], inner[5:7]) == ("compile", 1, (5, 9))
     assert (outer[1], outer[3]) == ("forward", 0)
@@ -57,8 +56,8 @@ def test_names_are_limited_in_number_and_length() -> None:
     own = Log()
     for number in range(MOST_NAMES + 10):
         own.log.add(1, 2, "f (a.py:1)", guard=f"size {number}")
-    assert len(set(own.metrics())) == MOST_NAMES + 1
-    assert own.metrics()[-1] == f"{RECOMPILED}f (a.py:1)"
+    assert len(set(own.reasons())) == MOST_NAMES + 1
+    assert own.reasons()[-1] is None
     assert len(cut("x" * 10_000)) == MOST_LETTERS + 3
     assert cut("\n  first \nsecond") == "first"
     assert cut("") == ""
@@ -80,7 +79,12 @@ def compiler() -> Iterator[tuple[MemorySink, Any]]:
 
     torch._dynamo.reset()
     sink, patches = MemorySink(), Patches()
-    books = Books(Recorder(sink), sink.appender("collectives"), sink.appender("samples"))
+    books = Books(
+        Recorder(sink),
+        sink.appender("collectives"),
+        sink.appender("samples"),
+        sink.appender("events"),
+    )
     hook_compiler(patches, books)
     yield sink, torch
     patches.undo()
@@ -90,8 +94,14 @@ def compiler() -> Iterator[tuple[MemorySink, Any]]:
     torch._dynamo.reset()
 
 
-def _metrics(sink: MemorySink) -> list[str]:
-    return [row[2] for row in sink.rows["samples"]]
+def _kinds(sink: MemorySink) -> list[EventKind]:
+    return [row[2] for row in sink.rows["events"]]
+
+
+def _said(sink: MemorySink, *kinds: EventKind) -> list[str]:
+    """The names of these events with their reasons."""
+    rows = [row for row in sink.rows["events"] if row[2] in (kinds or tuple(EventKind))]
+    return [f"{name}: {detail}" if detail else name for *_, name, detail, _value in rows]
 
 
 def test_torch_says_what_failed(compiler: tuple[MemorySink, Any]) -> None:
@@ -103,12 +113,12 @@ def test_torch_says_what_failed(compiler: tuple[MemorySink, Any]) -> None:
     compiled = torch.compile(double, backend="eager", dynamic=False)
     for size in (2, 2, 3, 4):
         compiled(torch.ones(size))
-    first, second, third = _metrics(sink)
-    assert first == COMPILED
+    _, second, third = _said(sink)
+    assert _kinds(sink)[0] is EventKind.COMPILED
     for each in (second, third):
-        assert each.startswith(f"{RECOMPILED}double (test_compilations.py:")
+        assert each.startswith("double (test_compilations.py:")
         assert "size mismatch" in each
-    assert all(row[4] > 0 for row in sink.rows["samples"])
+    assert all(row[5] > 0 for row in sink.rows["events"])
     assert [row[1] for row in sink.rows["spans"]] == ["compile"] * 3
 
 
@@ -121,8 +131,8 @@ def test_the_remarks_of_torch_are_no_part_of_a_guard(compiler: tuple[MemorySink,
     compiled = torch.compile(add, backend="eager", dynamic=False)
     for number in (1, 2):
         compiled(torch.ones(2), number)
-    metric = _metrics(sink)[-1]
-    assert metric.startswith(f"{RECOMPILED}add (test_compilations.py:")
+    metric = _said(sink)[-1]
+    assert metric.startswith("add (test_compilations.py:")
     assert metric.endswith(("number == 1", "L['number'] == 1")), metric  # torch 2.4: the latter
 
 
@@ -147,8 +157,8 @@ def test_a_function_with_too_many_variants_is_not_what_is_compiled(
     for number in range(torch._dynamo.config.recompile_limit + 3):
         added(torch.ones(2), number)
     doubled(torch.ones(5))
-    metric = _metrics(sink)[-1]
-    assert metric.startswith(f"{RECOMPILED}double (test_compilations.py:")
+    metric = _said(sink)[-1]
+    assert metric.startswith("double (test_compilations.py:")
     assert "size mismatch" in metric
 
 
@@ -161,8 +171,8 @@ def test_a_module_of_torch_has_its_class_and_the_line_that_calls_it(
     compiled = torch.compile(layers, backend="eager", dynamic=False)
     for rows in (2, 3):
         compiled(torch.ones(rows, 4))
-    (metric,) = (each for each in _metrics(sink) if each.startswith(RECOMPILED))
-    assert metric.startswith(f"{RECOMPILED}Sequential (test_compilations.py:"), metric
+    (metric,) = _said(sink, EventKind.RECOMPILED)
+    assert metric.startswith("Sequential (test_compilations.py:"), metric
     assert "size mismatch" in metric
 
 
@@ -179,13 +189,13 @@ def test_a_function_over_its_limit_is_named(compiler: tuple[MemorySink, Any], ki
     most = getattr(torch._dynamo.config, "recompile_limit", 8)
     for size in range(2, most + 2):
         compiled(torch.ones(size))
-    assert not [each for each in _metrics(sink) if each.startswith(OVER_LIMIT)]
+    assert not _said(sink, EventKind.OVER_LIMIT)
     for size in range(2, most + 6):
         compiled(torch.ones(size))
-    (row,) = (each for each in sink.rows["samples"] if each[2].startswith(OVER_LIMIT))
+    (row,) = (each for each in sink.rows["events"] if each[2] is EventKind.OVER_LIMIT)
     name = "double" if kind == "function" else "Sequential"
-    assert row[2].startswith(f"{OVER_LIMIT}{name} (test_compilations.py:")
-    assert row[4] == most
+    assert row[3].startswith(f"{name} (test_compilations.py:")
+    assert row[5] == most
 
 
 def test_torch_says_where_a_graph_breaks(compiler: tuple[MemorySink, Any]) -> None:
@@ -197,7 +207,7 @@ def test_torch_says_where_a_graph_breaks(compiler: tuple[MemorySink, Any]) -> No
         return x * 2
 
     torch.compile(broken, backend="eager")(torch.ones(2))
-    (place,) = (each for each in _metrics(sink) if each.startswith(GRAPH_BREAK))
+    (place,) = _said(sink, EventKind.GRAPH_BREAK)
     assert "test_compilations.py:" in place
 
 
@@ -216,7 +226,7 @@ def test_a_graph_break_has_its_explanation_and_no_value_of_the_job(
         return x * 2
 
     torch.compile(broken, backend="eager")(torch.ones(2), "hunter2")
-    (place,) = (each for each in _metrics(sink) if each.startswith(GRAPH_BREAK))
+    (place,) = _said(sink, EventKind.GRAPH_BREAK)
     assert "md5" in place
     assert "hunter2" not in place
     assert "Hint" not in place
@@ -229,8 +239,8 @@ def test_a_branch_on_a_tensor_is_said_in_words(compiler: tuple[MemorySink, Any])
         return x + 1 if x.sum() > 0 else x * 2
 
     torch.compile(broken, backend="eager")(torch.ones(2))
-    (place,) = (each for each in _metrics(sink) if each.startswith(GRAPH_BREAK))
-    assert place.startswith(f"{GRAPH_BREAK}a branch depends on the values of a tensor (test_")
+    (place,) = _said(sink, EventKind.GRAPH_BREAK)
+    assert place.startswith("a branch depends on the values of a tensor (test_")
 
 
 def _refuse(graph: Any, inputs: Any) -> Any:
@@ -246,8 +256,8 @@ def test_a_function_that_cannot_be_compiled_is_named(compiler: tuple[MemorySink,
 
     with torch._dynamo.config.patch(suppress_errors=True):
         torch.compile(double, backend=_refuse)(torch.ones(2))
-    (failed,) = (each for each in _metrics(sink) if each.startswith(NOT_COMPILED))
-    assert failed.startswith(f"{NOT_COMPILED}double (test_compilations.py:")
+    (failed,) = _said(sink, EventKind.NOT_COMPILED)
+    assert failed.startswith("double (test_compilations.py:")
     assert "RuntimeError: no kernel for token=(left out)" in failed
 
 
@@ -263,8 +273,8 @@ def test_a_break_in_a_loop_leaves_the_function_uncompiled(
         return x
 
     torch.compile(looped, backend="eager")(torch.ones(2))
-    (failed,) = (each for each in _metrics(sink) if each.startswith(NOT_COMPILED))
-    assert failed.startswith(f"{NOT_COMPILED}looped (test_compilations.py:")
+    (failed,) = _said(sink, EventKind.NOT_COMPILED)
+    assert failed.startswith("looped (test_compilations.py:")
     assert "torch._dynamo.graph_break()" in failed
 
 
@@ -274,7 +284,7 @@ def test_an_error_that_the_job_handles_is_no_failure(compiler: tuple[MemorySink,
         json.loads("{")
     except ValueError:
         torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
-    assert _metrics(sink) == [COMPILED]
+    assert _kinds(sink) == [EventKind.COMPILED]
 
 
 def test_a_guard_has_no_secret(compiler: tuple[MemorySink, Any]) -> None:
@@ -286,8 +296,8 @@ def test_a_guard_has_no_secret(compiler: tuple[MemorySink, Any]) -> None:
     compiled = torch.compile(add, backend="eager")
     for token in ("hunter2", "hunter33"):
         compiled(torch.ones(2), token)
-    assert _metrics(sink)[-1].startswith(RECOMPILED)
-    assert "hunter" not in _metrics(sink)[-1]
+    assert _kinds(sink)[-1] is EventKind.RECOMPILED
+    assert "hunter" not in _said(sink)[-1]
 
 
 def test_a_hook_of_ours_in_a_compiled_function_is_no_break_of_the_job(
@@ -303,8 +313,8 @@ def test_a_hook_of_ours_in_a_compiled_function_is_no_break_of_the_job(
         return own["hook"](x + 1)
 
     torch.compile(train, backend="eager")(torch.ones(2))
-    assert _metrics(sink)
-    assert not [each for each in _metrics(sink) if each.startswith(GRAPH_BREAK)]
+    assert _said(sink)
+    assert not _said(sink, EventKind.GRAPH_BREAK)
 
 
 TRAINS = """
@@ -325,7 +335,7 @@ def train(x, y):
 data = [(torch.randn(8, 16), torch.randint(0, 4, (8,))) for _ in range(8)]
 for x, y in torch.utils.data.DataLoader(data, batch_size=None):
     loss = train(x, y)
-frames = {"compiled": len(get_compilation_metrics()), "frames": counters["frames"]["total"]}
+frames = {"compiled": len(get_compilation_said()), "frames": counters["frames"]["total"]}
 found = {"loss": loss.item(), **frames, **counters["stats"]}
 print(json.dumps(found))
 """
@@ -357,7 +367,7 @@ def test_a_compiled_step_is_compiled_as_without_our_hooks(tmp_path: Path, job: s
     assert frames[1] <= frames[0] or job is SCALES
     trace = Trace.open(find_runs(tmp_path / "runs")[0])
     assert {"backward", "optimizer"} <= set(trace.spans["phase"].to_pylist())
-    breaks = [name for name in trace.samples["metric"].to_pylist() if name.startswith(GRAPH_BREAK)]
+    breaks = events_of(trace.events, EventKind.GRAPH_BREAK)["name"].to_pylist()
     assert any("backward" in name for name in breaks)
     assert not any("disable" in name for name in breaks), "that is a hook of ours"
     assert any("torch compiles no optimizer's zero_grad (job.py:" in name for name in breaks)
@@ -368,7 +378,7 @@ def test_a_reset_of_torch_keeps_our_callbacks(compiler: tuple[MemorySink, Any]) 
     sink, torch = compiler
     torch._dynamo.reset()
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
-    assert _metrics(sink) == [COMPILED]
+    assert _kinds(sink) == [EventKind.COMPILED]
 
 
 def test_guards_that_fail_after_a_reset_are_seen(compiler: tuple[MemorySink, Any]) -> None:
@@ -383,7 +393,7 @@ def test_guards_that_fail_after_a_reset_are_seen(compiler: tuple[MemorySink, Any
         compiled = torch.compile(double, backend="eager", dynamic=False)
         for size in sizes:
             compiled(torch.ones(size))
-    again = [each.startswith(RECOMPILED) for each in _metrics(sink)]
+    again = [kind is EventKind.RECOMPILED for kind in _kinds(sink)]
     assert again == [False, *[True] * 5, False, True]
 
 
@@ -443,7 +453,7 @@ def test_what_follows_a_compilation_has_its_own_name(compiler: tuple[MemorySink,
         handler = callback.callback_handler
         handler.run_start_callbacks(about)
         handler.run_end_callbacks(about)
-    assert _metrics(sink) == [f"{COMPILED}backward", f"{COMPILED}recording of a CUDA graph"]
+    assert _said(sink, EventKind.COMPILED) == ["backward", "recording of a CUDA graph"]
 
 
 @pytest.fixture
@@ -453,7 +463,12 @@ def to_static() -> Iterator[tuple[MemorySink, Any]]:
     from profkit.instrument.frameworks.paddlepaddle.compilations import COMPILERS
 
     sink, patches = MemorySink(), Patches()
-    books = Books(Recorder(sink), sink.appender("collectives"), sink.appender("samples"))
+    books = Books(
+        Recorder(sink),
+        sink.appender("collectives"),
+        sink.appender("samples"),
+        sink.appender("events"),
+    )
     for module, hook in COMPILERS.items():
         if module in sys.modules:
             hook(patches, books)
@@ -478,7 +493,7 @@ def test_no_time_of_paddle_is_counted_twice(to_static: tuple[MemorySink, Any]) -
     assert ends
     for (_, ended), (begun, _) in itertools.pairwise(sorted(ends)):
         assert begun >= ended
-    assert not [metric for metric in _metrics(sink) if "$resume" in metric]
+    assert not [metric for metric in _said(sink) if "$resume" in metric]
 
 
 def test_code_that_paddle_resumes_has_the_name_of_its_function() -> None:
@@ -499,14 +514,14 @@ def test_paddle_compiles_once_for_each_kind_of_input(
     for shape in ([2, 3], [2, 3], [4]):
         found = compiled(paddle.ones(shape))
         assert float(found.sum()) == 3.0 * len(paddle.ones(shape).flatten())
-    first = [each for each in _metrics(sink) if each.startswith(COMPILED)]
-    again = [each for each in _metrics(sink) if each.startswith(RECOMPILED)]
+    first = _said(sink, EventKind.COMPILED)
+    again = _said(sink, EventKind.RECOMPILED)
     own = f"double ({Path(__file__).name}:"
     assert any(own in each for each in first), first
     assert any(own in each for each in again), again
     reason = "inputs of another shape" if full_graph else "a guard that Paddle does not name"
     assert any(reason in each for each in again), again
-    assert all(row[4] > 0 for row in sink.rows["samples"])
+    assert all(row[5] > 0 for row in sink.rows["events"])
 
 
 @pytest.mark.parametrize("full_graph", [True, False])
@@ -526,13 +541,13 @@ def test_paddles_first_program_of_an_instance_and_a_mode_is_no_other_one(
         blocks[-1](paddle.ones([2, 3]))
     blocks[0].eval()
     blocks[0](paddle.ones([2, 3]))
-    metrics = _metrics(sink)
-    assert not [each for each in metrics if each.startswith(RECOMPILED)]
-    own = f"{COMPILED}forward ({Path(__file__).name}:"
+    metrics = _said(sink)
+    assert EventKind.RECOMPILED not in _kinds(sink)
+    own = f"forward ({Path(__file__).name}:"
     count = sum(each.startswith(own) for each in metrics)
     assert count == 3 if full_graph else count > 1  # bytecode of equal layers may be shared
     blocks[0](paddle.ones([4]))
-    assert any(each.startswith(RECOMPILED) for each in _metrics(sink)[len(metrics) :])
+    assert EventKind.RECOMPILED in _kinds(sink)[len(metrics) :]
 
 
 def test_a_function_that_is_wrapped_again_had_no_other_inputs(
@@ -545,7 +560,6 @@ def test_a_function_that_is_wrapped_again_had_no_other_inputs(
 
     for _ in range(2):
         paddle.jit.to_static(double, full_graph=True)(paddle.ones([2]))
-    first, second = _metrics(sink)
-    assert first.startswith(COMPILED)
-    assert second.startswith(RECOMPILED)
+    _, second = _said(sink)
+    assert _kinds(sink) == [EventKind.COMPILED, EventKind.RECOMPILED]
     assert "to_static was applied to it again" in second

@@ -262,12 +262,12 @@ def test_captures_of_a_graph_class_are_counted_until_they_end_or_fail() -> None:
 
 def test_missing_times_are_written_down_when_their_number_changes(clock: FakeClock) -> None:
     rows: list[Any] = []
-    device, _sink, timer, recorder = _setup(clock, samples=rows.append, largest_pool=1)
+    device, _sink, timer, recorder = _setup(clock, events=rows.append, largest_pool=1)
     timer.collect()
     _phase(recorder, "forward", lambda: device.launch(10))
     timer.collect()
     timer.collect()
-    assert [(row.metric, row.value) for row in rows] == [("untimed_count:all events in use", 1.0)]
+    assert [(row.name, row.value) for row in rows] == [("all events in use", 1.0)]
 
 
 class NcclRank:

@@ -331,7 +331,12 @@ class Followed:
         self.recorder = Recorder(self._sink, **options)
         self.tracker = Tracker(self.recorder)
         self.patches = kit.framework().install(
-            Seams(self.tracker, self._sink.appender("collectives"), self._sink.appender("samples"))
+            Seams(
+                self.tracker,
+                self._sink.appender("collectives"),
+                self._sink.appender("samples"),
+                self._sink.appender("events"),
+            )
         )
 
     def finish(self) -> None:
@@ -359,6 +364,10 @@ class Followed:
     @property
     def readings(self) -> list[tuple[Any, ...]]:
         return self._sink.rows["samples"]
+
+    @property
+    def events(self) -> list[tuple[Any, ...]]:
+        return self._sink.rows["events"]
 
     @property
     def samples(self) -> list[int]:

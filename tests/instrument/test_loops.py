@@ -13,7 +13,7 @@ import pytest
 from profkit.instrument.batches import count_batch, count_samples
 from profkit.instrument.tracking.pending import EVALUATION
 from profkit.instrument.tracking.steps import MOST_ROUNDS
-from profkit.vocab import UNMEASURED
+from profkit.vocab import EventKind
 from tests.instrument.test_frameworks import (
     BATCH,
     COUNT,
@@ -119,7 +119,7 @@ def test_the_sampler_says_how_many_samples_a_batch_has(
         kit.train(model, optimizer, _transposed(kit, loader))
     followed.finish()
     assert followed.samples == SAMPLES * 2
-    assert not [row for row in followed.readings if row[2].startswith(UNMEASURED)]
+    assert not [row for row in followed.events if row[2] is EventKind.UNMEASURED]
 
 
 def _data(kit: Kit) -> Any:
@@ -176,7 +176,7 @@ def test_a_guess_by_shapes_is_said(follow: Follow, kit: Kit) -> None:
     kit.train(model, kit.optimizer(model), _data(kit).DataLoader(Batches(), batch_size=None))
     followed.finish()
     assert followed.samples == [COUNT] * STEPS
-    notes = [row for row in followed.readings if row[2].startswith(UNMEASURED)]
+    notes = [row for row in followed.events if row[2] is EventKind.UNMEASURED]
     assert len(notes) == 1
 
 

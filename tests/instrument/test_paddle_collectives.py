@@ -226,7 +226,8 @@ def test_the_exchange_is_hooked_although_paddle_has_not_imported_its_graphs(
     monkeypatch.delattr(paddle.device.cuda, "graphs")
     patches, sink = Patches(), MemorySink()
     recorder = Recorder(sink)
-    books = Books(recorder, sink.appender("collectives"), sink.appender("samples"))
+    ignore = sink.appender("samples")
+    books = Books(recorder, sink.appender("collectives"), ignore, ignore)
     try:
         FRAMEWORK.hook_exchange(patches, books)
     finally:

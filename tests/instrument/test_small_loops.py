@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from profkit.vocab import UNMEASURED
+from profkit.vocab import EventKind
 from tests.instrument.test_frameworks import Follow, TorchKit, _failures, follow
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -613,7 +613,7 @@ def test_the_wait_for_another_threads_batches_is_said_to_be_unknown(follow: Foll
     followed = follow()
     fetched_by_another_thread()
     followed.finish()
-    notes = [row[2] for row in followed.readings if row[2].startswith(UNMEASURED)]
+    notes = [row[3] for row in followed.events if row[2] is EventKind.UNMEASURED]
     assert len(notes) == 1
     assert "another thread" in notes[0]
 
@@ -634,7 +634,7 @@ def test_threads_that_train_as_well_are_said_not_to_be_followed(follow: Follow) 
         thread.join()
     followed.finish()
     assert STEPS - 2 <= len(followed.samples) <= STEPS  # until it is known which one trains
-    notes = [row[2] for row in followed.readings if row[2].startswith(UNMEASURED)]
+    notes = [row[3] for row in followed.events if row[2] is EventKind.UNMEASURED]
     assert len([note for note in notes if "updates of weights by other threads" in note]) == 1
 
 
@@ -643,4 +643,4 @@ def test_a_loop_of_one_thread_has_no_other_trainer(name: str, follow: Follow) ->
     followed = follow()
     LOOPS[name].run()
     followed.finish()
-    assert not [row for row in followed.readings if "other threads" in row[2]]
+    assert not [row for row in followed.events if "other threads" in row[3]]

@@ -21,13 +21,13 @@ from profkit.explain.coverage import Coverage
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
 from profkit.explain.rules.base import Cause
-from profkit.instrument.rows import SampleRow
+from profkit.instrument.rows import EventRow
 from profkit.report import cause_words, ledger_words
 from profkit.report.exchange_sections import COMPILED_WAITS, by_rank, say_late
 from profkit.report.words import reason_name
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
-from profkit.vocab import UNMEASURED
+from profkit.vocab import EventKind
 
 MS = 1_000_000
 SLOWER = {"forward": 30 * MS, "backward": 48 * MS}
@@ -125,11 +125,9 @@ def test_an_exchange_of_which_a_rank_is_missing_is_not_said_to_be_exposed(tmp_pa
 
 def test_what_is_not_measured_is_a_caveat_of_a_comparison(tmp_path: Path) -> None:
     sides = [Trace.open(synthetic_trace(tmp_path / name, steps=60)) for name in ("a", "b")]
-    known = sides[1].samples
-    row = SampleRow(None, "profkit", f"{UNMEASURED}updates by others", 1, 1.0)
-    added = {**known.slice(0, 1).to_pylist()[0], **row._asdict()}
-    extra = pa.Table.from_pylist([added], schema=known.schema)
-    vars(sides[1])["samples"] = pa.concat_tables([known, extra]).unify_dictionaries()
+    row = EventRow(None, 1, EventKind.UNMEASURED, "updates by others")
+    schema = sides[1].events.schema
+    vars(sides[1])["events"] = pa.Table.from_pylist([{"rank": 0, **row._asdict()}], schema=schema)
     assert any(
         "not measured: updates by others" in each for each in explain(sides[0], sides[1]).caveats
     )

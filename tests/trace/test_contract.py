@@ -383,14 +383,18 @@ def test_text_that_points_outside_its_buffer_or_is_no_unicode_is_never_touched(
 
 
 @pytest.mark.parametrize("read", [Trace.open, verify])
-def test_a_newer_major_is_refused_by_name(tmp_path: Path, read: Any) -> None:
+@pytest.mark.parametrize(("major", "remedy"), [(-1, "record it again"), (1, "install a newer")])
+def test_another_major_is_refused_by_name(
+    tmp_path: Path, read: Any, major: int, remedy: str
+) -> None:
     run = _write_run(tmp_path, {"steps": _step_columns(1)})
-    RunManifest(workload="test", schema_version=(SCHEMA_VERSION[0] + 1, 4)).write(run)
+    RunManifest(workload="test", schema_version=(SCHEMA_VERSION[0] + major, 4)).write(run)
     with pytest.raises(UnreadableError) as error:
         read(run)
     assert error.value.exit_code is ExitCode.UNREADABLE
-    assert f"{SCHEMA_VERSION[0] + 1}.4" in str(error.value)
-    assert f"up to {SCHEMA_VERSION[0]}.x" in str(error.value)
+    place, version = run / RUN_FILE, f"{SCHEMA_VERSION[0] + major}.4"
+    limit = f"this profkit reads {SCHEMA_VERSION[0]}.x; {remedy}"
+    assert str(error.value).startswith(f"{place}: written in schema {version}, and {limit}")
 
 
 # --- names ---------------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ from profkit.explain.rules.bad_samples import share_of_short_steps, short_steps_
 from profkit.explain.rules.skipped_amp_steps import skipped_share
 from profkit.explain.rules.worker_start import epoch_start_ns
 from profkit.trace import Trace
-from profkit.vocab import COMPILED, COMPILER
-from tests.trace.test_thinning import Job, check_same, record
+from tests.trace.test_thinning import Job, check_same, compiled, record
 
 EPOCH, PARTIAL, OVERFLOW, COMPILE = 40, 25, 100, 10
 WAIT_NS = 300_000_000
@@ -32,7 +31,7 @@ class Eventful(Job):
     def rows(self, step: int) -> Iterator[tuple[str, dict[str, Any]]]:
         begins = step % EPOCH == 0
         for table, row in super().rows(step):
-            if table == "samples" and row["source"] == COMPILER:
+            if table == "events":
                 continue
             if begins and row.get("phase") == "data":
                 row["end_ns"] += WAIT_NS
@@ -41,8 +40,7 @@ class Eventful(Job):
                 row["start_ns"] += WAIT_NS * (row["start_ns"] < self.now - WAIT_NS // 2)
             if table == "steps":
                 if step % COMPILE == 3 and step > 10:
-                    names = {"device": None, "source": COMPILER, "metric": f"{COMPILED}f"}
-                    yield "samples", {**names, "time_ns": self.now - 5, "value": 5e6}
+                    yield "events", compiled(self.now - 5)
                 row["end_ns"] = self.now
                 row["epoch"] = step // EPOCH
                 row["sample_count"] = 16 if step % PARTIAL == 7 else 32

@@ -16,8 +16,7 @@ from profkit.analysis.thinning import KEPT_ROWS_PER_PART, PartThinner
 from profkit.trace import Trace
 from profkit.trace.files import RankFiles
 from profkit.trace.recent import MOST_PENDING
-from profkit.vocab import COMPILED, COMPILER
-from tests.trace.test_thinning import HASTE, SECOND, Job, _span, record
+from tests.trace.test_thinning import HASTE, SECOND, Job, _span, compiled, record
 
 WIDE, CALLS = 250, 1_600
 
@@ -38,8 +37,7 @@ class Compiling(Wide):
     def rows(self, step: int) -> Iterator[tuple[str, dict[str, Any]]]:
         for table, row in super().rows(step):
             if table == "steps" and step % 3 == 0:
-                names = {"device": None, "source": COMPILER, "metric": f"{COMPILED}f"}
-                yield "samples", {**names, "time_ns": self.now - 5, "value": 5e6}
+                yield "events", compiled(self.now - 5)
             yield table, row
 
 
@@ -54,7 +52,7 @@ def test_rows_that_are_kept_are_limited(tmp_path: Path, job: type[Job]) -> None:
     events = thinning.EVENT_ROWS if job is Compiling else 0
     assert len(inside) / parts < 1.5 * (KEPT_ROWS_PER_PART / HASTE + events)
     if job is Compiling:
-        assert len(compiled_steps(trace.steps, trace.samples)) >= 1_000
+        assert len(compiled_steps(trace.steps, trace.events)) >= 1_000
 
 
 def _count_takes(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -27,10 +27,9 @@ from profkit.trace.files import RankFiles
 from profkit.trace.sampled import BLOCK, step_levels
 from profkit.trace.tail import RunTail
 from profkit.vocab import (
-    COMPILED,
-    COMPILER,
     RECENT,
     THINNED_TABLES,
+    EventKind,
     Integrity,
     RunState,
     rank_folder,
@@ -69,7 +68,7 @@ class Job:
                 yield "spans", _span(step, phase, 0, start, start + length)
             self.now += length + 1_000
         if step % COMPILE_EVERY == 40:
-            yield "samples", _sample(COMPILER, f"{COMPILED}f", self.now - 10, 5e6)
+            yield "events", compiled(self.now - 10)
         yield "samples", _sample("host", "load_ratio", self.now, 0.5)
         partial = step % PARTIAL_EVERY == PARTIAL_EVERY - 1
         yield (
@@ -95,6 +94,11 @@ def _span(step: int, phase: str, depth: int, start: int, end: int) -> dict[str, 
 def _sample(source: str, metric: str, time_ns: int, value: float) -> dict[str, Any]:
     names = {"device": None, "source": source, "metric": metric}
     return {**names, "time_ns": time_ns, "value": value}
+
+
+def compiled(time_ns: int) -> dict[str, Any]:
+    names = {"kind": EventKind.COMPILED, "name": "f", "detail": None}
+    return {"step": None, "time_ns": time_ns, **names, "value": 5e6}
 
 
 def record(
@@ -346,8 +350,7 @@ def test_readings_keep_their_distance_and_events_are_all_kept(runs: tuple[Trace,
     full, thinned = runs
     for trace, rare in ((full, False), (thinned, True)):
         rows = trace.samples.to_pydict()
-        compiled = [metric for metric in rows["metric"] if metric.startswith(COMPILED)]
-        assert len(compiled) == STEPS // COMPILE_EVERY + 1
+        assert trace.events.num_rows == STEPS // COMPILE_EVERY + 1
         assert (len(rows["metric"]) < STEPS / 2) == rare
 
 

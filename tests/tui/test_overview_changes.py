@@ -11,7 +11,7 @@ from profkit.testing.series import Compiled, series_trace
 from profkit.trace import Trace
 from profkit.tui.themes import PALETTES
 from profkit.tui.widgets import run_draw
-from profkit.vocab import COMPILED
+from profkit.vocab import EventKind
 
 MS = 1_000_000
 
@@ -21,7 +21,7 @@ def test_changes_and_compiled_steps_are_rows_of_the_quality(tmp_path: Path) -> N
     forward[150:] += 12 * MS
     forward[60] += 900 * MS
     phases = {"data": np.full(300, 5.0 * MS), "forward": forward}
-    compiled = [Compiled(0, 60, COMPILED, 900.0 * MS)]
+    compiled = [Compiled(0, 60, EventKind.COMPILED, 900.0 * MS)]
     trace = Trace.open(series_trace(tmp_path / "run", phases, compiled=compiled))
     view = build_run_view(trace)
     lines = [str(text) for text in run_draw.quality_lines(view, PALETTES["dark"])]

@@ -21,6 +21,7 @@ from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.rank import Rank
 from profkit.run.ranks import Team, find_endpoint, rank_environment
+from profkit.vocab import EventKind
 from profkit.workloads.base import Settings
 from profkit.workloads.datasets.generated import Picture
 from profkit.workloads.datasets.image_tree import check_tree
@@ -357,7 +358,9 @@ def test_bad_samples_are_told_and_recorded_while_it_trains(
     bad = BadSamples("skip", tmp_path / "book")
     bad.note("train/a.jpg", "truncated")
     _, sink = _train(FakeDriver([1] * 4), Plan(4), bad)
-    assert [row[2] for row in sink.rows["samples"]] == ["bad_sample:train/a.jpg: truncated"]
+    assert [row[2:5] for row in sink.rows["events"]] == [
+        (EventKind.BAD_SAMPLE, "train/a.jpg", "truncated")
+    ]
     assert "bad sample: train/a.jpg: truncated" in capsys.readouterr().err
 
 

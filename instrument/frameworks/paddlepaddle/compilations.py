@@ -55,7 +55,7 @@ class _Times:
             followed = tracker.thread if tracker is not None else thread
             return followed in (None, threading.get_ident())
 
-        self._log = Compilations(books.recorder, books.samples, follows)
+        self._log = Compilations(books.recorder, books.events, follows)
         self._compiled: dict[tuple[CodeType, tuple[Any, ...]], Callable[[], Any]] = {}
         """What was compiled, and a weak reference to its latest specification."""
         self._add = guarded("compiler", self._note, None)

@@ -52,7 +52,7 @@ class Compiler:
     """Follows the compiler of this process by its callbacks."""
 
     def __init__(self, books: Books) -> None:
-        self._log = Compilations(books.recorder, books.samples, _follows(books))
+        self._log = Compilations(books.recorder, books.events, _follows(books))
         self._begun_ns = 0
         self._handled = 0
         """The identity of the error that the job handled when the compilation began.

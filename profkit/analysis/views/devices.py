@@ -19,7 +19,7 @@ from profkit.analysis.views.series import Series, bin_readings
 from profkit.errors import UnreadableError
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
-from profkit.vocab import COLLECTORS_CPU, FAILURES, HANGS, KERNELS, LOST_GPU, UNMEASURED
+from profkit.vocab import COLLECTORS_CPU, KERNELS, LOST_GPU
 
 SOURCES: Final = ("nvml", "host", "process", "allocator", "garbage")
 """The order in which collectors are shown; other collectors follow."""
@@ -69,8 +69,6 @@ def build_devices_view(trace: Trace) -> DevicesView:
     source, metric = trace.samples["source"], trace.samples["metric"].cast(pa.string())
     others = pc.is_in(source.cast(pa.string()), pa.array(NOT_OF_DEVICES))
     others = pc.or_(others, pc.is_in(metric, pa.array([COLLECTORS_CPU, LOST_GPU])))
-    for kind in (FAILURES, HANGS, UNMEASURED):
-        others = pc.or_(others, pc.starts_with(metric, kind))
     samples = trace.samples.filter(pc.invert(others))
     for rank in trace.ranks:
         own = rows_of_rank(trace.steps, rank.rank)

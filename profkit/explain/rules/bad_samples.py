@@ -20,7 +20,8 @@ from profkit.explain.rules.base import (
     shift,
 )
 from profkit.text import percent, plural
-from profkit.vocab import BAD_SAMPLE
+from profkit.trace.reader import events_of
+from profkit.vocab import EventKind
 
 MIN_ADDED_SHORT_SHARE = 0.05
 """Short batches count if their share of the steps exceeds the base's by at least this."""
@@ -65,8 +66,7 @@ def find(case: Case) -> Cause | None:
 
 def count_bad_samples(evidence: Evidence) -> int:
     """Return the number of samples that loaders reported as unreadable."""
-    metric = evidence.trace.samples["metric"].cast(pa.string())
-    return int(pc.sum(pc.starts_with(metric, BAD_SAMPLE)).as_py() or 0)
+    return int(events_of(evidence.trace.events, EventKind.BAD_SAMPLE).num_rows)
 
 
 def share_of_short_steps(evidence: Evidence) -> float:

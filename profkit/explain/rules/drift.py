@@ -6,6 +6,7 @@ from profkit.analysis.estimate import Estimate
 from profkit.analysis.trend import Trend, find_trend
 from profkit.explain.rules.base import Case, Cause, all_of, here, is_material, share_of
 from profkit.text import duration, percent
+from profkit.vocab import THROTTLED
 
 EXPLAINS = ("time_outside_phases",)
 _REMEDY = (
@@ -48,7 +49,7 @@ def _blame(case: Case, after: Trend, added: Estimate, part: str | None) -> Cause
         "software_thermal",
         "power_brake",
     ):
-        share = case.after.counters.level("nvml", f"throttled_by_{reason}_ratio")
+        share = case.after.counters.level("nvml", THROTTLED[reason])
         if share:
             detail = "throttling"
             evidence += f"; the device is throttled by {reason} {percent(share, 0)} of the time"

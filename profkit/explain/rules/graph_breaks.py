@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from profkit.analysis.compiling import join_reason
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._compiling import compiling_of
 from profkit.explain.rules.base import Case, Cause, here, other_side
@@ -52,4 +53,5 @@ def _places(evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
     found = evidence.figure(compiling_of)
     if found is None:
         return (), ()
-    return tuple(dict(found.breaks)), tuple(dict(found.failed))
+    failed = (join_reason(*which) for which, _ in found.failed)
+    return tuple(dict(found.breaks)), tuple(failed)

@@ -15,7 +15,7 @@ from profkit.errors import ProfkitError, UnreadableError
 from profkit.instrument.loop_recorder import LoopRecorder
 from profkit.instrument.tracking.pending import EVALUATION
 from profkit.text import significant
-from profkit.vocab import BAD_SAMPLE, SKIPPED_STEP, Phase
+from profkit.vocab import SKIPPED_STEP, EventKind, Phase
 from profkit.workloads.base import Outcome
 from profkit.workloads.training.checkpoints import Checkpoints, Progress
 from profkit.workloads.training.samples import BadSamples, as_raised
@@ -252,4 +252,4 @@ class Training:
     def _note_bad_samples(self) -> None:
         for sample in self._bad.news():
             print(f"bad sample: {sample.path}: {sample.why}", file=sys.stderr)
-            self._recorder.note(f"{BAD_SAMPLE}{sample.path}: {sample.why}", 1.0)
+            self._recorder.note_event(EventKind.BAD_SAMPLE, sample.path, sample.why)
