@@ -40,7 +40,7 @@ from profkit.vocab import (
 )
 
 ROW_TABLES = tuple(table for table in TABLES if table != "strings")
-SHORT_TABLES = tuple(table for table in TABLES if table != "sums")
+SHORT_TABLES = tuple(table for table in TABLES if table not in {"sums", "events"})
 """The tables of a run that is too short to be thinned."""
 
 NAMES = ("forward", "naïve ⟨日本⟩ 🚀", "void f<int>[/b](x)", "")
