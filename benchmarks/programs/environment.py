@@ -9,7 +9,7 @@ from typing import Any
 
 TOP = Path(__file__).resolve().parents[2]
 GROUPS = ("demo", "test")
-PACKAGES = ("timm", "ultralytics", "gymnasium", "nbconvert", "ipykernel")
+PACKAGES = ("ultralytics", "nbconvert", "ipykernel")
 STATE = "packages.json"
 
 

@@ -50,7 +50,6 @@ mnist             | mnist.py                             |          | in_tests
 dcgan             | dcgan.py                             |          | in_tests
 word_lm           | word_language_model.py --use-optimizer | | no_loader
 word_lm_by_hand   | word_language_model.py               |          | backwards no_loader in_tests
-reinforce         | reinforce.py                         |          | no_loader in_tests
 ddp_spawn         | ddp.py --spawn                       |          | ranks=2
 ddp_torchrun      | ddp.py                               | torchrun | ranks=2 in_tests
 nanogpt           | nanogpt.py                           |          | no_loader samples=24 in_tests
@@ -64,9 +63,6 @@ accelerate_launch | no_trainer.py                        | launch   | accelerate
 accelerate_ranks  | no_trainer.py                        | torchrun | accelerate transformers ranks=2
 lightning         | lightning_auto.py                    |          | lightning in_tests
 lightning_gan     | lightning_gan.py                     |          | lightning
-vision_detection  | vision_detection.py                  |          | torchvision
-timm              | timm_train.py                        |          | timm
-timm_amp          | timm_train.py --amp --accumulate     |          | timm
 ultralytics       | yolo.py                              |          | ultralytics
 ray               | ray_linear.py                        |          | ray ranks=2
 paddle_clas       | paddle_clas.py                       |          | paddle

@@ -24,7 +24,7 @@ from profkit.trace import Trace
 from profkit.trace.reader import events_of, find_runs
 from profkit.vocab import EventKind
 
-JOB = Path(__file__).parents[2] / "benchmarks/compile_job.py"
+JOB = Path(__file__).with_name("jobs") / "compile_job.py"
 
 
 class Log:

@@ -14,7 +14,6 @@ import pytest
 
 from profkit.trace import Trace
 from profkit.trace.sharing import say_world
-from tests.scripts import BENCHMARKS
 
 PATIENCE_S = 300
 STEPS = 12
@@ -25,7 +24,11 @@ def launch(folder: Path, kind: str, *, recorded: bool) -> list[list[str]]:
     """Run a job, which must end as it should, and return the losses of its ranks."""
     out = folder / ("recorded" if recorded else "bare")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *launcher, str(BENCHMARKS / "libraries_job.py")]
+    command = [
+        sys.executable,
+        *launcher,
+        str(Path(__file__).with_name("jobs") / "libraries_job.py"),
+    ]
     command += [kind, "--out", str(out)]
     if recorded:
         options = ["--output", str(folder / "runs"), "--collect", "none"]

@@ -1,6 +1,6 @@
 """A small job of `torch.compile` with one planted fault; it knows no profiler.
 
-    python benchmarks/compile_job.py --fault shapes --out FILE
+    python compile_job.py --fault shapes --out FILE
 
 It writes the lengths of its steps by its own clock, and what torch counts of its compilations.
 """
