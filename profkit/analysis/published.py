@@ -1,8 +1,7 @@
 """Published figures of the five reference systems, with their source and statistic.
 
 `published.csv` has them as public reports state them; `batch_per_gpu` is the batch of one GPU. An
-empty throughput is a cell that a report leaves open. `find_contradictions` of `consistency.py`
-reports which of them contradict each other.
+empty throughput is a cell that a report leaves open.
 """
 
 from __future__ import annotations

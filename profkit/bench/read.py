@@ -14,7 +14,6 @@ from profkit.analysis.config_join import join_config
 from profkit.analysis.costs import RunCosts
 from profkit.analysis.matrix import NS_A_SECOND, Cell, Setting, invert
 from profkit.analysis.published import published_cells
-from profkit.bench.consistency import Contradiction, find_contradictions
 from profkit.bench.effects import Effects, find_effects
 from profkit.bench.repeats import BenchedRun, describe_runs, read_run
 from profkit.bench.run import Plan, Progress
@@ -98,7 +97,6 @@ class Benched:
     cells: tuple[BenchedCell, ...]
     effects: Effects
     published: tuple[Table, ...]
-    contradictions: tuple[Contradiction, ...]
     notes: tuple[str, ...]
 
     @property
@@ -121,8 +119,7 @@ class Benched:
 def read_published(workload: str, title: str) -> Benched:
     """Return the published figures alone."""
     cells = published_cells(workload)
-    effects, contradictions = find_effects(()), find_contradictions(cells)
-    return Benched(workload, title, (), "GPU", (), effects, _tables(cells), contradictions, ())
+    return Benched(workload, title, (), "GPU", (), find_effects(()), _tables(cells), ())
 
 
 def read_matrix(
@@ -163,7 +160,6 @@ def read_matrix(
         tuple(benched),
         find_effects(timings),
         _tables(published_cells(plan.workload)),
-        find_contradictions(cells),
         tuple(_unlike_machines(manifests)),
     )
 

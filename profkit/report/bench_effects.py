@@ -7,7 +7,6 @@ from typing import Any
 
 from profkit.analysis.costs import INPUT
 from profkit.analysis.matrix import FULL_PRECISIONS, Setting
-from profkit.bench.consistency import TOLERANCE
 from profkit.bench.effects import Effect, Effects, Interaction
 from profkit.report.document import Grid, Section
 from profkit.report.words import interval_range
@@ -16,6 +15,9 @@ from profkit.vocab import Phase
 
 HEADER = ("", "where", "without", "with", "difference", "share", "95 % interval")
 _PART_NAMES = {INPUT: "the wait for input", Phase.ALLREDUCE.value: "the exposed gradient exchange"}
+
+TOLERANCE = 0.05
+"""Figures that differ by less than this agree: no benchmark repeats itself much better."""
 
 
 def effects(found: Effects, title: str, unit: str) -> Iterator[Section]:

@@ -68,10 +68,6 @@ def as_json_rows(view: Benched) -> str:
 
 def as_json(view: Benched) -> dict[str, Any]:
     """Return what `profkit bench --json` prints; times are ns per sample and GPU."""
-    contradictions = []
-    for each in view.contradictions:
-        row = {"kind": each.kind, "words": each.words, "source": each.cells[0].source}
-        contradictions.append(row)
     return {
         "workload": view.workload,
         "framework": ", ".join(view.frameworks) or None,
@@ -79,7 +75,6 @@ def as_json(view: Benched) -> dict[str, Any]:
         "effects": list(map(effect_json, view.effects.effects)),
         "interactions": list(map(interaction_json, view.effects.interactions)),
         "published": list(map(published_json, view.published)),
-        "contradictions": contradictions,
         "notes": list(view.notes),
     }
 

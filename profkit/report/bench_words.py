@@ -29,11 +29,6 @@ def sections(view: Benched) -> Iterator[Section]:
             yield published(table)
             title = f"what each setting changes as published: {_origin(table)}"
             yield from effects(table.effects, title, "GPU")
-    if view.contradictions:
-        lines = []
-        for each in view.contradictions:
-            lines.append(f"{each.kind}: {each.words}")
-        yield Section("what the figures contradict", tuple(lines))
 
 
 # -- measured --------------------------------------------------------------------------------------
@@ -159,8 +154,7 @@ def published_in_short(view: Benched) -> Section:
             rows.append((table.framework, table.device, str(gpus), *figures, number))
     notes = [f"{number}: {source}" for source, number in sources.items()]
     notes.append(
-        f"'profkit bench {view.workload} --published' shows their statistics, "
-        "their effects and their contradictions"
+        f"'profkit bench {view.workload} --published' shows their statistics and their effects"
     )
     named = [f"{precision.upper()}(BS={batch})" for _, precision, batch in ordered]
     header = ("of", "on", "GPUs", *named, "source")

@@ -1,17 +1,15 @@
-"""The published figures are complete and sourced, and their contradictions are found."""
+"""The published figures are complete and sourced."""
 
 from __future__ import annotations
 
 import csv
-import dataclasses
 from pathlib import Path
 
 import pytest
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import Cell, Setting, column_name, lay_out
-from profkit.analysis.published import all_published, published_cells
-from profkit.bench.consistency import find_contradictions
+from profkit.analysis.published import all_published
 from profkit.plugins import WORKLOADS
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "published.csv"
@@ -21,10 +19,6 @@ NAMES = {
     "ResNet50V1.5": "resnet50",
     "TSM": "tsm",
 }
-
-
-def kinds(workload: str) -> set[str]:
-    return {found.kind for found in find_contradictions(published_cells(workload))}
 
 
 def cell(gpus: int, throughput: float, **changes: object) -> Cell:
@@ -79,49 +73,6 @@ def test_nothing_that_was_published_is_missing() -> None:
     ]
     assert rows
     assert not missing
-
-
-def test_what_the_reports_contradict_themselves_in() -> None:
-    assert kinds("hrnet_w18") == {"speed-up of unlike batches", "throughput x time"}
-    assert kinds("mask_rcnn") == {"two sources", "more than linear"}
-    assert kinds("resnet50") == {"statistic", "one figure, two batches", "two sources", "loader"}
-    assert kinds("tsm") == {"throughput x time"}
-    assert kinds("psenet") == set()
-
-
-def test_a_speed_up_that_the_throughputs_do_not_give() -> None:
-    (found,) = find_contradictions([cell(1, 17.0), cell(8, 96.0, speed_up=6.65)])
-    assert found.kind == "speed-up"
-    assert "5.65" in found.words
-
-
-@pytest.mark.parametrize("printed", [5.65, 5.6, 6.0])
-def test_a_speed_up_holds_within_the_digits_that_are_printed(printed: float) -> None:
-    assert not find_contradictions([cell(1, 17.0), cell(8, 96.0, speed_up=printed)])
-
-
-def test_more_than_linear_is_said_only_beyond_the_intervals() -> None:
-    one, two, wide = (
-        Estimate(10.0, 9.9, 10.1),
-        Estimate(24.0, 23.8, 24.2),
-        Estimate(24.0, 15.0, 40.0),
-    )
-    first, second, unsure = (
-        dataclasses.replace(cell(gpus, 0.0), throughput=figure)
-        for gpus, figure in ((1, one), (2, two), (2, wide))
-    )
-    (found,) = find_contradictions([first, second])
-    assert found.kind == "more than linear"
-    assert not find_contradictions([first, unsure])
-
-
-def test_missing_cells_contradict_nothing() -> None:
-    assert not find_contradictions(
-        [
-            cell(1, float("nan")),
-            cell(8, float("nan"), speed_up=8.0, time_to_train_s=1.0, samples_trained=1),
-        ]
-    )
 
 
 def test_the_table_has_rows_of_gpus_and_columns_of_precision_and_batch() -> None:

@@ -206,26 +206,6 @@ def test_gathers_with_less_computing_to_hide_under_are_no_missing_prefetch(
     assert "no_prefetch" in causes(usual, late)
 
 
-def test_a_large_unit_that_dominates_is_named(make: Make) -> None:
-    large = make(fsdp, sizes={"(root)": 64 * MB})
-    found = causes(make(fsdp), large)
-    assert set(found) == {"dominant_gather"}
-    assert cost_ms(found["dominant_gather"]) == pytest.approx(2 * 14.0, rel=0.1)
-    assert "(root)" in found["dominant_gather"].evidence
-    assert causes(large, make(fsdp))["dominant_gather"].is_gain
-
-
-def test_modules_that_all_grow_do_not_dominate(make: Make) -> None:
-    sizes = dict.fromkeys(MODULES, 32 * MB)
-    assert "dominant_gather" not in causes(make(fsdp), make(fsdp, sizes=sizes))
-
-
-def test_gathers_whose_bytes_are_not_known_do_not_dominate(make: Make) -> None:
-    unknown = make(fsdp, sizes=dict.fromkeys(MODULES, 0))
-    for pair in ((unknown, unknown), (unknown, make(fsdp)), (make(fsdp), unknown)):
-        assert "dominant_gather" not in causes(*pair)
-
-
 def test_many_tiny_collectives_are_named(make: Make) -> None:
     few, many = make(fsdp), make(fsdp, parts=40)
     found = causes(few, many)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
-from profkit.analysis.exchange_places import Place, Places
+from profkit.analysis.exchange_places import Place
 from profkit.analysis.place_costs import PlaceCost, cost_places
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import ExchangeLedger, compare_places, places_of
@@ -60,23 +58,6 @@ def computing_ns(evidence: Evidence) -> float:
         if name in parts:
             whole += float(parts[name].sum())
     return whole / max(1, steps)
-
-
-def gathered_bytes(evidence: Evidence) -> dict[str, float]:
-    """Return the bytes that each module's gathers carry per step and rank."""
-    places = evidence.figure(places_of)
-    return {} if places is None else _bytes_by_module(places)
-
-
-def _bytes_by_module(places: Places) -> dict[str, float]:
-    size = places.found.rows["bytes"].to_numpy()
-    sums = np.bincount(places.place, weights=size, minlength=len(places.places))
-    found: dict[str, float] = {}
-    for place, total in zip(places.places, sums.tolist(), strict=True):
-        if is_gather(place) and place.module:
-            per = total / (places.ranks * len(places.steps))
-            found[place.module] = found.get(place.module, 0.0) + per
-    return found
 
 
 def is_gather(place: Place | PlaceCost) -> bool:
