@@ -60,7 +60,7 @@ trainer_default   | trainer.py default                   |          | transforme
 trainer_stream    | trainer.py stream                    | torchrun | transformers ranks=2
 accelerate        | no_trainer.py                        |          | accelerate transformers
 accelerate_launch | no_trainer.py                        | launch   | accelerate transformers
-accelerate_ranks  | no_trainer.py                        | torchrun | accelerate transformers ranks=2
+accelerate_ranks | no_trainer.py | torchrun | accelerate transformers ranks=2
 lightning         | lightning_auto.py                    |          | lightning in_tests
 lightning_gan     | lightning_gan.py                     |          | lightning
 ultralytics       | yolo.py                              |          | ultralytics
