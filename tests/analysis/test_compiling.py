@@ -138,8 +138,9 @@ def test_a_reason_that_was_known_is_not_forgotten(tmp_path: Path) -> None:
     log = Compilations(recorder, sink.appender("samples"), lambda: True)
     for size in range(250):
         log.add(1, 2, "forward (train.py:12)", guard=f"expected {size}")
-    metrics = [row[2] for row in sink.rows["samples"]]
-    compiled = [Compiled(0, place % STEPS, each, MS) for place, each in enumerate(metrics)]
+    compiled = []
+    for place, (_, _, kind, name, reason, _) in enumerate(sink.rows["samples"]):
+        compiled.append(Compiled(0, place % STEPS, kind, MS, name, reason))
     found = find_compiling(_trace(tmp_path, "run", tuple(compiled)))
     assert found is not None
     (again,) = found.recompiled
