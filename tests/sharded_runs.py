@@ -96,7 +96,7 @@ def sharded_run(
     script: Script,
     *,
     ranks: int = 2,
-    steps: int = 60,
+    steps: int = 40,
     seed: int = 0,
     samples: int = 8,
     cores: int = 8,

@@ -54,6 +54,11 @@ NIGHTLY = (
     "trust/test_soak.py",
 )
 JOBS = (
+    "cli/test_scheduler.py::test_a_scheduler_that_is_not_there_is_said",
+    "cli/test_scheduler.py::test_dask_gives_the_same_bytes",
+    "metrics/test_trackers.py::test_wandb",
+    "test_facts.py::test_a_job_is_recorded_with_its_code_and_each_ranks_own_variables",
+    "workloads/test_documented_commands.py",
     "callbacks/test_trainers.py",
     "cli/test_bad_input.py::test_an_output_folder_that_cannot_be_made",
     "cli/test_bench.py::test_a_matrix_that_is_really_trained",

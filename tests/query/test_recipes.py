@@ -48,7 +48,7 @@ class Runs(NamedTuple):
     target: Path
 
 
-@pytest.fixture(scope="module", params=[(1, 1), (2, 2), (3, 3), (4, 4), (2, 1), (1, 2)])
+@pytest.fixture(scope="module", params=[(1, 1), (2, 2), (1, 2)])
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Two runs of some ranks with kernels and stacks; one rank alone exchanges nothing."""
     folder, (before, after) = tmp_path_factory.mktemp("runs"), request.param
