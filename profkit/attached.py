@@ -33,8 +33,6 @@ HOOKED = "hooked"
 MISSED = "missed"
 FAILED = "failed"
 TRAINED = "trained"
-SOME_UNRECORDED = "processes of the job trained, and"
-"""Words of the flag of a run in which processes trained that are not recorded."""
 
 _stuck = []  # type: list[str]
 """The run whose disk has not answered this process."""

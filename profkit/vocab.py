@@ -260,9 +260,3 @@ def rank_folder(rank: int) -> str:
 
 TIMER: Final = "timer "
 """How names of results begin that are timers of a log."""
-
-HINTS: Final = ("the file does not say how many samples", "the file marks no", "the file has no")
-"""How flags begin that say how a source was read, or ask for more; nothing is wrong with it."""
-
-BAD_TIMES: Final = ("dropped ", "repaired ")
-"""How flags about impossible times in a source begin. Runs with such a flag get no verdict."""

@@ -13,6 +13,7 @@ import numpy as np
 from profkit.clock import Anchor
 from profkit.trace import RankManifest, RunManifest
 from profkit.trace.files import RankFiles
+from profkit.trace.flag import Flag
 from profkit.vocab import LINES_SUFFIX, WORKER_STACKS, EventKind, RunState, rank_folder
 
 INJECTIONS = {
@@ -73,7 +74,7 @@ def hostile_run(folder: Path, *, steps: int = 30) -> Path:
         world_size=2,
         config=known,
         environment=known,
-        flags=tuple(texts),
+        flags=tuple(map(Flag, texts)),
     ).write(folder)
     return folder
 

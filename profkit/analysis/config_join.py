@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from profkit.trace import RunManifest
-from profkit.vocab import BAD_TIMES
+from profkit.trace.flag import FlagKind
 
 COMPUTE = ("forward", "backward", "optimizer")
 """The phases in which the ranks' own processes compute."""
@@ -269,7 +269,7 @@ def find_unlike(base: RunManifest, target: RunManifest) -> tuple[str, ...]:
     left, right = _settings(base), _settings(target)
     found: list[str] = []
     for flag in (*base.flags, *target.flags):
-        if flag.startswith(BAD_TIMES):
+        if flag.kind is FlagKind.BAD_TIMES:
             found.append(flag)
     names = ["device"]
     if not _has_same_script(base, target):

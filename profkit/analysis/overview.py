@@ -46,8 +46,9 @@ from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
 from profkit.text import safe_text, shell_word
 from profkit.trace import Trace
+from profkit.trace.flag import Flag, FlagKind
 from profkit.trace.sharing import DATA_PARALLEL, OWN_SAMPLES, Sharing
-from profkit.vocab import BAD_TIMES, CAPTURED_STEP, CHANGES, RunState
+from profkit.vocab import CAPTURED_STEP, CHANGES, RunState
 
 _NO_STEPS = (
     "{run}: holds no steps; it ended before the first one did,"
@@ -92,7 +93,7 @@ class Overview:
     devices: DeviceView | None = None
     """Device time; null if no work of a device was recorded."""
     links: tuple[LinkUse, ...] = ()
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
     changed: tuple[str, ...] = ()
     """The tables that are not as they were written: their figures are shown without a verdict."""
     code: CodeView | None = None
@@ -157,7 +158,7 @@ class Overview:
     @property
     def bad_times(self) -> tuple[str, ...]:
         """Implausible times of imported events: figures are shown without a verdict."""
-        return tuple(flag for flag in self.flags if flag.startswith(BAD_TIMES))
+        return tuple(flag for flag in self.flags if flag.kind is FlagKind.BAD_TIMES)
 
     @property
     def samples_known(self) -> bool:

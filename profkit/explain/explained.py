@@ -45,8 +45,8 @@ from profkit.explain.turned import find_gains
 from profkit.notebook import ShownInNotebook
 from profkit.text import percent, plural
 from profkit.trace import RunManifest, Trace
+from profkit.trace.flag import FlagKind
 from profkit.trace.reader import Mapper
-from profkit.vocab import HINTS
 
 SLOW_STARTS = 3
 """The first steps of a run that are much slower than the others; later ones differ by less."""
@@ -215,7 +215,8 @@ def _flags(traces: Sequence[Trace]) -> Iterator[str]:
     """Yield what is wrong with the runs, each once, with the names of the runs."""
     names: dict[str, list[str]] = {}
     for trace in traces:
-        flags = [flag for flag in trace.manifest.flags if not flag.startswith(HINTS[:1])]
+        said = trace.manifest.flags
+        flags: list[str] = [flag for flag in said if flag.kind is not FlagKind.NO_SAMPLES]
         silent = silent_ranks(trace)
         if silent:
             ranks = plural(trace.manifest.world_size, "rank")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profkit.attached import SOME_UNRECORDED, TRAINED, read_notes
+from profkit.attached import TRAINED, read_notes
 from profkit.hangs.classes import NEVER_LONG, HangClass, Level
 from profkit.hangs.damage import find_damage
 from profkit.hangs.evidence import Evidence, read_evidence
@@ -20,6 +20,7 @@ from profkit.hangs.verdict import Verdict, judge
 from profkit.hangs.waits import say_ranks
 from profkit.hangs.words import as_json
 from profkit.text import duration, fold, safe_text
+from profkit.trace.flag import FlagKind
 from profkit.trace.manifest import RunManifest
 from profkit.vocab import RunState
 
@@ -92,7 +93,7 @@ def trained_unwatched(run: Path) -> bool:
     manifest = RunManifest.read(run)
     trained = {process for event, process, _ in read_notes(str(run)) if event == TRAINED}
     watched = {path.name.partition("-")[0] for path in (run / FOLDER).glob(f"*{SUFFIX}")}
-    is_flagged = any(SOME_UNRECORDED in flag for flag in manifest.flags)
+    is_flagged = any(flag.kind is FlagKind.UNRECORDED for flag in manifest.flags)
     return manifest.state is not RunState.COMPLETE and (is_flagged or len(trained) > len(watched))
 
 

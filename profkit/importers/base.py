@@ -24,6 +24,7 @@ from profkit.errors import ProfkitError, UnreadableError
 from profkit.schema import name_columns
 from profkit.text import safe_text
 from profkit.trace.files import RankFiles, new_run_folder
+from profkit.trace.flag import Flag
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.version import __version__
 from profkit.vocab import RunState, rank_folder
@@ -130,10 +131,11 @@ class RunDraft:
         for rank in self._ranks:
             rank.close()
             rows.update(rank.rows)
-        said = [*manifest.flags, *self.flags]
+        said = list(map(Flag, (*manifest.flags, *self.flags)))
         for path in self._sources:  # their folders name users
-            said = [flag.replace(safe_text(str(path)), path.name) for flag in said]
-        flags = tuple(dict.fromkeys(map(safe_text, said)))
+            name = safe_text(str(path))
+            said = [flag.said_as(flag.replace(name, path.name)) for flag in said]
+        flags = tuple(dict.fromkeys(flag.safe for flag in said))
         config = {
             "imported_from": self._importer,
             "sources": [safe_text(path.name) for path in self._sources],

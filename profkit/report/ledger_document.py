@@ -103,8 +103,8 @@ def _figures(view: Explained) -> Iterator[tuple[str, str, str]]:
         (TARGET, case.target_name, ledger.total.target, case.after.trace),
     ):
         unit = sample_unit(run.manifest.config)
-        speed, _, where = ledger_words.pace(ledger, own, run, unit).partition(" on ")
-        yield side, speed, f"{where}: {name}".removeprefix(": ")
+        speed, where = ledger_words.pace(ledger, own, run, unit)
+        yield side, speed, f"{where}: {name}" if where else name
     change = ledger.change
     label = "time per step and rank"
     if ledger.per_sample:

@@ -37,14 +37,15 @@ def verdict_name(verdict: Verdict) -> str:
     return str(verdict.value)
 
 
-def pace(ledger: Ledger, own: Estimate, trace: Trace, unit: str = "samples") -> str:
+def pace(ledger: Ledger, own: Estimate, trace: Trace, unit: str = "samples") -> tuple[str, str]:
+    """Return the speed of a side, and the ranks that it is of."""
     if not own.value > 0:
-        return "no steps"
+        return "no steps", ""
     gpus = trace.manifest.world_size
     rate = 1e9 * counted_ranks(trace) / own.value
     if not ledger.per_sample:  # all ranks take the same steps
         unit, rate = "steps", 1e9 / own.value
-    return f"{significant(rate, 4)} {unit}/s on {plural(gpus, 'rank')}"
+    return f"{significant(rate, 4)} {unit}/s", plural(gpus, "rank")
 
 
 def verdict_words(ledger: Ledger, unit: str = "samples") -> str:

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from profkit.attached import NOTES_FILE, SOME_UNRECORDED, TRAINED, read_notes
+from profkit.attached import NOTES_FILE, TRAINED, read_notes
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
 from profkit.run.session import first_libraries, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text, shell_word
+from profkit.trace.flag import Flag, FlagKind
 from profkit.trace.folders import rank_manifests
 from profkit.trace.reader import Trace
 from profkit.vocab import PROBES, RunState
@@ -59,18 +60,19 @@ def conclude_run(
     return Concluded(bool(trace.ranks), lines)
 
 
-def flag_unrecorded(run: Path, recorded: int) -> Iterator[str]:
+def flag_unrecorded(run: Path, recorded: int) -> Iterator[Flag]:
     """Yield a flag if more processes have trained than are recorded.
 
     They were no ranks of one group: each trained as the same rank, side by side or in turns.
     """
     trained = {process for event, process, _ in read_notes(str(run)) if event == TRAINED}
     if 0 < recorded < len(trained):
-        yield (
-            f"{len(trained):,} {SOME_UNRECORDED} {recorded:,} of them "
+        text = (
+            f"{len(trained):,} processes of the job trained, and {recorded:,} of them "
             f"{'is' if recorded == 1 else 'are'} recorded: steps, samples and throughput are "
             "without the others'"
         )
+        yield Flag(text, FlagKind.UNRECORDED)
 
 
 def describe_end(code: int) -> str:

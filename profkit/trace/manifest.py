@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from profkit.clock import Anchor
 from profkit.errors import UnreadableError
 from profkit.text import safe_text
+from profkit.trace.flag import Flag, FlagKind
 from profkit.trace.jsonfile import read_json, replace_json
 from profkit.vocab import RANK_FILE, RUN_FILE, SCHEMA_VERSION, RunState
 
@@ -38,7 +39,7 @@ class RunManifest:
     environment: Mapping[str, Any] = field(default_factory=dict)
     own_cost: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
     """Reasons to distrust figures of a run that another tool recorded."""
 
     def with_ranks(self, ranks: Sequence[RankManifest]) -> RunManifest:
@@ -59,7 +60,7 @@ class RunManifest:
             "state": self.state.value,
             "schema_version": list(self.schema_version),
             "notes": list(self.notes),
-            "flags": list(self.flags),
+            "flags": [{"kind": each.kind.value, "text": str(each)} for each in self.flags],
         }
         replace_json(run / RUN_FILE, content)
 
@@ -99,7 +100,7 @@ class RunManifest:
             environment=take("environment", dict, {}),
             own_cost=take("own_cost", dict, {}),
             notes=tuple(map(str, take("notes", list, []))),
-            flags=tuple(map(str, take("flags", list, []))),
+            flags=take.flags(),
         )
 
 
@@ -162,6 +163,15 @@ class _Taker:
         if isinstance(value, int) and not fits_a_column(value):
             raise self.wrong(name, "a number below 2^63")
         return value
+
+    def flags(self) -> tuple[Flag, ...]:
+        found = []
+        for each in self("flags", list, []):
+            known = isinstance(each, dict) and isinstance(each.get("text"), str)
+            if not known or each.get("kind") not in set(FlagKind):
+                raise self.wrong("flags", f"texts with a kind: {', '.join(FlagKind)}")
+            found.append(Flag(each["text"], FlagKind(each["kind"])))
+        return tuple(found)
 
     def world_size(self) -> int:
         found = self("world_size", int, 1)

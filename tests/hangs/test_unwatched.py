@@ -10,12 +10,13 @@ from profkit.attached import NOTES_FILE, TRAINED
 from profkit.hangs.account import FINE, UNKNOWN, read_account
 from profkit.hangs.status import ENDED, FOLDER, RUNNING
 from profkit.run.concluding import flag_unrecorded
+from profkit.trace.flag import Flag
 from profkit.trace.manifest import RunManifest
 from profkit.vocab import RunState
 from tests.hangs.test_verdict import calls, rank
 
 
-def write(run: Path, *processes: int, state: RunState, flags: tuple[str, ...] = ()) -> None:
+def write(run: Path, *processes: int, state: RunState, flags: tuple[Flag, ...] = ()) -> None:
     (run / FOLDER).mkdir()
     rank(0, world_size=1, state=ENDED, stack=(), calls=()).write(run / FOLDER)
     RunManifest("job", state=state, flags=flags).write(run)

@@ -100,7 +100,7 @@ def verdict_lines(view: Explained, palette: Palette) -> Iterator[Text]:
     )
     for side, name, own, trace in sides:
         unit = sample_unit(trace.manifest.config)
-        pace = ledger_text.pace(ledger, own, trace, unit)
+        pace = " on ".join(filter(None, ledger_text.pace(ledger, own, trace, unit)))
         title = (f"{name}  ", palette.style("title"))
         yield line([(f"{side}  ", palette.style("dim")), title, (pace, None)])
     style = palette.style(_ROLES[ledger.verdict]) + Style(bold=True)

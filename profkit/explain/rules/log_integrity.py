@@ -7,7 +7,7 @@ import re
 from profkit.analysis.notices import is_log
 from profkit.explain.rules.base import Case, Cause
 from profkit.text import plural
-from profkit.vocab import HINTS
+from profkit.trace.flag import HARMLESS
 
 _REMEDY = (
     "see 'profkit verify' and 'profkit report' of that run; measure it again if what is missing "
@@ -22,7 +22,7 @@ def find(case: Case) -> Cause | None:
     for name, evidence in ((case.base_name, case.before), (case.target_name, case.after)):
         trace = evidence.trace
         problems = []
-        flags = [flag for flag in trace.manifest.flags if not flag.startswith(HINTS)]
+        flags = [flag for flag in trace.manifest.flags if flag.kind not in HARMLESS]
         if doubts := len(flags) + len(trace.problems):
             which = "which the note above names" if doubts == 1 else "which the notes above name"
             problems.append(f"{plural(doubts, 'doubt')}, {which}")

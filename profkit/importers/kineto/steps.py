@@ -15,14 +15,20 @@ from profkit.importers.kineto.repetition import MIN_PERIODS, find_period_starts
 from profkit.importers.kineto.work import DeviceWork
 from profkit.importers.reading import columns
 from profkit.importers.reading.numbers import Bools, Ints
+from profkit.trace.flag import Flag, FlagKind
 
-NOT_MARKED = "the file marks no steps; all of it counts as one step"
-FROM_LOADER = "the file marks no steps; they were taken from the data loader's calls"
-FROM_OPTIMIZER = "the file marks no steps; they were taken from the optimizer's calls"
+NOT_MARKED = Flag("the file marks no steps; all of it counts as one step", FlagKind.NOTE)
+FROM_LOADER = Flag(
+    "the file marks no steps; they were taken from the data loader's calls", FlagKind.NOTE
+)
+FROM_OPTIMIZER = Flag(
+    "the file marks no steps; they were taken from the optimizer's calls", FlagKind.NOTE
+)
 FROM_ANNOTATION = "the file marks no steps; they were taken from the annotation {}, which repeats"
-FROM_KERNELS = (
+FROM_KERNELS = Flag(
     "the file marks no steps; its kernels repeat, and each period counts as a step "
-    "(it may be a layer of the model)"
+    "(it may be a layer of the model)",
+    FlagKind.NOTE,
 )
 LOADER_CALL = "enumerate(DataLoader)"
 OPTIMIZER_CALL = "Optimizer.step"
@@ -119,7 +125,9 @@ def _find_repeated(events: Events, main: int, work: DeviceWork) -> Steps | None:
     regions = _find_repeated_annotation(events, main)
     if len(regions):
         name = events.names[events.name[regions[0]]]
-        return _from_starts(events, regions, FROM_ANNOTATION.format(clean_name(name)))
+        return _from_starts(
+            events, regions, Flag(FROM_ANNOTATION.format(clean_name(name)), FlagKind.NOTE)
+        )
     kernels = np.flatnonzero(events.role[work.place] == Role.KERNEL)
     kernels = kernels[np.argsort(work.launch_time[kernels], kind="stable")]
     times = work.launch_time[kernels]

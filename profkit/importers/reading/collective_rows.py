@@ -16,9 +16,12 @@ from profkit.hangs.status import FOLDER, IMPORTED, Call, Status
 from profkit.importers.base import Imported, Target, clean_name
 from profkit.importers.reading import columns
 from profkit.importers.reading.sanity import TimeGate
+from profkit.trace.flag import Flag, FlagKind
 from profkit.trace.manifest import RankManifest, RunManifest
 
-NO_STEPS = "the file has no steps: there are collectives, but no throughput and no phases"
+NO_STEPS = Flag(
+    "the file has no steps: there are collectives, but no throughput and no phases", FlagKind.NOTE
+)
 IMPOSSIBLE = "collectives at impossible times"
 MAX_RANKS = 100_000
 MAX_NUMBER = 2**62

@@ -32,15 +32,18 @@ from profkit.importers.reading.chrome import ChromeTrace
 from profkit.importers.reading.dropped import count_dropped
 from profkit.importers.reading.sanity import TimeGate
 from profkit.text import plural
+from profkit.trace.flag import Flag, FlagKind
 from profkit.trace.manifest import RankManifest, RunManifest
 
-NO_SAMPLES = (
+NO_SAMPLES = Flag(
     "the file does not say how many samples a step trains on, so there is no throughput; "
-    "give --samples-per-step"
+    "give --samples-per-step",
+    FlagKind.NO_SAMPLES,
 )
 UNKNOWN_EVENTS = "events of categories that profkit does not know are in no figure"
-NO_DEVICE_WORK = (
-    "the file has no device work that profkit knows: the host's operators stand in for kernels"
+NO_DEVICE_WORK = Flag(
+    "the file has no device work that profkit knows: the host's operators stand in for kernels",
+    FlagKind.NOTE,
 )
 DUPLICATES = "share a correlation id with another: launches of their kernels may be wrong"
 MOST_UNKNOWN = 3
@@ -160,7 +163,8 @@ class RunSummary:
         if file.trace.broken:
             problems.append(f"{plural(file.trace.broken, 'event')} could not be read")
         for text in filter(None, problems):
-            self.flag(f"rank {file.rank or 0}: {text}" if one_of_several else text)
+            flag = Flag(text)
+            self.flag(flag.said_as(f"rank {file.rank or 0}: {text}") if one_of_several else flag)
 
     def manifest(self, world_size: int) -> RunManifest:
         return RunManifest(

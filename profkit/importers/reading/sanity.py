@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from profkit.importers.reading.numbers import MISSING, Bools, Ints
-from profkit.vocab import BAD_TIMES
+from profkit.trace.flag import Flag, FlagKind
 
 WEEK_NS = 7 * 86_400 * 10**9
 LATEST_NS = 9 * 10**18
@@ -44,14 +44,14 @@ class TimeGate:
     noticed: Counter[str] = field(default_factory=Counter)
 
     @property
-    def flags(self) -> list[str]:
-        """Flags for the run, with the prefixes by which reports recognise bad times."""
+    def flags(self) -> list[Flag]:
+        """Flags for the run."""
         flags = []
-        dropped, repaired = BAD_TIMES
-        parts = ((dropped, self.dropped), (repaired, self.repaired), ("", self.noticed))
-        for prefix, counts in parts:
+        parts = (("dropped ", self.dropped), ("repaired ", self.repaired), ("", self.noticed))
+        for done, counts in parts:
+            kind = FlagKind.BAD_TIMES if done else FlagKind.DOUBT
             for reason, count in sorted(counts.items()):
-                flags.append(f"{prefix}{count:,} {reason}")
+                flags.append(Flag(f"{done}{count:,} {reason}", kind))
         return flags
 
     def keep(self, start: Ints, duration: Ints, on_device: Bools) -> Bools:
