@@ -256,7 +256,3 @@ LINES_SUFFIX: Final = ".jsonl"
 
 def rank_folder(rank: int) -> str:
     return f"r{rank:05d}"
-
-
-TIMER: Final = "timer "
-"""How names of results begin that are timers of a log."""

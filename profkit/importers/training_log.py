@@ -48,7 +48,7 @@ from profkit.importers.reading.blocks import TornError, read_beginning, read_blo
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.sharing import AT_LEAST
-from profkit.vocab import TIMER, RunState
+from profkit.vocab import RunState
 
 SEARCHED_BYTES = 32 << 20
 """Records are searched up to here: some logs begin with 200 kB of configurations and warnings."""
@@ -70,7 +70,7 @@ _DIMENSIONS = {
 """The settings that state the sizes of dimensions whose ranks share their samples."""
 _RARE = ("cp", "sp")
 """Dimensions that most jobs lack, so that a size of one is not worth a word."""
-_RESULT_FIELDS = ("what", "value", "unit", "how", "line")
+_RESULT_FIELDS = ("what", "value", "unit", "how", "line", "is_timer")
 _NOT_LOGS = (b'{"', b'[{"', b"{\n", b"[\n", b"SQLite format 3\0", b"\x80\x04", b"\x80\x02")
 
 
@@ -220,9 +220,8 @@ def _kept_results(log: ParsedLog) -> list[Stated]:
     """Return the results of a log that its run keeps, in their order."""
     kept, others = [], 0
     for each in reversed(log.stated):
-        is_timer = each.what.startswith(TIMER)
-        others += not is_timer
-        if is_timer or others <= MAX_RESULTS:
+        others += not each.is_timer
+        if each.is_timer or others <= MAX_RESULTS:
             kept.append(each)
     return kept[::-1]
 

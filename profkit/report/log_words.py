@@ -11,7 +11,7 @@ from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
 from profkit.text import plural, significant
 from profkit.trace.sharing import AT_LEAST
-from profkit.vocab import TIMER, Phase
+from profkit.vocab import Phase
 
 MOST_STATED = 4
 """Results stated by an imported log that are shown, and timers; all of them are in the JSON."""
@@ -112,7 +112,7 @@ def _stated_rows(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """List the last results that a log states, and its longest timers, with their lines."""
     stated, timers = [], []
     for found in config.get("stated") or []:
-        if isinstance(found, dict) and str(found.get("what")).startswith(TIMER):
+        if isinstance(found, dict) and found.get("is_timer"):
             timers.append(found)
         elif isinstance(found, dict):
             stated.append(found)

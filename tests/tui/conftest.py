@@ -1,4 +1,4 @@
-"""Synthetic runs, and a folder for each test."""
+"""Synthetic runs, and a cache folder for each test."""
 
 from __future__ import annotations
 
@@ -78,17 +78,11 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
-@pytest.fixture(scope="session")
-def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The figures of runs that tests have read; they take most of the time of a test."""
-    return tmp_path_factory.mktemp("figures")
-
-
 @pytest.fixture(autouse=True)
-def quiet_place(tmp_path: Path, figures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send the exports and copies of a test to its own folder, and figures to one of all tests."""
+def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send the exports, copies and cached figures of a test to its own folder."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("PROFKIT_CACHE", str(figures))
+    monkeypatch.setenv("PROFKIT_CACHE", str(tmp_path / "cache"))
     for name in ("NO_COLOR", "SSH_CONNECTION", "TEXTUAL_THEME"):
         monkeypatch.delenv(name, raising=False)

@@ -85,6 +85,7 @@ class Stated:
     value: float
     unit: str = ""
     how: str = ""
+    is_timer: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from profkit.importers.logs.grammar import Found
 from profkit.importers.logs.parsed import Stated
 from profkit.importers.logs.text import Line, as_number
-from profkit.vocab import TIMER
 
 MOST_TIMERS = 60
 HEADING = "across ranks (ms):"
@@ -83,7 +82,7 @@ def _keep(
         how = f"the slowest rank, {min(times):,.10g} the fastest; {how}"
     elif of_all:
         how = f"the slowest rank; {how}"
-    stated = Stated(line.number, f"{TIMER}{name}", max(times), "ms", how)
+    stated = Stated(line.number, f"timer {name}", max(times), "ms", how, is_timer=True)
     if name in places:
         found.stated[places[name]] = stated
     else:
