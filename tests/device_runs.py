@@ -129,9 +129,15 @@ class _Event:
 class _Timer(DeviceTimer):
     """A timer without events in the planned steps."""
 
-    def __init__(self, machine: _Machine, spans: Append, samples: Append) -> None:
-        noted = None if machine.plan.silent else samples
-        super().__init__(machine, spans, clock=machine.clock, samples=noted)
+    def __init__(self, machine: _Machine, spans: Append, samples: Append, events: Append) -> None:
+        silent = machine.plan.silent
+        super().__init__(
+            machine,
+            spans,
+            clock=machine.clock,
+            samples=None if silent else samples,
+            events=None if silent else events,
+        )
         self._machine = machine
 
     def mark(self) -> Event | None:
@@ -190,7 +196,7 @@ def device_run(
 def _write_rank(folder: Path, plan: Plan, rank: int) -> None:
     rows = no_rows()
     machine = _Machine(plan, rank)
-    timer = _Timer(machine, rows["spans"].append, rows["samples"].append)
+    timer = _Timer(machine, *(rows[table].append for table in ("spans", "samples", "events")))
     timer.collect()
     recorder = Recorder(
         _Sink(rows),

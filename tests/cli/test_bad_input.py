@@ -79,9 +79,9 @@ def test_a_run_of_a_newer_major_version(
     newer = tmp_path / "newer"
     shutil.copytree(run, newer)
     manifest = json.loads((newer / "run.json").read_text())
-    (newer / "run.json").write_text(json.dumps({**manifest, "schema_version": [2, 0]}))
+    (newer / "run.json").write_text(json.dumps({**manifest, "schema_version": [3, 0]}))
     line = _complaint(profkit(verb, newer), 3)
-    assert "written in schema 2.0" in line
+    assert "written in schema 3.0" in line
     assert "newer profkit" in line
 
 

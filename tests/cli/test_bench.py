@@ -387,9 +387,6 @@ def test_what_was_published_is_shown_without_running_anything(
     assert main(["bench", "hrnet_w18", "--published", "-o", str(tmp_path / "none")]) == 0
     out = capsys.readouterr().out
     assert "PaddleSeg HRNetW18 report" in out
-    assert "272 samples/sec x 22,301 s is 1.48 times the 4,096,000 samples trained on" in " ".join(
-        out.split()
-    )
     assert not (tmp_path / "none").exists()
 
 

@@ -310,7 +310,7 @@ def test_after_stop_nothing_is_taken(loop: Loop) -> None:
     with region:
         loop.recorder.stop()
     loop.train_step()
-    assert loop.sink.rows == {"steps": [], "spans": [], "samples": []}
+    assert loop.sink.rows == {"steps": [], "spans": [], "samples": [], "events": []}
     assert loop.sink.dropped == {}
 
 
@@ -413,7 +413,8 @@ def _public(kind: type) -> set[str]:
 
 
 def test_the_null_recorder_has_what_a_loop_calls() -> None:
-    assert _public(LoopRecorder) == {"phase", "step", "batches", "begin", "end_backward", "note"}
+    called = {"phase", "step", "batches", "begin", "end_backward", "note", "note_event"}
+    assert _public(LoopRecorder) == called
     assert _public(NullRecorder) >= _public(LoopRecorder)
     assert _public(Recorder) >= _public(LoopRecorder)
 

@@ -387,7 +387,7 @@ def _thin(run: Path, copy: Path) -> Path:
         end = max(tables["steps"]["end_ns"].to_pylist()) + 5 * SECOND
         for now in range(begin, end + 5 * SECOND, 5 * SECOND):
             for table, rows in tables.items():
-                time_ns = rows["time_ns" if table == "samples" else "end_ns"].to_numpy()
+                time_ns = rows["time_ns" if table in {"samples", "events"} else "end_ns"].to_numpy()
                 due = (time_ns >= now - 5 * SECOND) & (time_ns < now)
                 if now == begin:
                     due |= time_ns < now
