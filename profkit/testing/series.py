@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -99,23 +100,21 @@ def _write_rank(
     files.write("steps", columns)
     files.write("spans", _span_columns(phases, ends, starts, compiled))
     if compiled:
-        columns = {
-            "time_ns": ends[[each.step for each in compiled], -1] - 1,
-            "kind": [each.kind for each in compiled],
-            "name": [each.name for each in compiled],
-            "detail": [each.detail for each in compiled],
-            "value": [float(each.ns) for each in compiled],
-        }
+        columns = _fields(compiled, "kind", "name", "detail")
+        columns["time_ns"] = ends[_fields(compiled, "step")["step"], -1] - 1
+        columns["value"] = [float(each.ns) for each in compiled]
         files.write("events", columns)
     if marked:
-        columns = {
-            "source": [each.source for each in marked],
-            "metric": [each.metric for each in marked],
-            "time_ns": ends[[each.step for each in marked], -1] - 1,
-            "value": [float(each.step) for each in marked],
-        }
+        columns = _fields(marked, "source", "metric")
+        columns["time_ns"] = ends[_fields(marked, "step")["step"], -1] - 1
+        columns["value"] = [float(each.step) for each in marked]
         files.write("samples", columns)
     files.close()
+
+
+def _fields(rows: Sequence[Any], *names: str) -> dict[str, Any]:
+    """Return a column of each field."""
+    return {name: list(map(operator.attrgetter(name), rows)) for name in names}
 
 
 def _span_columns(
