@@ -55,14 +55,14 @@ def export_run(folder: Path, shape: str) -> None:
             shape,
             "--steps",
             "all",
-            "-o",
+            "-w",
             str(folder / "out"),
         ]
     )
 
 
 def write_report(folder: Path) -> None:
-    profkit(["report", str(folder / "base"), "-o", str(folder / "report.html")])
+    profkit(["report", str(folder / "base"), "-w", str(folder / "report.html")])
 
 
 def keep_baseline(folder: Path) -> None:
@@ -220,7 +220,7 @@ def _prepare(folder: Path) -> None:
                     shape,
                     "--steps",
                     "all",
-                    "-o",
+                    "-w",
                     str(folder / f"whole {shape}"),
                 ]
             )

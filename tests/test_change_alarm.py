@@ -12,6 +12,8 @@ import pytest
 
 from profkit.run.change_alarm import ChangeAlarm
 from profkit.testing.series import Compiled, Marked, series_trace
+from profkit.testing.synthetic import synthetic_trace
+from profkit.trace import Trace
 from profkit.trace.tail import Latest, RunTail
 from profkit.vocab import (
     CAPTURED_STEP,
@@ -53,6 +55,19 @@ def test_each_change_is_said_once_and_soon(tmp_path: Path) -> None:
 def test_a_healthy_run_is_silent(tmp_path: Path) -> None:
     forward = np.exp(0.03 * np.random.default_rng(1).standard_t(4, 900))
     assert _look(tmp_path, forward, ChangeAlarm(tmp_path, lambda line: None)) == []
+
+
+def test_what_leaves_the_kept_steps_makes_no_news(tmp_path: Path) -> None:
+    """Where the kept steps begin, few are left to compare with."""
+    run = synthetic_trace(tmp_path / "run", ranks=1, steps=3_000, jitter=0.05, seed=1)
+    latest, whole = RunTail(run, marks=True).look(), Trace.open(run)
+    per_step = whole.spans.num_rows // whole.steps.num_rows
+    alarm, lines = ChangeAlarm(run, lambda line: None), list[str]()
+    for end in range(1_100, 3_000, 100):
+        steps = whole.steps.slice(end - 1_000, 1_000)
+        spans = whole.spans.slice((end - 1_000) * per_step, 1_000 * per_step)
+        lines += alarm.find(dataclasses.replace(latest, steps=steps, spans=spans))
+    assert lines == []
 
 
 def test_a_drift_that_goes_on_is_not_said_again_and_again(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ NAMED = frozenset(
         "overlapped_reader",
         "published_mismatch",
         "skipped_amp_steps",
-        "slow_windows",
         "sync_stalls",
         "syncbn_cost",
         "thread_oversubscription",

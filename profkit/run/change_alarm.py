@@ -32,7 +32,10 @@ MOST_SAID = 10
 """Lines of one run; after that, only `profkit report` lists the changes."""
 
 FIRST_PART = 1 / 4
-"""A drift that seems to begin in this part of the kept steps may have begun before them."""
+"""What seems to begin in this part of the kept steps, once earlier ones were dropped, is not news.
+
+An earlier look saw it with more steps before it. A drift may also have begun before them.
+"""
 
 STEEPER = 2.0
 """It is said again if it changes the kept steps by so many times what was said of it."""
@@ -118,6 +121,7 @@ class ChangeAlarm:
         found = select_steps(latest.steps, warm_up=warm_up, windows=windows)
         used = including_batches(without_marked(found, latest.steps, latest.samples, latest.events))
         rank = min(latest.ranks)
+        has_slid = steps.min() > self.since
         used = used[used >= self.since]
         anchor, lines = latest.ranks[rank].anchor, []
         for change in changes_of(
@@ -132,7 +136,11 @@ class ChangeAlarm:
                 if self.knows_periodic:
                     continue
                 self.knows_periodic = True
-            elif change.first_step <= self.since or self._goes_on(change, used):
+            elif (
+                change.first_step <= self.since
+                or self._goes_on(change, used)
+                or (has_slid and change.kind is not ChangeKind.DRIFT and _is_early(change, used))
+            ):
                 continue
             else:
                 self.since = change.last_step or change.first_step
@@ -156,7 +164,11 @@ class ChangeAlarm:
         if change.first_step <= self.since + FEWEST_BEFORE:
             return True
         steeper = change.change.value / self._drift if self._drift else math.inf
-        return 0 < steeper < STEEPER and change.first_step <= used[int(FIRST_PART * len(used))]
+        return 0 < steeper < STEEPER and _is_early(change, used)
+
+
+def _is_early(change: RunChange, used: Ints) -> bool:
+    return bool(change.first_step <= used[int(FIRST_PART * len(used))])
 
 
 def _step_s(latest: Latest) -> float:

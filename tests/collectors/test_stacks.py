@@ -76,13 +76,15 @@ def test_the_slow_line_of_a_phase_comes_first(job: tuple[Trace, str], phase: str
 
 
 def test_the_share_of_a_line_is_that_of_its_time(job: tuple[Trace, str]) -> None:
-    """`clip` spins for 40 ms of each step by its own clock; a busy machine delays some samples."""
-    part = _part(build_overview(job[0]).code, "unknown")
+    """`clip` spins for 40 ms of each step, and makes most of what is outside all phases."""
+    view = build_overview(job[0])
+    part = _part(view.code, "unknown")
+    spun_ns = view.unknown_places[0].step_ns  # by the clock, without samples
     first = part.lines[0].step_ns
     loops = [line.step_ns.value for line in part.lines if line.place.function.startswith("clip")]
-    assert 20e6 < sum(loops) < 48e6
+    assert 20e6 < sum(loops) < min(48e6, 1.1 * spun_ns)
     assert first.low is not None
-    assert first.low < 44e6
+    assert first.low < spun_ns
 
 
 def test_the_place_of_unknown_time_needs_no_stacks(job: tuple[Trace, str]) -> None:

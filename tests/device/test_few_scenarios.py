@@ -1,4 +1,4 @@
-"""Every screen says of seven scenarios what follows from their parameters; at night, of all."""
+"""Every screen says of twelve scenarios what follows from their parameters; at night, of all."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ if TYPE_CHECKING:
     from tests.device.checks import Runs
 
 FEW = (
+    "compute_bound",
     "input_bound_with_worker",
     "copy_pageable",
+    "evaluation",
     "graphs",
     "clock_fast",
     "query_fails_once",
     "two_ranks_overlapped",
+    "late_in_forward",
+    "tiny_buckets",
+    "accumulation_with_no_sync",
     "paddle_two_ranks_tail",
 )
 

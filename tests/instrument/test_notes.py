@@ -255,7 +255,7 @@ def test_what_is_noted_makes_the_rows_that_it_makes_at_once(
     notes: Any, monkeypatch: pytest.MonkeyPatch, *, on_device: bool
 ) -> None:
     @given(LOOP)
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=300, deadline=None)
     def check(loop: list[list[Any]]) -> None:
         noted, at_once = (Loop(kind, monkeypatch, on_device=on_device) for kind in (notes, None))
         for running in (noted, at_once):

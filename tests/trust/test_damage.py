@@ -17,14 +17,14 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def test_no_damage_is_a_wrong_figure_a_crash_or_a_hang() -> None:
-    found = mutate_runs.run(40, 11)
+    found = mutate_runs.run(80, 11)
     assert found.failures == []
-    assert sum(found.outcomes.values()) == 40
+    assert sum(found.outcomes.values()) == 80
     assert found.growth_mb < mutate_runs.MOST_GROWTH_MB
 
 
 def test_without_validation_it_is() -> None:
-    assert mutate_runs.run(20, 3, validating=False).failures
+    assert mutate_runs.run(60, 3, validating=False).failures
 
 
 @pytest.mark.parametrize("name", ["export csv", "baseline", "manifest", "cache"])
