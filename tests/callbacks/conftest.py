@@ -169,7 +169,13 @@ class Runs:
         return [training for training in both if training.callbacks > 0]
 
 
-@pytest.fixture(scope="session", params=TRAINERS)
+FIRST, *OTHERS = TRAINERS
+
+
+@pytest.fixture(
+    scope="session",
+    params=[FIRST, *(pytest.param(name, marks=pytest.mark.nightly) for name in OTHERS)],
+)
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     job, folder = TRAINERS[request.param], tmp_path_factory.mktemp(request.param)
     alone = start(folder / "alone", JOBS / job.script, *job.words, 0, 1, -1, is_recorded=False)

@@ -40,7 +40,14 @@ def examine(tmp_path_factory: pytest.TempPathFactory) -> Examine:
 @pytest.mark.jobs
 @pytest.mark.measured
 @pytest.mark.parametrize(
-    "scenarios", [["ddp"], ["late"], ["no_sync", "every_sync"], ["fsdp2"], ["stuck"]]
+    "scenarios",
+    [
+        ["ddp"],
+        *(
+            pytest.param(names, marks=pytest.mark.nightly)
+            for names in (["late"], ["no_sync", "every_sync"], ["fsdp2"], ["stuck"])
+        ),
+    ],
 )
 def test_what_is_said_of_a_job_agrees_with_its_probes(
     examine: Examine, scenarios: list[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import json
@@ -39,6 +40,9 @@ from profkit.instrument.frameworks.pytorch.stages import hook_messages  # torch
 PATIENCE_S = 200
 MICROBATCHES = 4
 PROBED_STEPS = 2
+
+at_night = functools.partial(pytest.param, marks=pytest.mark.nightly)
+OTHER_KINDS = (at_night("dtensor"), at_night("tp"), at_night("interleaved"))
 SCALE = "scale_grads"
 """A method that stages of pipelines have since torch 2.5."""
 
@@ -105,7 +109,7 @@ def rows_by_step(trace: Trace, rank: int) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["dtensor", "fsdp2", "tp", "pp", "interleaved"])
+@pytest.mark.parametrize("kind", ["fsdp2", "pp", *OTHER_KINDS])
 def test_every_collective_has_one_row_with_its_bytes(recorded: Any, kind: str) -> None:
     made: Launched = recorded(kind)
     assert made.trace is not None
@@ -123,7 +127,7 @@ def test_every_collective_has_one_row_with_its_bytes(recorded: Any, kind: str) -
         assert seen == Counter(result["probe"])
 
 
-@pytest.mark.parametrize("kind", ["dtensor", "fsdp2", "tp", "pp", "interleaved"])
+@pytest.mark.parametrize("kind", ["fsdp2", "pp", *OTHER_KINDS])
 def test_rows_of_all_ranks_match(recorded: Any, kind: str) -> None:
     made: Launched = recorded(kind)
     assert made.trace is not None
@@ -138,7 +142,7 @@ def test_rows_of_all_ranks_match(recorded: Any, kind: str) -> None:
         assert {row["op"] for row in rows} in ({rows[0]["op"]}, {"send", "recv"})
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "interleaved"])
+@pytest.mark.parametrize("kind", ["fsdp2", OTHER_KINDS[-1]])
 def test_losses_are_equal_to_the_bit(recorded: Any, tmp_path: Path, kind: str) -> None:
     bare = launch(tmp_path, kind, recorded=False)
     losses = [result["losses"] for result in recorded(kind).results]
@@ -157,7 +161,9 @@ def test_waiting_for_a_late_rank_is_exchange_and_not_forward(tmp_path: Path) -> 
     assert spent["allreduce"] >= 0.8 * steps * 30e6
 
 
-@pytest.mark.parametrize(("kind", "world"), [("fsdp2", "fsdp 2"), ("tp", "tp 2"), ("pp", "pp 2")])
+@pytest.mark.parametrize(
+    ("kind", "world"), [("fsdp2", "fsdp 2"), at_night("tp", "tp 2"), ("pp", "pp 2")]
+)
 def test_samples_count_once_per_data_parallel_rank(recorded: Any, kind: str, world: str) -> None:
     made: Launched = recorded(kind)
     trace = made.trace
@@ -180,7 +186,7 @@ def test_the_layout_of_a_short_job_is_known(tmp_path: Path, kind: str) -> None:
         assert "parallel" in rank.manifest.config
 
 
-@pytest.mark.parametrize("kind", ["pp", "interleaved"])
+@pytest.mark.parametrize("kind", ["pp", OTHER_KINDS[-1]])
 def test_microbatches_of_the_same_batches_again_are_no_batches(tmp_path: Path, kind: str) -> None:
     made = launch(tmp_path, kind, recorded=True, options=("--again", "2"))
     assert made.trace is not None
@@ -191,7 +197,8 @@ def test_microbatches_of_the_same_batches_again_are_no_batches(tmp_path: Path, k
 
 
 @pytest.mark.parametrize(
-    ("kind", "dimension"), [("dtensor", "tp"), ("fsdp2", "fsdp"), ("tp", "tp"), ("pp", "pp")]
+    ("kind", "dimension"),
+    [at_night("dtensor", "tp"), ("fsdp2", "fsdp"), at_night("tp", "tp"), ("pp", "pp")],
 )
 def test_collectives_have_the_dimension_of_their_mesh(
     recorded: Any, kind: str, dimension: str
@@ -221,7 +228,7 @@ def test_messages_of_a_pipeline_have_their_microbatch(recorded: Any) -> None:
             assert sorted(row["microbatch"] for row in rows if row["op"] == op) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("kind", "stages"), [("pp", 1), ("interleaved", 2)])
+@pytest.mark.parametrize(("kind", "stages"), [("pp", 1), at_night("interleaved", 2)])
 def test_each_microbatch_has_a_forward_and_a_backward(
     recorded: Any, kind: str, stages: int
 ) -> None:
@@ -238,7 +245,7 @@ def test_each_microbatch_has_a_forward_and_a_backward(
         assert counts["backward"] == stages * (MICROBATCHES + scales)
 
 
-@pytest.mark.parametrize("kind", ["pp", "interleaved"])
+@pytest.mark.parametrize("kind", ["pp", OTHER_KINDS[-1]])
 def test_dividing_a_batch_into_microbatches_is_other(recorded: Any, kind: str) -> None:
     rows = [row for row in recorded(kind).trace.spans.to_pylist() if row["step"] == 5]
     for rank in range(2):
@@ -247,7 +254,7 @@ def test_dividing_a_batch_into_microbatches_is_other(recorded: Any, kind: str) -
         assert {(row["name"], row["depth"]) for row in own} == {(name, 0) for name in names}
 
 
-@pytest.mark.parametrize("kind", ["pp", "interleaved"])
+@pytest.mark.parametrize("kind", ["pp", OTHER_KINDS[-1]])
 def test_what_passes_between_the_parts_of_a_schedule_is_its_own_time(
     recorded: Any, kind: str
 ) -> None:
@@ -270,7 +277,7 @@ def test_what_passes_between_the_parts_of_a_schedule_is_its_own_time(
         assert sum(both == (True, True) for both in itertools.pairwise(is_own)) <= 1
 
 
-@pytest.mark.parametrize("kind", ["pp", "interleaved"])
+@pytest.mark.parametrize("kind", ["pp", OTHER_KINDS[-1]])
 def test_spans_of_a_pipeline_do_not_overlap(recorded: Any, kind: str) -> None:
     trace = recorded(kind).trace
     for rank in range(2):
@@ -284,7 +291,7 @@ def test_spans_of_a_pipeline_do_not_overlap(recorded: Any, kind: str) -> None:
             assert before["end_ns"] <= after["start_ns"], (before, after)
 
 
-@pytest.mark.parametrize("kind", ["pp", "interleaved"])
+@pytest.mark.parametrize("kind", ["pp", OTHER_KINDS[-1]])
 def test_phases_cover_a_pipeline_with_work(tmp_path: Path, kind: str) -> None:
     made = launch(tmp_path, kind, recorded=True, options=("--slow-ms", "5"))
     assert made.trace is not None

@@ -15,6 +15,7 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,10 +28,17 @@ SIZE = (120, 40)
 THEMES = ("colour-blind", "dark")
 KEPT = Path(__file__).parent / "snapshots"
 MANY = "explain-more"
+FIRST = ("runs", "overview", "explain", "timeline")
 COMPARED: Mapping[str, Sequence[str]] = {"explain": ("two",), MANY: ("one", "again")}
 
 
-@pytest.mark.parametrize("name", ["runs", *load_screens(), MANY])
+def _names() -> list[Any]:
+    """Return the screens; by default, those that most readers see are looked at."""
+    others = [name for name in (*load_screens(), MANY) if name not in FIRST]
+    return [*FIRST, *(pytest.param(name, marks=pytest.mark.nightly) for name in others)]
+
+
+@pytest.mark.parametrize("name", _names())
 def test_a_screen_looks_as_it_did(
     folder: Path, series: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,7 +143,13 @@ def _walk(path: Path, look: Callable[[str, str], None], **options: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [None, *RECORDED], ids=lambda path: path.name if path else "synthetic"
+    "path",
+    [
+        None,
+        *RECORDED[:2],
+        *(pytest.param(path, marks=pytest.mark.nightly) for path in RECORDED[2:]),
+    ],
+    ids=lambda path: path.name if path else "synthetic",
 )
 def test_every_figure_of_a_screen_is_in_its_json(run: Path, path: Path | None) -> None:
     def look(screen: str, text: str) -> None:

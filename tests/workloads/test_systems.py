@@ -13,6 +13,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,7 @@ FEW = [
     ("tsm", "torch", "alone"),
     ("resnet50", "paddle", "alone"),
 ]
+BY_DAY = ("hrnet_w18", "resnet50")
 IS_ALL = os.environ.get("PROFKIT_ALL_SYSTEMS") == "1"
 PATIENCE_S = 300
 
@@ -97,7 +99,17 @@ def test_a_few_are_of_all_and_of_every_system() -> None:
     }
 
 
-@pytest.mark.parametrize(("name", "framework", "mode"), ALL if IS_ALL else FEW)
+def _cases() -> list[Any]:
+    if IS_ALL:
+        return ALL
+    alone = [case for case in FEW if case[0] in BY_DAY]
+    return [
+        *alone,
+        *(pytest.param(*case, marks=pytest.mark.nightly) for case in FEW if case[0] not in BY_DAY),
+    ]
+
+
+@pytest.mark.parametrize(("name", "framework", "mode"), _cases())
 def test_a_system_trains_and_leaves_a_whole_trace(
     name: str, framework: str, mode: str, tmp_path: Path
 ) -> None:
