@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from profkit.analysis.costs import RunCosts, run_costs
+from profkit.analysis.costs import RunCosts
+from profkit.analysis.frame import frame_of
 from profkit.explain.ledger import Ledger, Row, Verdict, compare
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -41,7 +42,7 @@ _TRUTH_SEED = 1_000_000
 def costs_of(folder: Path, **options: Any) -> RunCosts:
     """Return the costs of a synthetic run, and remove the run."""
     run = synthetic_trace(folder / "run", **options)
-    costs = run_costs(Trace.open(run))
+    costs = frame_of(Trace.open(run)).costs
     shutil.rmtree(run)
     return costs
 

@@ -21,11 +21,12 @@ from midrun_suites import BATCH, DRIFT, JOBS, PERIODIC, SEEN, STEP, Planted
 from profkit.analysis.change_points import find_shifts
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.estimate import Ints
+from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.analysis.phases import step_times
 from profkit.analysis.run_change import RunChange
 from profkit.analysis.run_halves import cut_at
-from profkit.analysis.selection import including_batches, steady_steps
+from profkit.analysis.selection import including_batches
 from profkit.explain.explained import explain
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
@@ -118,7 +119,7 @@ class Scored:
 def score_job(name: str, planted: Planted, folder: Path) -> Scored:
     trace = Trace.open(find_runs(folder / "runs")[0])
     changes = build_overview(trace).changes
-    used = including_batches(steady_steps(trace))
+    used = including_batches(frame_of(trace).selection)
     if planted.change == "none":
         healthy = len(used), len(changes)
         return Scored(name, planted, None, None, None, (), True, changes, *healthy)

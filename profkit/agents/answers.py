@@ -99,7 +99,6 @@ class Answers:
         takes a `cause` that `explain` names, and faster takes a phase as `cause` and its factor as
         `value`. An answer without an interval is inconclusive, and says what to measure next.
         """
-        from profkit.analysis.costs import run_costs
         from profkit.explain.evidence import Evidence
         from profkit.explain.predict.ask import ask
         from profkit.explain.predict.job import open_job
@@ -107,7 +106,7 @@ class Answers:
 
         question = check_question(change, value, cause)
         trace = self._open(run)
-        evidence = Evidence(trace, run_costs(trace))
+        evidence = Evidence(trace)
         if not evidence.costs.steps:
             raise UsageError(f"{safe_text(run)}: no step can be used; record more steps")
         return _plain(whatif_json([ask(open_job(evidence), question)]))

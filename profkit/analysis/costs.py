@@ -15,27 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.apart import Apart, find_apart
-from profkit.analysis.compiling import compiled_steps
+from profkit.analysis.columns import durations, step_places
 from profkit.analysis.device_times import (
     PhaseClock,
-    clock_of,
-    is_own,
-    ranks_on_device,
-    rows_of_ranks,
 )
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, Ints
-from profkit.analysis.exposed import share_input, split_allreduce, untimed_exchanges
-from profkit.analysis.kernels.windows import window_steps
-from profkit.analysis.notices import is_log, ranks_of_model
-from profkit.analysis.own_cost import span_price_ns, switched_cost, without
-from profkit.analysis.parts import sampled_one_in
-from profkit.analysis.phases import UNKNOWN, step_times
-from profkit.analysis.rank_sums import SpanSums, add_sums, sum_spans
-from profkit.analysis.selection import Selection, steady_steps, warm_up_of
-from profkit.errors import UnreadableError
-from profkit.schema import open_schema
-from profkit.text import safe_text
-from profkit.trace import Trace
+from profkit.analysis.exposed import share_input, split_allreduce
+from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.rank_sums import SpanSums
+from profkit.analysis.selection import Selection
 from profkit.vocab import PHASES, Phase
 
 INPUT = "input"
@@ -175,54 +163,6 @@ class RunCosts:
         )
 
 
-def run_costs(trace: Trace, by_rank: Mapping[int, SpanSums] | None = None) -> RunCosts:
-    """Return the costs of a run; raise `UnreadableError` if none of its steps can be read.
-
-    `by_rank` are the sums of the steady steps' spans, if they were already computed rank by rank.
-    If some ranks have device times, the costs are theirs, of the steps in which no time is missing.
-    """
-    if not trace.steps.num_rows:
-        raise UnreadableError(f"{safe_text(str(trace.path))}: holds no steps to compare")
-    steady = steady_steps(trace)
-    if by_rank is None:
-        ranks = ranks_on_device(trace.spans, steady.steps)
-        sums = sum_spans(rows_of_ranks(trace.spans, ranks), steady.steps)
-    else:
-        timed = [rank for rank, each in by_rank.items() if each.on_device]
-        ranks = np.array(timed, dtype=np.int64)
-        sums = add_sums([by_rank[rank] for rank in timed or by_rank])
-    steps, collectives = rows_of_ranks(trace.steps, ranks), rows_of_ranks(trace.collectives, ranks)
-    selection = steady
-    if is_own(trace):  # a phase of an imported trace without device times launched nothing
-        missing = sums.untimed > 0
-        untimed = untimed_exchanges(collectives, sums.timed_exchange, steady.steps)
-        if sums.on_device and untimed.sum() <= MOST_UNTIMED_SHARE * len(untimed):
-            missing |= untimed
-        selection, sums = steady.without(NO_DEVICE_TIMES, missing), sums.take(~missing)
-    if not is_log(trace):  # a log's figures are means over all its steps, and so are the report's
-        selection = exclude_outliers(steps, sums, selection)
-    sums = sums.take(np.isin(sums.steps, selection.steps))
-    price_ns = span_price_ns(trace.samples)
-    costs = cost_of_sums(steps, sums, collectives, selection, price_ns, trace.sums)
-    slow = np.union1d(window_steps(trace.samples), compiled_steps(trace.steps, trace.events))
-    outside = without(trace.steps, slow)
-    clock = clock_of(trace, on_device=sums.on_device)
-    timed, with_calls = sums.timed_exchange, is_own(trace)
-    untimed = untimed_exchanges(collectives, timed, sums.steps, with_calls=with_calls)
-    if clock is not PhaseClock.HOST and untimed.any():
-        costs = costs.without_exchange()
-    if (sharing := ranks_of_model(trace)) > 1:
-        costs = costs.of_ranks(sharing)
-    return dataclasses.replace(
-        costs,
-        switched=switched_cost(outside, warm_up_of(trace, trace.steps)),
-        clock=clock,
-        unclocked=tuple(np.setdiff1d(trace.steps["rank"], steps["rank"]).tolist()),
-        one_in=sampled_one_in(trace.sums),
-        of_lines=is_log(trace) and trace.manifest.config.get("steps_per_line") != 1,
-    )
-
-
 def exclude_outliers(steps: pa.Table, sums: SpanSums, selection: Selection) -> Selection:
     """Exclude the few steps that are far longer than all others, by what they spent it on."""
     wall_ns, _ = _walls(steps, selection.steps)
@@ -287,13 +227,13 @@ def _by_part(sums: SpanSums, by_phase: Ints) -> dict[str, Ints]:
 
 
 def _walls(steps: pa.Table, used: Ints) -> tuple[Ints, Ints]:
-    """Return wall time and samples of each used step, as sums over the ranks.
-
-    `step_times` returns means over the ranks; multiplied back and rounded they are whole sums.
-    """
-    times = step_times(steps, open_schema("spans").empty_table(), used)
-    ranks = max(1, len(pc.unique(steps["rank"])))
-    return _whole(times.wall_ns * ranks), _whole(times.samples)
+    """Return wall time and samples of each used step, as sums over the ranks."""
+    place = step_places(steps, used)
+    kept = place >= 0
+    wall_ns = np.bincount(place[kept], weights=durations(steps)[kept], minlength=len(used))
+    counts = steps["sample_count"].to_numpy()[kept]
+    samples = np.bincount(place[kept], weights=counts, minlength=len(used))
+    return wall_ns.astype(np.int64), samples.astype(np.int64)
 
 
 def _whole(values: Floats) -> Ints:

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of, durations, rows_of_rank, rows_of_steps
+from profkit.analysis.columns import codes_of, rows_of_rank, rows_of_steps
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import NEGLIGIBLE, Ints
 from profkit.analysis.intervals import covered_each, union_length
-from profkit.analysis.phases import step_times
+from profkit.analysis.lateness import RankWork
 from profkit.analysis.pipelines import (
     MESSAGES,
     find_pipelines,
@@ -92,10 +92,10 @@ ALSO_SHARE = 0.2
 """A late rank is late in another phase as well from this share of the waiting on."""
 
 
-def find_late_rank(
-    exchange: Exchange, steps: pa.Table, spans: pa.Table, used: Ints
-) -> LateRank | None:
+def find_late_rank(exchange: Exchange, work: RankWork, step_ns: float) -> LateRank | None:
     """Return the rank that is late again and again, with the phase that makes it so.
+
+    `work` is that of all ranks.
 
     Waits that are negligible next to a step name nobody: clocks of devices are not as exact.
     """
@@ -104,19 +104,9 @@ def find_late_rank(
     waits = [ns for ns in others_ns if ns is not None]
     if rank is None or not waits or exchange.waited_for[rank] < LATE_SHARE:
         return None
-    if np.mean(waits) <= NEGLIGIBLE * durations(rows_of_steps(steps, used)).mean():
+    if np.mean(waits) <= NEGLIGIBLE * step_ns:
         return None
-    own = step_times(rows_of_rank(steps, rank), rows_of_rank(spans, rank), used)
-    others = step_times(
-        steps.filter(pc.not_equal(steps["rank"], rank)),
-        spans.filter(pc.not_equal(spans["rank"], rank)),
-        used,
-    )
-    usual = others.means()
-    excess = {}
-    for phase, ns in own.means().items():
-        if phase != Phase.ALLREDUCE.value:
-            excess[phase] = ns - usual.get(phase, 0.0)
+    excess = work.over_mean(rank)
     phases = sorted(excess, key=lambda name: -excess[name])
     share, waited_ns = exchange.waited_for[rank], float(np.mean(waits))
     also = {name: excess[name] for name in phases[1:] if excess[name] >= ALSO_SHARE * waited_ns}

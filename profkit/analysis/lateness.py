@@ -10,11 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 
-from profkit.analysis.columns import step_places
 from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios
-from profkit.analysis.phases import UNKNOWN, step_times
+from profkit.analysis.phases import UNKNOWN
 from profkit.vocab import PHASES, Phase
 
 AS_LATE_SHARE = 0.5
@@ -85,6 +83,17 @@ class RankWork:
             return 0.0
         return float(self.ns[self.ranks.index(rank), self.phases.index(phase)].mean())
 
+    def over_mean(self, rank: int) -> dict[str, float]:
+        """Return how much longer each phase that a rank had takes it than the mean of the others."""
+        mine = self.ranks.index(rank)
+        own = self.ns[mine].mean(axis=1)
+        others = np.delete(self.ns, mine, axis=0).mean(axis=(0, 2))
+        found = {}
+        for phase, ns, usual in zip(self.phases, own.tolist(), others.tolist(), strict=True):
+            if ns or phase == UNKNOWN:
+                found[phase] = ns - usual
+        return found
+
     def latest(self) -> Lateness | None:
         """Return the rank with the most work, and the phase that makes it so."""
         if not self._comparable:
@@ -133,24 +142,11 @@ class RankWork:
         return np.asarray(self.ns[mine] - others)
 
 
-def rank_work(steps: pa.Table, spans: pa.Table, used: Ints) -> RankWork:
-    """Return the own work of each rank in the used steps."""
-    ranks = np.unique(steps["rank"].to_numpy()).astype(np.int64)
-    numbers = np.arange(len(ranks) * len(used))
-    times = step_times(
-        _number_by_rank(steps, ranks, used), _number_by_rank(spans, ranks, used), numbers
-    )
-    ns = np.zeros((len(ranks), len(WORK), len(used)))
-    for name, part in zip(times.names, times.parts, strict=True):
-        if name in WORK:
-            # `step_times` returns a mean over ranks, all but one of which have no such step.
-            ns[:, WORK.index(name)] = part.reshape(len(ranks), len(used)) * len(ranks)
-    return RankWork(tuple(ranks.tolist()), WORK, ns)
-
-
-def _number_by_rank(rows: pa.Table, ranks: Ints, used: Ints) -> pa.Table:
-    """Renumber the steps so that those of different ranks differ."""
-    place = step_places(rows, used)
-    number = np.searchsorted(ranks, rows["rank"].to_numpy()) * len(used) + place
-    column = rows.schema.get_field_index("step")
-    return rows.set_column(column, "step", pa.array(number, mask=place < 0))
+def work_of(by_phase: Mapping[int, Ints], walls_ns: Floats) -> RankWork:
+    """Return the own work of ranks, from the time by (phase, step) and the wall times of each."""
+    ns = np.zeros((len(by_phase), len(WORK), walls_ns.shape[1]))
+    for row, own in enumerate(by_phase.values()):
+        for place, name in enumerate(WORK):
+            rest = walls_ns[row] - own.sum(axis=0)
+            ns[row, place] = rest if name == UNKNOWN else own[PHASES.index(name)]
+    return RankWork(tuple(by_phase), WORK, ns)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from profkit.analysis.costs import MOST_OUTLIERS_SHARE, OUTLIER_FACTOR
+from profkit.analysis.frame import RunFrame
 from profkit.analysis.notices import is_log
-from profkit.analysis.phases import UNKNOWN, StepTimes, step_times
-from profkit.analysis.selection import CAPTURED, NO_STEPS, SWITCHED_OFF, Selection
-from profkit.trace import Trace
+from profkit.analysis.phases import UNKNOWN, StepTimes
+from profkit.analysis.selection import CAPTURED, NO_STEPS, SWITCHED_OFF
 
 MOST_LONG_STEPS = 3
 
@@ -48,18 +48,19 @@ class LongSteps:
     """Their mean; `None` if the long steps in the figures took little of the time."""
 
 
-def find_long_steps(trace: Trace, selection: Selection) -> LongSteps:
+def find_long_steps(frame: RunFrame) -> LongSteps:
     """Return the longest of them, or none if many steps are that long, as in most evaluations.
 
     Nothing is said of a log or of a thinned run, whose steps are not all known.
     """
+    trace, selection = frame.trace, frame.selection
     if is_log(trace) or trace.sums.num_rows or not len(selection.steps):
         return LongSteps()
     reasons = dict.fromkeys(selection.steps.tolist(), "")
     for reason in _AS_USUAL:
         reasons |= dict.fromkeys(selection.which.get(reason, NO_STEPS).tolist(), reason)
     known = np.array(sorted(reasons), dtype=np.int64)
-    times = step_times(trace.steps, trace.spans, known)
+    times = frame.times(known)
     used = np.isin(known, selection.steps)
     usual_ns = float(np.median(times.wall_ns[used]))
     is_far = times.wall_ns > OUTLIER_FACTOR * usual_ns

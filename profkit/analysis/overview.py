@@ -7,38 +7,34 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.change_context import explained_changes
-from profkit.analysis.compiling import Compiling, compiled_steps, find_compiling
+from profkit.analysis.compiling import Compiling, find_compiling
 from profkit.analysis.costs import RunCosts
-from profkit.analysis.device_times import DeviceTimes, PhaseClock, find_device_times, is_own
+from profkit.analysis.device_times import DeviceTimes, PhaseClock, is_own
 from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints
 from profkit.analysis.exchange import Exchange, LateRank
+from profkit.analysis.frame import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, frame_of
 from profkit.analysis.kernels.device_view import DeviceView, build_device_view
 from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import (
     KernelWindows,
     kernel_windows,
-    marked_steps,
-    window_steps,
 )
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.long_steps import LongSteps, find_long_steps
 from profkit.analysis.notices import find_notices, is_log
-from profkit.analysis.own_cost import OwnCost, own_cost
-from profkit.analysis.parts import count_rank_steps
-from profkit.analysis.phase_basis import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, phase_basis
+from profkit.analysis.own_cost import OwnCost
 from profkit.analysis.phase_shares import PhaseShare
 from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.rank_lines import lines_by_rank
 from profkit.analysis.run_change import RunChange
 from profkit.analysis.run_figures import find_figures
-from profkit.analysis.selection import Selection, lacks_spans, steady_steps, warm_up_of
+from profkit.analysis.selection import Selection, lacks_spans
 from profkit.analysis.stacks import CodeView, view_code
 from profkit.analysis.thinned import Thinned
 from profkit.analysis.unknown_places import UnknownPlace, unknown_places
@@ -48,7 +44,7 @@ from profkit.text import safe_text, shell_word
 from profkit.trace import Trace
 from profkit.trace.flag import Flag, FlagKind
 from profkit.trace.sharing import DATA_PARALLEL, OWN_SAMPLES, Sharing
-from profkit.vocab import CAPTURED_STEP, CHANGES, RunState
+from profkit.vocab import RunState
 
 _NO_STEPS = (
     "{run}: holds no steps; it ended before the first one did,"
@@ -178,10 +174,9 @@ def build_overview(
 
     Without kernels, that table, which may be far larger than all others, is not read.
     """
-    steps, manifest = _steps_of(trace), trace.manifest
-    selection = steady_steps(trace)
-    basis, used = phase_basis(trace, used=selection.steps), selection.steps
-    exchange, kernels, by_kernel, devices = basis.exchange(), None, None, None
+    steps, manifest, frame = _steps_of(trace), trace.manifest, frame_of(trace)
+    basis, used = frame.basis, frame.selection.steps
+    kernels = by_kernel = devices = None
     if with_kernels:
         kernels, by_kernel, devices = _kernel_views(trace, ceilings, used)
     return Overview(
@@ -194,13 +189,13 @@ def build_overview(
         world_size=manifest.world_size,
         ranks_seen=len(trace.ranks),
         config=manifest.config,
-        **find_figures(trace, basis, used),
-        selection=selection,
+        **find_figures(frame),
+        selection=frame.selection,
         **_losses(steps),
-        exchange=exchange,
-        late_rank=basis.late_rank(exchange),
-        own_cost=cost_of_run(trace),
-        quality=(*find_notices(trace), *_exchange_notices(basis, exchange)),
+        exchange=basis.exchange,
+        late_rank=basis.late_rank,
+        own_cost=frame.own_cost,
+        quality=(*find_notices(trace), *_exchange_notices(basis)),
         kernels=kernels,
         by_kernel=by_kernel,
         devices=devices,
@@ -211,22 +206,13 @@ def build_overview(
         silent_ranks=silent_ranks(trace),
         clock=basis.clock,
         costs=basis.costs,
-        device_times=find_device_times(trace),
+        device_times=frame.device_times,
         sharing=trace.sharing,
         sharded=sharded_exchange(trace, basis),
         compiling=find_compiling(trace),
-        changes=explained_changes(trace, selection),
-        long_steps=find_long_steps(trace, selection),
+        changes=explained_changes(trace, frame.selection),
+        long_steps=find_long_steps(frame),
     )
-
-
-def cost_of_run(trace: Trace) -> OwnCost:
-    """Return profkit's cost, without the steps that something else made slow."""
-    steps = _steps_of(trace)
-    slow = np.union1d(window_steps(trace.samples), compiled_steps(trace.steps, trace.events))
-    slow = np.union1d(slow, marked_steps(trace.samples, CHANGES, CAPTURED_STEP))
-    warm_up, in_all = warm_up_of(trace, steps), count_rank_steps(steps, trace.sums)
-    return own_cost(steps, trace.spans, trace.samples, warm_up, slow, in_all=in_all)
 
 
 def _lines_of_code(trace: Trace, steps: pa.Table, used: Ints) -> dict[str, Any]:
@@ -257,10 +243,10 @@ def _steps_of(trace: Trace) -> pa.Table:
     return trace.steps
 
 
-def _exchange_notices(basis: PhaseBasis, exchange: Exchange | None) -> Iterator[str]:
+def _exchange_notices(basis: PhaseBasis) -> Iterator[str]:
     if not basis.exchange_timed and basis.clock is PhaseClock.DEVICE:
         yield UNTIMED_EXCHANGE
-    if exchange is not None and exchange.ends_shared:
+    if basis.exchange is not None and basis.exchange.ends_shared:
         yield SHARED_ENDS
 
 

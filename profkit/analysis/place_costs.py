@@ -21,9 +21,8 @@ from profkit.analysis.exchange_places import (
     find_places,
     is_sharded,
 )
+from profkit.analysis.frame import PhaseBasis
 from profkit.analysis.intervals import covered_each, union_length
-from profkit.analysis.phase_basis import PhaseBasis
-from profkit.analysis.phases import step_times
 from profkit.analysis.pipelines import MESSAGES, find_pipelines
 from profkit.text import plural
 from profkit.trace import Trace
@@ -134,7 +133,7 @@ def sharded_exchange(trace: Trace, basis: PhaseBasis) -> ShardedExchange | None:
     if why and trace.missing_ranks:
         why = f"{plural(len(trace.missing_ranks), 'rank')} left no files"
         what_next = "record all ranks"
-    step_ns = float(step_times(basis.steps, basis.spans, basis.used).wall_ns.mean())
+    step_ns = basis.step_ns
     return ShardedExchange(
         tuple(cost_places(found)),
         tuple(find_late(found, step_ns)),
@@ -289,7 +288,5 @@ def why_incomplete(
 
 def _compute_ns(basis: PhaseBasis, rank: int) -> float:
     """Return the time that a rank computes for its stages, without waits inside."""
-    steps = basis.steps.filter(pc.equal(basis.steps["rank"], rank))
-    spans = basis.spans.filter(pc.equal(basis.spans["rank"], rank))
-    means = step_times(steps, spans, basis.used).means()
+    means = basis.frame.means_of(rank, basis.used)
     return means.get(Phase.FORWARD.value, 0.0) + means.get(Phase.BACKWARD.value, 0.0)

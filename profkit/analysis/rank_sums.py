@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -38,7 +37,9 @@ class SpanSums:
     steps: Ints
     host: Ints
     exposed: Ints
-    on_device: bool
+    timed: Ints
+    """The spans per step that have device times."""
+
     pieces: Ints
     waits: Ints
     windows: pa.Table
@@ -56,17 +57,23 @@ class SpanSums:
     damaged: bool = False
     """True if some spans could not be read."""
 
+    @property
+    def on_device(self) -> bool:
+        return bool(self.timed.any())
+
     def by_phase(self, sums: Ints) -> dict[str, Ints]:
         """Return the rows of `sums` for the phases that took any time."""
         return {phase: row for phase, row in zip(PHASES, sums, strict=True) if row.any()}
 
-    def take(self, kept: npt.NDArray[np.bool_]) -> SpanSums:
-        """Keep some of the steps; windows of the others may stay."""
+    def take(self, kept: Ints) -> SpanSums:
+        """Keep the steps at these places; windows of the others may stay."""
+        on_device = self.timed[kept].any()
         return dataclasses.replace(
             self,
             steps=self.steps[kept],
             host=self.host[:, kept],
-            exposed=self.exposed[:, kept],
+            exposed=(self.exposed if on_device else self.host)[:, kept],
+            timed=self.timed[kept],
             pieces=self.pieces[:, kept],
             waits=self.waits[kept],
             outer=self.outer[kept],
@@ -77,16 +84,15 @@ class SpanSums:
 def sum_spans(spans: pa.Table, used: Ints) -> SpanSums:
     """Return the sums of these spans, of one rank or of many."""
     timed, place = has_device_times(spans), step_places(spans, used)
-    on_device = bool((timed & (place >= 0)).any())
-    exposed = exposed_spans(spans) if on_device else spans
+    exposed = exposed_spans(spans)
     host, outer = _whole_phases(spans, used)
     pieces, waits = input_pieces(spans, exposed, used)
     missing = place[untimed_work(spans, timed)]
     return SpanSums(
         steps=used,
         host=host,
-        exposed=_whole_phases(exposed, used)[0] if on_device else host,
-        on_device=on_device,
+        exposed=_whole_phases(exposed, used)[0] if timed.any() else host,
+        timed=np.bincount(place[timed & (place >= 0)], minlength=len(used)),
         pieces=pieces,
         waits=waits,
         windows=_windows(exposed),
@@ -125,7 +131,7 @@ def add_sums(parts: Sequence[SpanSums]) -> SpanSums:
         steps=parts[0].steps,
         host=total("host"),
         exposed=total("exposed"),
-        on_device=bool(total("on_device")),
+        timed=total("timed"),
         pieces=total("pieces"),
         waits=total("waits"),
         windows=joined("windows"),

@@ -7,29 +7,27 @@ import math
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
-from profkit.analysis.estimate import Estimate, Ints, estimate_ratios
-from profkit.analysis.phase_basis import PhaseBasis
+from profkit.analysis.estimate import Estimate, estimate_ratios
+from profkit.analysis.frame import RunFrame
 from profkit.analysis.phase_shares import PhaseShare, phases_of
-from profkit.analysis.phases import step_times
 from profkit.analysis.selection import lacks_spans
 from profkit.analysis.thinned import find_thinned
-from profkit.trace import Trace
 
 _MOST_RANKS = 100_000
 """A larger number of ranks that a row speaks for is a mistake in the file."""
 
 
-def find_figures(trace: Trace, basis: PhaseBasis, used: Ints) -> dict[str, Any]:
+def find_figures(frame: RunFrame) -> dict[str, Any]:
     """Return throughput, step time and phases, over all steps if only sums of some were kept."""
+    trace = frame.trace
     thinned = find_thinned(trace)
-    throughput, step_ns, phases = _estimate(trace, used)
-    if basis.costs:
-        phases = phases_of(basis.costs)
+    throughput, step_ns, phases = _estimate(frame)
+    if frame.basis.costs:
+        phases = phases_of(frame.basis.costs)
     found = {"throughput": throughput, "step_ns": step_ns, "phases": phases}
     if thinned is None:
-        return {**found, "steps_seen": len(pc.unique(trace.steps["step"]))}
+        return {**found, "steps_seen": len(frame.numbers)}
     host_ns = {part.name: part.host_ns for part in phases}
     exact = []
     for part in thinned.phases:
@@ -43,9 +41,9 @@ def find_figures(trace: Trace, basis: PhaseBasis, used: Ints) -> dict[str, Any]:
     }
 
 
-def _estimate(trace: Trace, used: Ints) -> tuple[Estimate, Estimate, tuple[PhaseShare, ...]]:
+def _estimate(frame: RunFrame) -> tuple[Estimate, Estimate, tuple[PhaseShare, ...]]:
     """Return throughput, step time and shares, all from the same resamples of the steps."""
-    times = step_times(trace.steps, trace.spans, used)
+    trace, times = frame.trace, frame.times(frame.selection.steps)
     count = len(times.wall_ns)
     if not count:
         return Estimate(math.nan), Estimate(math.nan), ()

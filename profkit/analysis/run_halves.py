@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow.compute as pc
 
 from profkit.analysis.estimate import FEWEST_STEPS, Ints
+from profkit.analysis.frame import frame_of
 from profkit.analysis.notices import is_log
 from profkit.analysis.run_change import ChangeKind, RunChange
 from profkit.analysis.run_changes import find_changes
-from profkit.analysis.selection import including_batches, steady_steps, warm_up_of
+from profkit.analysis.selection import including_batches
 from profkit.errors import UnreadableError, UsageError
 from profkit.text import plural, safe_text
 from profkit.trace import Trace
@@ -37,7 +38,7 @@ def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
         )
     if not trace.steps.num_rows:
         raise UnreadableError(f"{where}: holds no steps to compare")
-    used = including_batches(steady_steps(trace))
+    used = including_batches(frame_of(trace).selection)
     numbers = np.unique(trace.steps["step"].to_numpy())
     if len(used) < 2 * FEWEST_STEPS:
         raise UsageError(
@@ -51,7 +52,7 @@ def cut_at(trace: Trace, step: int) -> tuple[WindowTrace, WindowTrace]:
             f"{first:,} to {last:,} in {where}"
         )
     begin, before_end, end = int(numbers[0]), step - 1, int(numbers[-1])
-    warm_up = warm_up_of(trace, trace.steps)
+    warm_up = frame_of(trace).warm_up
     before, after = f"{trace.name} before step {step:,}", f"{trace.name} from step {step:,} on"
     change = _change_at(find_changes(trace, used), step)
     if change is not None:

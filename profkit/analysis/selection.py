@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.analysis.estimate import Ints
-from profkit.analysis.kernels.windows import marked_steps, window_steps
+from profkit.analysis.kernels.windows import marked_steps
 from profkit.analysis.parts import count_kinds
 from profkit.trace import Trace
 from profkit.trace.sampled import step_levels
@@ -74,13 +74,15 @@ class Selection:
         return steps[step_levels(steps) >= self.level]
 
 
-def steady_steps(trace: Trace) -> Selection:
-    """Return the steps that a run's figures are about; of a thinned run, a sample of them."""
-    warm_up = warm_up_of(trace, trace.steps)
-    found = select_steps(trace.steps, warm_up=warm_up, windows=window_steps(trace.samples))
+def steady_steps(trace: Trace, warm_up: int, windows: Ints, compiling: Ints) -> Selection:
+    """Return the steps that a run's figures are about; of a thinned run, a sample of them.
+
+    `windows` are steps in which kernels were captured, `compiling` those that compiled.
+    """
+    found = select_steps(trace.steps, warm_up=warm_up, windows=windows)
     found = without_captured(found, trace.samples)
     found = found.without(SPANS_LOST, found.steps > last_whole_step(trace, found.steps))
-    compiled = np.isin(found.steps, compiled_steps(trace.steps, trace.events))
+    compiled = np.isin(found.steps, compiling)
     if not mostly_compiled(trace, compiled):
         found = found.without(COMPILING, compiled)
     if not trace.sums.num_rows:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profkit.analysis.costs import RunCosts, run_costs
+from profkit.analysis.costs import RunCosts
+from profkit.analysis.frame import frame_of
 from profkit.analysis.matrix import NS_A_SECOND
 from profkit.trace import RunManifest, Trace
 
@@ -31,7 +32,7 @@ class BenchedRun:
 def read_run(path: Path) -> BenchedRun:
     """Read one repeat."""
     trace = Trace.open(path)
-    costs = run_costs(trace)
+    costs = frame_of(trace).costs
     steps = trace.steps
     length_ns = int(steps["end_ns"].to_numpy().max()) - int(steps["start_ns"].to_numpy().min())
     samples = int(steps["sample_count"].to_numpy().sum())

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from profkit.analysis.costs import run_costs
+from profkit.analysis.frame import frame_of
 from profkit.analysis.matrix import NS_A_SECOND, Setting
 from profkit.bench.process import run_logged
 from profkit.clock import wall_ns
@@ -252,7 +252,7 @@ def _run_one(plan: Plan, folder: Path, setting: Setting, repeat: int, progress: 
     if not before:
         shutil.rmtree(place)
     progress.runs[setting, repeat] = finished
-    costs = run_costs(Trace.open(finished))
+    costs = frame_of(Trace.open(finished)).costs
     if not costs.steps or not costs.samples.any():
         return "done, with no steady steps: give it more with --steps"
     throughput = (

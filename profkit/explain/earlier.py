@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from profkit.analysis.columns import durations
 from profkit.analysis.config_join import HARMLESS, join_config
 from profkit.analysis.costs import MOST_OUTLIERS_SHARE, OUTLIER_FACTOR
-from profkit.analysis.selection import steady_steps
+from profkit.analysis.frame import frame_of
 from profkit.analysis.student import student_of_few
 from profkit.errors import ProfkitError
 from profkit.trace import RunManifest, Trace
@@ -107,7 +107,7 @@ def _is_same_job(first: RunManifest, second: RunManifest) -> bool:
 
 def _pace_ns(trace: Trace) -> float:
     """Return the time per sample, or per step if the job has no samples, without outliers."""
-    used = pa.array(steady_steps(trace).steps.tolist(), pa.int64())
+    used = pa.array(frame_of(trace).selection.steps.tolist(), pa.int64())
     steps = trace.steps.filter(pc.is_in(trace.steps["step"], used))
     length = durations(steps).astype(np.float64)
     if not len(length):

@@ -19,10 +19,10 @@ from profkit.analysis.costs import RunCosts
 from profkit.analysis.device_times import rows_of_ranks
 from profkit.analysis.estimate import Ints
 from profkit.analysis.exposed import INPUT_PIECES
+from profkit.analysis.frame import PhaseBasis, frame_of
 from profkit.analysis.kernels.view import KernelsView, kernels_of
-from profkit.analysis.lateness import RankWork, rank_work
+from profkit.analysis.lateness import RankWork
 from profkit.analysis.parts import count_rank_steps
-from profkit.analysis.phase_basis import PhaseBasis, phase_basis
 from profkit.analysis.stacks import CodeView, view_code
 from profkit.analysis.whatif.step_model import ranks_by_host
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load
@@ -51,9 +51,9 @@ class Evidence:
     Each figure is computed when it is first asked for. It is `None` if nothing recorded it.
     """
 
-    def __init__(self, trace: Trace, costs: RunCosts) -> None:
+    def __init__(self, trace: Trace, costs: RunCosts | None = None) -> None:
         self.trace = trace
-        self.costs = costs
+        self.costs = costs or frame_of(trace).costs
         self.figures: dict[Callable[[Evidence], Any], Any] = {}
         """The figures that single rules asked for, by the function that computes them."""
 
@@ -95,12 +95,12 @@ class Evidence:
     @functools.cached_property
     def work(self) -> RankWork:
         """The own work of each rank."""
-        return rank_work(self.basis.steps, self.basis.spans, self.used)
+        return self.basis.work
 
     @functools.cached_property
     def basis(self) -> PhaseBasis:
         """The rows that the phases of the costs were computed from."""
-        return dataclasses.replace(phase_basis(self.trace, self.costs), used=self.used)
+        return dataclasses.replace(frame_of(self.trace).basis, used=self.used)
 
     @functools.cached_property
     def exchanges(self) -> Exchanges | None:

@@ -16,16 +16,16 @@ from profkit.analysis.config_join import (
     find_unlike,
     join_config,
 )
-from profkit.analysis.costs import RunCosts, run_costs
-from profkit.analysis.device_times import device_of, find_device_times, is_own
+from profkit.analysis.costs import RunCosts
+from profkit.analysis.device_times import device_of, is_own
 from profkit.analysis.estimate import USUAL_LEVEL, scale
+from profkit.analysis.frame import frame_of
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.line_changes import LineChanges, compare_lines
 from profkit.analysis.notices import find_unmeasured
 from profkit.analysis.overview import counted_ranks, silent_ranks
-from profkit.analysis.rank_sums import SpanSums, sum_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
-from profkit.analysis.selection import WARM_UP, steady_steps
+from profkit.analysis.selection import WARM_UP
 from profkit.explain.between import carry, find_order, judge_between
 from profkit.explain.causes import find_all, rank
 from profkit.explain.changed import change_caveats
@@ -97,8 +97,8 @@ def explain_repeats(
     """
     check_repeats(bases)
     check_repeats(targets)
-    before = [Evidence(trace, run_costs(trace)) for trace in bases]
-    after = [Evidence(trace, run_costs(trace)) for trace in targets]
+    before = list(map(Evidence, bases))
+    after = list(map(Evidence, targets))
     return explain_sides(before, after, ceilings)
 
 
@@ -224,7 +224,7 @@ def _flags(traces: Sequence[Trace]) -> Iterator[str]:
             if not is_own(trace):
                 missing = f"there are no steps of {silent:,} of {ranks} in the imported files"
             flags.append(f"{missing}; the rows are about the others")
-        device_times = find_device_times(trace)
+        device_times = frame_of(trace).device_times
         if device_times is not None:
             flags += device_times.notices
         for flag in (*flags, *find_unmeasured(trace), *trace.problems):
@@ -255,21 +255,14 @@ class Side(NamedTuple):
 
 def read_side(traces: Sequence[Trace], each: Mapper = map) -> Side:
     """Read what comparisons need of repeats, once for all of them; `each` maps over ranks."""
-    runs, sums_by_run = [], {}
     for trace in traces:
-        sums: dict[int, SpanSums] = {}
         if trace.steps.num_rows:
-            sums = sum_ranks(trace, steady_steps(trace).steps, each)
-            for rank in trace.ranks:
-                if sums[rank.rank].damaged:
-                    rank.table("spans")  # only reading a damaged file in this process records it
-        run = Evidence(trace, run_costs(trace, sums or None))
-        runs.append(run)
-        sums_by_run[run] = sums
+            frame_of(trace).sum_with(each)
+    runs = list(map(Evidence, traces))
     middle = _middle(runs)
     meeting = find_meeting(
         middle.trace.collectives,
-        sums_by_run[middle],
+        frame_of(middle.trace).by_rank,
         middle.used,
         load_ceilings(middle.trace.manifest.environment),
         timed=middle.costs.exchange_timed and not middle.costs.unclocked,

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.costs import INPUT, RunCosts, run_costs
+from profkit.analysis.costs import INPUT, RunCosts
 from profkit.analysis.estimate import Ints
-from profkit.analysis.phase_basis import phase_basis
-from profkit.analysis.phases import step_times
-from profkit.analysis.selection import steady_steps
+from profkit.analysis.frame import frame_of
 from profkit.schema import ABOUT, SCHEMAS, open_schema
 from profkit.text import safe_text
 from profkit.trace import Trace
@@ -61,7 +59,7 @@ class RunTables:
 
     @functools.cached_property
     def _costs(self) -> RunCosts:
-        return run_costs(self.trace)
+        return frame_of(self.trace).costs
 
     def read(self, name: str) -> pa.Table:
         """Return a table of the run, with names as text."""
@@ -117,7 +115,7 @@ class RunTables:
         return _table(found)
 
     def selection(self) -> pa.Table:
-        found = steady_steps(self.trace)
+        found = frame_of(self.trace).selection
         reasons: dict[int, str | None] = dict.fromkeys(found.steps.tolist())
         for reason, excluded in found.which.items():
             reasons |= dict.fromkeys(excluded.tolist(), reason)
@@ -134,10 +132,10 @@ class RunTables:
 
     def phases(self) -> pa.Table:
         """Return the phases that `report` shows: on the device's clock if it was read."""
-        used = steady_steps(self.trace).steps
-        basis = phase_basis(self.trace, used=used)
+        used = frame_of(self.trace).selection.steps
+        basis = frame_of(self.trace).basis
         if basis.costs is None:
-            times = step_times(self.trace.steps, self.trace.spans, used)
+            times = frame_of(self.trace).times(used)
             parts = dict(zip(times.names, times.parts, strict=True))
         else:
             costs = basis.costs

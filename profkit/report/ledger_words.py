@@ -10,8 +10,8 @@ from profkit.analysis.costs import RunCosts
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.exchange import LATE_SHARE
+from profkit.analysis.frame import UNTIMED_EXCHANGE
 from profkit.analysis.overview import counted_ranks
-from profkit.analysis.phase_basis import UNTIMED_EXCHANGE
 from profkit.explain.kernel_ledger import KernelLedger, KernelRow
 from profkit.explain.ledger import Ledger, Row, Verdict, why_not
 from profkit.explain.meeting import Meeting

@@ -9,11 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 from profkit.analysis.flames import Flame, build_flames
+from profkit.analysis.frame import frame_of
 from profkit.analysis.notices import is_log
 from profkit.analysis.overview import Overview
-from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.phase_shares import PhaseShare
-from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
 from profkit.errors import UnreadableError, UsageError
 from profkit.explain.predict.ask import answer_all
@@ -84,7 +83,7 @@ class Illustrated:
 
 
 def illustrate(trace: Trace, view: Overview) -> Illustrated:
-    basis = phase_basis(trace)
+    basis = frame_of(trace).basis
     flames: tuple[Flame, ...] = ()
     if view.code is not None:
         tables = trace.stacks, trace.frames, trace.steps, trace.spans
@@ -92,7 +91,7 @@ def illustrate(trace: Trace, view: Overview) -> Illustrated:
     return Illustrated(
         view,
         step_points(trace.steps, view.selection),
-        rank_phases(basis.steps, basis.spans, Selection(basis.used, {})),
+        rank_phases(basis.frame, basis.used),
         flames,
         find_answers(trace),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profkit.analysis.overview import cost_of_run
+from profkit.analysis.frame import frame_of
 from profkit.analysis.own_cost import as_record
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
@@ -200,7 +200,7 @@ def record_own_cost(run: Path) -> None:
     """Write into an ended run what profkit cost it, by the run's own measurements."""
     try:
         trace = Trace.open(run)
-        found = cost_of_run(trace)
+        found = frame_of(trace).own_cost
         dataclasses.replace(trace.manifest, own_cost=as_record(found)).write(run)
     except (ProfkitError, OSError) as error:
         log.warning("profkit: its own cost cannot be written: %s", error)

@@ -107,6 +107,11 @@ class Trace(ShownInNotebook):
     sums = _kept_table("sums")
 
     @functools.cached_property
+    def derived(self) -> dict[Any, Any]:
+        """What readers have computed of the run, by what they computed."""
+        return {}
+
+    @functools.cached_property
     def sharing(self) -> Sharing:
         """The ranks that train on the same samples."""
         return find_sharing(rank_manifests(self.ranks))

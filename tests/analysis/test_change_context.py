@@ -13,11 +13,12 @@ import pytest
 
 from profkit.analysis.change_context import add_context
 from profkit.analysis.change_words import say_change, say_context
+from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.analysis.run_change import ChangeKind, RunChange
 from profkit.analysis.run_changes import changes_of, find_changes
 from profkit.analysis.run_halves import cut_at
-from profkit.analysis.selection import including_batches, select_steps, steady_steps
+from profkit.analysis.selection import including_batches, select_steps
 from profkit.explain.explained import explain
 from profkit.schema import open_schema
 from profkit.testing.series import series_trace
@@ -76,7 +77,7 @@ def _times(trace: Trace) -> list[tuple[int, bool]]:
 
 
 def _changes(trace: Trace) -> tuple[RunChange, ...]:
-    selection = steady_steps(trace)
+    selection = frame_of(trace).selection
     return add_context(trace, find_changes(trace, selection.steps), selection)
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from profkit.analysis.compiling import find_compiling
-from profkit.analysis.costs import run_costs
+from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
-from profkit.analysis.selection import COMPILING, steady_steps
+from profkit.analysis.selection import COMPILING
 from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain
 from profkit.explain.predict.ask import ask
@@ -92,7 +92,7 @@ def test_a_job_that_compiles_in_most_steps_keeps_them(tmp_path: Path) -> None:
         Compiled(0, step, EventKind.RECOMPILED, 50.0 * MS, *GUARD) for step in range(0, STEPS, 1)
     )
     trace = _trace(tmp_path, "run", compiled)
-    assert COMPILING not in steady_steps(trace).left_out
+    assert COMPILING not in frame_of(trace).selection.left_out
     view = build_overview(trace)
     assert "all figures include them" in compiled_line(view)
     shares = {part.name: part.share.value for part in view.phases}
@@ -161,7 +161,7 @@ def test_no_step_is_predicted_without_what_no_row_includes(tmp_path: Path) -> No
     base, target = _trace(tmp_path, "base"), _trace(tmp_path, "target", _late(), seed=1)
     found = _causes(base, target)["recompiles"]
     assert (found.cost_ns is None, found.share_of_gap, found.without_ns) == (False, None, None)
-    sides = [open_job(Evidence(trace, run_costs(trace))) for trace in (base, target)]
+    sides = [open_job(Evidence(trace)) for trace in (base, target)]
     answer = ask(sides[1], Question(WITHOUT, cause="recompiles"), sides[0])
     assert answer.step_ns is None
     assert "no figure includes it" in answer.why

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from profkit import cli
-from profkit.analysis.costs import INPUT, NO_DEVICE_TIMES, REST, run_costs
+from profkit.analysis.costs import INPUT, NO_DEVICE_TIMES, REST
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import Estimate, estimate_ratios
+from profkit.analysis.frame import UNTIMED_EXCHANGE, frame_of
 from profkit.analysis.overview import Overview, build_overview
-from profkit.analysis.phase_basis import UNTIMED_EXCHANGE
 from profkit.analysis.phases import UNKNOWN, sum_phases
 from profkit.analysis.views.live import LiveView, build_live_view
 from profkit.analysis.views.ranks import build_ranks_view
@@ -108,7 +108,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
 def test_every_screen_shows_the_truth_and_the_same(name: str, make: Make) -> None:
     plan, trace = Plan(**PLANS[name]), make(**PLANS[name])
     view = build_overview(trace)
-    used = run_costs(trace).selection.steps.tolist()
+    used = frame_of(trace).costs.selection.steps.tolist()
     truth = plan.device_ns(used)
     step_ns = sum(truth.values())
     found = _phases(view)
@@ -242,7 +242,7 @@ def test_part_of_the_device_times_says_which(make: Make) -> None:
     words = " ".join(as_text.overview(build_overview(rank)).split())
     assert "with none on 1 rank (1)" in words
     assert "1 of 2 ranks" in words
-    assert run_costs(rank).unclocked == (1,)
+    assert frame_of(rank).costs.unclocked == (1,)
     assert build_ranks_view(rank).ranks[1].phase_ns == {}
 
 

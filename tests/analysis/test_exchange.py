@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profkit.analysis.columns import split_ranks
 from profkit.analysis.exchange import (
     Exchange,
     find_late_rank,
@@ -16,9 +17,11 @@ from profkit.analysis.exchange import (
     split_exchange,
 )
 from profkit.analysis.intervals import covered_each, union_length
+from profkit.analysis.lateness import work_of
+from profkit.analysis.rank_sums import sum_spans
 from profkit.schema import open_schema
 from profkit.trace.arrays import build_batch
-from tests.analysis.tables import Span, Step, rows_table, spans_table, steps_table
+from tests.analysis.tables import Span, rows_table, spans_table
 
 Interval = tuple[int, int]
 intervals = st.lists(
@@ -227,11 +230,11 @@ def test_waits_that_are_negligible_next_to_a_step_name_nobody() -> None:
         ]
     )
     collectives = _collectives([(0, 0, 100, 210), (1, 0, 200, 210)], ranks=2)
-    found = split_exchange(collectives, spans, np.array([0]))
+    found, ranks = split_exchange(collectives, spans, np.array([0])), split_ranks(spans)
     assert found is not None
     for length, is_named in ((1_000, True), (100_000, False)):
-        steps = steps_table([Step(rank, 0, 0, length) for rank in range(2)])
-        late = find_late_rank(found, steps, spans, np.array([0]))
+        by_phase = {rank: sum_spans(own, np.array([0])).exposed for rank, own in ranks.items()}
+        late = find_late_rank(found, work_of(by_phase, np.full((2, 1), length)), length)
         assert (late is not None) == is_named
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from profkit.analysis.exchange_places import BETWEEN, find_places, is_sharded
+from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
-from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.place_costs import ShardedExchange
 from profkit.report import as_json
 from profkit.report.sharded_sections import sharded_sections
@@ -40,8 +40,8 @@ def sharded(trace: Trace) -> ShardedExchange:
 
 def test_waits_add_up_to_the_exposed_exchange(tmp_path: Path) -> None:
     trace = run(tmp_path, fsdp, late={1: 5.0}, prefetch=True)
-    basis = phase_basis(trace)
-    places, exchange = find_places(basis.collectives, basis.spans, basis.used), basis.exchange()
+    basis = frame_of(trace).basis
+    places, exchange = find_places(basis.collectives, basis.spans, basis.used), basis.exchange
     assert places is not None
     assert exchange is not None
     whole = sum(rank.exposed_ns for rank in exchange.ranks) * len(basis.used)
@@ -105,7 +105,7 @@ def clipped(rank: int) -> Iterator[Action]:
 def test_stages_of_one_pipeline_are_not_late_for_each_other(tmp_path: Path) -> None:
     trace = run(tmp_path, clipped)  # the first stage has the last backward
     assert sharded(trace).late == ()
-    exchange = phase_basis(trace).exchange()
+    exchange = frame_of(trace).basis.exchange
     assert exchange is not None
     assert exchange.waited_for == {}
 

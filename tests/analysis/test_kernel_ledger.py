@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.costs import run_costs
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import (
     BETWEEN,
@@ -57,7 +56,7 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             "select",
             lambda self, table, columns: (tables[self.folder.parent].select(list(columns)), ""),
         )
-        before, after = (Evidence(side, run_costs(side)) for side in sides)
+        before, after = (Evidence(side) for side in sides)
         return compare_kernels(before, after, compare(before.costs, after.costs))
 
     return compare_captured

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from profkit.analysis.lateness import rank_work
+from profkit.analysis.columns import durations, split_ranks
+from profkit.analysis.estimate import Ints
+from profkit.analysis.lateness import RankWork, work_of
 from profkit.analysis.phases import UNKNOWN
+from profkit.analysis.rank_sums import sum_spans
 from tests.analysis.tables import Span, Step, spans_table, steps_table
 
 STEPS = 40
@@ -38,10 +42,18 @@ def _work(late_ns: int, where: str = "forward") -> tuple[list[Step], list[Span]]
     return steps, spans
 
 
+def _of(steps: pa.Table, spans: pa.Table, used: Ints) -> RankWork:
+    own, walls = split_ranks(spans), []
+    for rows in split_ranks(steps).values():
+        walls.append(durations(rows.sort_by("step"))[used])
+    by_phase = {rank: sum_spans(rows, used).exposed for rank, rows in own.items()}
+    return work_of(by_phase, np.stack(walls))
+
+
 @pytest.mark.parametrize("where", ["forward", UNKNOWN])
 def test_a_late_rank_is_found_below_noise_that_all_share(where: str) -> None:
     steps, spans = _work(3_000, where)
-    late = rank_work(steps_table(steps), spans_table(spans), np.arange(STEPS)).latest()
+    late = _of(steps_table(steps), spans_table(spans), np.arange(STEPS)).latest()
     assert late is not None
     assert (late.rank, late.phase) == (2, where)
     assert (late.excess.value, late.excess.low, late.whole_ns) == pytest.approx(
@@ -51,7 +63,7 @@ def test_a_late_rank_is_found_below_noise_that_all_share(where: str) -> None:
 
 def test_ranks_that_work_alike_are_not_late() -> None:
     steps, spans = _work(0)
-    late = rank_work(steps_table(steps), spans_table(spans), np.arange(STEPS)).latest()
+    late = _of(steps_table(steps), spans_table(spans), np.arange(STEPS)).latest()
     assert late is not None
     assert late.excess.value == 0
 
@@ -59,7 +71,7 @@ def test_ranks_that_work_alike_are_not_late() -> None:
 def test_one_rank_alone_is_late_for_nobody() -> None:
     steps, spans = _work(3_000)
     alone = [row for row in steps if row.rank == 2], [row for row in spans if row.rank == 2]
-    work = rank_work(steps_table(alone[0]), spans_table(alone[1]), np.arange(STEPS))
+    work = _of(steps_table(alone[0]), spans_table(alone[1]), np.arange(STEPS))
     assert work.latest() is None
     assert work.lateness(0, "forward") is None
     assert work.lateness(2, "forward") is None
@@ -68,6 +80,6 @@ def test_one_rank_alone_is_late_for_nobody() -> None:
 def test_steps_that_are_not_used_do_not_count() -> None:
     steps, spans = _work(3_000)
     used = np.array([3, 4, 7, 8, 9, 20, 21, 22, 30])
-    work = rank_work(steps_table(steps), spans_table(spans), used)
+    work = _of(steps_table(steps), spans_table(spans), used)
     assert work.ns.shape == (3, len(work.phases), len(used))
     assert work.ns.sum(axis=1)[0, 1] == work.ns.sum(axis=1)[1, 1]

@@ -25,11 +25,11 @@ from profkit.analysis.costs import (
     RunCosts,
     cost_of_sums,
     exclude_outliers,
-    run_costs,
 )
 from profkit.analysis.device_clock import exposed_spans
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exposed import TRANSFER, WAITING, input_pieces, share_input
+from profkit.analysis.frame import frame_of
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.rank_sums import sum_spans
 from profkit.analysis.selection import Selection
@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     def make(**options: Any) -> RunCosts:
         path = folder / str(len(list(folder.iterdir())))
-        return run_costs(Trace.open(synthetic_trace(path, **options)))
+        return frame_of(Trace.open(synthetic_trace(path, **options))).costs
 
     return make
 
@@ -318,7 +318,7 @@ def test_a_run_against_itself_is_neutral(run: Run) -> None:
 def test_what_profkit_counts_of_itself_is_carved_out_of_unknown(tmp_path: Path) -> None:
     """Each step of a rank times six phases at the run's price, and the parts still add up."""
     trace = Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=60, seed=3))
-    costs = run_costs(trace)
+    costs = frame_of(trace).costs
     phases = trace.spans.filter(pc.equal(trace.spans["depth"], 0)).num_rows / trace.steps.num_rows
     assert set(costs.parts[OWN].tolist()) == {round(450.0 * phases * 2)}
     assert np.array_equal(sum(costs.parts.values()), costs.wall_ns)
@@ -331,7 +331,7 @@ def test_what_profkit_counts_of_itself_is_carved_out_of_unknown(tmp_path: Path) 
 
 
 def test_a_side_that_does_not_know_its_own_cost_takes_the_row_from_both(tmp_path: Path) -> None:
-    known = run_costs(Trace.open(synthetic_trace(tmp_path / "run", steps=60, seed=3)))
+    known = frame_of(Trace.open(synthetic_trace(tmp_path / "run", steps=60, seed=3))).costs
     ledger = compare(known, known.without_own())
     assert ledger.find(OWN) is None
     assert sum(row.exact for row in ledger.rows) == ledger.total.exact
@@ -346,9 +346,9 @@ def test_what_switching_profkit_off_shows_stands_beside_the_rows(
     base: Estimate | None, target: Estimate, tmp_path: Path
 ) -> None:
     """It is in all parts, so it is none; without control steps on one side it is not reported."""
-    costs = run_costs(
+    costs = frame_of(
         Trace.open(synthetic_trace(tmp_path / "run", ranks=2, steps=60, batch_size=32, seed=3))
-    )
+    ).costs
     ledger = compare(replace(costs, switched=base), replace(costs, switched=target))
     if base is None:
         assert ledger.switched is None

@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.costs import run_costs
 from profkit.analysis.estimate import Floats
-from profkit.analysis.phase_basis import phase_basis
+from profkit.analysis.frame import frame_of
 from profkit.analysis.whatif import step_replay
 from profkit.analysis.whatif.changes import GRID, count_below, expected_maximum
 from profkit.analysis.whatif.step_model import StepModel, build_model
@@ -55,7 +54,7 @@ def test_values_below_the_points_of_a_grid_are_counted_by_row() -> None:
 
 def model_of(folder: Path) -> StepModel:
     trace = Trace.open(synthetic_trace(folder, ranks=4, steps=30, jitter=0.3, seed=3))
-    return build_model(trace, phase_basis(trace, run_costs(trace)))
+    return build_model(trace, frame_of(trace).basis)
 
 
 def test_ranks_that_are_alike_are_replayed_as_they_are_one_by_one(

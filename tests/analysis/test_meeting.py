@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from profkit.analysis.costs import INPUT, run_costs
+from profkit.analysis.costs import INPUT
+from profkit.analysis.frame import frame_of
 from profkit.analysis.rank_sums import sum_ranks
 from profkit.explain.explained import scale_runs
 from profkit.explain.meeting import Meeting, find_meeting
@@ -22,7 +23,7 @@ STEPS = 60
 
 def meeting_of(run: Path) -> Meeting | None:
     trace = Trace.open(run)
-    used = run_costs(trace).selection.steps
+    used = frame_of(trace).costs.selection.steps
     return find_meeting(trace.collectives, sum_ranks(trace, used), used)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
-from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.pipelines import find_pipelines
 from profkit.analysis.place_costs import Pipeline
 from profkit.explain.explained import explain
@@ -79,7 +79,7 @@ def test_with_a_missing_rank_the_parts_of_the_waits_are_not_known(
 
 def test_the_messages_alone_leave_a_part_of_the_pipeline(tmp_path: Path) -> None:
     trace = made(tmp_path, stated(4), 1)
-    assert find_pipelines(phase_basis(trace).collectives) == [[2, 3]]
+    assert find_pipelines(frame_of(trace).basis.collectives) == [[2, 3]]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profkit.analysis.costs import OWN, RunCosts, run_costs
+from profkit.analysis.costs import OWN, RunCosts
 from profkit.analysis.estimate import Estimate
+from profkit.analysis.frame import frame_of
 from profkit.analysis.repeats import group_repeats, pool_costs
 from profkit.analysis.run_noise import widen
 from profkit.cli import main
@@ -37,7 +38,7 @@ def _runs(folder: Path, speeds: Sequence[float], seed: int) -> list[Path]:
 
 
 def _costs(runs: Sequence[Path]) -> list[RunCosts]:
-    return [run_costs(Trace.open(run)) for run in runs]
+    return [frame_of(Trace.open(run)).costs for run in runs]
 
 
 def test_the_steps_of_all_repeats_are_the_sides(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from profkit.analysis.columns import split_ranks
-from profkit.analysis.costs import run_costs
-from profkit.analysis.phase_basis import phase_basis
+from profkit.analysis.frame import frame_of
 from profkit.analysis.whatif.changes import (
     expected_maximum,
     extrapolated_maximum,
@@ -231,8 +230,8 @@ def test_the_rows_of_ranks_are_split(tmp_path: Path) -> None:
 
 def model_of(path: Path) -> StepModel:
     trace = Trace.open(path)
-    costs = run_costs(trace)
-    basis = dataclasses.replace(phase_basis(trace, costs), used=costs.selection.steps)
+    costs = frame_of(trace).costs
+    basis = dataclasses.replace(frame_of(trace).basis, used=costs.selection.steps)
     return build_model(trace, basis)
 
 

@@ -13,8 +13,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from profkit.analysis.frame import frame_of
 from profkit.analysis.rank_sums import add_sums, sum_rank, sum_ranks, sum_spans
-from profkit.analysis.selection import steady_steps
 from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
 from profkit.testing import synthetic_trace
@@ -132,7 +132,7 @@ def test_what_goes_wrong_in_a_cluster_is_one_line(
 def test_the_sums_of_ranks_are_those_of_all_of_them_at_once(runs: list[str]) -> None:
     for run in runs:
         trace = Trace.open(run)
-        used = steady_steps(trace).steps
+        used = frame_of(trace).selection.steps
         together, added = (
             sum_spans(trace.spans, used),
             add_sums(list(sum_ranks(trace, used).values())),
@@ -147,7 +147,7 @@ def test_a_worker_that_does_not_see_the_run_is_an_error_and_not_an_empty_rank(
     runs: list[str], tmp_path: Path
 ) -> None:
     trace = Trace.open(runs[1])
-    used = steady_steps(trace).steps
+    used = frame_of(trace).selection.steps
     size = trace.ranks[0].path("spans").stat().st_size
     with pytest.raises(UnreadableError, match="does not see the spans"):
         sum_rank(str(tmp_path / "elsewhere"), 0, size, used)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from profkit.analysis.selection import steady_steps
+from profkit.analysis.frame import frame_of
 from profkit.trace import Trace
 from tests.accelerator.jobs import Finished, run_ranks
 from tests.accelerator.paddle_job import PaddleRank
@@ -114,7 +114,7 @@ def check_job(runs: Runs, scenario: Scenario) -> Outcome:
         if rows != expected:
             return Outcome(1.0, f"{rows} of {expected} spans were recorded")
     wall = (steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy()).astype(float)
-    used = np.isin(steps["step"].to_numpy(), steady_steps(trace).steps)
+    used = np.isin(steps["step"].to_numpy(), frame_of(trace).selection.steps)
     truth = mean(scenario.truths).step
     return worst(truth, [("step", float(wall[used].mean()), truth)])
 

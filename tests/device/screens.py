@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
-from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.timeline.lane_store import LAUNCHES
 from profkit.analysis.timeline.lanes import Group
 from profkit.analysis.timeline.timeline import Timeline
@@ -99,7 +99,7 @@ def scaling(base: Path, run: Path) -> dict[str, Any]:
 def timeline(run: Path) -> list[Values]:
     """What each rank's row of phases covers of the steps that all screens use."""
     trace = Trace.open(run)
-    used = phase_basis(trace).used
+    used = frame_of(trace).basis.used
     opened = Timeline(trace)
     rows: list[Values] = []
     for rank in trace.ranks:

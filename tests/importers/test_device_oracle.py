@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.importers import nsys
 from profkit.importers.kineto import IMPORTER
@@ -90,8 +91,6 @@ def test_an_nsys_export(path: Path, import_files: Import) -> None:
 @needs_data
 def test_the_exchange_and_the_ledger_agree_with_the_device(import_files: Import) -> None:
     """Eight ranks: exposed communication is the same figure on every screen that has it."""
-    from profkit.analysis.costs import run_costs
-
     paths = [path for path in KINETO if path.parent.name == "dlrm_8rank_v100"]
     (made,) = import_files(IMPORTER, *paths)
     trace = Trace.open(made.run)
@@ -104,7 +103,7 @@ def test_the_exchange_and_the_ledger_agree_with_the_device(import_files: Import)
         expected = tables[rank.rank]
         assert (rank.exposed_ns, rank.hidden_ns) == (expected["exposed"], expected["hidden"])
     exposed = sum(table["exposed"] for table in tables.values())
-    costs = run_costs(trace)
+    costs = frame_of(trace).costs
     assert int(costs.parts["allreduce"].sum()) == exposed
     assert sum(int(part.sum()) for part in costs.inside["allreduce"].values()) == exposed
     assert view.late_rank is not None

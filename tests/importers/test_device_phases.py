@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profkit.analysis.costs import run_costs
 from profkit.analysis.device_clock import exposed_spans
+from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.explain.explained import explain
 from profkit.explain.ledger import Verdict
@@ -73,7 +73,7 @@ def test_exposed_communication_is_what_no_kernel_overlaps(
     trace = Trace.open(made.run)
     exposed = [span for span in spans_of(made.run, 4) if span[0] == "allreduce"]
     assert exposed == [("allreduce", "exposed", 0, 480_125, 600_125)]
-    costs = run_costs(trace)
+    costs = frame_of(trace).costs
     assert costs.parts["allreduce"].tolist() == [120_000, 120_000]
     assert costs.parts["backward"].tolist() == [150_000, 150_000]
     view = build_overview(trace)
@@ -127,7 +127,7 @@ def test_phases_and_exposed_communication_never_overlap(
     for row in kernels:
         own = exchanging if row["category"] == "communication" else computing
         own |= set(range(row["start_ns"] // 1000, row["end_ns"] // 1000))
-    costs = run_costs(trace)
+    costs = frame_of(trace).costs
     exposed = 1000 * len(exchanging - computing)
     assert exposed > 0
     assert int(costs.parts["allreduce"].sum()) == exposed

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from profkit.analysis.costs import run_costs
+from profkit.analysis.frame import frame_of
 from profkit.analysis.phases import UNKNOWN
 from profkit.clock import now_ns
 from profkit.instrument.frameworks.base import Seams
@@ -295,7 +295,7 @@ def test_spans_of_a_pipeline_do_not_overlap(recorded: Any, kind: str) -> None:
 def test_phases_cover_a_pipeline_with_work(tmp_path: Path, kind: str) -> None:
     made = launch(tmp_path, kind, recorded=True, options=("--slow-ms", "5"))
     assert made.trace is not None
-    costs = run_costs(made.trace)
+    costs = frame_of(made.trace).costs
     assert costs.parts[UNKNOWN].sum() <= 0.1 * costs.wall_ns.sum()
     computed = costs.parts["forward"].sum() / costs.steps
     chunks = 2 * MICROBATCHES * (2 if kind == "interleaved" else 1)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profkit.analysis.costs import run_costs
 from profkit.analysis.whatif.changes import with_loaders
 from profkit.analysis.whatif.loader_model import MAKING, LoaderLine
 from profkit.explain.evidence import Evidence
@@ -38,7 +37,7 @@ LATE: Mapping[int, Mapping[str, int]] = {1: {"forward": 20_000_000}}
 
 def job_of(path: Path) -> Job:
     trace = Trace.open(path)
-    return open_job(Evidence(trace, run_costs(trace)))
+    return open_job(Evidence(trace))
 
 
 def make(folder: Path, name: str, **options: Any) -> Job:

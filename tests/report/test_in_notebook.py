@@ -24,7 +24,7 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.job import open_job
 from profkit.explain.predict.prediction import LINK, Question
-ask(open_job(Evidence(base, run_costs(base))), Question(LINK, 2.0))
+ask(open_job(Evidence(base)), Question(LINK, 2.0))
 """
 """A cell that asks what faster links would give."""
 

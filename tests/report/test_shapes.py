@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.analysis.views.pictures import rank_phases, step_points
 from profkit.cli import main
@@ -441,7 +443,7 @@ def test_points_keep_kinds_apart_and_every_step(runs: dict[str, Path]) -> None:
 def test_the_phases_of_a_rank_close_against_its_own_wall_clock(runs: dict[str, Path]) -> None:
     trace = Trace.open(runs["late"])
     selection = build_overview(trace).selection
-    found = rank_phases(trace.steps, trace.spans, selection)
+    found = rank_phases(frame_of(trace), selection.steps)
     assert found is not None
     rows = trace.steps.to_pylist()
     for rank, cells in zip(found.ranks, found.step_ns, strict=True):
@@ -453,10 +455,8 @@ def test_the_phases_of_a_rank_close_against_its_own_wall_clock(runs: dict[str, P
         assert sum(cells) == pytest.approx(sum(wall) / len(wall))
     forward = found.phases.index("forward")
     assert found.spread[1][forward] > 0 > found.spread[0][forward]
-    assert (
-        rank_phases(trace.steps.filter(trace.steps["rank"].to_numpy() == 0), trace.spans, selection)
-        is None
-    )
+    alone = dataclasses.replace(trace, ranks=trace.ranks[:1])
+    assert rank_phases(frame_of(alone), selection.steps) is None
 
 
 CHROMIUM = (

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profkit.analysis.costs import run_costs
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.lateness import WORK, RankWork
 from profkit.analysis.machine_state import MachineState
@@ -745,7 +744,7 @@ def test_the_names_of_threads_say_who_makes_the_batches(
         column = pa.array([value] * made.num_rows).cast(pa.dictionary(pa.int32(), pa.string()))
         made = made.set_column(made.schema.get_field_index(name), name, column)
     vars(trace)["spans"] = made
-    loader = Evidence(trace, run_costs(trace)).loader
+    loader = Evidence(trace).loader
     assert loader is not None
     assert (loader.workers, loader.in_thread) == expected
 

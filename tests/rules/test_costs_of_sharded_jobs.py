@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.costs import run_costs
 from profkit.analysis.estimate import Estimate
+from profkit.analysis.frame import frame_of
 from profkit.explain.causes import settle
 from profkit.explain.explained import explain
 from profkit.explain.rules.base import Cause
@@ -28,7 +28,9 @@ FEW_CORES = 2
 
 def longer_ms(base: Trace, target: Trace) -> float:
     """Return by how much the target's mean step is longer."""
-    base_ns, target_ns = (run_costs(run).wall_ns.mean() / len(run.ranks) for run in (base, target))
+    base_ns, target_ns = (
+        frame_of(run).costs.wall_ns.mean() / len(run.ranks) for run in (base, target)
+    )
     return float(target_ns - base_ns) / MS
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.costs import run_costs
 from profkit.explain.evidence import Evidence
 from profkit.testing.synthetic import RANKS_PER_HOST, synthetic_trace
 from profkit.testing.synthetic_tables import CORES
@@ -28,7 +27,7 @@ def evidence_of(run: Path, busy: str = "") -> Evidence:
     place = samples.schema.get_field_index("value")
     changed = pa.array(samples["value"].to_numpy() * factor)
     vars(trace)["samples"] = samples.set_column(place, samples.schema.field(place), changed)
-    return Evidence(trace, run_costs(trace))
+    return Evidence(trace)
 
 
 def test_the_load_is_that_of_the_fullest_host(tmp_path: Path) -> None:

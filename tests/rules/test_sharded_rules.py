@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.costs import run_costs
+from profkit.analysis.frame import frame_of
 from profkit.explain.explained import Explained, explain
 from profkit.explain.rules.base import Cause
 from profkit.trace import Trace
@@ -331,7 +331,7 @@ def test_a_late_stage_costs_no_time_in_which_it_waited_before(
     config = parts("a", "b")
     base = make(pipeline, config=config, send_ms=send_ms)
     target = make(pipeline, ms={late: 16.0}, config=config, send_ms=send_ms)
-    step_ms = [run_costs(run).wall_ns.mean() / 2 / MS for run in (base, target)]
+    step_ms = [frame_of(run).costs.wall_ns.mean() / 2 / MS for run in (base, target)]
     cause = causes(base, target)["late_rank"]
     assert cost_ms(cause) == pytest.approx(step_ms[1] - step_ms[0], rel=0.05)
     assert "of it cost nothing" in cause.evidence

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profkit.analysis.costs import run_costs
+from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
-from profkit.analysis.selection import COMPILING, EPOCH_START, steady_steps
+from profkit.analysis.selection import COMPILING, EPOCH_START
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._compiling import added_ns, in_figures, later_ns
 from profkit.explain.rules.bad_samples import share_of_short_steps, short_steps_add_ns
@@ -56,7 +56,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Evidence, Evidence]:
     for name, thinned in (("full", False), ("thinned", True)):
         record(folder / name, thinned=thinned, job_type=Eventful)
         trace = Trace.open(folder / name)
-        found.append(Evidence(trace, run_costs(trace)))
+        found.append(Evidence(trace))
     full, sampled = found
     assert sampled.costs.one_in >= 16
     return full, sampled
@@ -87,7 +87,7 @@ def test_starts_of_epochs_cost_what_they_do_in_full(pair: tuple[Evidence, Eviden
 def test_lowered_scales_are_a_share_of_the_sampled_steps(tmp_path: Path) -> None:
     record(tmp_path / "run", thinned=True, job_type=Eventful, steps=9_000)
     trace = Trace.open(tmp_path / "run")
-    found = Evidence(trace, run_costs(trace)).figure(skipped_share)
+    found = Evidence(trace).figure(skipped_share)
     assert found <= 0.02
 
 
@@ -112,6 +112,6 @@ def test_compilations_are_spread_over_all_steps(pair: tuple[Evidence, Evidence])
 def test_steps_that_compile_are_excluded_unless_most_do(pair: tuple[Evidence, Evidence]) -> None:
     full, thinned = pair
     check_same(full.trace, thinned.trace)
-    selection = steady_steps(thinned.trace)
+    selection = frame_of(thinned.trace).selection
     assert not np.isin(selection.steps, selection.which[COMPILING]).any()
     assert build_overview(full.trace).selection.left_out[COMPILING] > 200

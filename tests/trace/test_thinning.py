@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.costs import run_costs
+from profkit.analysis.frame import frame_of
 from profkit.analysis.lengths import ERROR, count_lengths, find_quantile, read_lengths
 from profkit.analysis.overview import Overview, build_overview
 from profkit.analysis.selection import PARTIAL_BATCH, SWITCHED_OFF, THINNED
@@ -265,7 +265,7 @@ def test_figures_of_steps_are_those_of_a_sample(runs: tuple[Trace, Trace]) -> No
     assert (step_levels(view.selection.steps) >= level).all()
     assert view.selection.left_out[THINNED] > 50
     assert any("sample of one step" in notice for notice in view.quality)
-    costs = run_costs(thinned)
+    costs = frame_of(thinned).costs
     assert costs.one_in == view.thinned.one_in
     assert f"(a sample of a long run: one in {costs.one_in})" in steps_of(costs)
 
@@ -337,7 +337,7 @@ def test_a_short_run_is_written_as_before(tmp_path: Path) -> None:
 def test_excluded_steps_cost_what_they_do_in_full(runs: tuple[Trace, Trace]) -> None:
     apart = []
     for run in runs:
-        apart.append({each.reason: each for each in run_costs(run).apart})
+        apart.append({each.reason: each for each in frame_of(run).costs.apart})
     expected, found = apart
     assert found.keys() == expected.keys()
     for reason, each in expected.items():

@@ -18,9 +18,10 @@ import numpy as np
 
 from profkit.analysis.device_times import is_own
 from profkit.analysis.estimate import Ints
+from profkit.analysis.frame import frame_of
 from profkit.analysis.run_change import RunChange
 from profkit.analysis.run_changes import find_changes
-from profkit.analysis.selection import including_batches, steady_steps
+from profkit.analysis.selection import including_batches
 from profkit.analysis.timeline.arrivals import Arrivals, LateArrival, find_arrivals
 from profkit.analysis.timeline.clocks import align_clocks
 from profkit.analysis.timeline.counters import COLUMNS as SAMPLE_COLUMNS
@@ -267,7 +268,7 @@ class Timeline:
 
     def look_for_changes(self) -> None:
         if self.trace.steps.num_rows:
-            used = including_batches(steady_steps(self.trace))
+            used = including_batches(frame_of(self.trace).selection)
             self.changes = find_changes(self.trace, used)
 
     @functools.cached_property

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.flames import Flame, build_flames
-from profkit.analysis.selection import steady_steps
+from profkit.analysis.frame import frame_of
 from profkit.analysis.stacks import FEWEST_SAMPLES, CodeView, LineTime, view_code
 from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.trace import Trace
@@ -53,7 +53,7 @@ class CodeScreenView:
 def build_code_view(trace: Trace, rank: int | None = None) -> CodeScreenView:
     """Return the lines of a run, or of one rank."""
     stacks, frames, steps, spans = trace.stacks, trace.frames, trace.steps, trace.spans
-    used = steady_steps(trace).steps
+    used = frame_of(trace).selection.steps
     workers = trace.worker_stacks
     if rank is not None:
         stacks, frames = rows_of_rank(stacks, rank), rows_of_rank(frames, rank)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from profkit.analysis.costs import run_costs
 from profkit.analysis.device_times import device_kinds
+from profkit.analysis.frame import frame_of
 from profkit.analysis.notices import NO_END
 from profkit.analysis.run_series import Course, find_course
 from profkit.errors import ProfkitError, UnreadableError
@@ -86,7 +86,7 @@ def describe_setting(setting: Setting) -> str:
 
 def read_past_run(trace: Trace) -> PastRun:
     """Return what a history knows of a run; raise a `ProfkitError` if it has no figure."""
-    costs, manifest = run_costs(trace), trace.manifest
+    costs, manifest = frame_of(trace).costs, trace.manifest
     per_sample = costs.samples_known
     if not per_sample:
         costs = costs.per_step()

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from profkit.analysis.columns import durations, rows_of_rank, rows_of_steps
 from profkit.analysis.device_clock import exposed_spans
+from profkit.analysis.frame import frame_of
 from profkit.analysis.kernels.idle import HOST
-from profkit.analysis.phase_basis import phase_basis
 from profkit.analysis.views.batches import (
     COLLATE,
     DECODE,
@@ -176,7 +176,7 @@ class LoaderView:
 
 def build_loader_view(trace: Trace) -> LoaderView:
     """Return the view of a run, over its used steps."""
-    used = phase_basis(trace).used
+    used = frame_of(trace).basis.used
     ranks = len(trace.ranks)
     wall_ns = durations(rows_of_steps(trace.steps, used)).astype(np.float64)
     batches = find_batches(trace.spans, used)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, rows_of_rank
-from profkit.analysis.phases import step_times
+from profkit.analysis.columns import durations
+from profkit.analysis.estimate import Ints
+from profkit.analysis.frame import RunFrame
 from profkit.analysis.selection import Selection
 
 USED = "used"
@@ -70,23 +70,19 @@ def step_points(
     return tuple(points)
 
 
-def rank_phases(
-    steps: pa.Table, spans: pa.Table, selection: Selection, *, most_ranks: int = 64
-) -> RankPhases | None:
+def rank_phases(frame: RunFrame, used: Ints, *, most_ranks: int = 64) -> RankPhases | None:
     """Return the phases of each rank, or of those that differ most if there are too many.
 
     It is `None` if there is nothing to compare.
     """
-    ranks = sorted(pc.unique(steps["rank"]).to_pylist())
-    if len(ranks) < 2 or not len(selection.steps):
+    ranks = frame.basis.ranks
+    if len(ranks) < 2 or not len(used):
         return None
     found: list[dict[str, float]] = []
     phases: dict[str, None] = {}
     for rank in ranks:
-        own = rows_of_rank(steps, rank), rows_of_rank(spans, rank)
-        times = step_times(*own, selection.steps)
-        phases.update(dict.fromkeys(times.names))
-        found.append(dict(zip(times.names, times.parts.mean(axis=1).tolist(), strict=True)))
+        found.append(frame.means_of(rank, used))
+        phases.update(dict.fromkeys(found[-1]))
     cells = np.zeros((len(ranks), len(phases)))
     for row, times_ns in enumerate(found):
         cells[row] = [times_ns.get(name, 0.0) for name in phases]

@@ -24,10 +24,10 @@ from profkit.analysis.exchange import (
     exposed_windows,
     match_collectives,
 )
+from profkit.analysis.frame import frame_of
 from profkit.analysis.intervals import covered_each, union_length
 from profkit.analysis.notices import is_log, others_in_log
-from profkit.analysis.phase_basis import phase_basis
-from profkit.analysis.phases import UNKNOWN, step_times
+from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.views.window_collectives import WindowCollective, window_collectives
 from profkit.errors import UnreadableError
@@ -99,14 +99,9 @@ class RanksView:
 
 def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksView:
     """Return the view of a run; one of a single rank has one row, and nobody waits in it."""
-    basis = phase_basis(trace)
-    used = basis.used
-    phase_ns: dict[int, dict[str, float]] = {}
-    for rank in trace.ranks:
-        phase_ns[rank.rank] = {}
-        own = rows_of_rank(basis.steps, rank.rank), rows_of_rank(basis.spans, rank.rank)
-        if len(used) and own[0].num_rows:
-            phase_ns[rank.rank] = step_times(*own, used).means()
+    frame = frame_of(trace)
+    basis, used = frame.basis, frame.basis.used
+    phase_ns = {rank.rank: frame.means_of(rank.rank, used) for rank in trace.ranks}
     median: dict[str, float] = {}
     for phase in (*PHASES, UNKNOWN):
         known = [times[phase] for times in phase_ns.values() if phase in times]
@@ -114,7 +109,7 @@ def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksVie
             median[phase] = float(np.median(known))
     ranks = [_rank_times(trace, rank, phase_ns[rank.rank], median, used) for rank in trace.ranks]
     found = match_collectives(trace.collectives, used)
-    exchange = basis.exchange()
+    exchange = basis.exchange
     waits = None
     why_no_waits = basis.why_no_exchange if found.count else ""
     if found.count > found.matched_count and not why_no_waits:
@@ -135,7 +130,7 @@ def build_ranks_view(trace: Trace, ceilings: Ceilings | None = None) -> RanksVie
         collectives=found.count,
         matched=found.matched_count,
         exchange=exchange.ranks if exchange else (),
-        late_rank=basis.late_rank(exchange),
+        late_rank=basis.late_rank,
         sizes=size_use(trace.collectives, used, ceilings),
         in_windows=window_collectives(trace),
         sharded=sharded_exchange(trace, basis),

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from profkit.analysis.apart import Apart
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, REST, RunCosts, run_costs
+from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, REST, RunCosts
 from profkit.analysis.device_clock import WORKS
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Ints
+from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import Overview, build_overview
 from profkit.analysis.phase_shares import estimate_parts
 from profkit.analysis.phases import UNKNOWN
@@ -80,7 +81,7 @@ class RunView:
 def build_run_view(trace: Trace, ceilings: Ceilings | None = None) -> RunView:
     """Return the figures of a run, without its kernels, which have a screen of their own."""
     overview = build_overview(trace, ceilings, with_kernels=False)
-    costs = overview.costs or run_costs(trace)
+    costs = overview.costs or frame_of(trace).costs
     host = {phase.name: phase.host_ns for phase in overview.phases}
     parts = []
     for part in _estimate(costs, costs.parts):

@@ -27,7 +27,7 @@ from profkit.analysis.columns import (
 )
 from profkit.analysis.device_clock import Bools, find_parents, levels_of
 from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.phase_basis import PhaseBasis
+from profkit.analysis.frame import PhaseBasis
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.whatif.loader_model import LoaderLine, find_loader
 from profkit.analysis.whatif.meetings import JOIN, Events, Meetings, ReplayError, find_meetings

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from profkit.analysis.costs import run_costs
 from profkit.analysis.device_times import PhaseClock, is_own
 from profkit.analysis.estimate import FEWEST_STEPS, USUAL_LEVEL, Estimate, Floats, estimate_ratios
 from profkit.analysis.notices import is_log
@@ -138,7 +137,7 @@ class Job:
 
 def read_job(trace: Trace) -> Job:
     """Return a run with its model; raise `UnreadableError` if none of its steps can be used."""
-    evidence = Evidence(trace, run_costs(trace))
+    evidence = Evidence(trace)
     if not evidence.costs.steps:
         raise UnreadableError(
             f"{safe_text(str(trace.path))}: no step can be used: all are warm-up, or differ from "

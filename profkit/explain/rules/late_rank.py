@@ -175,7 +175,7 @@ def _describe_waiting(case: Case, late: Lateness, traded_ns: float | None) -> st
         if not case.after.figure(broadcast_ns):
             words += ", if it begins with a broadcast of the model's buffers"
     basis = case.after.basis
-    waited = basis.late_rank(basis.exchange())
+    waited = basis.late_rank
     if waited is not None and waited.rank == late.rank:
         words += (
             f"; each of the others waits {duration(waited.waited_ns)} per step, and "

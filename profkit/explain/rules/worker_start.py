@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from profkit.analysis.estimate import Estimate, Floats, Ints, scale
-from profkit.analysis.phases import step_times
+from profkit.analysis.frame import frame_of
 from profkit.analysis.selection import EPOCH_START
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import estimate_mean
@@ -78,7 +78,7 @@ def epoch_start_ns(evidence: Evidence) -> Estimate | None:
 
 def _input_ns(evidence: Evidence, steps: Ints) -> Floats:
     """Return the wait for input of each of these steps."""
-    times = step_times(evidence.trace.steps, evidence.trace.spans, steps)
+    times = frame_of(evidence.trace).times(steps)
     if Phase.DATA.value not in times.names:
         return np.zeros(len(steps))
     return np.asarray(times.parts[times.names.index(Phase.DATA.value)])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from profkit.analysis.costs import run_costs
+from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.explain.explained import explain
 from profkit.importers.base import Target
@@ -47,7 +47,7 @@ def test_the_throughput_is_that_of_all_ranks(split: Trace) -> None:
 
 
 def test_costs_are_those_of_the_ranks_that_share_a_sample(split: Trace) -> None:
-    costs = run_costs(split)
+    costs = frame_of(split).costs
     assert costs.ranks == 4
     per_rank = costs.wall_ns.sum() / costs.steps / costs.ranks
     assert per_rank == pytest.approx(STEP_S * 1e9, rel=1e-3)

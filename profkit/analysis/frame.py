@@ -1,0 +1,328 @@
+"""A run, computed once: which steps count, where their time went, and on which clock.
+
+Views take what they need from here, so that no two of them can differ. Each part is computed when
+it is first asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from profkit.analysis.columns import durations, split_ranks, step_places
+from profkit.analysis.compiling import compiled_steps
+from profkit.analysis.costs import (
+    MOST_UNTIMED_SHARE,
+    NO_DEVICE_TIMES,
+    RunCosts,
+    cost_of_sums,
+    exclude_outliers,
+)
+from profkit.analysis.device_clock import exposed_spans
+from profkit.analysis.device_times import (
+    DeviceTimes,
+    PhaseClock,
+    clock_of,
+    find_device_times,
+    is_own,
+    rows_of_ranks,
+)
+from profkit.analysis.estimate import Ints
+from profkit.analysis.exchange import Exchange, LateRank, find_late_rank, split_exchange
+from profkit.analysis.exposed import untimed_exchanges
+from profkit.analysis.kernels.windows import marked_steps, window_steps
+from profkit.analysis.lateness import RankWork, work_of
+from profkit.analysis.notices import is_log, ranks_of_model
+from profkit.analysis.own_cost import OwnCost, own_cost, span_price_ns, switched_cost, without
+from profkit.analysis.parts import count_rank_steps, sampled_one_in
+from profkit.analysis.phases import UNKNOWN, StepTimes
+from profkit.analysis.rank_sums import SpanSums, add_sums, sum_ranks, sum_spans
+from profkit.analysis.selection import Selection, steady_steps, warm_up_of
+from profkit.errors import UnreadableError
+from profkit.text import safe_text
+from profkit.trace import Trace
+from profkit.trace.reader import Mapper
+from profkit.vocab import CAPTURED_STEP, CHANGES, PHASES
+
+UNTIMED_EXCHANGE = (
+    "the device's wait for the gradient exchange was not timed: it is part of forward or backward, "
+    "and its share there is not known"
+)
+
+SHARED_ENDS = (
+    "the framework shows only when the last gradient bucket of a backward is done: a rank counts "
+    "as waiting until the last rank is ready for that bucket, also while earlier ones are sent; "
+    "what backward hides, and the transfer of a bucket, are not known"
+)
+
+
+def frame_of(trace: Trace) -> RunFrame:
+    """Return the frame of a run, which is made once."""
+    frame: RunFrame = trace.derived.setdefault(RunFrame, RunFrame(trace))
+    return frame
+
+
+class RunFrame:
+    """The steps of a run, the time of each in each phase, and on which clock it was taken.
+
+    `selection` are the steps of its figures. If some ranks have device times, their phases are what
+    views are about: `basis`, with the steps in which no time is missing.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    @functools.cached_property
+    def warm_up(self) -> int:
+        return warm_up_of(self.trace, self.trace.steps)
+
+    @functools.cached_property
+    def windows(self) -> Ints:
+        """The steps in which kernels were captured, or captures read."""
+        return window_steps(self.trace.samples)
+
+    @functools.cached_property
+    def compiled(self) -> Ints:
+        """The steps in which something was compiled."""
+        return compiled_steps(self.trace.steps, self.trace.events)
+
+    @functools.cached_property
+    def selection(self) -> Selection:
+        """The steps that figures are about; of a thinned run, a sample of them."""
+        return steady_steps(self.trace, self.warm_up, self.windows, self.compiled)
+
+    @functools.cached_property
+    def numbers(self) -> Ints:
+        """The numbers of all steps, ascending; `by_rank` and `walls` have a column for each."""
+        return np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
+
+    @functools.cached_property
+    def by_rank(self) -> Mapping[int, SpanSums]:
+        """Each rank's time by phase and step."""
+        spans = self.trace.spans
+        own = split_ranks(spans)
+        nothing = spans.slice(0, 0)
+        return {
+            rank.rank: sum_spans(own.get(rank.rank, nothing), self.numbers)
+            for rank in self.trace.ranks
+        }
+
+    def sum_with(self, each: Mapper) -> None:
+        """Compute `by_rank` with `each`, which may work on other processes or machines."""
+        sums = sum_ranks(self.trace, self.numbers, each)
+        for rank in self.trace.ranks:
+            if sums[rank.rank].damaged:
+                rank.table("spans")  # only reading a damaged file in this process records it
+        self.by_rank = sums
+
+    def places(self, used: Ints) -> Ints:
+        """Return the columns of these steps."""
+        return np.flatnonzero(np.isin(self.numbers, used))
+
+    @functools.cached_property
+    def samples(self) -> Ints:
+        """The samples of each step, of all ranks together."""
+        counts = self.trace.steps["sample_count"].to_numpy()
+        place = step_places(self.trace.steps, self.numbers)
+        return np.bincount(place, weights=counts, minlength=len(self.numbers)).astype(np.int64)
+
+    @functools.cached_property
+    def walls_ns(self) -> Mapping[int, Ints]:
+        """Each rank's wall time by step; 0 if it has no such step."""
+        found = {}
+        for rank, rows in split_ranks(self.trace.steps).items():
+            wall_ns = np.zeros(len(self.numbers), dtype=np.int64)
+            np.add.at(wall_ns, step_places(rows, self.numbers), durations(rows))
+            found[rank] = wall_ns
+        return found
+
+    @functools.cached_property
+    def phases(self) -> Ints:
+        """The time by phase and step, over all ranks, as devices noticed it."""
+        sums = [each.exposed for each in self.by_rank.values()]
+        return np.asarray(np.sum(sums, axis=0), dtype=np.int64)
+
+    def times(self, used: Ints) -> StepTimes:
+        """Return wall time, time by phase and samples of some steps, as means over the ranks."""
+        places, ranks = self.places(used), max(1, len(self.walls_ns))
+        wall_ns = np.sum(list(self.walls_ns.values()), axis=0)[places] / ranks
+        phases = self.phases[:, places] / ranks
+        seen = np.flatnonzero(phases.any(axis=1))
+        parts = np.concatenate([phases[seen], [wall_ns - phases.sum(axis=0)]])
+        names = (*(PHASES[row] for row in seen), UNKNOWN)
+        return StepTimes(wall_ns, self.samples[places].astype(np.float64), names, parts)
+
+    def work(self, used: Ints) -> RankWork:
+        """Return the own work of each rank of the basis in some steps."""
+        places = self.places(used)
+        ranks = self.basis.ranks
+        by_phase = {rank: self.by_rank[rank].exposed[:, places] for rank in ranks}
+        return work_of(by_phase, np.stack([self.walls_ns[rank][places] for rank in ranks]))
+
+    def means_of(self, rank: int, used: Ints) -> dict[str, float]:
+        """Return a rank's mean time per step in each phase that it had, and outside all.
+
+        It is empty for a rank without steps, or that phases are not about.
+        """
+        places = self.places(used)
+        if not len(places) or rank not in self.basis.ranks:
+            return {}
+        by_phase = self.by_rank[rank].exposed[:, places]
+        seen = np.flatnonzero(by_phase.any(axis=1))
+        found = {PHASES[row]: float(by_phase[row].mean()) for row in seen}
+        return {
+            **found,
+            UNKNOWN: float((self.walls_ns[rank][places] - by_phase.sum(axis=0)).mean()),
+        }
+
+    @functools.cached_property
+    def costs(self) -> RunCosts:
+        """The costs of the run; raises `UnreadableError` if none of its steps can be read.
+
+        If some ranks have device times, they are theirs, of steps in which no time is missing.
+        """
+        trace, steady = self.trace, self.selection
+        if not trace.steps.num_rows:
+            raise UnreadableError(f"{safe_text(str(trace.path))}: holds no steps to compare")
+        ranks = self.timed_ranks
+        places = self.places(steady.steps)
+        sums = add_sums([self.by_rank[rank] for rank in ranks.tolist() or self.by_rank])
+        sums = sums.take(places)
+        steps = rows_of_ranks(trace.steps, ranks)
+        collectives = rows_of_ranks(trace.collectives, ranks)
+        selection = steady
+        if is_own(trace):  # a phase of an imported trace without device times launched nothing
+            missing = sums.untimed > 0
+            untimed = untimed_exchanges(collectives, sums.timed_exchange, steady.steps)
+            if sums.on_device and untimed.sum() <= MOST_UNTIMED_SHARE * len(untimed):
+                missing |= untimed
+            selection = steady.without(NO_DEVICE_TIMES, missing)
+            sums = sums.take(np.flatnonzero(~missing))
+        if not is_log(trace):  # a log's figures are means over all its steps, as the report's are
+            selection = exclude_outliers(steps, sums, selection)
+        sums = sums.take(np.flatnonzero(np.isin(sums.steps, selection.steps)))
+        price_ns = span_price_ns(trace.samples)
+        costs = cost_of_sums(steps, sums, collectives, selection, price_ns, trace.sums)
+        outside = without(trace.steps, np.union1d(self.windows, self.compiled))
+        clock = clock_of(trace, on_device=sums.on_device)
+        timed, with_calls = sums.timed_exchange, is_own(trace)
+        untimed = untimed_exchanges(collectives, timed, sums.steps, with_calls=with_calls)
+        if clock is not PhaseClock.HOST and untimed.any():
+            costs = costs.without_exchange()
+        if (sharing := ranks_of_model(trace)) > 1:
+            costs = costs.of_ranks(sharing)
+        return dataclasses.replace(
+            costs,
+            switched=switched_cost(outside, self.warm_up),
+            clock=clock,
+            unclocked=tuple(np.setdiff1d(trace.steps["rank"], steps["rank"]).tolist()),
+            one_in=sampled_one_in(trace.sums),
+            of_lines=is_log(trace) and trace.manifest.config.get("steps_per_line") != 1,
+        )
+
+    @functools.cached_property
+    def timed_ranks(self) -> Ints:
+        """The ranks with device times in the selected steps."""
+        places = self.places(self.selection.steps)
+        timed = [rank for rank, each in self.by_rank.items() if each.timed[places].any()]
+        return np.array(sorted(timed), dtype=np.int64)
+
+    @functools.cached_property
+    def basis(self) -> PhaseBasis:
+        return _basis_of(self)
+
+    @functools.cached_property
+    def device_times(self) -> DeviceTimes | None:
+        return find_device_times(self.trace)
+
+    @functools.cached_property
+    def own_cost(self) -> OwnCost:
+        """profkit's cost, without the steps that something else made slow."""
+        trace = self.trace
+        slow = np.union1d(self.windows, self.compiled)
+        slow = np.union1d(slow, marked_steps(trace.samples, CHANGES, CAPTURED_STEP))
+        in_all = count_rank_steps(trace.steps, trace.sums)
+        return own_cost(trace.steps, trace.spans, trace.samples, self.warm_up, slow, in_all=in_all)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PhaseBasis:
+    """The ranks, steps and spans that phases are about.
+
+    If there are device times, the spans are on the device's clock, and `costs` are the ledger's:
+    all screens show these.
+    """
+
+    frame: RunFrame
+    steps: pa.Table
+    spans: pa.Table
+    collectives: pa.Table
+    used: Ints
+    clock: PhaseClock
+    exchange_timed: bool
+    costs: RunCosts | None = None
+
+    @functools.cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have steps and, if any has, device times."""
+        return tuple(np.unique(self.steps["rank"].to_numpy()).tolist())
+
+    @functools.cached_property
+    def step_ns(self) -> float:
+        """The mean wall time of a used step."""
+        places = self.frame.places(self.used)
+        return float(np.mean([self.frame.walls_ns[rank][places] for rank in self.ranks]))
+
+    @property
+    def why_no_exchange(self) -> str:
+        """The reason why nothing is known of the exposed exchange; empty if there is none."""
+        if not self.exchange_timed:
+            return "the device's wait for the exchange was not timed"
+        if self.costs is not None and self.costs.unclocked:
+            return "some ranks have no device times"
+        return ""
+
+    @functools.cached_property
+    def exchange(self) -> Exchange | None:
+        """The gradient exchange, or `None` if its exposed part was not timed everywhere."""
+        if self.why_no_exchange:
+            return None
+        return split_exchange(self.collectives, self.spans, self.used)
+
+    @functools.cached_property
+    def work(self) -> RankWork:
+        """The own work of each rank in the used steps."""
+        return self.frame.work(self.used)
+
+    @functools.cached_property
+    def late_rank(self) -> LateRank | None:
+        """The rank that is late again and again in the exchange."""
+        if self.exchange is None:
+            return None
+        return find_late_rank(self.exchange, self.work, self.step_ns)
+
+
+def _basis_of(frame: RunFrame) -> PhaseBasis:
+    trace, ranks = frame.trace, frame.timed_ranks
+    steps, spans, collectives = trace.steps, trace.spans, trace.collectives
+    if len(ranks):
+        costs = frame.costs
+        return PhaseBasis(
+            frame,
+            rows_of_ranks(steps, ranks),
+            exposed_spans(rows_of_ranks(spans, ranks)),
+            rows_of_ranks(collectives, ranks),
+            costs.selection.steps,
+            costs.clock,
+            costs.exchange_timed,
+            costs,
+        )
+    used = frame.selection.steps
+    clock, exchange_timed = clock_of(trace, on_device=False), True
+    if clock is PhaseClock.LAUNCH:
+        exchange_timed = not untimed_exchanges(collectives, spans.slice(0, 0), used).any()
+    return PhaseBasis(frame, steps, spans, collectives, used, clock, exchange_timed)
