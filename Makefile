@@ -18,9 +18,10 @@ check:  ## lint, format, limits of length and density, types, import contracts
 test:  ## the tests that everybody runs
 	$(RUN) pytest
 
-nightly:  ## all other tests: real jobs, and what is long or exhaustive; hours
-	$(RUN) pytest -m "(jobs or nightly) and not alone"
-	$(RUN) pytest -n 0 -m "alone and (jobs or nightly)"
+nightly:  ## all other tests, and the page of what they showed: real jobs, and what is long or exhaustive; hours
+	-$(RUN) pytest -m "(jobs or nightly) and not alone" --junitxml build/nightly.xml
+	-$(RUN) pytest -n 0 -m "alone and (jobs or nightly)" --junitxml build/nightly-alone.xml
+	$(RUN) python benchmarks/nightly.py build/nightly.xml build/nightly-alone.xml
 
 contracts:  ## the hooks with the oldest supported torch, the V100's and the newest, and with Megatron and DeepSpeed; minutes for each
 	for version in $(TORCHES); do .ci/contracts $$version || exit 1; done

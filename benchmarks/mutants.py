@@ -1,14 +1,13 @@
 """Change the source at random places, one at a time, and count the changes that tests find.
 
-    python benchmarks/mutants.py --map build/mutants-map.json --make-map
-    python benchmarks/mutants.py --map build/mutants-map.json [--count 300] [--seed 0]
-                                 [--tiers default,all] [--workers 2] [--write]
+    python benchmarks/mutants.py --make-map     needs pytest-cov; half an hour
+    python benchmarks/mutants.py [--count 300] [--seed 0] [--tiers default,all] [--write]
 
-The map says which modules of tests run which functions; `--make-map` runs the default tier once to
-make it. A mutant lives in a copy of the tree. The modules of the default tier that run its function
-meet it, quick ones first, up to `--budget-s`; if none does (a child process may), those that name
-its module. With `--tiers default,all`, survivors also meet the modules of jobs and of the night
-that name its module or lie in its folder. `--write` writes docs/results/mutants.json.
+The map says which tests run which lines: `--make-map` runs all tests but the real jobs once. A
+mutant lives in a copy of the tree. The tests of the default tier that run its line meet it, quick
+ones first, up to `--budget-s`; if none does (a child process may), the modules that name its module.
+With `--tiers default,all`, survivors also meet the tests of other tiers that run the line, and those
+modules of jobs and of the night that name its module. `--write` writes docs/results/mutants.json.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
@@ -36,6 +35,8 @@ import results
 
 TOP = Path(__file__).resolve().parents[1]
 sys.path.append(str(TOP))
+from tests.tiers import tier_of_test  # noqa: E402
+
 SOURCES = ("profkit", "instrument", "collectors", "tui")
 OTHERS_OF = {"Lt": "<=", "LtE": "<", "Gt": ">=", "GtE": ">", "Eq": "!=", "NotEq": "=="}
 OTHERS_OF |= {"Is": "is not", "IsNot": "is", "In": "not in", "NotIn": "in"}
@@ -51,8 +52,6 @@ class Mutant(NamedTuple):
 
     file: str
     line: int
-    function: int
-    """The first line of the innermost function, or 0 in a module or class."""
     begin: int
     end: int
     text: str
@@ -64,19 +63,17 @@ def candidates(file: Path) -> Iterator[Mutant]:
     lengths = map(len, source.splitlines(keepends=True))
     offsets = [0, *itertools.accumulate(lengths)]
 
-    def visit(node: ast.AST, function: int) -> Iterator[Mutant]:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            function = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    def visit(node: ast.AST) -> Iterator[Mutant]:
         for place, text in changes(node):
             begin = offsets[place.lineno - 1] + place.col_offset
             end = offsets[(place.end_lineno or 0) - 1] + (place.end_col_offset or 0)
-            yield Mutant(name, place.lineno, function, begin, end, text)
+            yield Mutant(name, place.lineno, begin, end, text)
         for field, value in ast.iter_fields(node):
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST) and field not in SKIPPED:
-                    yield from visit(child, function)
+                    yield from visit(child)
 
-    yield from visit(ast.parse(source), 0)
+    yield from visit(ast.parse(source))
 
 
 def changes(node: ast.AST) -> Iterator[tuple[Any, str]]:
@@ -105,17 +102,61 @@ def changes(node: ast.AST) -> Iterator[tuple[Any, str]]:
         yield node.test, f"(not ({words(node.test)}))"
 
 
-def make_map(path: Path) -> None:
-    """Run the default tier with `mutants_map.py`, and join what its processes wrote."""
-    found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        paths = {"MUTANTS_MAP": folder, "PYTHONPATH": str(Path(__file__).parent)}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants_map"]
-        subprocess.run(command, cwd=TOP, env={**os.environ, **paths}, check=False)
-        for part in sorted(Path(folder).glob("*.json")):
-            found |= json.loads(part.read_text())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found))
+class Map:
+    """Which tests run a line, and how long each takes."""
+
+    def __init__(self, folder: Path) -> None:
+        from coverage import CoverageData
+
+        self._data = CoverageData(str(folder / ".coverage"))
+        self._data.read()
+        self._seconds: dict[str, float] = defaultdict(float)
+        for part in folder.glob("*.json"):
+            for test, took_s in json.loads(part.read_text()).items():
+                self._seconds[test.partition("[")[0]] += took_s
+        self._top = next(
+            path.removesuffix("profkit/cli.py")
+            for path in self._data.measured_files()
+            if path.endswith("profkit/cli.py")
+        )
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """Return the test functions that run the line, quick ones first."""
+        contexts = self._data.contexts_by_lineno(self._top + mutant.file).get(mutant.line, [])
+        found = {each.partition("|")[0].partition("[")[0] for each in contexts if each}
+        return sorted(found, key=self.seconds)
+
+    def seconds(self, test: str) -> float:
+        """Return how long a test takes, or all tests of a module."""
+        if "::" in test:
+            return self._seconds[test]
+        return sum(took for each, took in self._seconds.items() if each.startswith(test + "::"))
+
+    def within(self, tests: list[str], budget_s: float) -> list[str]:
+        spent_s = itertools.accumulate(map(self.seconds, tests))
+        return tests[: max(1, sum(each <= budget_s for each in spent_s))]
+
+
+def make_map(folder: Path) -> None:
+    """Run all tests but the real jobs with `mutants_map.py`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "rc").write_text(
+        f"[run]\nsource = {','.join(SOURCES)}\ndata_file = {folder}/.coverage\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "mutants_map",
+        "-m",
+        "not (jobs or alone)",
+    ]
+    command += ["--cov", f"--cov-config={folder}/rc", "--cov-context=test", "--cov-report="]
+    paths = {"MUTANTS_MAP": str(folder), "PYTHONPATH": str(Path(__file__).parent)}
+    subprocess.run(command, cwd=TOP, env={**os.environ, **paths}, check=False)
 
 
 def naming(mutant: Mutant) -> list[str]:
@@ -127,15 +168,9 @@ def naming(mutant: Mutant) -> list[str]:
     return [name for name in names if folder in name or module.stem in (TOP / name).read_text()]
 
 
-def choose(mutant: Mutant, reached: dict[str, Any], budget_s: float) -> list[str]:
-    """Return the modules of the default tier to run, quick ones first."""
-    key, place = ("ran", mutant.function) if mutant.function else ("files", "")
-    wanted = f"{mutant.file}:{place}"
-    chosen = [test for test, each in reached.items() if wanted in each[key]]
-    chosen = chosen or [test for test in naming(mutant) if test in reached]
-    chosen.sort(key=lambda test: reached[test]["seconds"])
-    spent_s = list(itertools.accumulate(reached[test]["seconds"] for test in chosen))
-    return chosen[: max(1, sum(each <= budget_s for each in spent_s))]
+def is_by_default(test: str) -> bool:
+    module, _, name = test.removeprefix("tests/").partition("::")
+    return tier_of_test(PurePosixPath(module), name) is None
 
 
 def run_tests(copy: Path, tests: Sequence[str], marks: str, limit_s: float) -> str:
@@ -167,16 +202,20 @@ def run_tests(copy: Path, tests: Sequence[str], marks: str, limit_s: float) -> s
     return "survived" if code in (0, 5) else "found"  # 5: all of them are in other tiers
 
 
-def judge(mutant: Mutant, copy: Path, reached: dict[str, Any], args: Any) -> dict[str, Any]:
+def judge(mutant: Mutant, copy: Path, reached: Map, args: Any) -> dict[str, Any]:
     """Return what became of a mutant."""
     path, original = copy / mutant.file, (TOP / mutant.file).read_bytes()
     path.write_bytes(original[: mutant.begin] + mutant.text.encode() + original[mutant.end :])
     os.utime(path, (random.randrange(10**6, 10**9),) * 2)  # its bytecode is never stale
-    tests, tier = choose(mutant, reached, args.budget_s), "default"
-    limit_s = 5 * sum(reached[test]["seconds"] for test in tests) + GRACE_S
+    every, tier = reached.tests(mutant), "default"
+    chosen = [test for test in every if is_by_default(test)] or naming(mutant)
+    tests = reached.within(chosen, args.budget_s)
+    limit_s = 5 * sum(map(reached.seconds, tests)) + GRACE_S
     state = run_tests(copy, tests, DEFAULT, limit_s) if tests else "survived"
     if state == "survived" and args.tiers != tier:
-        tier, others = "all", naming(mutant)
+        tier, others = "all", [test for test in every if not is_by_default(test)]
+        others = reached.within(others, args.budget_all_s) if others else []
+        others += [name for name in naming(mutant) if not is_by_default(name)]
         state = run_tests(copy, others, OTHER_TIERS, args.budget_all_s) if others else state
     shutil.copy2(TOP / mutant.file, path)
     row = {"place": f"{mutant.file}:{mutant.line}", "tests": len(tests), "tier": tier}
@@ -189,7 +228,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--map", type=Path, default=TOP / "build/mutants-map.json")
+    parser.add_argument("--map", type=Path, default=TOP / "build/mutants")
     parser.add_argument("--make-map", action="store_true")
     parser.add_argument("--under", default="", help="only in files whose path begins so")
     parser.add_argument("--count", type=int, default=300)
@@ -203,7 +242,7 @@ def main() -> None:
     if args.make_map:
         make_map(args.map)
         return
-    reached = json.loads(args.map.read_text())
+    reached = Map(args.map)
     files = sorted(file for name in SOURCES for file in (TOP / name).rglob("*.py"))
     every = [mutant for file in files for mutant in candidates(file)]
     every = [mutant for mutant in every if mutant.file.startswith(args.under)]

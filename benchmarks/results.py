@@ -23,12 +23,12 @@ def write(suite: str, found: Mapping[str, Any] | Sequence[Any]) -> Path:
     parts = found if isinstance(found, Mapping) else {"rows": found}
     path = RESULTS / f"{suite}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**_origin(), **parts}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({**origin(), **parts}, indent=1) + "\n", encoding="utf-8")
     print(f"written: {path}", file=sys.stderr)
     return path
 
 
-def _origin() -> dict[str, Any]:
+def origin() -> dict[str, Any]:
     """Return date, commit, command, machine and versions."""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
