@@ -57,20 +57,36 @@ def rows_of_rank(table: pa.Table, rank: int) -> pa.Table:
     return table.filter(pc.equal(table["rank"], rank))
 
 
-def split_ranks(table: pa.Table) -> dict[int, pa.Table]:
+class RowsByRank(dict[int, pa.Table]):
+    """The rows of each rank; none of a rank that has none."""
+
+    def __init__(self, none: pa.Table) -> None:
+        self._none = none
+
+    def __missing__(self, rank: int) -> pa.Table:
+        return self._none
+
+
+def split_ranks(table: pa.Table) -> RowsByRank:
     """Return the rows of each rank, which is faster than a filter for each of many ranks."""
-    rank = table["rank"].to_numpy()
+    rank, found = table["rank"].to_numpy(), RowsByRank(table.slice(0, 0))
     if not len(rank):
-        return {}
+        return found
     if (np.diff(rank) < 0).any():
         order = np.argsort(rank, kind="stable")
         table, rank = table.take(pa.array(order)), rank[order]
     ranks, first = np.unique(rank, return_index=True)
     ends = np.append(first[1:], len(rank))
-    found = {}
     for each, begin, end in zip(ranks.tolist(), first.tolist(), ends.tolist(), strict=True):
         found[each] = table.slice(begin, end - begin)
     return found
+
+
+def places_of_ranks(rank: Ints) -> dict[int, Ints]:
+    """Return the places of each rank's values, in their order."""
+    order = np.argsort(rank, kind="stable")
+    ranks, first = np.unique(rank[order], return_index=True)
+    return dict(zip(ranks.tolist(), np.split(order, first[1:]), strict=True))
 
 
 def rows_of_steps(table: pa.Table, steps: Ints) -> pa.Table:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of, rows_of_rank, rows_of_steps
+from profkit.analysis.columns import codes_of, places_of_ranks, rows_of_steps, split_ranks
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import NEGLIGIBLE, Ints
 from profkit.analysis.intervals import covered_each, union_length
@@ -240,8 +240,9 @@ def split_exchange(collectives: pa.Table, spans: pa.Table, used: Ints) -> Exchan
     found = match_collectives(collectives, used)
     if not found.count or not len(used):
         return None
-    windows = exposed_windows(spans, used)
-    ranks = [_split_rank(int(rank), found, windows, len(used)) for rank in np.unique(found.rank)]
+    windows, ranks = split_ranks(exposed_windows(spans, used)), []
+    for rank, mine in places_of_ranks(found.rank).items():
+        ranks.append(_split_rank(rank, mine, found, windows[rank], len(used)))
     return Exchange(
         tuple(ranks), found.waited_for(), found.count, found.matched_count, found.ends_shared
     )
@@ -266,9 +267,10 @@ def exposed_windows(spans: pa.Table, used: Ints) -> pa.Table:
     return exposed
 
 
-def _split_rank(rank: int, found: Matched, windows: pa.Table, steps: int) -> RankExchange:
-    mine = found.rank == rank
-    own = rows_of_rank(windows, rank).sort_by("start_ns")
+def _split_rank(
+    rank: int, mine: Ints, found: Matched, windows: pa.Table, steps: int
+) -> RankExchange:
+    own = windows.sort_by("start_ns")
     opens, closes = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
     start, end = found.start[mine], found.end[mine]
     sent_from = np.maximum(start, end - found.transfer[mine])

@@ -14,7 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import names_and_codes, rows_of_rank, rows_of_steps
+from profkit.analysis.columns import (
+    names_and_codes,
+    places_of_ranks,
+    rows_of_steps,
+    split_ranks,
+)
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exchange import Matched, exposed_windows, match_collectives
 from profkit.analysis.intervals import covered_each
@@ -147,15 +152,15 @@ def find_places(collectives: pa.Table, spans: pa.Table, used: Ints) -> Places | 
     found = match_collectives(collectives, used)
     if not found.count or not len(used):
         return None
-    windows, outer = exposed_windows(spans, used), _outer_phases(rows_of_steps(spans, used))
+    windows = split_ranks(exposed_windows(spans, used).sort_by("start_ns"))
+    outer = split_ranks(_outer_phases(rows_of_steps(spans, used)).sort_by("start_ns"))
     begun = np.zeros(len(found.rank), dtype=np.int64)
     parts = []
-    ranks = np.unique(found.rank)
-    for rank in ranks.tolist():
-        own, mine = rows_of_rank(windows, rank).sort_by("start_ns"), found.rank == rank
-        phases = rows_of_rank(outer, rank).sort_by("start_ns")
+    of_ranks = places_of_ranks(found.rank)
+    for rank, mine in of_ranks.items():
+        own, phases = windows[rank], outer[rank]
         begun[mine] = _phase_at(found.start[mine], phases)
-        row = _match_waits(own, found, np.flatnonzero(mine))
+        row = _match_waits(own, found, mine)
         opens, closes = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
         start, end = found.start[mine], found.end[mine]
         sent_from = np.maximum(start, end - found.transfer[mine])
@@ -173,7 +178,7 @@ def find_places(collectives: pa.Table, spans: pa.Table, used: Ints) -> Places | 
     waited = _number_places(numbers, found.rows.take(row), around)
     exposed = (end - start).astype(np.float64)
     waits = Waits(waiter, step, start, end, row, waited, exposed, flying, moving)
-    return Places(tuple(numbers), waits, found, place, len(ranks), used)
+    return Places(tuple(numbers), waits, found, place, len(of_ranks), used)
 
 
 def _number_places(numbers: dict[Place, int], rows: pa.Table, around: Ints) -> Ints:

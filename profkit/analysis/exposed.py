@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, rows_of_rank, step_places
+from profkit.analysis.columns import durations, places_of_ranks, split_ranks, step_places
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exchange import (
@@ -131,20 +130,17 @@ def split_allreduce(collectives: pa.Table, spans: pa.Table, used: Ints) -> Allre
     found = match_collectives(collectives, used)
     if not found.count or found.count > found.matched_count or not len(used):
         return None
-    windows = exposed_windows(spans, used).sort_by("start_ns")
+    windows = split_ranks(exposed_windows(spans, used))
     totals = np.zeros((4, len(used)))
-    for rank in np.unique(found.rank):
-        own = rows_of_rank(windows, int(rank))
-        totals += _split_rank(found, found.rank == rank, own, used)
+    for rank, mine in places_of_ranks(found.rank).items():
+        totals += _split_rank(found, mine, windows[rank].sort_by("start_ns"), used)
     not_ready, waiting, transfer, hidden = np.rint(totals).astype(np.int64)
     name = WAITING_IN_PIPELINE if found.is_message.any() else WAITING
     parts = {NOT_READY: not_ready, name: waiting, TRANSFER: transfer}
     return AllreduceSplit(parts, None if found.ends_shared else hidden)
 
 
-def _split_rank(
-    found: Matched, mine: npt.NDArray[np.bool_], windows: pa.Table, used: Ints
-) -> Floats:
+def _split_rank(found: Matched, mine: Ints, windows: pa.Table, used: Ints) -> Floats:
     """Return a rank's time not ready, waiting, in transfer and hidden, by (kind, step)."""
     start, end = found.start[mine], found.end[mine]
     opens, closes = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()

@@ -103,13 +103,8 @@ class RunFrame:
     @functools.cached_property
     def by_rank(self) -> Mapping[int, SpanSums]:
         """Each rank's time by phase and step."""
-        spans = self.trace.spans
-        own = split_ranks(spans)
-        nothing = spans.slice(0, 0)
-        return {
-            rank.rank: sum_spans(own.get(rank.rank, nothing), self.numbers)
-            for rank in self.trace.ranks
-        }
+        own = split_ranks(self.trace.spans)
+        return {rank.rank: sum_spans(own[rank.rank], self.numbers) for rank in self.trace.ranks}
 
     def sum_with(self, each: Mapper) -> None:
         """Compute `by_rank` with `each`, which may work on other processes or machines."""

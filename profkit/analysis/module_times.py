@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import names_and_codes, rows_of_rank
+from profkit.analysis.columns import names_and_codes, split_ranks
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exchange_places import Places
@@ -63,8 +63,9 @@ def time_modules(places: Places, spans: pa.Table) -> ModuleTimes | None:
     if len(names) < 2:
         return None
     ns, last = np.zeros((len(names), len(ranks), len(places.steps))), set[str]()
+    outer = split_ranks(spans.filter(pc.equal(spans["depth"], 0)))
     for place, rank in enumerate(ranks.tolist()):
-        own = rows_of_rank(spans.filter(pc.equal(spans["depth"], 0)), rank)
+        own = outer[rank]
         waited = places.waits.rank == rank
         opens, closes = places.waits.start[waited], places.waits.end[waited]
         order = np.argsort(opens, kind="stable")

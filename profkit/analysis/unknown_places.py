@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import places_in, rows_of_rank, rows_of_steps
+from profkit.analysis.columns import places_in, rows_of_steps, split_ranks
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Ints
 from profkit.vocab import PHASES, ZERO_GRAD
@@ -82,10 +82,8 @@ def find_gaps(steps: pa.Table, spans: pa.Table, used: Ints) -> dict[int, Gaps]:
     """Return the gaps in the used steps of each rank that has such steps."""
     steps, spans = rows_of_steps(steps, used), rows_of_steps(spans, used)
     spans = spans.filter(pc.equal(spans["depth"], pa.scalar(0, pa.int16())))
-    ranks = pc.unique(steps["rank"]).to_pylist()
-    return {
-        rank: _gaps_of_rank(rows_of_rank(steps, rank), rows_of_rank(spans, rank)) for rank in ranks
-    }
+    own = split_ranks(spans)
+    return {rank: _gaps_of_rank(rows, own[rank]) for rank, rows in split_ranks(steps).items()}
 
 
 def _gaps_of_rank(steps: pa.Table, spans: pa.Table) -> Gaps:

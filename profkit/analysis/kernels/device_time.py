@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.columns import names_and_codes
+from profkit.analysis.columns import names_and_codes, places_of_ranks
 from profkit.analysis.estimate import Ints
 from profkit.analysis.exchange import match_all
 from profkit.analysis.intervals import covered_each, split_lanes, subtract_union, union_length
@@ -201,8 +201,7 @@ def waits_for_ranks(collectives: pa.Table) -> dict[int, tuple[Ints, Ints]] | Non
     if not found.count or found.count > found.matched_count:
         return None
     waits = {}
-    for rank in np.unique(found.rank).tolist():
-        mine = found.rank == rank
+    for rank, mine in places_of_ranks(found.rank).items():
         start, end = found.start[mine], found.end[mine]
         waits[rank] = start, np.maximum(start, end - found.transfer[mine])
     return waits

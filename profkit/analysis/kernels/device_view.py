@@ -51,11 +51,13 @@ def build_device_view(trace: Trace) -> DeviceView | None:
         pc.equal(trace.samples["source"], KERNELS), pc.equal(trace.samples["metric"], WINDOW_STEP)
     )
     in_windows = bool(pc.any(marks).as_py())
-    samples = host_waits(trace)
-    waits = waits_for_ranks(trace.collectives)
     devices: list[DeviceTime] = []
     steps: dict[int, int] = {}
     ranks = chosen_ranks(trace, None)
+    if not any(rank.size("kernels") for rank in ranks):
+        return None
+    samples = host_waits(trace)
+    waits = waits_for_ranks(trace.collectives)
     for rank in ranks:
         kernels, _ = rank.select("kernels", COLUMNS)
         devices += device_times(kernels, samples, waits, in_windows=in_windows)

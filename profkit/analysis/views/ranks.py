@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from profkit.analysis.bandwidth import SizeUse, size_use
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.columns import durations, rows_of_rank, rows_of_steps
+from profkit.analysis.columns import split_ranks
 from profkit.analysis.estimate import Ints
 from profkit.analysis.exchange import (
     LateRank,
@@ -147,7 +147,8 @@ def _rank_times(
     host = device = ""
     with contextlib.suppress(UnreadableError):
         host, device = rank.manifest.host, rank.manifest.device
-    wall_ns = durations(rows_of_steps(rows_of_rank(trace.steps, rank.rank), used))
+    walls_ns = frame_of(trace).walls_ns.get(rank.rank)
+    wall_ns = walls_ns[frame_of(trace).places(used)] if walls_ns is not None else np.empty(0)
     return RankTimes(
         rank=rank.rank,
         host=host,
@@ -164,13 +165,13 @@ def find_waits(found: Matched, spans: pa.Table, used: Ints) -> tuple[Wait, ...]:
     rows = np.flatnonzero((ready > found.start) & (found.late_rank >= 0))
     if not len(rows):
         return ()
-    windows = exposed_windows(spans, used).sort_by("start_ns")
+    windows = split_ranks(exposed_windows(spans, used).sort_by("start_ns"))
     order = rows[np.lexsort((found.late_rank[rows], found.rank[rows]))]
     changes = np.diff(found.rank[order]) | np.diff(found.late_rank[order])
     waits = []
     for pair in np.split(order, np.flatnonzero(changes) + 1):
         rank, start = int(found.rank[pair[0]]), found.start[pair]
-        own = rows_of_rank(windows, rank)
+        own = windows[rank]
         opens, closes = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
         exposed_ns = float(covered_each(start, ready[pair], opens, closes).sum())
         waits.append(
