@@ -114,7 +114,7 @@ class Modes:
 
     @contextlib.contextmanager
     def _hooked(self) -> Iterator[Callable[[str], contextlib.AbstractContextManager[object]]]:
-        self._job.hook("pytorch")
+        self._job.hook("torch")
         yield _nothing
         self._job.unhook()
         self._job._frameworks.clear()  # noqa: SLF001  # so that the next block hooks again

@@ -25,6 +25,7 @@ from profkit.analysis.parts import count_rank_steps
 from profkit.clock import read_anchor
 from profkit.instrument.recorder import Recorder
 from profkit.run.wiring import full_bytes, new_thinner
+from profkit.testing import OpenStep
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
 from profkit.trace.integrity import this_process
 from profkit.vocab import Integrity, RunState
@@ -109,7 +110,7 @@ def soak(folder: Path, seconds: float) -> Soaked:
 
 
 def _train_one_step(recorder: Recorder) -> None:
-    with recorder.step(32):
+    with OpenStep(recorder, 32):
         for phase in ("data", "forward", "backward", "optimizer"):
             with recorder.phase(phase):
                 pass

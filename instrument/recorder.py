@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Sized
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -17,7 +18,6 @@ from typing import Any, Generic, TypeVar
 from profkit.clock import Clock, now_ns
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.guard import guarded, report_failure
-from profkit.instrument.loop_recorder import NOTHING, Region, Step
 from profkit.instrument.mark_price import MarkPrice
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.rows import Append, Event, EventRow, Keep, Row, SampleRow, Sink, SpanRow
@@ -38,10 +38,6 @@ class Span:
     _depth: int = field(init=False)
     _mark: Event | None = field(init=False)
     _start: int = field(init=False)
-
-    def rename(self, name: str) -> None:
-        """Rename an open region."""
-        self._name = name
 
     def __enter__(self) -> Span:
         recorder = self._recorder
@@ -105,31 +101,6 @@ class PerThread(threading.local, Generic[T]):
         self.own = make()
 
 
-@dataclass(slots=True, eq=False)
-class _OpenStep:
-    """An open step. It becomes a row if its block ends without an exception."""
-
-    recorder: Recorder
-    sample_count: int
-    epoch: int | None
-    loss: float | None = None
-    grad_scale: float | None = None
-
-    def __enter__(self) -> _OpenStep:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.recorder.end_step(
-                self.recorder.clock(), self.sample_count, self.loss, self.grad_scale, self.epoch
-            )
-
-
 class Recorder:
     """Times a loop's phases and steps.
 
@@ -176,8 +147,6 @@ class Recorder:
         self._append_step = sink.appender("steps")
         self._append_sample = sink.appender("samples")
         self._append_event = sink.appender("events")
-        self.settle_exchange: Callable[[], None] = lambda: None
-        """Called at the end of a backward, for the framework's hooks."""
         self.at_border: Callable[[int], object] | None = None
         """Called between two steps, with the number of the one that begins."""
         self.boundary_ns = clock()
@@ -203,10 +172,6 @@ class Recorder:
         if self.notes is not None:
             self.notes.close()
 
-    def step(self, sample_count: int, *, epoch: int | None = None) -> Step:
-        """Return a step, from the end of the last one to the end of this block."""
-        return _OpenStep(self, sample_count, epoch)
-
     def count_alike(self, most: int) -> int:
         """Return how many steps after this one are measured as it is, and need no call between."""
         if self.at_border is not None or self.recording != self.measuring:
@@ -219,21 +184,6 @@ class Recorder:
     def begin(self, now: int | None = None) -> None:
         """Begin the next step here; the time before belongs to no step."""
         self.boundary_ns = self.clock() if now is None else now
-
-    def batches(self, loader: Iterable[T]) -> Iterator[T]:
-        """Yield the loader's batches and time each wait as data; the first starts the workers."""
-        data = Phase.DATA
-        with self.phase(data):
-            iterator = iter(loader)
-            batch = next(iterator, _END)
-        while batch is not _END:
-            yield batch
-            with self.phase(data):
-                batch = next(iterator, _END)
-
-    def end_backward(self) -> None:
-        """Record the rest of the gradient exchange; called at the end of the phase `backward`."""
-        self.settle_exchange()
 
     def note(self, metric: str, value: float) -> None:
         """Record a reading of the loop's own, now, as a row of `samples`."""
@@ -292,9 +242,9 @@ class Recorder:
     def _use_marker(self, mark: Callable[[], Event | None]) -> None:
         self._mark = self.marker = mark
 
-    def phase(self, phase: Phase | str, name: str = "") -> Region:
+    def phase(self, phase: Phase | str, name: str = "") -> AbstractContextManager[Any]:
         """Return a region of the step, for `with recorder.phase("forward"): ...`."""
-        return self.open(phase, name) if self.recording else NOTHING
+        return self.open(phase, name) if self.recording else nullcontext()
 
     def open(self, phase: Phase | str, name: str = "") -> Span:
         """Return a region that the caller enters and closes."""
@@ -355,8 +305,6 @@ class Recorder:
         for row in rows:
             self._keep(row, None, None)
 
-
-_END: Any = object()
 
 _LIVE: weakref.WeakSet[Recorder] = weakref.WeakSet()
 """All recorders of the process, so that a forked child can stop them."""

@@ -17,6 +17,7 @@ from profkit.instrument.buckets import EXPOSED
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, CollectiveRow, Event, Row
+from profkit.testing import OpenStep
 from profkit.trace import RankManifest, RankWriter, RunManifest
 from profkit.trace.integrity import this_process
 from profkit.trace.writer import no_rows
@@ -207,7 +208,7 @@ def _write_rank(folder: Path, plan: Plan, rank: int) -> None:
     recorder.begin()
     for machine.step in range(plan.steps):
         timer.collect()
-        with recorder.step(256) as step:
+        with OpenStep(recorder, 256) as step:
             _train(recorder, machine, rows["collectives"].append)
             step.loss = 1.0
     device = f"cuda:{rank}"

@@ -8,8 +8,11 @@ import pytest
 
 from profkit.analysis.overview import build_overview
 from profkit.own_process import threads_are_patched
+from profkit.rank import Rank
 from profkit.report import as_text
-from profkit.run.session import open_session
+from profkit.run.job import recorded
+from profkit.run.run_folder import finish_run, make_run
+from profkit.testing import report_step
 from profkit.trace import RunManifest, Trace
 
 
@@ -34,10 +37,11 @@ def test_a_run_with_patched_threads_says_so_and_gives_no_cost(
 ) -> None:
     if patched:
         monkeypatch.setattr(_thread, "get_ident", lambda: 1)
-    with open_session(tmp_path, "run", RunManifest(workload="fake"), device="cpu") as session:
+    path = make_run(tmp_path, "run", RunManifest(workload="fake"))
+    with recorded(path, Rank()) as job:
         for _ in range(20):
-            with session.recorder.step(1):
-                pass
-    said = " ".join(as_text.overview(build_overview(Trace.open(session.path))).split())
+            report_step(job.tracker, 1)
+    finish_run(path)
+    said = " ".join(as_text.overview(build_overview(Trace.open(path))).split())
     assert ("the job replaced Python's threads" in said) == patched
     assert ("profkit's cost not measured in this run" in said) == patched

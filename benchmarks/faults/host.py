@@ -35,7 +35,7 @@ PROFKIT = (
     "pyarrow.dataset",
     "nvtx",
     "profkit.run.job",
-    "profkit.run.session",
+    "profkit.run.run_folder",
     "profkit.trace",
     "profkit.collectors.poller",
     "profkit.importers.window_rows",

@@ -35,7 +35,7 @@ MODULES = {
     "torch": ("torch", "torch._dynamo", "torch.nn.parallel", "torch.utils.data"),
     "paddle": ("paddle", "paddle.distributed", "paddle.io"),
 }
-PROFKIT = ("profkit.run.job", "profkit.run.hang_alarm", "profkit.run.session", "profkit.trace")
+PROFKIT = ("profkit.run.job", "profkit.run.hang_alarm", "profkit.run.run_folder", "profkit.trace")
 STEP = 47
 """The usual step before which a job hangs."""
 
@@ -82,7 +82,7 @@ def supervise(work: Path, framework: str, name: str, ranks: int, limit_s: float)
     """Run one job until its verdict, end it, and keep what profkit said."""
     from profkit.hangs.account import read_account
     from profkit.run.hang_alarm import HangAlarm
-    from profkit.run.session import make_run
+    from profkit.run.run_folder import make_run
     from profkit.trace import RunManifest
 
     plant = HEALTHY if name == HEALTHY.name else BY_NAME[name]

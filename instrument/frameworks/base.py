@@ -36,10 +36,6 @@ class Books:
     watch: WorkerWatch | None = None
 
 
-class InnerBooks(Books):
-    """The books of a loop that reports its phases itself."""
-
-
 _FOREIGN = threading._DummyThread  # noqa: SLF001  # a thread that Python did not start
 
 
@@ -69,16 +65,6 @@ class Framework:
     install: Callable[[Seams], Patches]
     """Install all hooks; undoing the returned patches removes them."""
 
-    hook_workers: Callable[[Patches, Books], None]
-    """Hook the inside of loaders."""
-
-    hook_exchange: Callable[[Patches, Books], Callable[[], None]]
-    """Hook captures of graphs, the gradient exchange, and the job's own collectives.
-
-    Buckets and collectives are numbered together.
-    The returned function must be called at the end of each backward, inside of it.
-    """
-
     device: Callable[[], Device | None]
     """Return the device that times phases, or `None` on a machine without one."""
 
@@ -90,15 +76,6 @@ class Framework:
 
     dump_flight: DumpFlight = no_dumps
     """Return the framework's own lists of collectives, if it has any."""
-
-    def install_inner(self, books: Books) -> tuple[Patches, Callable[[], None]]:
-        """Hook only loaders and the gradient exchange, for a loop that reports its own phases.
-
-        The returned function is that of `hook_exchange`.
-        """
-        patches = Patches()
-        self.hook_workers(patches, books)
-        return patches, self.hook_exchange(patches, books)
 
     def kernel_profiler(self, patches: Patches, *, operators: bool) -> KernelProfiler:
         """Return the framework's own profiler, which gives way to the job's.

@@ -448,6 +448,18 @@ class Tracker:
         self._state.model_called = True
         return self._regions.open(_OTHER, name)
 
+    def note_step(self, loss: float, epoch: int, grad_scale: float | None) -> None:
+        """Note what only the loop knows of the step that is open, on a device as on the host."""
+        self.loss = loss
+        self.note_epoch(epoch)
+        if grad_scale is not None:
+            self.note_scale(grad_scale)
+
+    def end_loop(self) -> None:
+        """End the last step of a loop that waits for no further batch."""
+        self.catch_up()
+        self._steps.pass_boundary()
+
     def note_epoch(self, epoch: int) -> None:
         """Note the epoch of the open step, if the loop knows better than its loaders."""
         self.catch_up()

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profkit.attached import disabled
 from profkit.commands._places import check_gpus, find_seat
 from profkit.commands._signals import Terminated
 from profkit.errors import ExitCode, ProfkitError
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 
 def train_alone(request: TraceRequest) -> int:
-    from profkit.attached import disabled
-    from profkit.instrument.loop_recorder import NullRecorder
     from profkit.progress import ProgressBar
     from profkit.rank import Rank
 
@@ -31,7 +30,7 @@ def train_alone(request: TraceRequest) -> int:
     if not disabled():
         return _train_recorded(request, job)
     with ProgressBar("training, recording is switched off by PROFKIT_DISABLE") as progress:
-        outcome = job.train(NullRecorder(), lambda step, steps, loss: progress(step, steps))
+        outcome = job.train(lambda step, steps, loss: progress(step, steps))
     print_outcome(outcome)
     return ExitCode.DONE
 
@@ -61,23 +60,25 @@ def announce(request: TraceRequest, job: ReadyJob) -> None:
 
 def _train_recorded(request: TraceRequest, job: ReadyJob) -> int:
     from profkit.progress import ProgressBar
+    from profkit.rank import Rank
     from profkit.run.hang_alarm import raise_alarms
-    from profkit.run.session import open_session, record_own_cost
+    from profkit.run.job import recorded
+    from profkit.run.run_folder import finish_run, make_run, reason, record_own_cost
 
-    path = None
-    manifest, name = request.manifest(job), request.run_name(job)
+    path = make_run(request.output, request.run_name(job), request.manifest(job))
     try:
         with (
-            open_session(request.output, name, manifest, device=job.device) as session,
-            raise_alarms(session.path),
+            raise_alarms(path),
+            recorded(path, Rank()) as recording,
             ProgressBar("training") as progress,
         ):
-            path = session.path
-            outcome = job.train(session.recorder, lambda step, steps, loss: progress(step, steps))
-            session.notes = notes(outcome)
+            recording.hook(request.settings.framework)
+            outcome = job.train(lambda step, steps, loss: progress(step, steps), recording.tracker)
     except BaseException as error:
+        finish_run(path, reason(error))
         print_place(path, error)
         raise
+    finish_run(path, recording.sink.failure, notes=notes(outcome))
     print_outcome(outcome)
     record_own_cost(path)
     show(path, json=request.json)

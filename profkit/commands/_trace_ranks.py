@@ -25,8 +25,8 @@ from profkit.errors import ExitCode, ProfkitError
 if TYPE_CHECKING:
     from profkit.commands._trace_request import TraceRequest
     from profkit.rank import Rank
-    from profkit.run.lookout.own_loop import OwnLoop
     from profkit.run.ranks import Team
+    from profkit.workloads.base import Outcome
     from profkit.workloads.training.prepare import ReadyJob
 
 
@@ -64,7 +64,7 @@ def train_team(request: TraceRequest, team: Team) -> int:
 
 
 def _new_team_run(request: TraceRequest, team: Team) -> Path:
-    from profkit.run.session import make_run
+    from profkit.run.run_folder import make_run
     from profkit.trace import RunManifest
 
     framework = request.settings.framework
@@ -73,7 +73,7 @@ def _new_team_run(request: TraceRequest, team: Team) -> Path:
 
 
 def _conclude(run: Path | None, why: str) -> None:
-    from profkit.run.session import finish_run, record_own_cost
+    from profkit.run.run_folder import finish_run, record_own_cost
 
     if run is None:
         return
@@ -84,17 +84,27 @@ def _conclude(run: Path | None, why: str) -> None:
 
 def train_as_rank(request: TraceRequest, rank: Rank) -> int:
     """Train as one of several; if profkit started this process, it is told of an error."""
-    from profkit.run.lookout.own_loop import look_out
+    from profkit.run.job import recorded
     from profkit.run.ranks import RUN_VARIABLE
 
     given = "" if disabled() else os.environ.get(RUN_VARIABLE)
     try:
-        # The lookout begins before the ranks meet, if the run's folder is known by then.
-        with look_out(Path(given), rank) if given else contextlib.nullcontext() as loop:
+        with contextlib.ExitStack() as stack:
+            recording = None
+            if given:  # the lookout begins before the ranks meet
+                recording = stack.enter_context(recorded(Path(given), rank))
             job = prepare_job(request, rank)
             if rank.number == 0:
                 announce(request, job)
-            _record_as_rank(request, job, rank, loop)
+            run, is_ours = _rank_run(request, job, rank)
+            if run is not None:
+                recording = recording or stack.enter_context(recorded(run, rank))
+                recording.hook(request.settings.framework)
+            progress = stack.enter_context(_progress(rank))
+            tracker = recording.tracker if recording is not None else None
+            outcome = job.train(lambda step, steps, loss: progress(step, steps), tracker)
+        if rank.number == 0:
+            _tell_end(run, outcome, is_ours=is_ours)
     except Exception as error:  # the rank ends, whatever the error is
         from profkit.run.ranks import write_error
 
@@ -108,24 +118,9 @@ def train_as_rank(request: TraceRequest, rank: Rank) -> int:
     return ExitCode.DONE
 
 
-def _record_as_rank(request: TraceRequest, job: ReadyJob, rank: Rank, loop: OwnLoop | None) -> None:
-    from profkit.instrument.loop_recorder import NullRecorder
-    from profkit.run.session import open_rank
-
-    if disabled():
-        outcome = job.train(NullRecorder(), lambda step, steps, loss: None)
-        if rank.number == 0:
-            print_outcome(outcome)
-        return
-    run, is_ours = _rank_run(request, job, rank)
-    framework = request.settings.framework
-    with (
-        open_rank(run, framework, job.device, rank=rank, loop=loop) as recorder,
-        _progress(rank) as progress,
-    ):
-        outcome = job.train(recorder, lambda step, steps, loss: progress(step, steps))
-    if rank.number == 0:
-        print_outcome(outcome)
+def _tell_end(run: Path | None, outcome: Outcome, *, is_ours: bool) -> None:
+    print_outcome(outcome)
+    if run is not None:
         _add_to_manifest(run, notes=notes(outcome))
         if is_ours:
             _conclude(run, "")
@@ -143,15 +138,17 @@ def _progress(rank: Rank) -> Iterator[Any]:
         yield progress
 
 
-def _rank_run(request: TraceRequest, job: ReadyJob, rank: Rank) -> tuple[Path, bool]:
-    """Return the run's folder, and True if this rank keeps `run.json`.
+def _rank_run(request: TraceRequest, job: ReadyJob, rank: Rank) -> tuple[Path | None, bool]:
+    """Return the run's folder, if it is recorded, and True if this rank keeps `run.json`.
 
     It does if no process of profkit's started it. On a node that does not share the first one's
     disk, a folder of the same name is made.
     """
     from profkit.run.ranks import RUN_VARIABLE
-    from profkit.run.session import make_run
+    from profkit.run.run_folder import make_run
 
+    if disabled():
+        return None, False
     given = os.environ.get(RUN_VARIABLE)
     name = ""
     if rank.number == 0 and given:

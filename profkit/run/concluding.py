@@ -12,7 +12,7 @@ from typing import NamedTuple
 from profkit.attached import NOTES_FILE, TRAINED, read_notes
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
-from profkit.run.session import first_libraries, record_own_cost
+from profkit.run.run_folder import first_libraries, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text, shell_word
 from profkit.trace.flag import Flag, FlagKind

@@ -6,23 +6,23 @@ import frameworks too, and leave no trace.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-import importlib
 import logging
 import multiprocessing
 import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profkit.attached import RUN_VARIABLE, SAMPLES_VARIABLE, TRAINED, note
 from profkit.clock import now_ns, wall_ns
 from profkit.instrument.device import DeviceTimer, note_no_events
-from profkit.instrument.frameworks.base import Seams
+from profkit.instrument.frameworks.base import Seams, load_framework
 from profkit.instrument.garbage import check_collection, collection_paused
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
@@ -95,9 +95,7 @@ class Job:
 
     def hook(self, framework: str) -> None:
         """Install the hooks of a framework that has been imported; a second time does nothing."""
-        known: Framework = importlib.import_module(
-            f"profkit.instrument.frameworks.{framework}"
-        ).FRAMEWORK
+        known = load_framework(framework)
         if known not in self._frameworks:
             self._frameworks.append(known)
             seams = Seams(
@@ -112,15 +110,18 @@ class Job:
         rank = rank_of()
         # Other processes that import a framework may be launchers, or workers of a rank.
         if rank is not None and rank.world_size > 1 and multiprocessing.parent_process() is None:
-            guarded("lookout", self._look_out, None)(rank)
+            self.look_out(rank)
 
     def unhook(self) -> None:
         """Remove every hook. What was recorded stays."""
         while self._patches:
             self._patches.pop().undo()
 
-    def finish(self) -> None:
-        """Close the last step and the files, once. In a forked child this does nothing."""
+    def finish(self, error: BaseException | None = None) -> None:
+        """Close the last step and the files, once. In a forked child this does nothing.
+
+        The error is the one that ends the job, if the caller knows it.
+        """
         if os.getpid() != self._pid or self._is_finished:
             return
         self._is_finished = True
@@ -129,7 +130,7 @@ class Job:
         self._ended.set()
         end_s = time.monotonic() + DISK_S
         if self._lookout is not None:
-            self._lookout.stop(longest_s=0.0)
+            self._lookout.stop(error, longest_s=0.0)
         if self._opener is not None and not await_thread(self._opener, DISK_S):
             self.sink.give_up(f"{self.run}: its files could not be opened in time")
             log.warning(
@@ -142,7 +143,7 @@ class Job:
         note_failures(self.sink.appender("events"))
         self.sink.close()
         if self._lookout is not None:  # it has written meanwhile
-            self._lookout.stop(longest_s=max(0.0, end_s - time.monotonic()))
+            self._lookout.stop(error, longest_s=max(0.0, end_s - time.monotonic()))
         if self._conclusion is not None and not self.sink.failure:
             guarded("the end of the run", self._conclusion.finish, None)(self.run)
 
@@ -200,7 +201,7 @@ class Job:
             except OSError as error:
                 self._stay_out(f"{self.run}: {error.strerror}")
                 return
-        guarded("lookout", self._look_out, None)(rank)
+        self.look_out(rank)
         samples = self.sink.appender("samples")
         framework = self._framework_in_use()
         before_flush = functools.partial(_before_flush, self.tracker, timer)
@@ -236,8 +237,11 @@ class Job:
         if framework is not None and not self.sink.failure:
             guarded("identity", self._describe, None)(framework, manifest)
 
-    def _look_out(self, rank: Rank) -> None:
+    def look_out(self, rank: Rank) -> None:
         """Have the lookout note from now on when this rank stands still."""
+        guarded("lookout", self._look_out, None)(rank)
+
+    def _look_out(self, rank: Rank) -> None:
         from profkit.run.lookout.lookout import Lookout
 
         if self._lookout is None:
@@ -280,6 +284,22 @@ def _before_flush(tracker: Tracker, timer: DeviceTimer | None, final: bool) -> N
     tracker.replay_late()
     if timer is not None:
         timer.collect(final)
+
+
+@contextlib.contextmanager
+def recorded(run: Path, rank: Rank) -> Iterator[Job]:
+    """Record the block as a rank of a run that is made already; hooks are removed after it."""
+    job = Job(run)
+    job.look_out(rank)
+    finish = guarded("the end of the recording", job.finish, None)
+    try:
+        yield job
+    except BaseException as error:
+        finish(error)
+        raise
+    finally:
+        finish()
+        job.unhook()
 
 
 @functools.cache

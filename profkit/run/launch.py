@@ -26,7 +26,7 @@ from profkit.run.concluding import Concluded, conclude_run
 from profkit.run.hang_alarm import HangAlarm
 from profkit.run.naming import clean, name_job, name_run
 from profkit.run.probe import probe_machine
-from profkit.run.session import finish_run, make_run
+from profkit.run.run_folder import finish_run, make_run
 from profkit.run.signals import ENDING, forwarding
 from profkit.run.witness import Witness
 from profkit.text import safe_text

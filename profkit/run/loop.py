@@ -13,19 +13,16 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from profkit.attached import disabled
-from profkit.instrument.batches import count_samples
 from profkit.instrument.guard import guarded, report_failure
-from profkit.vocab import PHASES, Phase
+from profkit.instrument.tracking.marks import mark_batches, mark_region
 
 if TYPE_CHECKING:
     from profkit.run.job import Job
 
 T = TypeVar("T")
-
-_END: Any = object()
 
 
 @functools.cache
@@ -44,40 +41,10 @@ def _job() -> Job | None:
         return None
 
 
-class _Alive:
-    """Exists as long as a loop may take batches from `loader`."""
-
-
 def loader(batches: Iterable[T]) -> Iterator[T]:
     """Return the batches as they come, and time the wait for each as data."""
     job = _job()
-    return iter(batches) if job is None else _timed(job, batches)
-
-
-def _timed(job: Job, batches: Iterable[T]) -> Iterator[T]:
-    begin = guarded("loader", job.tracker.begin_data, None)
-    end = guarded("loader", job.tracker.end_data, None)
-    count = guarded("count_samples", count_samples, 0)
-    count_waiting = guarded("loader", lambda: job.tracker.waiting_samples, 0)
-    alive = _Alive()
-    job.tracker.follow_loader(alive)
-    span = begin(starts_epoch=True)
-    iterator = iter(batches)
-    while True:
-        waiting_before = count_waiting()
-        try:
-            batch = next(iterator, _END)
-        except BaseException as error:
-            end(span, 0, type(error).__name__)
-            raise
-        if batch is _END:
-            end(span, 0)
-            return
-        # The hooks of a loader that the framework knows have counted the batch already.
-        is_counted = count_waiting() != waiting_before
-        end(span, 0 if is_counted else count(batch))
-        yield batch
-        span = begin()
+    return iter(batches) if job is None else mark_batches(job.tracker, batches)
 
 
 @contextlib.contextmanager
@@ -91,18 +58,10 @@ def step(sample_count: int | None = None) -> Iterator[None]:
         guarded("step", job.tracker.end_explicit_step, None)(sample_count)
 
 
-@contextlib.contextmanager
-def phase(name: str) -> Iterator[None]:
-    """Record a phase if it has the name of one, or else a part of the phase around it."""
+def phase(name: str) -> contextlib.AbstractContextManager[None]:
+    """Record a phase if it has the name of one, or else a part of the phase around it.
+
+    What happens inside `evaluation` or `checkpoint` is no training.
+    """
     job = _job()
-    region = guarded("phase", _open_region, None)(job, name) if job is not None else None
-    if region is None:
-        yield
-        return
-    with region:
-        yield
-
-
-def _open_region(job: Job, name: str) -> Any:
-    around = job.tracker.inside or Phase.OTHER.value
-    return job.recorder.phase(name if name in PHASES else around, name)
+    return mark_region(job.tracker if job is not None else None, name)

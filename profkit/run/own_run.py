@@ -38,7 +38,7 @@ def write_own_run(run: Path, framework: str, world_size: int, created_ns: int) -
 
 def conclude_own_run(run: Path, config: Mapping[str, Any]) -> None:
     """Write into `run.json` that the run has ended, and what it trained."""
-    from profkit.run.session import finish_run, record_own_cost
+    from profkit.run.run_folder import finish_run, record_own_cost
     from profkit.trace import RunManifest
 
     finish_run(run, config={**config, **RunManifest.read(run).config})

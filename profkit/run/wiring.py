@@ -1,8 +1,7 @@
 """Connect the parts of one rank: recorder, manifests and profkit's own samples.
 
-`Job` records somebody's process and opens its files late, on a thread. `open_rank` records a loop
-of profkit's own at once. Both are built of these parts. Whatever writes files is imported when it
-is used, so that a job does not wait for the import.
+`Job` is built of these parts. Whatever writes files is imported when it is used, so that a job does
+not wait for the import.
 """
 
 from __future__ import annotations
@@ -31,17 +30,14 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
     from profkit.analysis.thinning import PartThinner
-    from profkit.instrument.device import DeviceTimer
     from profkit.run.choosing import Choice
     from profkit.trace import RankManifest, RankWriter, RunManifest
 
 
-def make_recorder(
-    sink: Sink, choice: Choice, ranges: Ranges | None, timer: DeviceTimer | None = None
-) -> Recorder:
+def make_recorder(sink: Sink, choice: Choice, ranges: Ranges | None) -> Recorder:
     """Return a recorder that leaves out the phases of some steps, to measure its own cost."""
     is_measured = choice.is_measured(off_blocks())
-    return Recorder(sink, ranges=ranges, is_measured=is_measured, device=timer)
+    return Recorder(sink, ranges=ranges, is_measured=is_measured)
 
 
 def describe_rank(rank: Rank, device: str, framework: str) -> RankManifest:

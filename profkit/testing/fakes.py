@@ -1,4 +1,4 @@
-"""A clock that advances only on request, and a device that works off a queue."""
+"""A clock that advances only on request, a device with a queue, the steps of a loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from profkit.clock import Clock
+from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Event
+from profkit.instrument.tracking.tracker import Tracker
 
 
 @dataclass
@@ -77,3 +79,31 @@ class FakeEvent:
 
     def ns_since(self, earlier: Any) -> float:
         return float(self.device_ns - earlier.device_ns)
+
+
+@dataclass
+class OpenStep:
+    """A step of a fake loop. It becomes a row if its block ends without an exception."""
+
+    recorder: Recorder
+    sample_count: int
+    epoch: int | None = None
+    loss: float | None = None
+    grad_scale: float | None = None
+
+    def __enter__(self) -> OpenStep:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        if kind is None:
+            self.recorder.end_step(
+                self.recorder.clock(), self.sample_count, self.loss, self.grad_scale, self.epoch
+            )
+
+
+def report_step(tracker: Tracker, samples: int) -> None:
+    """Report a step as the hooks of a framework do."""
+    tracker.end_data(tracker.begin_data(), samples)
+    tracker.end(tracker.begin_forward(with_gradients=True))
+    tracker.end(tracker.begin_backward("torch"))
+    tracker.end(tracker.begin_optimizer(1))

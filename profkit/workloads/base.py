@@ -126,7 +126,6 @@ class Parts:
 
     - `loss_of` takes the wrapped model and a batch on its device, and returns a scalar tensor.
     - `synthetic` makes a batch of a given number of samples, with the shapes of training.
-    - `count` returns the number of samples of a batch, without padding.
     - `collate` makes a batch from samples, as nested tuples, lists and dicts of numpy arrays.
       Without it the arrays of the samples are stacked.
     - `groups` has a number for each index of `dataset`; a batch has samples of one number only.
@@ -142,7 +141,6 @@ class Parts:
     loss_of: Callable[[Any, Any], Any]
     dataset: Dataset | None
     synthetic: Callable[[int], Any]
-    count: Callable[[Any], int]
     collate: Callable[[Sequence[Any]], Any] | None = None
     groups: Sequence[int] | None = None
     lr_at: Callable[[int], float] | None = None

@@ -12,6 +12,7 @@ from profkit.callbacks import _recording
 from profkit.callbacks._recording import Recording, begins_training, hook
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.tracking.marks import mark_region
 from profkit.instrument.tracking.pending import MOST_IN_A_ROW
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.testing.fakes import FakeClock
@@ -176,6 +177,60 @@ def test_what_happens_in_an_aside_is_other_and_counts_no_samples(loop: Loop) -> 
     loop.tracker.finish()
     assert loop.samples == [BATCH, BATCH]
     assert loop.phases(1) == ["data", "forward", "other", "forward", "backward", "optimizer"]
+
+
+def test_a_region_named_evaluation_is_no_training_and_its_name_is_kept(loop: Loop) -> None:
+    loop.start_loader()
+    for _ in range(2):
+        loop.fetch()
+        loop.train()
+        with mark_region(loop.tracker, "evaluation"):
+            loop.evaluate()
+    loop.tracker.finish()
+    assert loop.samples == [BATCH, BATCH]
+    assert loop.phases(0) == ["data", "data", "forward", "backward", "optimizer", "other"]
+    names = [row[2] for row in loop.sink.rows["spans"] if row[1] == "other"]
+    assert names == ["evaluation"] * 2
+
+
+def test_a_region_named_checkpoint_leaves_the_batch_that_waits_to_training(loop: Loop) -> None:
+    loop.start_loader()
+    for _ in range(2):
+        loop.fetch()
+        with mark_region(loop.tracker, "checkpoint"):
+            assert loop.tracker.begin_checkpoint() is None  # a file that the loop writes in it
+        loop.train()
+    loop.tracker.finish()
+    assert loop.samples == [BATCH, BATCH]
+    assert sorted(loop.phases(1)) == ["backward", "data", "forward", "optimizer", "other"]
+
+
+@pytest.mark.parametrize("name", ["optimizer", "augment", "evaluation"])
+def test_a_region_that_an_exception_leaves_is_closed(loop: Loop, name: str) -> None:
+    loop.start_loader()
+    loop.fetch()
+    loop.train()
+    with pytest.raises(OSError, match="disk"), mark_region(loop.tracker, name):
+        raise OSError("disk")
+    assert loop.tracker.inside == ""
+    loop.tracker.finish()
+    (row,) = [row for row in loop.sink.rows["spans"] if row[2] == name and row[10]]
+    assert row[1] == ("optimizer" if name == "optimizer" else "other")
+
+
+def test_a_loop_that_is_over_leaves_what_follows_out_of_its_last_step(loop: Loop) -> None:
+    loop.start_loader()
+    loop.fetch()
+    loop.train()
+    loop.clock.advance(7)
+    loop.tracker.note_step(0.5, 3, 128.0)
+    loop.tracker.end_loop()
+    end = loop.clock()
+    with mark_region(loop.tracker, "evaluation"):
+        loop.evaluate()
+    loop.tracker.finish()
+    assert [(*row[2:6], row[7]) for row in loop.sink.rows["steps"]] == [(end, BATCH, 0.5, 128.0, 3)]
+    assert loop.phases(1) == ["other"]
 
 
 def test_what_a_loader_notes_inside_an_evaluation_is_other_too(loop: Loop) -> None:

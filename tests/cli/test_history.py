@@ -18,7 +18,7 @@ from profkit.analysis.views.history import PastRun, build_history, read_past_run
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.report import history_document
-from profkit.run import facts, session
+from profkit.run import facts, run_folder
 from profkit.run.wiring import complete_manifest
 from profkit.testing import synthetic_trace
 from profkit.trace import RunManifest, Trace
@@ -327,7 +327,7 @@ def test_the_action_saves_passes_and_fails(gate_script: str, tmp_path: Path) -> 
 def record_as(folder: Path, name: str, number: int, factor: float) -> Path:
     """A run in the folder that `profkit run --name NAME` makes."""
     made = make_run(folder / "made", number, factor)
-    run = session.make_run(folder / "traces", name, RunManifest.read(made))
+    run = run_folder.make_run(folder / "traces", name, RunManifest.read(made))
     shutil.copytree(made, run, dirs_exist_ok=True)
     return run
 

@@ -380,13 +380,12 @@ def test_a_disk_that_is_full_from_the_start_is_one_line_that_helps(tmp_path: Pat
         import resource, sys
         from pathlib import Path
         from profkit.errors import ProfkitError
-        from profkit.run.session import open_session
+        from profkit.run.run_folder import make_run
         from profkit.trace import RunManifest
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
         try:
-            manifest = RunManifest(workload="resnet50")
-            with open_session(Path(sys.argv[1]), "run", manifest, device="cpu"):
-                print("trained")
+            make_run(Path(sys.argv[1]), "run", RunManifest(workload="resnet50"))
+            print("trained")
         except ProfkitError as error:
             sys.exit(f"profkit: {error}")
     """

@@ -16,8 +16,11 @@ from profkit.collectors.base import Reading
 from profkit.errors import UsageError
 from profkit.instrument.windows.windows import WindowPlan
 from profkit.plugins import COLLECTORS, Seam
+from profkit.rank import Rank
 from profkit.run import choosing
-from profkit.run.session import open_session
+from profkit.run.job import recorded
+from profkit.run.run_folder import finish_run, make_run
+from profkit.testing import report_step
 from profkit.trace import RunManifest, Trace
 from profkit.vocab import LOST_GPU
 
@@ -76,10 +79,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
     RELEASE.clear()
     before = {name: fake.reads for name, fake in FAKES.items()}
     end = time.monotonic() + PATIENCE_S
-    with open_session(tmp_path, "run", RunManifest(workload="fake"), device="cpu") as session:
+    path = make_run(tmp_path, "run", RunManifest(workload="fake"))
+    with recorded(path, Rank()) as job:
         for _ in range(20):
-            with session.recorder.step(1):
-                time.sleep(0.001)
+            report_step(job.tracker, 1)
+            time.sleep(0.001)
         while any(
             fake.reads - before[name] < (1 if name == "hanging" else 2)
             for name, fake in FAKES.items()
@@ -88,7 +92,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
             time.sleep(0.001)
         time.sleep(0.03)  # longer than the patience with the one that hangs
     RELEASE.set()
-    return Trace.open(session.path)
+    finish_run(path)
+    return Trace.open(path)
 
 
 def test_the_report_tells_of_each_that_failed_and_no_step_is_missing(run: Trace) -> None:

@@ -21,6 +21,7 @@ from profkit.machine.doctor import CANNOT, WORKS, collector_finding, cupti
 from profkit.run.choosing import Choice
 from profkit.run.collecting import Collecting
 from profkit.schema import SCHEMAS
+from profkit.testing import OpenStep
 
 
 def test_the_driver_tells_of_the_device() -> None:
@@ -56,7 +57,7 @@ def _windows(choice: Choice, forward: Callable[[], object]) -> list[dict[str, An
         device="cuda:0",
     )
     for _ in range(8):
-        with recorder.step(1), recorder.phase("forward"):
+        with OpenStep(recorder, 1), recorder.phase("forward"):
             forward()
     collecting.stop()
     names = SCHEMAS["kernels"].names[1:]

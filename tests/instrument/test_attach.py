@@ -41,7 +41,7 @@ def test_hooks_that_fail_are_the_reason_for_no_recording(
     monkeypatch.setattr(guard, "FAILURES", Counter())
     monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
     (tmp_path / NOTES_FILE).touch()
-    arming._hook("paddlepaddle")
-    assert "hooks of paddlepaddle failed" in caplog.text
+    arming._hook("paddle")
+    assert "hooks of paddle failed" in caplog.text
     why = "profkit's hooks of paddle failed; a warning of the job says why"
     assert explain_nothing(tmp_path, ()) == [f"nothing was recorded: {why}"]

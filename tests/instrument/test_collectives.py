@@ -38,22 +38,19 @@ COLUMNS = (
 
 
 class Hooked:
-    """A process group of one rank, with the hooks of a loop that tells its phases itself."""
+    """A process group of one rank, with the hooks of its collectives."""
 
     def __init__(self) -> None:
-        from profkit.instrument.frameworks.base import InnerBooks
-        from profkit.instrument.frameworks.pytorch import FRAMEWORK
+        from profkit.instrument.frameworks.base import Books
+        from profkit.instrument.frameworks.pytorch import hook_exchange
+        from profkit.instrument.guard import Patches
 
         self.sink = MemorySink()
         self.recorder = Recorder(self.sink)
-        self.patches, self.end_of_backward = FRAMEWORK.install_inner(
-            InnerBooks(
-                self.recorder,
-                self.sink.appender("collectives"),
-                self.sink.appender("samples"),
-                self.sink.appender("events"),
-            )
-        )
+        self.patches = Patches()
+        tables = [self.sink.appender(name) for name in ("collectives", "samples", "events")]
+        books = Books(self.recorder, tables[0], tables[1], tables[2])
+        self.end_of_backward = hook_exchange(self.patches, books, []).end_of_backward
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from profkit.instrument.windows.windows import WindowCapture, WindowPlan
 from profkit.machine import doctor, probes
 from profkit.run import choosing, collecting
 from profkit.schema import SCHEMAS
+from profkit.testing import OpenStep
 from tests.instrument.fake_cupti import (
     CALLS,
     FIELDS,
@@ -74,7 +75,7 @@ class Job:
 
     def train(self, forward: Callable[[], object], steps: int = 6) -> list[dict[str, Any]]:
         for _ in range(steps):
-            with self.recorder.step(4), self.recorder.phase("forward"):
+            with OpenStep(self.recorder, 4), self.recorder.phase("forward"):
                 if self.cupti.enabled:
                     time.sleep(MARGIN_S)
                     forward()

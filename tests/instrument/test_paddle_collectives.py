@@ -19,8 +19,8 @@ from profkit.instrument.recorder import MemorySink, Recorder
 paddle = pytest.importorskip("paddle")
 
 from profkit.instrument.frameworks.paddlepaddle import (  # noqa: E402  # needs paddle
-    FRAMEWORK,
     collectives,
+    hook_exchange,
 )
 
 RANKS = (2, 5, 7)
@@ -229,6 +229,6 @@ def test_the_exchange_is_hooked_although_paddle_has_not_imported_its_graphs(
     ignore = sink.appender("samples")
     books = Books(recorder, sink.appender("collectives"), ignore, ignore)
     try:
-        FRAMEWORK.hook_exchange(patches, books)
+        hook_exchange(patches, books)
     finally:
         patches.undo()

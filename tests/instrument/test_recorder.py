@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.instrument.guard import FAILURES
-from profkit.instrument.loop_recorder import LoopRecorder, NullRecorder
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import COLUMNS, SpanRow, StepRow
 from profkit.schema import SCHEMAS
-from profkit.testing import FakeClock
+from profkit.testing import FakeClock, OpenStep
 from profkit.vocab import Phase
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Loop(NamedTuple):
         raise error
 
     def train_step(self, samples: int = 4) -> None:
-        with self.recorder.step(samples):
+        with OpenStep(self.recorder, samples):
             self.work(Phase.FORWARD, 10)
 
 
@@ -106,7 +105,7 @@ def test_a_region_may_have_a_name_of_its_own(loop: Loop) -> None:
 
 
 def test_a_step_keeps_what_the_loop_says_of_it(loop: Loop) -> None:
-    with loop.recorder.step(8, epoch=3) as step:
+    with OpenStep(loop.recorder, 8, epoch=3) as step:
         loop.clock.advance(50)
         step.loss = 0.25
         step.grad_scale = 1024.0
@@ -122,7 +121,7 @@ def test_steps_tile_the_time_of_the_loop(pieces: list[tuple[int, int, bool]]) ->
     loop = _loop()
     for before, inside, raises in pieces:
         loop.clock.advance(before)
-        with contextlib.suppress(ValueError), loop.recorder.step(1):
+        with contextlib.suppress(ValueError), OpenStep(loop.recorder, 1):
             if raises:
                 loop.fail(inside, ValueError())
             loop.clock.advance(inside)
@@ -176,7 +175,7 @@ def test_what_is_no_error_closes_a_phase_too(loop: Loop, kind: type[BaseExceptio
 
 
 def test_a_step_whose_block_raises_is_no_row_and_the_next_one_is_whole(loop: Loop) -> None:
-    with pytest.raises(ValueError, match="nan"), loop.recorder.step(4):
+    with pytest.raises(ValueError, match="nan"), OpenStep(loop.recorder, 4):
         loop.fail(20, ValueError("nan"))
     assert loop.sink.steps == []
     loop.train_step()
@@ -250,61 +249,6 @@ def test_no_row_is_lost_between_threads() -> None:
     }
 
 
-def test_waiting_for_a_batch_is_data(loop: Loop) -> None:
-    def loader() -> Iterator[int]:
-        for ns in (100, 20, 20):
-            loop.clock.advance(ns)
-            yield ns
-
-    for batch in loop.recorder.batches(loader()):
-        with loop.recorder.step(1):
-            loop.work(Phase.FORWARD, batch)
-    waits = [row.end_ns - row.start_ns for row in loop.sink.spans if row.phase == "data"]
-    assert waits == [100, 20, 20, 0]  # the last wait is told that there is no more
-    assert [row.end_ns - row.start_ns for row in loop.sink.steps] == [200, 40, 40]
-
-
-def test_batches_are_handed_on_as_they_are_and_only_when_asked_for(loop: Loop) -> None:
-    made: list[int] = []
-
-    def loader() -> Iterator[int]:
-        for number in range(5):
-            made.append(number)
-            yield number
-
-    batches = loop.recorder.batches(loader())
-    assert made == []
-    assert next(batches) == 0
-    assert made == [0]
-    assert list(batches) == [1, 2, 3, 4]
-
-
-def test_a_loader_that_raises_is_recorded_and_its_error_goes_on(loop: Loop) -> None:
-    def loader() -> Iterator[int]:
-        yield 1
-        raise OSError("no such image")
-
-    with pytest.raises(OSError, match="no such image"):
-        list(loop.recorder.batches(loader()))
-    assert [row.error for row in loop.sink.spans] == [None, "OSError"]
-
-
-def test_leaving_the_loop_early_closes_the_loader(loop: Loop) -> None:
-    closed: list[bool] = []
-
-    def loader() -> Iterator[int]:
-        try:
-            yield from range(5)
-        finally:
-            closed.append(True)
-
-    batches = loop.recorder.batches(loader())
-    next(batches)
-    del batches
-    assert closed == [True]
-    assert [row.error for row in loop.sink.spans] == [None]
-
-
 def test_after_stop_nothing_is_taken(loop: Loop) -> None:
     region = loop.recorder.phase(Phase.FORWARD)
     with region:
@@ -316,7 +260,7 @@ def test_after_stop_nothing_is_taken(loop: Loop) -> None:
 
 def test_a_forked_child_records_nothing_and_the_parent_goes_on(loop: Loop) -> None:
     read, write = os.pipe()
-    with loop.recorder.step(1), loop.recorder.phase(Phase.FORWARD):
+    with OpenStep(loop.recorder, 1), loop.recorder.phase(Phase.FORWARD):
         child = os.fork()
         if child == 0:
             loop.train_step()
@@ -406,37 +350,3 @@ def test_ranges_stay_balanced_over_a_stop() -> None:
         loop.work(Phase.FORWARD, 1)
     loop.work(Phase.BACKWARD, 1)
     assert len([call for call in calls if call == "pop"]) * 2 == len(calls)
-
-
-def _public(kind: type) -> set[str]:
-    return {name for name in dir(kind) if not name.startswith("_")}
-
-
-def test_the_null_recorder_has_what_a_loop_calls() -> None:
-    called = {"phase", "step", "batches", "begin", "end_backward", "note", "note_event"}
-    assert _public(LoopRecorder) == called
-    assert _public(NullRecorder) >= _public(LoopRecorder)
-    assert _public(Recorder) >= _public(LoopRecorder)
-
-
-def test_the_null_recorder_lets_a_loop_run_as_it_is() -> None:
-    recorder: LoopRecorder = NullRecorder()
-    recorder.begin()
-    seen = []
-    for batch in recorder.batches([1, 2, 3]):
-        with recorder.step(batch, epoch=0) as step:
-            with recorder.phase(Phase.H2D, "copy") as region:
-                region.bytes = 4
-            step.loss = 0.5
-            step.grad_scale = 2.0
-            step.sample_count = 7
-            step.epoch = 1
-            assert step.loss == 0.5
-        seen.append(batch)
-    assert seen == [1, 2, 3]
-
-
-def test_the_null_recorder_lets_exceptions_pass() -> None:
-    recorder = NullRecorder()
-    with pytest.raises(ValueError, match="x"), recorder.step(1), recorder.phase("forward"):
-        raise ValueError("x")

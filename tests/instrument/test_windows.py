@@ -14,7 +14,7 @@ from profkit.instrument.guard import FAILURES
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import Row
 from profkit.instrument.windows.windows import Window, WindowCapture, WindowPlan
-from profkit.testing import FakeClock
+from profkit.testing import FakeClock, OpenStep
 from profkit.vocab import WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
 
 
@@ -110,7 +110,7 @@ class Loop:
 
     def train(self, steps: int) -> None:
         for _ in range(steps):
-            with self.recorder.step(4):
+            with OpenStep(self.recorder, 4):
                 with self.recorder.phase("forward"):
                     self.clock.advance(60)
                 self.clock.advance(40)
@@ -188,7 +188,7 @@ def test_a_capture_that_cannot_be_read_is_counted() -> None:
 def test_after_the_end_nothing_opens() -> None:
     loop = Loop("4:6")
     loop.train(2)
-    with loop.recorder.step(4):
+    with OpenStep(loop.recorder, 4):
         loop.clock.advance(10)
     loop.train(5)
     assert loop.profiler.calls == []

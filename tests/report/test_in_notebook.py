@@ -19,7 +19,6 @@ FRAME = re.compile(r'<iframe sandbox="" title="[^"<>]*" srcdoc="([^"]*)" style="
 
 
 PREDICT = """
-from profkit.analysis.costs import run_costs
 from profkit.explain.evidence import Evidence
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.job import open_job

@@ -13,6 +13,7 @@ from profkit import schema
 from profkit.clock import Anchor
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import COLUMNS
+from profkit.testing import OpenStep
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace
 from profkit.vocab import Phase
 
@@ -42,7 +43,7 @@ def test_a_new_nullable_column_loses_no_rows(tmp_path: Path, new_column: str) ->
     writer = RankWriter(tmp_path, MANIFEST, columns=COLUMNS)
     recorder = Recorder(writer)
     for _ in range(STEPS):
-        with recorder.step(1), recorder.phase(Phase.FORWARD):
+        with OpenStep(recorder, 1), recorder.phase(Phase.FORWARD):
             pass
         recorder.keep_inner("data", "read", 1, 2)
     writer.close()

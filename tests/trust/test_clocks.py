@@ -21,7 +21,7 @@ from profkit.instrument.recorder import Recorder
 from profkit.report.as_json import dumps, overview
 from profkit.report.ledger_json import explained
 from profkit.schema import SCHEMAS
-from profkit.testing import FakeClock, synthetic_trace
+from profkit.testing import FakeClock, OpenStep, synthetic_trace
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
 from profkit.trace.files import RankFiles
 from profkit.vocab import RUN_FILE, TABLES, Integrity, RunState, rank_folder
@@ -164,7 +164,7 @@ def _record(run: Path, set_by_ns: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     recorder = Recorder(writer, clock=clock)
     recorder.begin()
     for step in range(60):
-        with recorder.step(8), recorder.phase("forward"):
+        with OpenStep(recorder, 8), recorder.phase("forward"):
             clock.advance(10**9 + step % 3 * MS)
         _wait_until(lambda: writer._next_anchor_ns > clock())
     recorder.stop()

@@ -19,6 +19,7 @@ from pathlib import Path
 from profkit.clock import read_anchor
 from profkit.instrument.recorder import Recorder
 from profkit.trace import RankManifest, RankWriter
+from profkit.testing import OpenStep
 
 # Python 3.12 warns of forks in processes with threads, which is intended here.
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -28,7 +29,7 @@ recorder = Recorder(writer)
 child = None
 recorder.begin()
 for step in range({STEPS}):
-    with recorder.step(4):
+    with OpenStep(recorder, 4):
         with recorder.phase("data"):
             pass
         with recorder.phase("forward"):

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from profkit.errors import ProfkitError, UnreadableError, UsageError
-from profkit.instrument.loop_recorder import NullRecorder
 from profkit.workloads.training.checkpoints import Checkpoints, Progress, find_checkpoints
 from profkit.workloads.training.loop import Plan, Training
 from profkit.workloads.training.samples import BadSamples
@@ -46,9 +45,8 @@ def train(driver: Any, plan: Plan, saving: Checkpoints) -> tuple[Any, list[tuple
         driver,
         plan,
         BadSamples(),
-        NullRecorder(),
         lambda step, steps, loss: told.append((step, loss)),
-        saving,
+        checkpoints=saving,
     )
     return training.run(), told
 

@@ -255,7 +255,6 @@ def test_made_up_batches_have_the_sizes_of_training(torch_parts: Parts) -> None:
         (3, 32, 64),
         "int64",
     )
-    assert torch_parts.count((images, labels)) == 3
     assert {int(labels.min()), int(labels.max())} == {0, CLASSES - 1}
 
 

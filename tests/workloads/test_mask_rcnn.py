@@ -129,7 +129,6 @@ def test_every_parameter_learns_from_a_batch_and_the_loss_is_all_five(parts: Par
     assert float(loss.detach()) == pytest.approx(sum(map(float, losses.values())), rel=1e-4)
     for parameter in parts.model.parameters():
         assert (parameter.grad is not None) == parameter.requires_grad
-    assert parts.count(batch) == 2
     parts.model.zero_grad(set_to_none=True)
 
 

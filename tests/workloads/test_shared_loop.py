@@ -19,6 +19,7 @@ from PIL import Image
 
 from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.instrument.recorder import MemorySink, Recorder
+from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank
 from profkit.run.ranks import Team, find_endpoint, rank_environment
 from profkit.vocab import EventKind
@@ -231,31 +232,35 @@ class FakeDriver:
     lr = 0.25
     grad_scale = None
 
-    def __init__(
-        self, losses: Sequence[float], epoch_length: int = 4, skipped: Sequence[int] = ()
-    ) -> None:
+    has_loader = False
+    tracker: Tracker | None = None
+    """Gets the reports of hooks, as of a framework."""
+
+    def __init__(self, losses: Sequence[float], epoch_length: int = 4) -> None:
         self.losses = list(losses)
         self.epoch_length = epoch_length
-        self.skipped = skipped
         self.evaluated = 0
+
+    def _report(self, name: str, *given: Any, **options: Any) -> None:
+        if self.tracker is not None:
+            self.tracker.end(getattr(self.tracker, f"begin_{name}")(*given, **options))
 
     def batches(self, epoch: int, start: int = 0) -> Iterable[Any]:
         return range(start, self.epoch_length)
 
-    def count(self, batch: Any) -> int:
-        return 2
-
     def move(self, batch: Any) -> Any:
+        self._report("copy")
         return batch
 
     def forward(self, batch: Any) -> Any:
+        self._report("forward", with_gradients=True)
         return self.losses.pop(0)
 
     def backward(self, loss: Any) -> None:
-        pass
+        self._report("backward", "torch")
 
-    def update(self, step: int) -> bool:
-        return step not in self.skipped
+    def update(self, step: int) -> None:
+        self._report("optimizer", 1)
 
     def value(self, loss: Any) -> float:
         return float(loss)
@@ -265,6 +270,7 @@ class FakeDriver:
 
     def evaluate(self) -> Mapping[str, float]:
         self.evaluated += 1
+        self._report("forward", with_gradients=False)
         return {"top1": 0.1 * self.evaluated}
 
     def state(self) -> tuple[Any, Any]:
@@ -277,15 +283,16 @@ class FakeDriver:
 
 def _train(driver: FakeDriver, plan: Plan, bad: BadSamples | None = None) -> tuple[Any, MemorySink]:
     sink = MemorySink()
+    driver.tracker = tracker = Tracker(Recorder(sink))
     given: Any = driver
-    outcome = Training(
-        given, plan, bad or BadSamples(), Recorder(sink), lambda step, steps, loss: None
-    ).run()
+    training = Training(given, plan, bad or BadSamples(), lambda step, steps, loss: None, tracker)
+    outcome = training.run()
+    tracker.finish()
     return outcome, sink
 
 
 def test_steps_phases_epochs_and_losses_are_recorded() -> None:
-    outcome, sink = _train(FakeDriver([5, 4, 3, 2, 1, 0]), Plan(6))
+    outcome, sink = _train(FakeDriver([5, 4, 3, 2, 1, 0]), Plan(6, batch_size=2))
     assert (outcome.steps, outcome.first_loss, outcome.last_loss, outcome.stopped) == (6, 5, 0, "")
     assert [(row[0], row[3], row[4], row[7]) for row in sink.rows["steps"]] == [
         (step, 2, 5 - step, step // 4) for step in range(6)
@@ -298,12 +305,6 @@ def test_steps_phases_epochs_and_losses_are_recorded() -> None:
         "optimizer",
         "other",
     }
-
-
-def test_a_skipped_step_is_named_and_counted() -> None:
-    _, sink = _train(FakeDriver([1] * 4, skipped=[2]), Plan(4))
-    assert [row[0] for row in sink.rows["spans"] if row[2] == "skipped step"] == [2]
-    assert [row[2] for row in sink.rows["samples"]] == ["skipped_steps"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -343,6 +344,15 @@ def test_evaluation_is_a_phase_of_its_own_and_no_step() -> None:
     noted = [(row[2], row[4]) for row in sink.rows["samples"]]
     assert noted == [("evaluation:top1", 0.1), ("evaluation:top1", 0.2)]
     assert len(sink.rows["steps"]) == 8
+    ends = [row[6] for row in sink.rows["spans"] if row[2] == "evaluation"]
+    assert ends[1] > sink.rows["steps"][-1][2]  # the last one is after all steps
+
+
+def test_a_loop_without_a_tracker_trains_the_same() -> None:
+    losses = [3.0, 2.0, 1.0]
+    given: Any = FakeDriver(losses)
+    outcome = Training(given, Plan(3), BadSamples(), lambda step, steps, loss: None).run()
+    assert (outcome.steps, outcome.first_loss, outcome.last_loss) == (3, 3.0, 1.0)
 
 
 def test_an_epoch_without_a_whole_batch_is_an_error() -> None:

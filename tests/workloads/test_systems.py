@@ -125,6 +125,8 @@ def test_a_system_trains_and_leaves_a_whole_trace(
         ranks * STEPS,
     )
     absent = {"compile"} if ranks > 1 else {"compile", "allreduce"}  # the systems run eagerly
+    if framework == "paddle":
+        absent.add("h2d")  # its loader copies the batches itself
     assert set(trace.spans["phase"].to_pylist()) == set(PHASES) - absent
     assert (trace.collectives.num_rows > 0) == (ranks > 1)
     assert figures["config"]["precision"] == ("bf16" if "mixed" in mode else "fp32")

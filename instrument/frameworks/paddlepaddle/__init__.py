@@ -48,7 +48,7 @@ def install(seams: Seams) -> Patches:
     for name in ("to", "cuda"):
         hook_copy(patches, seams, paddle.Tensor, name, is_traced)
     hook_pipelines(patches, seams, hook_layers(patches, seams))
-    hook_backward(patches, seams, _hook_exchange(patches, seams))
+    hook_backward(patches, seams, hook_exchange(patches, seams))
     hook_optimizers(patches, seams)
     hook_resets(patches, seams)
     hook_scaler(patches, seams)
@@ -57,7 +57,12 @@ def install(seams: Seams) -> Patches:
     return patches
 
 
-def _hook_exchange(patches: Patches, books: Books) -> Callable[[], None]:
+def hook_exchange(patches: Patches, books: Books) -> Callable[[], None]:
+    """Hook captures of graphs, the gradient exchange, and the job's own collectives.
+
+    Buckets and collectives are numbered together. The returned function must be called at the end
+    of each backward, inside of it.
+    """
     CAPTURES.watch(patches, CUDAGraph)
     sequences: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     clock = books.recorder.clock
@@ -70,8 +75,6 @@ FRAMEWORK = Framework(
     name="paddle",
     install=install,
     later=COMPILERS,
-    hook_workers=hook_workers,
-    hook_exchange=_hook_exchange,
     device=open_device,
     device_name=lambda: (
         str(paddle.device.get_device()).replace("gpu", "cuda") if on_device() else "cpu"

@@ -68,7 +68,7 @@ def install(seams: Seams) -> Patches:
     skip_code(timed.__code__)
     models = hook_modules(patches, seams)
     looks: list[Callable[[], None]] = []
-    exchanges = _hook_exchange(patches, seams, looks)
+    exchanges = hook_exchange(patches, seams, looks)
     if looks:
         looks.append(hook_stages(patches, seams, models, exchanges))
         looks[-1]()
@@ -83,7 +83,7 @@ def install(seams: Seams) -> Patches:
     return patches
 
 
-def _hook_exchange(patches: Patches, books: Books, looks: list[Callable[[], None]]) -> Exchanges:
+def hook_exchange(patches: Patches, books: Books, looks: list[Callable[[], None]]) -> Exchanges:
     """Hook captures of graphs, DDP's buckets, and the job's own collectives.
 
     Buckets and collectives are numbered together. Later, functions in `looks` hook what the job
@@ -115,8 +115,6 @@ def _hook_exchange(patches: Patches, books: Books, looks: list[Callable[[], None
 FRAMEWORK = Framework(
     name="torch",
     install=install,
-    hook_workers=hook_workers,
-    hook_exchange=lambda patches, books: _hook_exchange(patches, books, []).end_of_backward,
     device=lambda: CudaDevice() if on_device() else None,
     later={CALLBACKS: hook_compiler},
     dump_flight=dump_flight,

@@ -7,9 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.estimate import Estimate, as_floats
-from profkit.analysis.parts import count_rank_steps
 from profkit.explain.evidence import Evidence
-from profkit.explain.evidence_counters import find_readings
 from profkit.explain.rules.base import Case, Cause, here, other_side
 from profkit.text import percent
 from profkit.trace.sampled import step_levels
@@ -48,11 +46,9 @@ def skipped_share(evidence: Evidence) -> float:
         return 0.0
     trace = evidence.trace
     named = evidence.select_used(trace.spans.filter(pc.equal(trace.spans["name"], SKIPPED_STEP)))
-    noted = find_readings(trace.samples, "workload", "skipped_steps")
     seen_share = named.num_rows / evidence.costs.ranks / len(evidence.used)
-    noted_share = noted.num_rows / max(1, count_rank_steps(trace.steps, trace.sums))
     lowered = share_of_lowered_scales(trace.steps, evidence.costs.selection.level)
-    return float(max(seen_share, noted_share, lowered))
+    return float(max(seen_share, lowered))
 
 
 def share_of_lowered_scales(steps: pa.Table, level: int) -> float:

@@ -12,7 +12,7 @@ def arm() -> None:
     """Hook each framework as soon as the job has imported it."""
     if disabled():
         return
-    watch(FRAMEWORKS, _hook)
+    watch({name: name for name in FRAMEWORKS}, _hook)
 
 
 def arm_job() -> None:
@@ -22,7 +22,7 @@ def arm_job() -> None:
     import atexit
 
     note(STARTED, executable())
-    watcher = watch(FRAMEWORKS, _hook)
+    watcher = watch({name: name for name in FRAMEWORKS}, _hook)
     atexit.register(watcher.note_missed)
 
 
@@ -30,18 +30,17 @@ def _hook(framework: str) -> None:
     from profkit.instrument.garbage import collection_paused
     from profkit.instrument.guard import guarded
 
-    module = next(module for module, file in FRAMEWORKS.items() if file == framework)
     with collection_paused():
         hook = guarded(f"hooks of {framework}", _hook_unguarded, False)
-        if not hook(framework, module):
-            note(FAILED, module)
+        if not hook(framework):
+            note(FAILED, framework)
 
 
-def _hook_unguarded(framework: str, module: str) -> bool:
+def _hook_unguarded(framework: str) -> bool:
     from profkit.run.job import current_job
 
-    if getattr(sys.modules[module], "__spec__", None) is None:
+    if getattr(sys.modules[framework], "__spec__", None) is None:
         return True  # a hand-written replacement that the job has put there
     current_job().hook(framework)
-    note(HOOKED, module)
+    note(HOOKED, framework)
     return True

@@ -46,7 +46,7 @@ from profkit.vocab import Phase
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
-    from profkit.run.lookout.loop import Loop
+    from profkit.instrument.tracking.tracker import Tracker
 
 LONGEST_END_S = 2.0
 """The end of a rank waits for its last status for so long; a disk may not answer."""
@@ -61,7 +61,7 @@ MOST_ERROR_CHARS = 200
 class Lookout:
     """The thread, and the file that it keeps up to date."""
 
-    def __init__(self, run: Path, loop: Loop, limit_s: float | None = None) -> None:
+    def __init__(self, run: Path, loop: Tracker, limit_s: float | None = None) -> None:
         self._folder = run / FOLDER
         self._loop = loop
         self._limit_s = read_limit(os.environ) if limit_s is None else limit_s

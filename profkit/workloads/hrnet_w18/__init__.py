@@ -64,7 +64,6 @@ def make_parts(build: Build, ops: Ops) -> Parts:
         loss_of=functools.partial(net.loss_of, ops),
         dataset=dataset,
         synthetic=lambda count: made_up_batch(count, crop, seed),
-        count=lambda batch: len(batch[1]),
         lr_at=schedule(run_length(config, samples).steps),
         evaluate=judge,
         sync_bn=True,

@@ -83,7 +83,6 @@ def make_parts(build: Build) -> Parts:
         loss_of=net.loss_of,
         dataset=dataset,
         synthetic=lambda count: made_up_batch(count, scaling, config["seed"]),
-        count=lambda batch: len(batch[0]),
         collate=collate,
         groups=groups,
         lr_at=schedule(warm_up, config["global_batch_size"]),

@@ -66,7 +66,6 @@ def make_parts(build: Build, ops: Ops) -> Parts:
         loss_of=functools.partial(net.loss_of, ops),
         dataset=dataset,
         synthetic=lambda count: made_up_batch(count, size, seed),
-        count=lambda batch: len(batch[0]),
         lr_at=step_decay(run_length(config, samples), LR_EPOCHS),
         evaluate=judge,
     )

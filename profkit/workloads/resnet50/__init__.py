@@ -55,7 +55,6 @@ def make_parts(build: Build, ops: Ops) -> Parts:
         loss_of=lambda model, batch: ops.cross_entropy(model(batch[0]), batch[1]),
         dataset=dataset,
         synthetic=lambda count: made_up_batch(count, size, classes, seed),
-        count=lambda batch: len(batch[0]),
         lr_at=lr_at,
         evaluate=judge,
         mixed=MixedPrecision(first_scale=128.0),

@@ -40,7 +40,7 @@ class DaliBatches:
             self.delivered += 1
             if self.on_gpu:
                 made = images.as_tensor(), labels.as_tensor()
-                yield DeviceArray(made[0], len(images)), DeviceArray(made[1], len(labels))
+                yield DeviceArray(made[0]), DeviceArray(made[1])
             else:
                 yield images.as_array(), labels.as_array()[:, 0].astype("int64")
 

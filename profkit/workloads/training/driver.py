@@ -32,10 +32,6 @@ class DeviceArray:
     """An array on the device that another library made, and that the driver takes over."""
 
     array: Any
-    length: int
-
-    def __len__(self) -> int:
-        return self.length
 
 
 class SharedDriver:
@@ -45,21 +41,21 @@ class SharedDriver:
 
     - `make_loader(dataset, sampler)` returns the framework's own loader.
     - `backward(loss)` computes the gradients.
-    - `update(step)` steps the optimizer and clears the gradients. It returns false if the gradient
-      scaler skipped the step. It sets `lr` and `grad_scale`.
+    - `update(step)` steps the optimizer and clears the gradients. It sets `lr` and `grad_scale`.
     - `state()` returns the state that all ranks share, and that of this rank.
     - `load_state(shared, own)` continues from both.
 
     They set `bare`, the model without the wrapper for its ranks, and `model`, the wrapped one.
     `framework` is torch or paddle itself, `move` copies a batch to the device, and `autocast`
     returns the context of mixed precision. `casts_evaluation` says that the model's own weights
-    are of lower precision, so that it cannot be evaluated without that context.
+    are of lower precision, so that it cannot be evaluated without that context. `region` records a
+    block that hooks cannot see.
     """
 
     framework: Any
     make_loader: Callable[[Guarded, Batches], Iterable[Any]]
     backward: Callable[[Any], None]
-    update: Callable[[int], bool]
+    update: Callable[[int], None]
     state: Callable[[], tuple[Any, Any]]
     load_state: Callable[[Any, Any], None]
     bare: Any
@@ -67,6 +63,7 @@ class SharedDriver:
     move: Callable[[Any], Any]
     autocast: Callable[[], contextlib.AbstractContextManager[Any]]
     casts_evaluation = False
+    region: Callable[[str], contextlib.AbstractContextManager[None]]
     lr: float
     grad_scale: float | None = None
 
@@ -99,14 +96,16 @@ class SharedDriver:
             )
             self._loader = self.make_loader(Guarded(parts.dataset, bad), self._sampler)
 
+    @property
+    def has_loader(self) -> bool:
+        """True if the batches come from the framework's own loader."""
+        return self._sampler is not None
+
     def batches(self, epoch: int, start: int = 0) -> Iterable[Any]:
         """Start a new pass over the training set, after its first `start` batches."""
         if self._sampler is not None:
             self._sampler.epoch, self._sampler.start = epoch, start
         return self._loader
-
-    def count(self, batch: Any) -> int:
-        return self.parts.count(batch)
 
     def value(self, loss: Any) -> float:
         """Wait for the device, and return the loss as a number."""

@@ -1,7 +1,12 @@
-"""The training loop of all workloads: its phases, when it stops, and what it reports."""
+"""The training loop of all workloads: when it stops, and what it reports.
+
+It is recorded as any other loop, by the framework's hooks, which find phases and steps. What they
+cannot know it tells the tracker.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import sys
@@ -12,10 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from profkit.errors import ProfkitError, UnreadableError
-from profkit.instrument.loop_recorder import LoopRecorder
+from profkit.instrument.guard import guarded
+from profkit.instrument.tracking.marks import mark_batches, mark_region
 from profkit.instrument.tracking.pending import EVALUATION
+from profkit.instrument.tracking.states import CHECKPOINT
+from profkit.instrument.tracking.tracker import Tracker
 from profkit.text import significant
-from profkit.vocab import SKIPPED_STEP, EventKind, Phase
+from profkit.vocab import EventKind
 from profkit.workloads.base import Outcome
 from profkit.workloads.training.checkpoints import Checkpoints, Progress
 from profkit.workloads.training.samples import BadSamples, as_raised
@@ -32,9 +40,6 @@ STEPS_PER_AGREEMENT = 10
 
 STEPS_OF_MEAN = 10
 """Steps whose mean loss is compared with the target: a single batch may be an easy one."""
-
-CHECKPOINT = "checkpoint"
-"""The name under which the writing of a checkpoint is recorded."""
 
 
 class NotFiniteError(ProfkitError):
@@ -56,21 +61,22 @@ class Plan:
 
 
 class Training:
-    """One run of the loop."""
+    """One run of the loop, which a tracker follows if it is recorded."""
 
     def __init__(
         self,
         driver: SharedDriver,
         plan: Plan,
         bad: BadSamples,
-        recorder: LoopRecorder,
         tell: Tell,
+        tracker: Tracker | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
         self._driver = driver
         self._plan = plan
         self._bad = bad
-        self._recorder = recorder
+        self._tracker = tracker
+        self._region = driver.region = functools.partial(mark_region, tracker)
         self._tell = tell
         self._checkpoints = checkpoints or Checkpoints()
         self._done = Progress()
@@ -100,7 +106,8 @@ class Training:
             )
         begun_at = self._done.steps
         self._began = time.monotonic()
-        self._recorder.begin()
+        if not self._driver.has_loader:
+            self._mark(lambda tracker: tracker.say_samples(self._plan.batch_size))
         for epoch in itertools.count(self._done.epoch):
             self._train_epoch(epoch)
             if self._plan.evaluate and (self._has_ended() or self._plan.epoch_ends):
@@ -126,11 +133,14 @@ class Training:
     def _train_epoch(self, epoch: int) -> None:
         """Train to the end of the epoch or of the run."""
         batches = self._driver.batches(epoch, self._done.steps_in_epoch)
+        if self._tracker is not None and not self._driver.has_loader:
+            batches = mark_batches(self._tracker, batches)
         try:
-            for batch in self._recorder.batches(batches):
+            for batch in batches:
                 self._step(batch, epoch)
                 self._after_step()
                 if self._has_ended():
+                    self._mark(Tracker.end_loop)
                     return
         except UnreadableError as error:
             raise as_raised(error) from None
@@ -141,21 +151,12 @@ class Training:
             )
 
     def _step(self, batch: Any, epoch: int) -> None:
-        driver, recorder, number = self._driver, self._recorder, self._done.steps
-        with recorder.step(driver.count(batch), epoch=epoch) as step:
-            with recorder.phase(Phase.H2D):
-                batch = driver.move(batch)
-            with recorder.phase(Phase.FORWARD):
-                loss = driver.forward(batch)
-            with recorder.phase(Phase.BACKWARD):
-                driver.backward(loss)
-                recorder.end_backward()
-            with recorder.phase(Phase.OPTIMIZER) as region:
-                if not driver.update(number):
-                    region.rename(SKIPPED_STEP)
-                    recorder.note("skipped_steps", 1.0)
-            step.loss = value = driver.value(loss)
-            step.grad_scale = driver.grad_scale
+        driver, number = self._driver, self._done.steps
+        loss = driver.forward(driver.move(batch))
+        driver.backward(loss)
+        driver.update(number)
+        value = driver.value(loss)
+        self._mark(lambda tracker: tracker.note_step(value, epoch, driver.grad_scale))
         if math.isnan(self._first_loss):
             self._first_loss = value
         self._done.steps += 1
@@ -163,7 +164,7 @@ class Training:
         self._recent.append(value)
         if len(self._losses) < STEPS_OF_MEAN:
             self._losses.append(value)
-        with recorder.phase(Phase.OTHER, "progress"):
+        with self._region("progress"):
             self._tell(number + 1, self._plan.steps, value)
             self._note_bad_samples()
         if self._plan.stop_at_nan and not math.isfinite(value):
@@ -178,7 +179,7 @@ class Training:
         plan, done = self._plan, self._done.steps
         asks = done % STEPS_PER_AGREEMENT == 0 or done >= plan.steps
         if (plan.until or plan.max_time) and asks:
-            with self._recorder.phase(Phase.OTHER, "whether to stop"):
+            with self._region("whether to stop"):
                 took, recent = self._elapsed_s(), self._recent
                 late = plan.max_time is not None and took >= plan.max_time
                 late, mean = self._driver.agree(late, sum(recent) / len(recent))
@@ -206,11 +207,11 @@ class Training:
             return
         self._evaluated_at = step
         began = time.monotonic()
-        with self._recorder.phase(Phase.OTHER, EVALUATION):
+        with self._region(EVALUATION):
             self._figures = self._driver.evaluate()
         self._done.evaluation_s += time.monotonic() - began
         for name, value in self._figures.items():
-            self._recorder.note(f"evaluation:{name}", value)
+            self._note(f"evaluation:{name}", value)
         target = self._plan.until
         if target is None or target.figure not in self._figures:
             return
@@ -218,7 +219,7 @@ class Training:
         self._best = max(self._best, (value, step))
         if value > target.value and not self._stopped:
             took, evaluating = self._elapsed_s(), self._done.evaluation_s
-            self._recorder.note("time_to_target_s", took)
+            self._note("time_to_target_s", took)
             self._stopped = (
                 f"{target.text} reached at step {step - 1} after {took:.1f} s, "
                 f"of which {evaluating:.1f} s evaluation ({target.figure} {value:.4g})"
@@ -232,7 +233,7 @@ class Training:
         self._done.first_losses = list(self._losses)
         self._done.recent_losses = list(self._recent)
         self._done.best, self._done.best_step = self._best
-        with self._recorder.phase(Phase.OTHER, CHECKPOINT):
+        with self._region(CHECKPOINT):
             self._checkpoints.save(self._driver, self._done)
 
     def _remarks(self, begun_at: int) -> tuple[str, ...]:
@@ -252,4 +253,16 @@ class Training:
     def _note_bad_samples(self) -> None:
         for sample in self._bad.news():
             print(f"bad sample: {sample.path}: {sample.why}", file=sys.stderr)
-            self._recorder.note_event(EventKind.BAD_SAMPLE, sample.path, sample.why)
+            if self._tracker is not None:
+                event = EventKind.BAD_SAMPLE
+                self._tracker.recorder.note_event(event, sample.path, sample.why)
+
+    def _note(self, metric: str, value: float) -> None:
+        """Record a figure of the loop's own."""
+        if self._tracker is not None:
+            self._tracker.recorder.note(metric, value)
+
+    def _mark(self, mark: Callable[[Tracker], object]) -> None:
+        """Tell the tracker what hooks cannot know, if the loop is recorded."""
+        if self._tracker is not None:
+            guarded("marks of the loop", mark, None)(self._tracker)

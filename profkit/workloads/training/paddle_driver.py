@@ -15,6 +15,7 @@ import numpy as np
 import paddle
 
 from profkit.errors import ProfkitError, UnreadableError
+from profkit.vocab import Phase
 from profkit.workloads.base import Parts
 from profkit.workloads.training.driver import (
     DeviceArray,
@@ -109,37 +110,27 @@ class PaddleDriver(SharedDriver):
         )
         return loader
 
-    def count(self, batch: Any) -> int:
-        """Count the samples of a batch; raise the error of a loader that could not make one."""
-        if isinstance(batch, dict) and ERROR in batch:
-            text = bytes(np.asarray(batch[ERROR]).tobytes()).decode()
-            kind, _, words = text.partition("\n")
-            raise UnreadableError(words) if kind == "unreadable" else ProfkitError(words)
-        return super().count(batch)
-
     def backward(self, loss: Any) -> None:
         if self._scaler:
             loss = self._scaler.scale(loss)
         loss.backward()
 
-    def update(self, step: int) -> bool:
+    def update(self, step: int) -> None:
         if self.parts.lr_at:
             self.lr = self._base_lr * self.parts.lr_at(step)
             self._optimizer.set_lr(self.lr)
         if self._scaler:
             self._scaler.unscale_(self._optimizer)
         if self.parts.clip_norm is not None:
-            paddle.nn.utils.clip_grad_norm_(self.bare.parameters(), self.parts.clip_norm)
-        stepped = True
+            with self.region(Phase.OPTIMIZER.value):
+                paddle.nn.utils.clip_grad_norm_(self.bare.parameters(), self.parts.clip_norm)
         if self._scaler:
             self._scaler.step(self._optimizer)
-            stepped = not bool(self._scaler._found_inf)  # noqa: SLF001  # nothing public says so
             self._scaler.update()
             self.grad_scale = float(np.ravel(self._scaler.state_dict()["scale"])[0])
         else:
             self._optimizer.step()
         self._optimizer.clear_grad()
-        return stepped
 
     def state(self) -> tuple[Any, Any]:
         shared = {"model": self.bare.state_dict(), "optimizer": self._optimizer.state_dict()}
@@ -174,7 +165,7 @@ class Reporting:
     """A data set that returns the error of a sample in the sample's place.
 
     Paddle's loader waits for ever for a sample that fails in its thread, and prints the traceback
-    of a worker. `PaddleDriver.count` raises the error in the training process.
+    of a worker. `_to_tensors` raises the error in the training process.
     """
 
     dataset: Guarded
@@ -205,7 +196,14 @@ def _collate(make: Callable[[Sequence[Any]], Any] | None, samples: Sequence[Any]
 
 
 def _to_tensors(batch: Any, *, nhwc: bool) -> Any:
-    """Return nested arrays as tensors on the device; images (four dimensions) get the layout."""
+    """Return nested arrays as tensors on the device; images (four dimensions) get the layout.
+
+    The error of a loader that could not make the batch is raised.
+    """
+    if isinstance(batch, dict) and ERROR in batch:
+        text = bytes(np.asarray(batch[ERROR]).tobytes()).decode()
+        kind, _, words = text.partition("\n")
+        raise UnreadableError(words) if kind == "unreadable" else ProfkitError(words)
 
     def take(made: DeviceArray) -> Any:
         # Another library owns the array and reuses its memory for a later batch.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.errors import UnreadableError, UsageError
-from profkit.instrument.loop_recorder import LoopRecorder
+from profkit.instrument.tracking.tracker import Tracker
 from profkit.text import safe_text
 from profkit.workloads.base import (
     Build,
@@ -51,12 +51,12 @@ class ReadyJob:
         """Return the text of rank 0 on every rank."""
         return self._kit.share(text)
 
-    def train(self, recorder: LoopRecorder, tell: Tell) -> Outcome:
-        """Wrap the model for its ranks, now that the recorder's hooks are in place, and train."""
+    def train(self, tell: Tell, tracker: Tracker | None = None) -> Outcome:
+        """Wrap the model for its ranks, now that hooks are in place, and train."""
         plan = self._plan
         try:
             driver = self._drive()
-            training = Training(driver, plan, self._bad, recorder, tell, self._checkpoints)
+            training = Training(driver, plan, self._bad, tell, tracker, self._checkpoints)
             return training.run()
         except Exception as error:
             explain_memory(error, plan.batch_size)

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 Size = tuple[int, int]
 """Width and height."""
 
-POLICIES = ("error", "skip", "pad")
-"""The job ends at a bad sample, the next good one takes its place, or a grey image does."""
-
 GREY = (124, 116, 104)
 """ImageNet's mean colour, so that padding is near zero after normalisation."""
 

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.dlpack import from_dlpack
 
+from profkit.vocab import Phase
 from profkit.workloads.base import Parts
 from profkit.workloads.training.driver import (
     DeviceArray,
@@ -113,23 +114,20 @@ class TorchDriver(SharedDriver):
     def backward(self, loss: Any) -> None:
         self._scaler.scale(loss).backward()
 
-    def update(self, step: int) -> bool:
+    def update(self, step: int) -> None:
         factor = self.parts.lr_at(step) if self.parts.lr_at else 1.0
         for group, base in zip(self._optimizer.param_groups, self._base_lrs, strict=True):
             group["lr"] = base * factor
         self.lr = self._base_lrs[0] * factor
         if self.parts.clip_norm is not None:
-            self._scaler.unscale_(self._optimizer)
-            torch.nn.utils.clip_grad_norm_(self.bare.parameters(), self.parts.clip_norm)
+            with self.region(Phase.OPTIMIZER.value):
+                self._scaler.unscale_(self._optimizer)
+                torch.nn.utils.clip_grad_norm_(self.bare.parameters(), self.parts.clip_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
-        if self.grad_scale is None:
-            return True
-        # The scale is read once per step, because each reading waits for the device. The scaler
-        # makes it smaller if, and only if, it skipped the step.
-        before, self.grad_scale = self.grad_scale, self._scaler.get_scale()
-        return self.grad_scale >= before
+        if self._scaler.is_enabled():
+            self.grad_scale = self._scaler.get_scale()
 
     def state(self) -> tuple[Any, Any]:
         shared = {

@@ -67,7 +67,6 @@ def make_parts(build: Build, ops: Ops) -> Parts:
         loss_of=functools.partial(net.loss_of, ops),
         dataset=dataset,
         synthetic=lambda count: made_up_batch(count, SEGMENTS, size, classes, seed),
-        count=lambda batch: len(batch[0]),
         lr_at=step_decay(run_length(config, samples), LR_EPOCHS),
         clip_norm=CLIP_NORM,
         evaluate=judge,

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from profkit.instrument.loop_recorder import NullRecorder
 from profkit.rank import Rank
 from profkit.workloads.base import Build, Parts, Settings
 from profkit.workloads.resnet50 import WORKLOAD
@@ -50,9 +49,8 @@ def main() -> None:
         "torch", steps=STEPS, batch_size=8 // world, image_size=SIZE, workers=0, lr=0.01
     )
     losses: list[float] = []
-    prepare(workload, settings, Seat(Rank(rank, world))).train(
-        NullRecorder(), lambda step, steps, loss: losses.append(loss)
-    )
+    job = prepare(workload, settings, Seat(Rank(rank, world)))
+    job.train(lambda step, steps, loss: losses.append(loss))
     Path(sys.argv[1], f"{world}-{rank}.json").write_text(json.dumps(losses))
 
 
