@@ -272,7 +272,7 @@ def test_device_times_and_launch_times_are_not_compared(make: Make) -> None:
 def test_two_runs_without_device_times_compare_what_the_host_knows(make: Make) -> None:
     none = make(without_anchor=(0,))
     found = explain(none, make(without_anchor=(0,), forward_ns=50 * MS))
-    assert found.ledger.verdict is Verdict.REGRESSION
+    assert (found.ledger.total.delta.low or 0) > 0
     assert [row.name for row in found.ledger.rows] == [INPUT, REST]
     words = _said("explain", none.path, none.path)
     assert "nothing says what the device did" in words
