@@ -21,6 +21,7 @@ from profkit.analysis.columns import codes_of, rows_of_steps
 from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.exchange import is_end_shared
 from profkit.analysis.intervals import split_lanes
+from profkit.analysis.whole_collectives import first_least, number_collectives
 from profkit.text import plural
 
 FACTORS: Final[Mapping[str, Callable[[int], float]]] = {
@@ -215,7 +216,8 @@ def _shortest(rows: pa.Table) -> tuple[Floats, Ints]:
         # Collectives of one communicator run in their order, so each waits for the one before.
         free = np.maximum.accumulate(np.append(start[places[0]], end[places][:-1]))
         own[places] = np.maximum(end[places] - np.maximum(start[places], free), 0)
-    own[is_end_shared(rows, with_last=True)] = math.nan
-    order = np.lexsort((own, sequence, communicator))
-    first = np.append(True, (np.diff(communicator[order]) != 0) | (np.diff(sequence[order]) != 0))
-    return own[order[first]], order[first]
+    shared = is_end_shared(rows, with_last=True)
+    group = number_collectives(sequence, communicator)
+    first = first_least(np.where(shared, np.inf, own), group)
+    own[shared] = math.nan
+    return own[first], first

@@ -151,10 +151,10 @@ class Matched:
         total = float(waiting.sum())
         if not (waiting * (self.late_rank >= 0)).any():
             return {}
-        shares = {}
-        for rank in np.unique(self.late_rank[self.late_rank >= 0]):
-            shares[int(rank)] = float(waiting[self.late_rank == rank].sum()) / total
-        return shares
+        is_known = self.late_rank >= 0
+        ranks, place = np.unique(self.late_rank[is_known], return_inverse=True)
+        sums = np.bincount(place, weights=waiting[is_known])
+        return dict(zip(ranks.tolist(), (sums / total).tolist(), strict=True))
 
 
 def match_collectives(collectives: pa.Table, used: Ints) -> Matched:

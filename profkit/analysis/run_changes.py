@@ -13,6 +13,7 @@ from profkit.analysis.change_levels import Levels, is_sure, usual_places
 from profkit.analysis.change_ranks import find_late
 from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.estimate import Ints
+from profkit.analysis.frame import frame_of
 from profkit.analysis.notices import is_log
 from profkit.analysis.periodic import Periodic, find_periodic
 from profkit.analysis.phases import StepTimes, step_times
@@ -45,7 +46,8 @@ def find_changes(trace: Trace, used: Ints) -> tuple[RunChange, ...]:
     with contextlib.suppress(UnreadableError):  # the rank was killed while it opened its files
         anchor = trace.ranks[0].manifest.anchor
     rank = trace.ranks[0].rank
-    found = changes_of(trace.steps, trace.spans, used, rank=rank, anchor=anchor)
+    times = frame_of(trace).times(used)
+    found = changes_of(trace.steps, trace.spans, used, rank=rank, anchor=anchor, times=times)
     if not trace.sums.num_rows:
         return found
     # between the blocks of a sample, slow steps are missing, and so is their interval
@@ -60,14 +62,15 @@ def changes_of(
     rank: int,
     anchor: Anchor | None,
     spans_from: int = 0,
+    times: StepTimes | None = None,
 ) -> tuple[RunChange, ...]:
-    """Return the changes in some steps, dated by the clocks of one rank.
+    """Return the changes in some steps, dated by the clocks of one rank; `times` may be known.
 
     Spans of steps before `spans_from` may be missing: those steps show no phases.
     """
     if not len(used):
         return ()
-    times = step_times(steps, spans, used)
+    times = times or step_times(steps, spans, used)
     levels = _Described(times, used, spans_from, (steps, spans))
     changes = [levels.describe(*place) for place in levels.places()]
     periodic = find_periodic(used, times.wall_ns, levels.usual_ns())

@@ -9,7 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import places_in, rows_of_steps, split_ranks
+from profkit.analysis.columns import (
+    durations,
+    names_and_codes,
+    places_in,
+    rows_of_steps,
+    split_ranks,
+)
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Ints
 from profkit.vocab import PHASES, ZERO_GRAD
@@ -91,7 +97,7 @@ def _gaps_of_rank(steps: pa.Table, spans: pa.Table) -> Gaps:
     thread = main_thread(spans)
     if thread is None or not steps.num_rows:
         return NO_GAPS
-    spans = spans.filter(pc.equal(spans["thread"].cast(pa.string()), thread))
+    spans = spans.filter(pc.equal(spans["thread"], thread))
     phase = places_in(spans["phase"], PHASES)
     known = phase >= 0
     step = steps["step"].to_numpy()
@@ -125,13 +131,10 @@ def _find_named(is_named: Bools) -> tuple[Ints, Ints]:
 
 def main_thread(spans: pa.Table) -> str | None:
     """Return the thread with the most time in phases: what others do overlaps."""
-    took = pc.subtract(spans["end_ns"], spans["start_ns"])
-    threads = spans["thread"].cast(pa.string())
     if not spans.num_rows:
         return None
-    sums = (
-        pa.table({"thread": threads, "took": took}).group_by("thread").aggregate([("took", "sum")])
-    )
-    order = np.lexsort((np.arange(sums.num_rows), -sums["took_sum"].to_numpy()))
-    found: str | None = sums["thread"][int(order[0])].as_py()
-    return found
+    names, thread = names_and_codes(spans["thread"])
+    took = np.bincount(thread + 1, weights=durations(spans), minlength=len(names) + 1)
+    most = np.flatnonzero(took == took.max()) - 1
+    first = min(most, key=lambda code: int(np.argmax(thread == code)))
+    return names[first] if first >= 0 else None

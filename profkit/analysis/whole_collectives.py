@@ -8,9 +8,10 @@ are missing, such as control steps, a rank may lack what the others have.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,19 +19,41 @@ from profkit.analysis.columns import codes_of
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import Ints
 
+MOST_SPARSE = 4
+"""So many places for each row are a table that takes less time than sorting the rows."""
+
 
 def group_rows(rows: pa.Table) -> tuple[Ints, Ints, Bools]:
     """Return each row's collective, and the quickest row and completeness of each collective."""
     length = rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
-    sequence, communicator = rows["sequence"].to_numpy(), codes_of(rows["communicator"])
-    order = np.lexsort((length, sequence, communicator))
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = (np.diff(communicator[order]) != 0) | (np.diff(sequence[order]) != 0)
-    group = np.empty(len(order), dtype=np.int64)
-    group[order] = np.cumsum(first) - 1
-    quickest = order[first]  # sorted by duration within the collective
+    group = number_collectives(rows["sequence"].to_numpy(), codes_of(rows["communicator"]))
+    quickest = first_least(length, group)
     size = rows["group_size"].to_numpy()[quickest]
     return group, quickest, np.bincount(group, minlength=len(quickest)) == size
+
+
+def number_collectives(sequence: Ints, communicator: Ints) -> Ints:
+    """Number the collectives by communicator, then sequence; rows of one have its number."""
+    if not len(sequence):
+        return np.empty(0, dtype=np.int64)
+    least, most = int(sequence.min()), int(sequence.max())
+    if (most - least) * (int(communicator.max()) + 2) > MOST_SPARSE * len(sequence):
+        _, sequence = np.unique(sequence, return_inverse=True)
+        least, most = 0, int(sequence.max())
+    key = (communicator + 1) * (most - least + 1) + (sequence - least)
+    is_there = np.zeros(int(key.max()) + 1, dtype=bool)
+    is_there[key] = True
+    return np.asarray((np.cumsum(is_there) - 1)[key])
+
+
+def first_least(values: npt.NDArray[Any], group: Ints) -> Ints:
+    """Return the place of the least value of each group, the first of equal ones."""
+    least = np.full(int(group.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(least, group, values)
+    found = np.flatnonzero(values == least[group])[::-1]
+    first = np.zeros(len(least), dtype=np.int64)
+    first[group[found]] = found  # of several, the last one that is written stays
+    return first
 
 
 def whole_collectives(collectives: pa.Table, used: Ints) -> pa.Table:
