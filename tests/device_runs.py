@@ -213,7 +213,7 @@ def _write_rank(folder: Path, plan: Plan, rank: int) -> None:
             step.loss = 1.0
     device = f"cuda:{rank}"
     described = RankManifest(rank, "h", 1, device, read_anchor(), rank, plan.ranks, "torch")
-    RankWriter(folder, described, rows=rows, complete=timer.collect).close("complete")
+    RankWriter(folder, described, rows=rows, complete=timer.collect).close()
 
 
 def _train(recorder: Recorder, machine: _Machine, collectives: Append) -> None:

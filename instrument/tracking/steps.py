@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from profkit.clock import Clock
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.tracking.losses import Losses
 from profkit.instrument.tracking.notes import Notes
-from profkit.instrument.tracking.open_loaders import OpenLoaders
 from profkit.instrument.tracking.pending import MOST_IN_A_ROW, Pending
 from profkit.instrument.tracking.states import (
     MARKED_MODES,
@@ -44,6 +44,77 @@ _BATCH, _STEP_END = LoopEvent.BATCH, LoopEvent.STEP_END
 
 Run = Callable[[int | None], None]
 """Runs an action; its argument is the end of a step that it ends, or `None` for now."""
+
+
+class Losses:
+    """The losses of one step.
+
+    A step that accumulates gradients over several batches has computed a part of its loss with
+    each, so its loss is their sum. If a batch has several losses, as those of several models, the
+    last one counts. An optimizer that computes the same loss again and again counts once.
+    """
+
+    def __init__(self) -> None:
+        self.loss: float | None = None
+        """The last loss, or the one that the loop itself has reported."""
+        self.scale = 1.0
+        self.backwards = 0
+        self._last: float | None = None
+        self._outside = self._inside = 0.0
+
+    def add(self, loss: float | None, *, in_optimizer: bool) -> None:
+        """Add a backward, with its loss if the host knows it."""
+        self.backwards += 1
+        if loss is None:
+            return
+        self.loss = self._last = loss / self.scale
+        if in_optimizer:
+            self._inside = self._last
+        else:
+            self._outside += self._last
+
+    def total(self, batches: int, optimizers: int) -> float | None:
+        """Return the loss of a step of so many batches (0: not known) and optimizers."""
+        is_last = self.loss is not self._last or self.backwards < 2 or optimizers > 1
+        if self.loss is None or is_last or (batches and self.backwards > batches):
+            return self.loss
+        return self._outside + self._inside
+
+    def clear(self) -> None:
+        """Begin the next step."""
+        self.loss = self._last = None
+        self.backwards = 0
+        self._outside = self._inside = 0.0
+
+
+class OpenLoaders:
+    """Knows whether a loop can still take a batch of a loader."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.open: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The iterators that exist and have not ended."""
+        self.had_any = False
+        self._recorder = recorder
+        self._ended_at: int | None = None
+        """The number of the open step when a loader ended last."""
+
+    def follow(self, iterator: object) -> None:
+        """Note that the loop may take batches from an iterator, as long as that exists."""
+        self.had_any = True
+        self.open.add(iterator)
+
+    def forget(self, iterator: object) -> None:
+        """Note that an iterator has ended."""
+        self.open.discard(iterator)
+        self._ended_at = self._recorder.step_now
+
+    @property
+    def are_over(self) -> bool:
+        """True if all have ended, and the loop trains on nothing else since. For any thread."""
+        ended_at = self._ended_at
+        if ended_at is None or self.open:
+            return False
+        return self._recorder.step_now - ended_at <= 1  # the step that was open may have ended
 
 
 class Steps:

@@ -7,6 +7,8 @@ import dataclasses
 import os
 import platform
 import select
+import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +43,6 @@ from profkit.hangs.verdict import Verdict, judge
 from profkit.hangs.words import as_json, say_level, say_verdict
 from profkit.instrument.guard import guarded
 from profkit.progress import CLEAR_LINE
-from profkit.run.ncclras import keep_ncclras
 from profkit.run.settling import ENDS_APART_NS, Settling, is_recent
 from profkit.text import duration
 from profkit.trace.jsonfile import replace_json
@@ -51,6 +52,9 @@ JUMP_NS = 500_000_000
 """A clock that is set by more than this has jumped: a status from before shows wrong intervals."""
 MOST_SAID = 3
 """Verdicts about one standstill that are printed; later ones are only in the files."""
+
+NCCLRAS_S = 5.0
+MOST_NCCLRAS_BYTES = 1_000_000
 
 
 @contextlib.contextmanager
@@ -291,3 +295,14 @@ class HangAlarm:
         self._append({"event": MOVED, "time_ns": wall, "stood_s": stood_ns / 1e9})
         if self._latest is not None and self._latest.level is Level.ALARM:
             self._say(f"the job moves again, after {duration(stood_ns)} without a step")
+
+
+def keep_ncclras(path: Path) -> None:
+    """Write the report of NCCL's own tool into this file, if this machine has the tool."""
+    program = shutil.which("ncclras")
+    if program is None:
+        return
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        asked = subprocess.run([program, "-v"], capture_output=True, timeout=NCCLRAS_S, check=False)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(asked.stdout[:MOST_NCCLRAS_BYTES])

@@ -6,6 +6,7 @@ import frameworks too, and leave no trace.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import functools
@@ -13,9 +14,10 @@ import logging
 import multiprocessing
 import os
 import shutil
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +30,10 @@ from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.ranges import nvtx_ranges
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank, rank_of
-from profkit.run.attach.later import hook_later
+from profkit.run.attach.watcher import watch
 from profkit.run.awaiting import DISK_S, DiskWork, await_thread
 from profkit.run.choosing import Choice
 from profkit.run.collecting import Collecting
-from profkit.run.ending import call_at_end
 from profkit.run.late_sink import LateSink
 from profkit.run.own_run import conclude_own_run, own_run_folder, write_own_run
 from profkit.run.wiring import (
@@ -60,6 +61,9 @@ LOOK_EVERY_S = 0.1
 
 SPAN_COST_REPEATS = 500
 """The job trains while its span cost is measured, so the measurement is kept short."""
+
+LAST_PRIORITY = -1_000_000
+"""The priority of our finalizer: those of the job come first."""
 
 
 class Job:
@@ -276,6 +280,36 @@ class Job:
         self.sink.give_up(why)
         self.unhook()
         log.warning("profkit: this process is not recorded: %s", why)
+
+
+def hook_later(framework: Framework, patches: Patches, seams: Seams) -> None:
+    """Install each hook of `framework.later` now, or as soon as its module was imported."""
+
+    def hook(module: str) -> None:
+        guarded(f"hooks of {module}", framework.later[module], None)(patches, seams)
+
+    if not framework.later:
+        return
+    watcher = watch({module: module for module in framework.later}, hook)
+
+    def stop() -> None:
+        with contextlib.suppress(ValueError):  # the job may have replaced the list
+            sys.meta_path.remove(watcher)
+
+    patches.on_undo(stop)
+
+
+def call_at_end(finish: Callable[[], None]) -> None:
+    """Call a function when this process ends; it may be called twice.
+
+    A child that multiprocessing forks leaves by `os._exit`, before `atexit`: it calls its own
+    finalizers first, which are those of the lowest priority last.
+    """
+    atexit.register(finish)
+    if multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, finish, exitpriority=LAST_PRIORITY)
 
 
 def _before_flush(tracker: Tracker, timer: DeviceTimer | None, final: bool) -> None:

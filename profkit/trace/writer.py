@@ -121,7 +121,6 @@ class RankWriter:
         self._opening_ns = 0
         self._opened = False
         self._ending = threading.Event()
-        self._reason = ""
         self._warned: set[str] = set()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="profkit-writer", daemon=True)
@@ -147,14 +146,13 @@ class RankWriter:
         """Count rows that were not taken."""
         self._files.dropped[table] += count
 
-    def close(self, reason: str = "complete", *, timeout_s: float = 2.0) -> None:
+    def close(self, *, timeout_s: float = 2.0) -> None:
         """Write the waiting rows and the end record; give up on a hanging disk after `timeout_s`.
 
         In a forked child this does nothing, because the trace belongs to the parent.
         """
         if os.getpid() != self._pid or self._ending.is_set():
             return
-        self._reason = reason
         self._ending.set()
         for _ in range(CLOSING_LOOKS):
             self._thread.join(timeout_s / CLOSING_LOOKS)
@@ -178,7 +176,7 @@ class RankWriter:
         self._flush()
         if self._rows["samples"]:  # a short job's only flush has noted itself
             self._flush()
-        self._files.close(self._reason)
+        self._files.close("complete")
 
     def _sample_itself(self) -> None:
         """Record the writer's own cost and the clock's drift, as samples like any other."""

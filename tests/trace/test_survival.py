@@ -543,9 +543,10 @@ def _steps_read_after(run: Path) -> list[int]:
 
 def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
     writer = RankWriter(tmp_path, MANIFEST)
-    writer.close("the first reason")
+    writer.close()
     before = (tmp_path / rank_folder(0) / END_FILE).read_bytes()
-    writer.close("another")
+    writer.appender("spans")(_span(0))
+    writer.close()
     assert (tmp_path / rank_folder(0) / END_FILE).read_bytes() == before
 
 
@@ -585,7 +586,7 @@ _FORKS = """
     def child_work():
         add(900_000, 500)
         time.sleep(0.1)
-        writer.close("from a child")
+        writer.close()
 
     add(0, 1000)
     time.sleep(0.05)

@@ -15,10 +15,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from profkit.clock import now_ns, wall_ns
-from profkit.hangs.processes import look_at, pid_space
+from profkit.hangs.processes import ENDED_STATES, STOPPED, is_visible, look_at, pid_space
 from profkit.hangs.status import (
     ENDED,
     FAILED,
@@ -30,7 +30,9 @@ from profkit.hangs.status import (
     TICKS_PER_LIMIT,
     TICKS_PER_WRITE,
     Status,
+    plain_host,
     read_limit,
+    read_statuses,
 )
 from profkit.instrument.guard import guarded
 from profkit.instrument.tracking.pending import EVALUATION
@@ -39,8 +41,6 @@ from profkit.rank import Rank
 from profkit.run.lookout.calls import CallReader
 from profkit.run.lookout.device_look import DeviceLook
 from profkit.run.lookout.fault_stack import FaultStack
-from profkit.run.lookout.models import count_training
-from profkit.run.lookout.ranks import look_at_peers
 from profkit.run.lookout.stacks import Stacks, look_at_workers, native_id
 from profkit.vocab import Phase
 
@@ -56,6 +56,9 @@ LIVE_SHARE = 0.02
 """A thread that uses less of a processor is waiting."""
 
 MOST_ERROR_CHARS = 200
+
+MOST_WRAPPERS = 4
+"""Modules around a model: those of DDP, of a compiler, of a library."""
 
 
 class Lookout:
@@ -292,3 +295,33 @@ class Lookout:
         if error is not None or self._status.world_size > 1:
             self._read_calls(self._read_framework())  # others may be in one that this rank left
             self._status.write(self._folder)
+
+
+def count_training(model: Any) -> int:
+    """Return how many of a model and of what it wraps are in training mode.
+
+    `model.module.eval()` changes the model alone, and DDP's module around it stays in that mode.
+    """
+    count = int(bool(getattr(model, "training", False)))
+    for _ in range(MOST_WRAPPERS):
+        # By the class, because a job may give this name to a list of its own.
+        inner = list(getattr(type(model), "children", lambda _: ())(model))
+        if len(inner) != 1:
+            break
+        model = inner[0]
+        count += bool(getattr(model, "training", False))
+    return count
+
+
+def look_at_peers(folder: Path, own: Status) -> dict[str, str]:
+    """Return the states of the other ranks on this host whose processes stopped or ended."""
+    states = {}
+    for other in read_statuses(folder, plain_host(own.host)):
+        if not isinstance(other, Status) or not is_visible(other.host, other.pid_space):
+            continue
+        look = look_at(other.pid)
+        is_same = look.started_ticks == other.started_ticks
+        state = look.state if is_same else ""
+        if state in STOPPED or state in ENDED_STATES:
+            states[str(other.pid)] = state
+    return states
