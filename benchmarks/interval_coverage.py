@@ -1,6 +1,6 @@
 """Measure how often the ledger's intervals contain the truth, over seeded synthetic pairs.
 
-    python benchmarks/coverage.py --pairs 200
+    python benchmarks/interval_coverage.py --pairs 200
 
 Each pair has one of the `CAUSES`, correlated steps, and seeds of its own. The true value of a row
 comes from very long runs of the same two kinds. The coverage of a row must lie between 90 and 99
