@@ -5,9 +5,10 @@
 
 The map says which tests run which lines: `--make-map` runs all tests but the real jobs once. A
 mutant lives in a copy of the tree. The tests of the default tier that run its line meet it, quick
-ones first, up to `--budget-s`; if none does (a child process may), the modules that name its module.
-With `--tiers default,all`, survivors also meet the tests of other tiers that run the line, and those
-modules of jobs and of the night that name its module. `--write` writes docs/results/mutants.json.
+ones first, up to `--budget-s`; if none does (a child process may), the modules that name its
+module. With `--tiers default,all`, survivors also meet the tests of other tiers that run the line,
+and those modules of jobs and of the night that name its module. `--write` writes
+docs/results/mutants.json.
 """
 
 from __future__ import annotations

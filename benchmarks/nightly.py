@@ -16,7 +16,8 @@ TOP = Path(__file__).resolve().parents[1]
 PAGE = TOP / "docs/nightly.md"
 FIRST = """# The last night
 
-All tests that neither `pytest` nor `.ci/run` runs, by `make nightly`. {date}, commit {commit}, {machine}.
+All tests that `pytest` does not run by default, by `make nightly`.
+{date}, commit {commit}, {machine}.
 
 | folder | passed | failed | skipped | minutes |
 |---|---|---|---|---|

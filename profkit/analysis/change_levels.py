@@ -9,17 +9,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from profkit.analysis.change_noise import BY_MEDIAN, scatter_of
 from profkit.analysis.change_points import (
     FEWEST_BEFORE,
     LEAST_CHANGE,
+    SHORT_PART,
     Shift,
     find_shifts,
+    latest_shift,
 )
 from profkit.analysis.costs import OUTLIER_FACTOR
-from profkit.analysis.drifts import find_drift_alone, find_drift_among
 from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
 from profkit.analysis.run_change import ChangeKind
-from profkit.analysis.settling import find_early, find_even, find_settled
 
 _BACK_SHARE = 0.3
 """A burst is over if the level is back to this share of the rise."""
@@ -179,3 +180,202 @@ def _less_one(quotient: Estimate) -> Estimate:
     if quotient.low is None or quotient.high is None:
         return Estimate(quotient.value - 1)
     return Estimate(quotient.value - 1, quotient.low - 1, quotient.high - 1, quotient.level)
+
+
+# Tells a drift of the step time from successive shifts of its level.
+_BLOCKS = 40
+"""A drift is told from steps by so many medians."""
+
+FEWEST_PER_BLOCK = 3
+_BETTER_FIT, _FEW_SHIFTS = 0.7, 2
+"""The squared error of a bent line must be below this share of that of one or two shifts.
+
+More shifts have more parameters than the line.
+"""
+
+
+_FEWEST_BLOCKS = 1
+"""After the last shift, so many blocks are needed: their medians do not show fewer steps."""
+
+_LEFT_OVER = 0.2
+"""Without a shift, a drift must leave at most this share of the medians' squared deviations."""
+
+_LEFT_AMONG = 0.5
+"""The same with shifts: a job that goes to and fro between two levels has no drift."""
+
+LEAST_DRIFT, _FEWEST_RISING = 0.05, 10
+"""Such a drift changes the step by this share, over so many medians; a line bends by chance too."""
+
+
+def find_drift_alone(logs: Floats) -> int | None:
+    """Return where a drift begins in a series without shifts; `None` if it has none."""
+    if len(logs) < _BLOCKS * FEWEST_PER_BLOCK:
+        return None
+    parts = np.array_split(logs, _BLOCKS)
+    medians = np.array([np.median(part) for part in parts])
+    fits = [_bent_line(medians, corner) for corner in range(_BLOCKS - _FEWEST_RISING + 1)]
+    corner = int(np.argmin([error for error, _ in fits]))
+    error, slope = fits[corner]
+    if error > _LEFT_OVER * float(((medians - medians.mean()) ** 2).sum()):
+        return None
+    if abs(slope) * (_BLOCKS - corner) < LEAST_DRIFT:
+        return None
+    middle = (corner + _BLOCKS) // 2  # a step that no shift shows is no drift
+    for half in (medians[corner:middle], medians[middle:]):
+        if _bent_line(half, 0)[1] * slope <= 0:
+            return None
+    return sum(len(part) for part in parts[:corner])
+
+
+def find_drift_among(
+    logs: Floats, bounds: Sequence[int], place: int, rises: Sequence[float]
+) -> tuple[int | None, int]:
+    """Return where a drift begins that some shifts are, and the number of the shift after it.
+
+    Shifts of one direction from the number `place` on may be a drift. If they are none, the largest
+    of them may be a jump of its own, which ends the drift. `bounds` has the ends of the series too.
+    """
+    after = place + 1
+    while after < len(rises) and (rises[after] > 0) == (rises[place] > 0):
+        after += 1
+    while after > place:
+        drift = find_drift(logs, bounds, bounds[place], bounds[after + 1])
+        if drift is not None:
+            return drift, after
+        after = place + int(np.argmax(np.abs(rises[place:after])))
+    return None, after
+
+
+def find_drift(logs: Floats, bounds: Sequence[int], begin: int, end: int) -> int | None:
+    """Return where a drift begins, if a bent line fits better than the shifts; else `None`.
+
+    The series are logarithms of step times, and `bounds` are the places of all shifts.
+    """
+    blocks = min(_BLOCKS, (end - begin) // FEWEST_PER_BLOCK)
+    if blocks < _BLOCKS // 2:
+        return None
+    parts = np.array_split(logs[begin:end], blocks)
+    medians = np.array([np.median(part) for part in parts])
+    fits = [_bent_line(medians, corner) for corner in range(blocks - 3)]
+    errors = [error for error, _ in fits]
+    corner = int(np.argmin(errors))
+    if errors[corner] > _LEFT_AMONG * float(((medians - medians.mean()) ** 2).sum()):
+        return None
+    level = np.empty(end - begin)
+    inner = [bound for bound in bounds if begin < bound < end]
+    if inner and end - inner[-1] < _FEWEST_BLOCKS * len(parts[-1]):
+        return None
+    for first, last in zip([begin, *inner], [*inner, end], strict=True):
+        level[first - begin : last - begin] = np.median(logs[first:last])
+    stepped = np.array([np.median(part) for part in np.array_split(level, blocks)])
+    needed = _BETTER_FIT if len(inner) <= _FEW_SHIFTS else 1.0
+    if errors[corner] >= needed * float(((medians - stepped) ** 2).sum()):
+        return None
+    if abs(fits[corner][1]) * (blocks - corner) < LEAST_CHANGE:
+        return None
+    return begin + sum(len(part) for part in parts[:corner])
+
+
+def _bent_line(values: Floats, corner: int) -> tuple[float, float]:
+    """Return the squared error and the slope of a line that is flat before a corner."""
+    ramp = np.maximum(0.0, np.arange(len(values)) - (corner - 0.5))
+    centred = ramp - ramp.mean()
+    slope = float(centred @ values / (centred @ centred))
+    rest = values - values.mean() - slope * centred
+    return float(rest @ rest), slope
+
+
+# Finds where a job has warmed up, and early changes.
+#
+# Both are what later steps show of the first ones, which are often unlike all others.
+_SETTLES_IN = 5
+"""The beginning of a level is searched in so many times the fewest steps before a change."""
+
+_FAR_SPREADS, _LEAST_SPREAD = 3.0, 0.005
+_FEWEST_FAR, _MORE_FAR = 10, 3.0
+"""First steps are uneven if so many are so many spreads away from the middle of later ones.
+
+Of the later ones, far fewer must be: in a job with two kinds of steps, many are at any time.
+"""
+
+_EVEN_FROM, _EVEN_BEFORE, _FEWEST_EVEN = (50, 70, 90), 10, 24
+"""Later steps begin there, after so many even ones; fewer do not show their spread."""
+
+_MORE_UNEVEN = 2.0
+"""More than `FEWEST_BEFORE` first steps must scatter so many times as much: else they differ from
+later ones by a change.
+"""
+
+_EARLY, _LATER = 160, 352
+"""Few steps show little of what differs by chance, so later ones are asked about changes in these.
+"""
+
+EVEN_KNOWN = _EVEN_FROM[-1] + FEWEST_BEFORE
+"""`find_even` looks at so many steps."""
+
+
+def find_settled(step_ns: Floats) -> int:
+    """Return where the level of a series begins: `find_shifts` sees no change so early.
+
+    The steps before it would count as noise, which hides later changes.
+    """
+    first = step_ns[: _SETTLES_IN * FEWEST_BEFORE]
+    later = first[FEWEST_BEFORE:]
+    if not len(later):
+        return 0
+    rise = math.log(max(1.0, np.median(later)) / max(1.0, np.median(first[: BY_MEDIAN[0]])))
+    if abs(rise) < LEAST_CHANGE:  # a search takes some milliseconds
+        return 0
+    for shift in find_shifts(first[::-1]):
+        if len(first) - shift.at < FEWEST_BEFORE:
+            return len(first) - shift.at
+    return 0
+
+
+def find_early(step_ns: Floats) -> Shift | None:
+    """Return a change of the level in the first steps that a search from the end shows.
+
+    `find_shifts` may miss it: it knows the noise by the few steps before the change only.
+    """
+    known = step_ns[: _EARLY + _LATER]
+    early = min(_EARLY, len(known) // 2)
+    shift = latest_shift(known[::-1], early) if early > FEWEST_BEFORE else None
+    if shift is None:
+        return None
+    at = len(known) - shift.at
+    logs = np.log(np.maximum(known, 1.0))
+    if not FEWEST_BEFORE <= at < early or _is_uneven(logs[:at], logs[at:]):
+        return None
+    return Shift(at, len(known) - 1, -shift.rise)
+
+
+def find_even(step_ns: Floats) -> int:
+    """Return where first steps end that are far more uneven than those after them.
+
+    They would count as noise too. It takes a hundredth of the time of `find_settled`.
+    """
+    logs = np.log(np.maximum(step_ns[:EVEN_KNOWN], 1.0))
+    for before in _EVEN_FROM:
+        even = logs[before : before + FEWEST_BEFORE]
+        if len(even) < _FEWEST_EVEN:
+            break
+        middle = float(np.median(even))
+        spread = max(_LEAST_SPREAD, 1.4826 * float(np.median(np.abs(even - middle))))
+        is_far = np.abs(logs[: before + len(even)] - middle) > _FAR_SPREADS * spread
+        first = is_far[:before]
+        if first.sum() < _FEWEST_FAR or first.mean() < _MORE_FAR * is_far[before:].mean():
+            continue
+        crowded = np.convolve(first, np.ones(SHORT_PART), "valid") >= SHORT_PART / 2
+        last = int(np.flatnonzero(crowded)[-1]) + SHORT_PART if crowded.any() else 0
+        at = 1 + int(np.flatnonzero(first[:last])[-1]) if last else 0
+        if at <= FEWEST_BEFORE or (at <= before - _EVEN_BEFORE and _is_uneven(logs[:at], even)):
+            return at
+    return 0
+
+
+def _is_uneven(first: Floats, even: Floats) -> bool:
+    """Return true if first steps differ from later ones by their scatter, not by a change."""
+    own = float(np.median(first))
+    spread = 1.4826 * float(np.median(np.abs(first - own)))
+    is_changed = abs(own - float(np.median(even))) > _MORE_UNEVEN * spread
+    return not is_changed and scatter_of(first) >= _MORE_UNEVEN * scatter_of(even)

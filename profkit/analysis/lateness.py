@@ -84,7 +84,7 @@ class RankWork:
         return float(self.ns[self.ranks.index(rank), self.phases.index(phase)].mean())
 
     def over_mean(self, rank: int) -> dict[str, float]:
-        """Return how much longer each phase that a rank had takes it than the mean of the others."""
+        """Return how much longer a rank takes for each of its phases than the others on average."""
         mine = self.ranks.index(rank)
         own = self.ns[mine].mean(axis=1)
         others = np.delete(self.ns, mine, axis=0).mean(axis=(0, 2))

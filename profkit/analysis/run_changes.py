@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.change_levels import Levels, is_sure, usual_places
-from profkit.analysis.change_ranks import find_late
 from profkit.analysis.columns import rows_of_rank
-from profkit.analysis.estimate import Ints
+from profkit.analysis.estimate import Floats, Ints, estimate_ratios, subtract
 from profkit.analysis.frame import frame_of
 from profkit.analysis.notices import is_log
-from profkit.analysis.periodic import Periodic, find_periodic
 from profkit.analysis.phases import StepTimes, step_times
-from profkit.analysis.run_change import ChangeKind, RunChange
+from profkit.analysis.run_change import ChangeKind, LateSince, RunChange
 from profkit.clock import Anchor
 from profkit.errors import UnreadableError
 from profkit.trace import Trace
+from profkit.vocab import Phase
 
 MOST_NAMED = 3
 """Phases that a change names, the largest first."""
@@ -178,3 +179,146 @@ class _Described(Levels):
         if end - slow[-1] > 2 * found.every:
             last = int(self._used[slow[-1]])
         return dataclasses.replace(change, every=found.every, last_step=last)
+
+
+# The rank whose own work became longer than the others' at a change of the step time.
+LEAST_SHARE = 0.5
+"""A rank is late if it explains at least this share of the change."""
+
+
+def find_late(
+    steps: pa.Table, spans: pa.Table, before: Ints, after: Ints, change_ns: float
+) -> LateSince | None:
+    """Return the rank that grew most beyond the others' median, if that explains the change.
+
+    The wait for other ranks is no work of a rank.
+    """
+    ranks = pc.unique(steps["rank"]).to_pylist()
+    if len(ranks) < 2 or change_ns <= 0 or not len(before) or not len(after):
+        return None
+    work = []
+    for rank in ranks:
+        own = rows_of_rank(steps, rank), rows_of_rank(spans, rank)
+        work.append(_work(*own, np.concatenate([before, after])))
+    whole = np.stack([np.sum(list(phases.values()), axis=0) for phases in work])
+    split = len(before)
+    own_ns = _growth(whole, split)
+    late = int(own_ns.argmax())
+    later_ns = float(own_ns[late]) - float(np.median(np.delete(own_ns, late)))
+    ahead = whole[late] - np.median(np.delete(whole, late, axis=0), axis=0)
+    if later_ns < LEAST_SHARE * change_ns or not _surely_grew(ahead, split):
+        return None
+    others = [phases for place, phases in enumerate(work) if place != late]
+    later = {}
+    for name, ns in work[late].items():
+        growths = [float(_growth(phases.get(name, np.zeros(1)), split)) for phases in others]
+        later[name] = float(_growth(ns, split)) - float(np.median(growths))
+    return LateSince(ranks[late], max(later, key=lambda name: later[name]), later_ns)
+
+
+def _work(steps: pa.Table, spans: pa.Table, used: Ints) -> dict[str, Floats]:
+    """Return the time of each phase of one rank's own work in each step."""
+    times = step_times(steps, spans, used)
+    found = dict(zip(times.names, times.parts, strict=True))
+    found.pop(Phase.ALLREDUCE.value, None)
+    return found
+
+
+def _growth(series: Floats, split: int) -> Floats:
+    """Return how much longer the steps from a place on are than those before it."""
+    return np.asarray(series[..., split:].mean(axis=-1) - series[..., :split].mean(axis=-1))
+
+
+def _surely_grew(series: Floats, split: int) -> bool:
+    """Return true if the interval of the growth is above zero; too few steps have none."""
+    sides = []
+    for part in (series[:split], series[split:]):
+        sides.append(estimate_ratios(part[None, :], np.ones((1, len(part))))[0])
+    grown = subtract(sides[1], sides[0])
+    return grown.low is not None and grown.low > 0
+
+
+# Finds steps that are slow at regular intervals, such as those that save or log.
+LEAST_SLOWER = 0.2
+"""A slow step takes at least this share longer than the others."""
+
+SCATTER_FACTOR = 6.0
+"""A slow step is so many times the scatter of the others above them."""
+
+FEWEST_SLOW = 8
+"""Fewer slow steps allow no interval."""
+
+SHORTEST_PERIOD = 3
+MOST_OTHER_GAPS = 0.2
+"""This share of the gaps between slow steps may differ from the period."""
+
+BY_CHANCE = 1e-4
+"""Slow steps without order make as many regular gaps with at most this probability."""
+
+_SLOWEST_FROM = 0.75
+"""If slow steps have no order, those may have one that are half as slow as this quantile of them.
+
+Steps that the machine makes a fifth longer come among those that evaluate or save.
+"""
+
+LEAST_COST = 0.005
+"""Slow steps that cost less than this share of the run's time are not worth a line."""
+
+
+@dataclass(frozen=True)
+class Periodic:
+    """Slow steps at regular intervals, by their places in the series."""
+
+    every: int
+    places: Ints = field(repr=False)
+
+
+def find_periodic(numbers: Ints, step_ns: Floats, usual_ns: Floats) -> Periodic | None:
+    """Return the slow steps of a series with a known level, if they come regularly.
+
+    Steps may be missing, so that gaps may be several periods long.
+    """
+    logs = np.log(np.maximum(step_ns, 1.0) / np.maximum(usual_ns, 1.0))
+    scatter = 1.4826 * float(np.median(np.abs(logs - np.median(logs)))) if len(logs) else 0.0
+    slow = np.flatnonzero(logs > max(np.log1p(LEAST_SLOWER), SCATTER_FACTOR * scatter))
+    if len(slow) < FEWEST_SLOW:
+        return None
+    excess = logs[slow]
+    slowest = slow[excess > float(np.quantile(excess, _SLOWEST_FROM)) / 2]
+    for places in (slow, slowest):
+        found = _find_order(numbers, places)
+        if found is None:
+            continue
+        cost_ns = float((step_ns[found.places] - usual_ns[found.places]).sum())
+        if cost_ns >= LEAST_COST * step_ns[found.places[0] :].sum():
+            return found
+    return None
+
+
+def _find_order(numbers: Ints, slow: Ints) -> Periodic | None:
+    """Return those of the slow steps that come at a regular interval, if most of them do."""
+    # What slows a step may slow the next ones, too: the first of them counts.
+    slow = slow[np.diff(numbers[slow], prepend=-2) > 1]
+    if len(slow) < FEWEST_SLOW:
+        return None
+    gaps = np.diff(numbers[slow])
+    every = int(np.median(gaps))
+    if every < SHORTEST_PERIOD:
+        return None
+    apart = np.abs(gaps - every * np.maximum(1, np.rint(gaps / every)))
+    for most in (0, max(1, every // 20)):  # a clock may decide which step is slow
+        regular = apart <= most
+        if _is_order(float(regular.mean()), len(gaps), (1 + 2 * most) / every):
+            kept = np.concatenate([[regular[0]], regular[:-1] | regular[1:], [regular[-1]]])
+            return Periodic(every, slow[kept])
+    return None
+
+
+def _is_order(share: float, gaps: int, by_chance: float) -> bool:
+    """Return true if far more of the gaps are regular than the share that is so by chance."""
+    if share < 1 - MOST_OTHER_GAPS or share <= by_chance:
+        return False
+    exponent = share * math.log(share / by_chance)  # Chernoff's bound of the binomial tail
+    if share < 1:
+        exponent += (1 - share) * math.log((1 - share) / (1 - by_chance))
+    return gaps * exponent >= -math.log(BY_CHANCE)

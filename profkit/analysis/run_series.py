@@ -15,16 +15,16 @@ about 3 % of false alarms.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from profkit.analysis.device_clock import Bools
 from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Floats, Ints
-from profkit.analysis.run_scan import FEWEST_PER_SIDE, Scan, scan_steps, scan_stretches
 from profkit.analysis.student import student_of_few
 from profkit.text import plural
 
@@ -292,3 +292,41 @@ def difference_of_levels(before: Floats, after: Floats) -> Estimate:
 def _as_share(delta: float, half: float) -> Estimate:
     """Return a difference of logarithms as a share."""
     return Estimate(math.expm1(delta), math.expm1(delta - half), math.expm1(delta + half))
+
+
+# Finds the runs of a series that differ most from the rest, in many rows at once.
+FEWEST_PER_SIDE = 3
+"""Fewer runs on one side of a change may be a disturbed machine."""
+
+Scan: TypeAlias = Callable[[Floats], tuple[Floats, Ints]]
+"""Finds the runs that differ most from the rest of a row: the first of them, and the one after."""
+
+
+def scan_steps(rows: Floats) -> tuple[Floats, Ints]:
+    """Return the largest squared t over all places of a step, and the runs after it."""
+    count = rows.shape[1]
+    left = np.arange(FEWEST_PER_SIDE, count - FEWEST_PER_SIDE + 1)
+    stretches = np.stack([left, np.full_like(left, count)], axis=1)
+    return _scan(rows, stretches)
+
+
+def scan_stretches(rows: Floats) -> tuple[Floats, Ints]:
+    """Return the largest squared t over all stretches inside each row, and the stretch."""
+    count, fewest = rows.shape[1], FEWEST_PER_SIDE
+    places = np.arange(fewest, count - fewest + 1)
+    first, end = (places[each] for each in np.triu_indices(len(places), fewest))
+    return _scan(rows, np.stack([first, end], axis=1))
+
+
+def _scan(rows: Floats, stretches: Ints) -> tuple[Floats, Ints]:
+    """Return each row's largest squared t of a stretch against the rest, and the stretch."""
+    count = rows.shape[1]
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    totals = np.pad(np.cumsum(centred, axis=1), ((0, 0), (1, 0)))
+    first, end = stretches.T
+    size = end - first
+    between = (totals[:, end] - totals[:, first]) ** 2 * count / (size * (count - size))
+    best = between.argmax(axis=1)
+    most = between[np.arange(len(rows)), best]
+    rest = np.maximum((centred**2).sum(axis=1) - most, np.finfo(float).tiny)
+    return most * (count - 2) / rest, np.asarray(stretches[best], dtype=np.int64)

@@ -7,9 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+import pyarrow.compute as pc
+
 from profkit import plugins
 from profkit.analysis.ceilings import Ceilings
+from profkit.analysis.change_words import say_change
+from profkit.analysis.columns import durations, places_in
 from profkit.analysis.config_join import (
+    Difference,
     Recorded,
     find_caveats,
     find_recorded,
@@ -17,36 +23,38 @@ from profkit.analysis.config_join import (
     join_config,
 )
 from profkit.analysis.costs import RunCosts
+from profkit.analysis.device_clock import exposed_spans
 from profkit.analysis.device_times import device_of, is_own
-from profkit.analysis.estimate import USUAL_LEVEL, scale
+from profkit.analysis.estimate import USUAL_LEVEL, Estimate, divide, scale
 from profkit.analysis.frame import frame_of
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.line_changes import LineChanges, compare_lines
-from profkit.analysis.notices import find_unmeasured
+from profkit.analysis.notices import find_unmeasured, is_log
 from profkit.analysis.overview import counted_ranks, silent_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
-from profkit.analysis.selection import WARM_UP
+from profkit.analysis.run_change import ChangeKind
+from profkit.analysis.run_changes import LEAST_OTHER_BATCH, find_changes
+from profkit.analysis.selection import WARM_UP, including_batches
 from profkit.explain.between import carry, find_order, judge_between
 from profkit.explain.causes import find_all, rank
-from profkit.explain.changed import change_caveats
 from profkit.explain.coverage import Coverage, cover
-from profkit.explain.efficiency import doubt, doubt_efficiency, log_caveats
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import ExchangeLedger, compare_places
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
-from profkit.explain.parts import part_caveats
 from profkit.explain.predict.removal import predict_without
-from profkit.explain.resets import reset_caveats
-from profkit.explain.rules.base import Case, Cause
+from profkit.explain.rules.base import Case, Cause, is_material
 from profkit.explain.scaling import ScalingRow, scaling_table
 from profkit.explain.turned import find_gains
+from profkit.explain.verdict import Verdict
 from profkit.notebook import ShownInNotebook
-from profkit.text import percent, plural
+from profkit.text import amount, duration, percent, plural
 from profkit.trace import RunManifest, Trace
 from profkit.trace.flag import FlagKind
 from profkit.trace.reader import Mapper
+from profkit.trace.sharing import AT_LEAST
+from profkit.vocab import ZERO_GRAD, Phase
 
 SLOW_STARTS = 3
 """The first steps of a run that are much slower than the others; later ones differ by less."""
@@ -288,3 +296,164 @@ def scale_sides(sides: Sequence[Side]) -> tuple[ScalingRow, ...]:
         speed = scale(row.throughput, seen)
         rows.append(dataclasses.replace(row, doubt=why, throughput=speed))
     return tuple(rows)
+
+
+# Caveats of a comparison of two parts of one run.
+ONE_RUN = (
+    "both sides are parts of one run: what changed in between may be the job, its data, or the "
+    "machine; the intervals hold the noise within each part"
+)
+
+
+def part_caveats(before: Evidence, after: Evidence) -> Iterator[str]:
+    """Yield that both sides are one run, and that its batch changed in between."""
+    if not before.trace.is_part:
+        return
+    yield ONE_RUN
+    first, then = before.step_samples, after.step_samples
+    if first and then and abs(then / first - 1) > LEAST_OTHER_BATCH:
+        yield (
+            f"a step trains on {amount(then)} instead of {amount(first)} samples per rank, which "
+            "is the job's own change; the rows compare times per sample"
+        )
+
+
+# Caveats of a comparison with a run whose step time changed while it lasted.
+LASTING = (ChangeKind.STEP, ChangeKind.DRIFT)
+
+
+def change_caveats(ledger: Ledger, runs: Sequence[Evidence]) -> Iterator[str]:
+    """Yield the largest lasting change of each run whose mean settles nothing.
+
+    Its intervals are wide because it has two levels, and what lies between them has its own causes.
+    """
+    if ledger.verdict is not Verdict.CANNOT_JUDGE:
+        return
+    for run in runs:
+        if run.trace.is_part:
+            continue
+        changes = find_changes(run.trace, including_batches(run.costs.selection))
+        lasting = [change for change in changes if change.kind in LASTING]
+        if lasting:
+            change = max(lasting, key=lambda each: abs(each.after_ns.value - each.before_ns.value))
+            yield (
+                f"{run.trace.name}: {say_change(change)}; its figures here are means over both "
+                f"parts, which 'profkit explain RUN --at {change.first_step}' compares"
+            )
+
+
+# The caveat of a comparison of which one side alone times the reset of gradients.
+class Resets(NamedTuple):
+    """What hooks saw of an optimizer: whether it stepped, and the time of resets per step."""
+
+    steps: bool
+    time_ns: float
+
+
+def reset_caveats(before: Evidence, after: Evidence, ledger: Ledger) -> Iterator[str]:
+    """Yield a caveat if only one side's optimizer includes the reset of gradients.
+
+    Hooks time the optimizer's own method alone.
+    """
+    sides = [(side.figure(read_resets), side.trace) for side in (before, after)]
+    (missing, without), (present, timed) = sorted(sides, key=lambda side: side[0].time_ns)
+    if missing.time_ns or not missing.steps or not is_material(present.time_ns, ledger):
+        return
+    yield (
+        f"the optimizer of {timed.name} includes {duration(present.time_ns)} per step for the "
+        f"gradient reset; {without.name} recorded no such call, so its optimizer includes none"
+    )
+
+
+def read_resets(evidence: Evidence) -> Resets:
+    """Return what a run's own hooks saw, on the device's clock if there is one.
+
+    Imported traces name such calls otherwise.
+    """
+    count = len(evidence.used) * evidence.costs.ranks
+    spans = exposed_spans(evidence.select_used(evidence.trace.spans))
+    spans = spans.filter(pc.equal(spans["depth"], 0))
+    if not spans.num_rows or not count or not is_own(evidence.trace):
+        return Resets(False, 0.0)
+    is_reset = places_in(spans["name"], (ZERO_GRAD,)) == 0
+    is_optimizer = places_in(spans["phase"], (Phase.OPTIMIZER.value,)) == 0
+    steps = bool(np.any(is_optimizer & ~is_reset))
+    return Resets(steps, float(durations(spans)[is_reset].sum()) / count)
+
+
+# Doubts about comparing two logs: efficiencies that cannot be, and what neither states.
+HIGHEST = 1.05
+"""Two runs of one job differ by as much; a larger gain per rank needs a reason."""
+
+_REASONS = frozenset(
+    [
+        "framework",
+        "precision",
+        "batch_size",
+        "device",
+        "memory_format",
+        "xla",
+        "dali",
+        "loader",
+        "workers",
+        "data",
+        "image_size",
+        "compile",
+        "workload",
+        "cpu",
+        "gpu_models",
+    ]
+)
+"""Settings that can make each rank faster; if one differs, the efficiency can be true."""
+
+
+def log_caveats(base: Trace, target: Trace) -> Iterator[str]:
+    """Yield what nothing shows to be alike, because a log does not state it."""
+    if not (is_log(base) and is_log(target)):
+        return
+    for name, words in (("device", "device"), ("rows_speak_for_ranks", "number of ranks")):
+        silent = []
+        for each in (base, target):
+            config = each.manifest.config
+            is_bound = words == "number of ranks" and AT_LEAST in config
+            if name not in config or is_bound:
+                silent.append(each.name)
+        if len(silent) == 2:
+            yield f"neither log states its {words}"
+        elif silent:
+            yield f"{silent[0]} does not state its {words}"
+
+
+def doubt_efficiency(base: Trace, target: Trace, ledger: Ledger) -> str:
+    """Return why two logs cannot be of one job, or nothing if they can."""
+    if not (is_log(base) and is_log(target) and ledger.per_sample):
+        return ""
+    few, many, efficiency = base.manifest, target.manifest, ledger.efficiency
+    if few.world_size > many.world_size:
+        few, many, efficiency = many, few, divide(ledger.total.target, ledger.total.base)
+    return doubt(few, many, efficiency, ledger.differences)
+
+
+def doubt(
+    few: RunManifest, many: RunManifest, efficiency: Estimate, differences: Sequence[Difference]
+) -> str:
+    """Return why an efficiency cannot be, or nothing if it can.
+
+    More ranks make no rank faster: the least that they do is to exchange gradients.
+    """
+    if few.world_size >= many.world_size or not efficiency.value > HIGHEST:
+        return ""
+    if efficiency.low is not None and efficiency.low <= 1:
+        return ""
+    if any(each.name in _REASONS for each in differences):
+        return ""
+    words = (
+        f"an efficiency of {percent(efficiency.value, 0)} from {few.world_size} to "
+        f"{plural(many.world_size, 'rank')} cannot be: more ranks make no rank faster, so the two "
+    )
+    if "log_of" in few.config and "log_of" in many.config:
+        return words + (
+            "logs differ in something that they do not state (precision, batch, machine, number of "
+            "ranks), or a figure is wrong"
+        )
+    return words + "runs differ in something else (machine, its load, data), or a figure is wrong"

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from profkit.errors import UnreadableError
 from profkit.hangs.fault_stacks import read_fault_stacks
-from profkit.hangs.places import Places, find_places, find_rank
 from profkit.hangs.processes import ENDED_STATES, GONE, STOPPED
-from profkit.hangs.silence import find_silent
 from profkit.hangs.status import (
     ENDED,
     FAILED,
@@ -295,3 +294,57 @@ def shown_name(frame: Frame) -> str:
     file = frame.file.rpartition("/")[2] or frame.file
     function = frame.function.rpartition("<locals>.")[2]
     return safe_text(f"{file}:{frame.line} {function}")
+
+
+# Find the rank of a process by its host, its container and its process id.
+Places: TypeAlias = Mapping[tuple[str, str], Sequence[tuple[str, int]]]
+"""The container and the rank of each process, by host and process id."""
+
+
+def find_places(ranks: Mapping[int, Status]) -> Places:
+    """Return the ranks by their processes: containers of one host's name may share an id."""
+    places: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for rank, status in ranks.items():
+        key = plain_host(status.host), str(status.pid)
+        places.setdefault(key, []).append((status.pid_space, rank))
+    return places
+
+
+def find_rank(places: Places, host: str, space: str, pid: str) -> int | None:
+    """Return the rank with this process; `None` if no rank has it, or several may have it."""
+    found = []
+    for own, rank in places.get((host, pid), ()):
+        if own == space or not own or not space:
+            found.append(rank)
+    return found[0] if len(found) == 1 else None
+
+
+# Find the ranks that have written nothing while others did.
+SILENT_AFTER_S = 6.0
+"""A rank is silent if its status is older than the newest one by this, or by half the limit."""
+
+
+def find_silent(
+    folder: Path, ranks: Mapping[int, Status], newest_ns: int, *, is_live: bool
+) -> frozenset[int]:
+    """Return the silent ranks. While the job runs, the clock of another host proves nothing.
+
+    The files of one folder have the times of one clock, unless they were copied.
+    """
+    files = {rank: file_time_ns(folder, status) for rank, status in ranks.items()}
+    newest_file_ns = max(files.values(), default=0)
+    silent = set()
+    for rank, status in ranks.items():
+        late_ns = max(SILENT_AFTER_S, status.limit_s / 2) * 1e9
+        is_late = status.state == RUNNING and newest_ns - status.written_ns > late_ns
+        is_far = is_live and status.host != platform.node()
+        if is_late and (not is_far or newest_file_ns - files[rank] > late_ns):
+            silent.add(rank)
+    return frozenset(silent)
+
+
+def file_time_ns(folder: Path, status: Status) -> int:
+    try:
+        return (folder / status.file_name).stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from profkit.errors import UnreadableError
 from profkit.schema import SCHEMAS, is_name, open_schema
 from profkit.text import safe_text
-from profkit.trace.after_end import HOST, OF_STEPS, release_last
 from profkit.trace.jsonfile import read_json
 from profkit.trace.manifest import RankManifest
 from profkit.trace.recent import recent_file
@@ -290,3 +289,29 @@ def check_seen(rank: RankTrace, table: str, size: int | None) -> None:
         problem = f"{platform.node()} does not see the {table} that lie there"
         remedy = "ranks are read where the folder is shared"
         raise UnreadableError(f"{safe_text(str(rank.folder))}: {problem}; {remedy}")
+
+
+# The rows of what a rank did after its last step.
+HOST: Final = "cpu"
+"""The device of ranks whose rows begin while their step is open; a device may work on later."""
+
+OF_STEPS: Final = frozenset(["spans", "collectives"])
+"""The tables whose rows name the step that was open when they began."""
+
+
+def release_last(rows: pa.Table, steps: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Return the rows with no step for those that begin after the end of the rank's last one.
+
+    The end of a loop without a loader is known only when the job ends. A barrier or an evaluation
+    after it was noted for the last step, which does not contain it.
+    """
+    batch = next((each for each in reversed(steps) if each.num_rows), None)
+    if batch is None:
+        return rows
+    last, end_ns = batch["step"][-1], batch["end_ns"][-1]
+    is_later = pc.and_(pc.equal(rows["step"], last), pc.greater(rows["start_ns"], end_ns))
+    if not pc.any(is_later).as_py():
+        return rows
+    place = rows.schema.get_field_index("step")
+    step = pc.if_else(pc.fill_null(is_later, fill_value=False), None, rows["step"])
+    return rows.set_column(place, rows.schema.field("step"), step)

@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from profkit.analysis.change_levels import Levels
+from profkit.analysis.change_levels import EVEN_KNOWN, Levels, find_even
 from profkit.analysis.change_points import find_shifts
 from profkit.analysis.run_change import ChangeKind
-from profkit.analysis.settling import EVEN_KNOWN, find_even
 
 SEEDS = 20
 

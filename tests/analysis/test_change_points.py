@@ -9,16 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from profkit.analysis.change_levels import Levels
+from profkit.analysis.change_levels import Levels, find_drift_alone, find_settled
 from profkit.analysis.change_points import find_shifts
 from profkit.analysis.change_words import say_change
-from profkit.analysis.drifts import find_drift_alone
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import build_overview
-from profkit.analysis.periodic import Periodic, find_periodic
 from profkit.analysis.run_change import ChangeKind, RunChange
-from profkit.analysis.run_changes import find_changes
-from profkit.analysis.settling import find_settled
+from profkit.analysis.run_changes import Periodic, find_changes, find_periodic
 from profkit.testing.series import series_trace
 from profkit.trace import Trace
 

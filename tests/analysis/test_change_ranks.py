@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from profkit.analysis.change_ranks import find_late
 from profkit.analysis.run_change import LateSince
+from profkit.analysis.run_changes import find_late
 from tests.analysis.tables import Span, Step, spans_table, steps_table
 
 MS = 1_000_000

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from profkit.explain.few_steps import choose_order, exact_difference
+from profkit.explain.ledger import choose_order, exact_difference
 
 
 @pytest.mark.parametrize("base", range(1, 6))

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.gap_weights import weigh_by_gap
-from profkit.analysis.stack_samples import read_samples
+from profkit.analysis.stack_samples import read_samples, weigh_by_gap
 from profkit.analysis.stacks import estimate_share
 
 STEPS, LENGTH = 40, 100

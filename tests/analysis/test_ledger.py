@@ -299,7 +299,7 @@ def test_the_wait_is_split_by_what_was_done_to_its_batch() -> None:
 
 
 def test_intervals_hold_the_truth(tmp_path: Path) -> None:
-    """A small version of `benchmarks/interval_coverage.py`, with room for the noise of few pairs."""
+    """A small `benchmarks/interval_coverage.py`, with room for the noise of few pairs."""
     script = runpy.run_path(str(_SCRIPT))
     coverage = script["measure"](tmp_path, pairs=40, steps=120, truth_steps=6_000)
     assert all(0.8 <= share <= 1 for share in coverage.values()), coverage

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.segments import work_by_segment
+from profkit.explain.rules._late_ranks import work_by_segment
 
 MS = 1_000_000
 STEPS = 20

@@ -27,7 +27,7 @@ from profkit.analysis.stacks import (
 from profkit.clock import Anchor
 from profkit.explain.explained import explain
 from profkit.explain.rules import late_rank
-from profkit.exporters._flame import flame_page
+from profkit.exporters.stacks import flame_page
 from profkit.report import as_html, as_json, as_markdown, as_text
 from profkit.report.ledger_document import explained
 from profkit.report.overview_document import illustrate, overview

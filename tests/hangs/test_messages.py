@@ -8,12 +8,11 @@ from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
-from profkit.hangs.call_words import say_call
 from profkit.hangs.classes import HangClass, Level
 from profkit.hangs.evidence import Evidence
 from profkit.hangs.status import Call, Frame, Status
 from profkit.hangs.verdict import Verdict, judge
-from profkit.hangs.words import as_json, say_verdict
+from profkit.hangs.words import as_json, say_call, say_verdict
 from profkit.instrument.collectives import CallLog, Message
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.sent import Group

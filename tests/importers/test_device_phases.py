@@ -15,8 +15,7 @@ from profkit.analysis.overview import build_overview
 from profkit.explain.explained import explain
 from profkit.explain.ledger import Verdict
 from profkit.importers.kineto import IMPORTER
-from profkit.importers.kineto.repetition import find_period_starts
-from profkit.importers.kineto.steps import FROM_KERNELS, FROM_LOADER, NOT_MARKED
+from profkit.importers.kineto.steps import FROM_KERNELS, FROM_LOADER, NOT_MARKED, find_period_starts
 from profkit.report import as_text
 from profkit.trace import Trace
 from tests.importers.conftest import (

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from profkit.analysis.config_join import Recorded
+from profkit.explain.evidence import Exchanges
 from profkit.explain.evidence_counters import Load
-from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
 from profkit.explain.rules import _late_in_forward, huge_bucket

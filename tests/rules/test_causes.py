@@ -22,9 +22,8 @@ from profkit.analysis.lateness import WORK, RankWork
 from profkit.analysis.machine_state import MachineState
 from profkit.analysis.trend import find_trend
 from profkit.explain.causes import find_all
-from profkit.explain.evidence import Evidence, Loader
+from profkit.explain.evidence import Evidence, Exchanges, Loader
 from profkit.explain.evidence_counters import Counters, Load
-from profkit.explain.evidence_exchange import Exchanges
 from profkit.explain.evidence_kernels import Windows
 from profkit.explain.explained import explain
 from profkit.explain.ledger import compare

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from profkit.explain.evidence_exchange import MAX_STATISTICS_BYTES, summarize_exchanges
+from profkit.explain.evidence import MAX_STATISTICS_BYTES, summarize_exchanges
 
 SPANS = pa.table(
     {

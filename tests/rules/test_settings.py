@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from profkit.explain.evidence_exchange import Exchanges
+from profkit.explain.evidence import Exchanges
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
 from profkit.explain.rules import exposed_communication

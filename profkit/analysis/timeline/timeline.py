@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from profkit.analysis.device_times import is_own
 from profkit.analysis.estimate import Ints
+from profkit.analysis.exchange import match_collectives
 from profkit.analysis.frame import frame_of
 from profkit.analysis.run_change import RunChange
 from profkit.analysis.run_changes import find_changes
 from profkit.analysis.selection import including_batches
-from profkit.analysis.timeline.arrivals import Arrivals, LateArrival, find_arrivals
 from profkit.analysis.timeline.clocks import align_clocks
 from profkit.analysis.timeline.counters import COLUMNS as SAMPLE_COLUMNS
 from profkit.analysis.timeline.counters import Counter, counters_of
@@ -276,3 +277,50 @@ class Timeline:
         steps = np.unique(np.concatenate([np.empty(0, np.int64), *self._step_numbers()]))
         shifts = {rank: place.shift for rank, place in self._ranks.items()}
         return find_arrivals(self.trace.table("collectives"), steps, shifts)
+
+
+# Late arrivals: the last rank to come to each collective, and how long the others waited.
+class LateArrival(NamedTuple):
+    """A collective that ranks waited for: the last to come, when, and the longest wait."""
+
+    time_ns: int
+    rank: int
+    waited_ns: int
+    step: int
+
+
+class Arrivals(NamedTuple):
+    """The late arrivals of all collectives, in order of time."""
+
+    time_ns: Ints
+    rank: Ints
+    waited_ns: Ints
+    step: Ints
+
+    def find(self, from_ns: int, longer_ns: int, *, back: bool) -> LateArrival | None:
+        """Return the next one after a moment with a longer wait, or the last one before it."""
+        place = nearest(self.time_ns, self.waited_ns > longer_ns, from_ns, back=back)
+        if place is None:
+            return None
+        return LateArrival(*(int(column[place]) for column in self))
+
+
+def find_arrivals(collectives: pa.Table, steps: Ints, shifts: Mapping[int, int]) -> Arrivals:
+    """Return when the last rank came to each collective that some rank waited in.
+
+    Only collectives that all their ranks recorded count. Durations tell who came last, so the
+    ranks' clocks need not agree; `shifts` bring the times to the timeline's axis.
+    """
+    found = match_collectives(collectives, steps)
+    longest = np.zeros(found.count, dtype=np.int64)
+    np.maximum.at(longest, found.group, found.end - found.start - found.transfer)
+    is_last = found.matched & (found.rank == found.late_rank)
+    came = np.flatnonzero(is_last & (longest[found.group] > 0))
+    shift = np.zeros(max(shifts, default=0) + 1, dtype=np.int64)
+    for rank, ns in shifts.items():
+        shift[rank] = ns
+    time = found.start[came] + shift[found.rank[came]]
+    order = np.argsort(time, kind="stable")
+    came = came[order]
+    waited_ns = longest[found.group[came]]
+    return Arrivals(time[order], found.rank[came], waited_ns, found.step[came])

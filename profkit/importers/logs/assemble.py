@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
+import statistics
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from profkit.importers.logs.cumulative import undo_cumulative
-from profkit.importers.logs.evaluations import part_evaluations
 from profkit.importers.logs.facts import read_facts, read_name
 from profkit.importers.logs.formats.airank import read_marks
 from profkit.importers.logs.grammar import Found, Grammar
@@ -24,13 +25,22 @@ from profkit.importers.logs.metadata import (
     metadata_from_log,
     settle_accumulation,
 )
-from profkit.importers.logs.parsed import Flag, ParsedLog, Record
+from profkit.importers.logs.parsed import (
+    MAD_TO_DEVIATION,
+    Flag,
+    Mean,
+    ParsedLog,
+    Record,
+    flag_lines,
+)
 from profkit.importers.logs.samples import fill_samples
 from profkit.importers.logs.steps import (
+    MAX_STEPS,
     clear_impossible,
     count_steps,
     count_warm_up,
     drop_strays,
+    neighbours,
     split_runs,
     unwrap_years,
 )
@@ -216,3 +226,165 @@ class LogReader:
             timed_by_clock=grammar.timed_by_clock,
         )
         return dataclasses.replace(log, flags=(*log.flags, *check(log, evidence)))
+
+
+# Takes evaluations and checkpoints out of the figures of the lines that include them.
+#
+# Some tools measure a window from line to line, so that an evaluation or a checkpoint between two
+# lines is in the time of the later one, and often in its wait for data.
+_LONGER_STEP = 1.2
+"""An evaluation that is included makes a step longer than this many usual ones."""
+_LEAST_LONGER, _SPREADS = 1.05, 5.0
+"""In an even log this many usual ones are enough, if they are as many robust deviations away."""
+_LONGER_WAIT = 2.0
+"""An evaluation that is included makes a wait for data longer than this many usual ones."""
+_NOTICEABLE_WAIT = 0.1
+"""A wait for data counts as longer only by this share of a step."""
+_MORE_OFTEN = 3.0
+"""Windows after an evaluation must be long this much more often than others.
+
+Otherwise they are long for another reason, such as the start of an epoch.
+"""
+
+
+def part_evaluations(
+    records: Sequence[Record], evaluation_lines: Sequence[int], times: Mean
+) -> list[Record]:
+    """Return the records with the time of an evaluation as `other_s` and not as `data_s`.
+
+    It is what their wait and the rest of their step take longer than usual, because no log states
+    the time of the evaluation itself.
+    """
+    waits = [each.data_s for each in records if each.data_s is not None]
+    steps = [each.step_s for each in records if each.step_s is not None]
+    if times is Mean.STEP or not evaluation_lines or not steps:
+        return list(records)
+    usual_wait_s, usual_step_s = statistics.median(waits or [0.0]), statistics.median(steps)
+    # One limit for all logs would find the same checkpoint in one of two runs and not in the other.
+    spread_s = MAD_TO_DEVIATION * statistics.median(abs(each - usual_step_s) for each in steps)
+    longest_s = max(_LEAST_LONGER * usual_step_s, usual_step_s + _SPREADS * spread_s)
+    longest_s = min(_LONGER_STEP * usual_step_s, longest_s)
+    lines = sorted(evaluation_lines)
+    follows, longer = {records[0].line: False}, {}
+    for before, record in itertools.pairwise(records):
+        place = bisect_right(lines, before.line)
+        follows[record.line] = place < len(lines) and lines[place] < record.line
+    for record in records:
+        wait_s, step_s = record.data_s or 0.0, record.step_s or 0.0
+        is_wait = wait_s - usual_wait_s > _NOTICEABLE_WAIT * usual_step_s
+        is_wait = is_wait and wait_s > _LONGER_WAIT * usual_wait_s
+        longer[record.line] = is_wait or step_s > longest_s
+    after: list[bool] = []
+    others: list[bool] = []
+    for line, is_after in follows.items():
+        (after if is_after else others).append(longer[line])
+    others = others[1:]  # the first line follows no other
+    if not any(after) or sum(after) * len(others) < _MORE_OFTEN * sum(others) * len(after):
+        return list(records)
+    parted = []
+    for record in records:
+        contains_one = follows[record.line] and longer[record.line] and record.step_s is not None
+        parted.append(_part(record, usual_wait_s, usual_step_s) if contains_one else record)
+    return parted
+
+
+def _part(record: Record, usual_wait_s: float, usual_step_s: float) -> Record:
+    """Return the record of a window that contains an evaluation."""
+    wait_s, step_s = record.data_s, record.step_s or 0.0
+    other_s = max(0.0, step_s - (wait_s or 0.0) - (usual_step_s - usual_wait_s))
+    if wait_s is not None and wait_s > usual_wait_s:
+        other_s += wait_s - usual_wait_s
+        wait_s = usual_wait_s
+    return dataclasses.replace(record, data_s=wait_s, other_s=other_s or None)
+
+
+# Turns cumulative means into means over the steps since the line before.
+MAX_ROUNDING_SHARE = 0.05
+"""Rounding may make up this share of a mean that was undone."""
+CUMULATIVE = (Mean.EPOCH, Mean.RUN)
+
+
+def undo_cumulative(records: Sequence[Record], grammar: Grammar) -> tuple[list[Record], list[Flag]]:
+    """Return the records with means over the steps since the line before.
+
+    A mean over n steps is a sum divided by n. The difference of two sums, divided by the difference
+    of their counts, is the mean of the steps between. Its rounding error grows with n, but the sum
+    over all lines stays exact, because it is the last mean printed. So a line is dropped if its
+    rounding error is too large or its steps would have taken no time. The next line is then about
+    its steps as well.
+    """
+    if grammar.times not in CUMULATIVE:
+        return list(records), []
+    undone: list[Record] = []
+    broken: list[int] = []
+    for segment in _split_at_resets(records, grammar):
+        kept, falling = _keep_precise(segment, grammar)
+        broken += falling
+        for before, record, _ in neighbours(kept):
+            undone.append(_difference(record, before, grammar))
+    return undone, flag_lines("a mean that falls faster than its steps could; excluded", broken)
+
+
+def _split_at_resets(records: Sequence[Record], grammar: Grammar) -> Iterator[list[Record]]:
+    """Yield the records between two resets of the means."""
+    segment: list[Record] = []
+    for record in records:
+        count = grammar.steps_in_mean(record.step)
+        if record.step_s is None or count <= 0:
+            continue
+        if segment:
+            last = segment[-1]
+            new_epoch = grammar.times is Mean.EPOCH and last.epoch != record.epoch
+            if new_epoch or grammar.steps_in_mean(last.step) >= count:
+                yield segment
+                segment = []
+        segment.append(record)
+    if segment:
+        yield segment
+
+
+def _keep_precise(segment: Sequence[Record], grammar: Grammar) -> tuple[list[Record], list[int]]:
+    """Return the records with precise differences, and the lines at which time runs backwards.
+
+    The last record is kept in any case, because the sum over all records depends on it.
+    """
+    kept: list[Record] = []
+    falling: list[int] = []
+    for record in segment:
+        window = _difference(record, kept[-1] if kept else None, grammar)
+        step_s = window.step_s or 0
+        error = grammar.rounding_s * (2 * grammar.steps_in_mean(record.step) / window.steps - 1)
+        if step_s + error <= 0:
+            falling.append(record.line)
+        elif error <= MAX_ROUNDING_SHARE * step_s and (window.data_s or 0) >= 0:
+            kept.append(record)
+    last = segment[-1]
+    if last.line not in falling and last not in kept:
+        kept[-1:] = [last]
+    return kept, falling
+
+
+def _difference(record: Record, last: Record | None, grammar: Grammar) -> Record:
+    """Return the record with its means over the steps since `last`."""
+    count = grammar.steps_in_mean(record.step)
+    before = 0
+    last_step_s: float | None = 0.0
+    last_data_s: float | None = 0.0
+    if last:
+        before = grammar.steps_in_mean(last.step)
+        last_step_s, last_data_s = last.step_s, last.data_s
+    data_s = record.data_s
+    if (grammar.data_times or grammar.times) in CUMULATIVE:
+        data_s = _mean_between(data_s, last_data_s, count, before)
+    return dataclasses.replace(
+        record,
+        steps=min(count - before, MAX_STEPS),
+        step_s=_mean_between(record.step_s, last_step_s, count, before),
+        data_s=data_s,
+    )
+
+
+def _mean_between(value: float | None, last: float | None, count: int, before: int) -> float | None:
+    if value is None or last is None:
+        return None
+    return (value * count - last * before) / (count - before)

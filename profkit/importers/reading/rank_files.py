@@ -29,7 +29,6 @@ from profkit.importers.kineto.tables import (
 )
 from profkit.importers.kineto.work import DeviceWork, find_work
 from profkit.importers.reading.chrome import ChromeTrace
-from profkit.importers.reading.dropped import count_dropped
 from profkit.importers.reading.sanity import TimeGate
 from profkit.text import plural
 from profkit.trace.flag import Flag, FlagKind
@@ -294,3 +293,27 @@ def _flag_gaps(events: Events, work: DeviceWork, summary: RunSummary) -> None:
         summary.flag(NO_DEVICE_WORK)
     elif duplicates := work.duplicates:
         summary.flag(f"{plural(duplicates, 'call')} {DUPLICATES}")
+
+
+# Counts the events of a rank's trace that became no row.
+def count_dropped(draft: RunDraft, events: Events, excluded_spans: int, steps: Steps) -> None:
+    """Count the events that became no row, by what they are."""
+    trace = events.trace
+    is_half = np.isin(trace.events["kind"], (ord("B"), ord("E")))
+    counts = {
+        "host operators (the kernels name theirs)": len(events.of(Role.OP)),
+        "host calls (the kernels have their launches)": len(events.of(Role.LAUNCH)),
+        "waits of the host for the device": len(events.of(Role.SYNC)),
+        "annotations on the device (the host has them too)": len(events.of(Role.DEVICE_ANNOTATION)),
+        "Python frames, marks and counters": trace.ignored + len(events.of(Role.STACK)),
+        "events of unknown categories": len(events.of(Role.UNKNOWN)),
+        "begin and end marks": int(is_half.sum()),
+        "annotations around phases": excluded_spans,
+        "steps that are marked twice or overlap": steps.overlapping,
+        "calls of the loader, or marks, that no training followed": steps.idle,
+        "broken events": trace.broken,
+        "arguments of collectives, over the limit": trace.lost_extras,
+    }
+    for what, count in counts.items():
+        if count:
+            draft.dropped[what] += count
