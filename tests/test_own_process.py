@@ -8,9 +8,9 @@ import pytest
 
 from profkit.analysis.overview import build_overview
 from profkit.own_process import threads_are_patched
-from profkit.report import as_text
 from profkit.run.session import open_session
 from profkit.trace import RunManifest, Trace
+from tests.documents import report_text
 
 
 def test_threads_whose_identity_is_another_function_are_patched(
@@ -38,6 +38,6 @@ def test_a_run_with_patched_threads_says_so_and_gives_no_cost(
         for _ in range(20):
             with session.recorder.step(1):
                 pass
-    said = " ".join(as_text.overview(build_overview(Trace.open(session.path))).split())
+    said = " ".join(report_text(build_overview(Trace.open(session.path))).split())
     assert ("the job replaced Python's threads" in said) == patched
     assert ("profkit's cost not measured in this run" in said) == patched
