@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import importlib
 import itertools
 import json
 import os
@@ -107,9 +108,8 @@ class Map:
     """Which tests run a line, and how long each takes."""
 
     def __init__(self, folder: Path) -> None:
-        from coverage import CoverageData
-
-        self._data = CoverageData(str(folder / ".coverage"))
+        coverage = importlib.import_module("coverage")  # only maps need it
+        self._data = coverage.CoverageData(str(folder / ".coverage"))
         self._data.read()
         self._seconds: dict[str, float] = defaultdict(float)
         for part in folder.glob("*.json"):

@@ -34,7 +34,8 @@ from mutate_traces import LONGEST_S, MOST_GROWTH_MB, Found, HungError
 
 from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
-from profkit.report.as_json import dumps, overview
+from profkit.report.overview_document import overview
+from profkit.show.json import document, dumps
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace, verify
 from profkit.trace import stream as streams
@@ -165,7 +166,7 @@ def _judge(run: Path, path: Path, truth: dict[str, Any], place: str) -> tuple[st
 
 
 def _figures(run: Path) -> dict[str, Any]:
-    figures: dict[str, Any] = json.loads(dumps(overview(build_overview(Trace.open(run)))))
+    figures: dict[str, Any] = json.loads(dumps(document(overview(build_overview(Trace.open(run))))))
     return figures
 
 

@@ -127,7 +127,7 @@ def is_clear(quick: Path, slow: Path) -> bool:
 
 def _is_said(runs: Sequence[Path], verdict: str) -> bool:
     said = json.loads(profkit("explain", *map(str, runs), "--json"))
-    kinds = [each["kind"] for each in said["findings"]]
+    kinds = [each["kind"] for each in said["causes"]]
     print(f"{said['verdict']}: {', '.join(kinds) or 'no cause'}")
     return bool(said["verdict"] == verdict and kinds[:1] == [CAUSE])
 

@@ -9,11 +9,11 @@ import pytest
 from profkit.analysis.overview import build_overview
 from profkit.own_process import threads_are_patched
 from profkit.rank import Rank
-from profkit.report import as_text
 from profkit.run.job import recorded
 from profkit.run.run_folder import finish_run, make_run
 from profkit.testing import report_step
 from profkit.trace import RunManifest, Trace
+from tests.documents import report_text
 
 
 def test_threads_whose_identity_is_another_function_are_patched(
@@ -42,6 +42,6 @@ def test_a_run_with_patched_threads_says_so_and_gives_no_cost(
         for _ in range(20):
             report_step(job.tracker, 1)
     finish_run(path)
-    said = " ".join(as_text.overview(build_overview(Trace.open(path))).split())
+    said = " ".join(report_text(build_overview(Trace.open(path))).split())
     assert ("the job replaced Python's threads" in said) == patched
     assert ("profkit's cost not measured in this run" in said) == patched

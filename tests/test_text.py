@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.analysis.estimate import Estimate
-from profkit.report.words import interval_range, share_range, whole_percent
+from profkit.show.figures import interval_range, share_range, whole_percent
 from profkit.text import (
     byte_size,
     did_you_mean,

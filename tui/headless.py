@@ -14,7 +14,8 @@ from textual.widget import Widget
 
 from profkit.analysis.views.runs import RunRow, arrange_runs, list_runs
 from profkit.errors import UsageError
-from profkit.report import run_json
+from profkit.report.runs_document import runs
+from profkit.show.json import document
 from profkit.text import did_you_mean
 from profkit.tui.app import FIRST_SCREEN, ProfkitApp, load_screens
 from profkit.tui.library import Library
@@ -54,7 +55,7 @@ def twin(path: Path, screen: str, bases: Sequence[Path] = ()) -> Any:
 
 def runs_twin(folder: Path) -> Any:
     """Return the JSON values that `--json` prints for a folder of runs."""
-    return run_json.runs(read_runs(folder))
+    return document(runs(read_runs(folder), folder))
 
 
 def read_runs(folder: Path) -> tuple[RunRow, ...]:

@@ -14,7 +14,8 @@ from pairs import BASE, DONE, TARGET, is_done
 from plants import NAMED, OTHER, Fault
 
 from profkit.explain.explained import explain
-from profkit.report.ledger_json import explained
+from profkit.report.ledger_document import explained
+from profkit.show.json import document
 from profkit.text import table
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
@@ -86,8 +87,8 @@ def score_all(work: Path, faults: Sequence[Fault]) -> list[Score]:
 
 def score_pair(folder: Path, fault: Fault, trial: int) -> Score:
     base, target = (Trace.open(find_runs(folder / side)[-1]) for side in (BASE, TARGET))
-    report = explained(explain(base, target))
-    causes = tuple(map(_said, report["findings"]))
+    report = document(explained(explain(base, target)))
+    causes = tuple(map(_said, report["causes"]))
     place = next(right_places(causes, fault), None)
     return Score(fault, trial, report["verdict"], causes, place, true_cost_ms(folder, fault))
 

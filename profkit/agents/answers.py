@@ -72,25 +72,27 @@ class Answers:
         """
         from profkit.analysis.kept_ceilings import load_ceilings
         from profkit.analysis.overview import build_overview
-        from profkit.report import as_json
+        from profkit.report.overview_document import overview
+        from profkit.show.json import document
 
         trace = self._open(run)
         view = build_overview(trace, load_ceilings(trace.manifest.environment))
-        return _plain(as_json.overview(view))
+        return _plain(document(overview(view)))
 
     def explain(self, base: str, target: str) -> dict[str, Any]:
         """Explain why two runs differ: rows that add up to the gap, and likely causes.
 
         If `verdict` is "cannot judge", `why_not_judged` says why, and what to measure next. A cause
-        is in `findings`, with its cost, its evidence and a remedy.
+        is in `causes`, with its cost, its evidence and a remedy.
         """
         from profkit.analysis.kept_ceilings import load_ceilings
         from profkit.explain.explained import explain
-        from profkit.report import ledger_json
+        from profkit.report.ledger_document import explained
+        from profkit.show.json import document
 
         sides = self._open(base), self._open(target)
         found = [load_ceilings(trace.manifest.environment) for trace in sides]
-        return _plain(ledger_json.explained(explain(*sides, (found[0], found[1]))))
+        return _plain(document(explained(explain(*sides, (found[0], found[1])))))
 
     def whatif(self, run: str, change: str, value: float = 1, cause: str = "") -> dict[str, Any]:
         """Predict the step and the throughput of a changed job from a recorded run.
@@ -102,14 +104,15 @@ class Answers:
         from profkit.explain.evidence import Evidence
         from profkit.explain.predict.ask import ask
         from profkit.explain.predict.job import open_job
-        from profkit.report.whatif_document import whatif_json
+        from profkit.report.whatif_document import whatif as whatif_document
+        from profkit.show.json import document
 
         question = check_question(change, value, cause)
         trace = self._open(run)
         evidence = Evidence(trace)
         if not evidence.costs.steps:
             raise UsageError(f"{safe_text(run)}: no step can be used; record more steps")
-        return _plain(whatif_json([ask(open_job(evidence), question)]))
+        return _plain(document(whatif_document([ask(open_job(evidence), question)])))
 
     def why(self, run: str) -> dict[str, Any]:
         """Explain why a job hangs or hung: which rank the others wait for, and at which line."""
@@ -186,7 +189,7 @@ def check_question(change: str, value: float, cause: str) -> Question:
 
 def _plain(content: Any) -> dict[str, Any]:
     """Return what a verb prints: what is not finite is null, and names cannot steer a screen."""
-    from profkit.report.as_json import dumps
+    from profkit.show.json import dumps
 
     found: dict[str, Any] = json.loads(dumps(content))
     return found

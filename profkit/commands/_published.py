@@ -26,12 +26,7 @@ def compare_run(path: Path, args: argparse.Namespace) -> ExitCode:
 
     trace = Trace.open(path)
     compared = compare_with_published(trace, figures_for(trace, args))
-    makers = renderers(
-        brief=lambda: published_document.published(compared),
-        full=lambda: published_document.published(compared),
-        figures=lambda: published_document.as_json(compared),
-    )
-    deliver(args, makers)
+    deliver(args, renderers(lambda: published_document.published(compared)))
     return ExitCode.DONE
 
 

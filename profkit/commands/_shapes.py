@@ -7,14 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from profkit.commands._options import add_json, add_write
 from profkit.errors import ProfkitError, UsageError
 from profkit.text import safe_text
 
 if TYPE_CHECKING:
-    from profkit.report.document import Document
+    from profkit.show.document import Document
 
 SHAPES = ("text", "json", "markdown", "html", "github")
 SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -46,33 +46,34 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
 
 
 def renderers(
-    brief: Callable[[], Document], full: Callable[[], Document], figures: Callable[[], Any]
+    brief: Callable[[], Document], full: Callable[[], Document] | None = None
 ) -> Renderers:
     """Return the function for each format; modules of other formats are not imported.
 
-    `brief` makes the document for text, `full` the one with charts, and `figures` the JSON.
+    `brief` makes the document for text and JSON, and `full` the one with charts if it is another.
     """
+    illustrated = full or brief
 
     def as_text() -> str:
-        from profkit.report import as_text
+        from profkit.show import text
 
-        return as_text.document(brief())
+        return text.document(brief())
 
     def as_json() -> str:
-        from profkit.report import as_json
+        from profkit.show import json
 
-        return as_json.dumps(figures())
+        return json.dumps(json.document(brief()))
 
     def as_markdown() -> str:
-        from profkit.report import as_markdown
+        from profkit.show import markdown
 
-        return as_markdown.document(full())
+        return markdown.document(illustrated())
 
     def as_html() -> str:
-        from profkit.report import as_html
+        from profkit.show import html
         from profkit.version import __version__
 
-        return as_html.document(full(), __version__)
+        return html.document(illustrated(), __version__)
 
     return {"text": as_text, "json": as_json, "markdown": as_markdown, "html": as_html}
 

@@ -112,11 +112,11 @@ def print_place(path: Path | None, error: BaseException) -> None:
 
 def show(path: Path, *, json: bool) -> None:
     from profkit.analysis.overview import build_overview
-    from profkit.report import as_json, as_text
+    from profkit.report.overview_document import overview
+    from profkit.show import json as show_json
+    from profkit.show import text
     from profkit.trace.reader import Trace
 
-    view = build_overview(Trace.open(path))
-    if json:
-        print(as_json.dumps(as_json.overview(view)))
-    else:
-        print(as_text.overview(view, next_command=f"profkit report {shell_word(str(path))}"))
+    command = f"profkit report {shell_word(str(path))}"
+    found = overview(build_overview(Trace.open(path)), next_command=command)
+    print(show_json.dumps(show_json.document(found)) if json else text.document(found))

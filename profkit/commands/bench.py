@@ -213,12 +213,18 @@ def _report_progress(words: str) -> None:
 
 
 def _write_results(view: Benched, folder: Path) -> None:
-    from profkit.report import bench_text
+    from profkit.report import bench_rows
+    from profkit.report.bench_document import bench
+    from profkit.show import markdown
 
-    shapes = (bench_text.as_markdown, bench_text.as_csv, bench_text.as_json_rows)
+    results = (
+        markdown.sections(bench(view).sections) + "\n",
+        bench_rows.as_csv(view),
+        bench_rows.as_json_rows(view),
+    )
     try:
-        for name, shape in zip(RESULTS, shapes, strict=True):
-            (folder / name).write_text(shape(view), encoding="utf-8")
+        for name, result in zip(RESULTS, results, strict=True):
+            (folder / name).write_text(result, encoding="utf-8")
     except OSError as error:
         raise ProfkitError(
             f"{safe_text(str(folder))}: the results cannot be written ({error.strerror}); "
@@ -227,7 +233,8 @@ def _write_results(view: Benched, folder: Path) -> None:
 
 
 def _print(view: Benched, *, as_json: bool) -> None:
-    from profkit.report import bench_text
-    from profkit.report.as_json import dumps
+    from profkit.report.bench_document import bench
+    from profkit.show import text
+    from profkit.show.json import document, dumps
 
-    print(dumps(bench_text.as_json(view)) if as_json else bench_text.as_text(view))
+    print(dumps(document(bench(view))) if as_json else text.sections(bench(view).sections))

@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
     from profkit.environment import read_environment
     from profkit.machine import ceilings
     from profkit.report import machine_sections
-    from profkit.report.as_json import dumps
-    from profkit.report.as_text import sections
+    from profkit.show.json import dumps
+    from profkit.show.text import sections
 
     known = load_ceilings(read_environment())
     found = known

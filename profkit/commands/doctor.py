@@ -18,9 +18,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.machine.doctor import examine
-    from profkit.report.as_json import dumps
-    from profkit.report.as_text import sections
     from profkit.report.machine_sections import examination
+    from profkit.show.json import dumps
+    from profkit.show.text import sections
 
     findings = examine()
     if args.json:

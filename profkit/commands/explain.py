@@ -32,7 +32,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from profkit.commands._options import add_scheduler, whole
 from profkit.commands._published import KNOWN, compare_run, figures_for
@@ -43,7 +43,7 @@ from profkit.vocab import RUN_FILE
 
 if TYPE_CHECKING:
     from profkit.explain.gate import Gate
-    from profkit.report.document import Document
+    from profkit.show.document import Document
     from profkit.trace import Trace
 
 
@@ -223,7 +223,7 @@ def _explain(
     from profkit.explain.gate import apply_gates, exit_code
     from profkit.explain.past import compare_with_past, judge_by_past
     from profkit.explain.published import compare_with_published
-    from profkit.report import history_document, ledger_json, published_document
+    from profkit.report import history_document, published_document
     from profkit.report.ledger_document import explained, illustrate_sides
     from profkit.run.scheduling import open_scheduler
 
@@ -247,33 +247,16 @@ def _explain(
         sides = illustrate_sides(view.case.before.trace, view.case.after.trace)
         return with_more(explained(view, judgements, sides))
 
-    def figures() -> dict[str, Any]:
-        found = ledger_json.explained(view, judgements)
-        if past is not None:
-            found["past"] = history_document.past_json(past)
-        if compared:
-            found["published"] = list(map(published_document.as_json, compared))
-        return found
-
-    makers = renderers(
-        brief=lambda: with_more(explained(view, judgements)), full=illustrated, figures=figures
-    )
-    deliver(args, makers)
+    deliver(args, renderers(lambda: with_more(explained(view, judgements)), illustrated))
     return exit_code(judgements)
 
 
 def _scale(traces: Sequence[Trace], args: argparse.Namespace) -> ExitCode:
     from profkit.explain.explained import scale_runs
-    from profkit.report import ledger_json
     from profkit.report.scaling_document import scaling
     from profkit.run.scheduling import open_scheduler
 
     with open_scheduler(args.scheduler) as scheduler:
         rows = scale_runs(traces, scheduler)
-    makers = renderers(
-        brief=lambda: scaling(rows),
-        full=lambda: scaling(rows),
-        figures=lambda: ledger_json.scaling(rows),
-    )
-    deliver(args, makers)
+    deliver(args, renderers(lambda: scaling(rows)))
     return ExitCode.DONE

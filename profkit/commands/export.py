@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from profkit.analysis.notices import find_thinned_notice
     from profkit.exporters.base import new_path, open_window
     from profkit.plugins import EXPORTERS
-    from profkit.report.as_json import dumps
+    from profkit.show.json import dumps
     from profkit.text import byte_size, plural
     from profkit.trace import Trace
 

@@ -62,7 +62,6 @@ def run(args: argparse.Namespace) -> int:
     makers = renderers(
         brief=lambda: history_document.histories(found, place),
         full=lambda: history_document.histories(found, place, is_page=True),
-        figures=lambda: history_document.as_json(found, place),
     )
     deliver(args, makers)
     return ExitCode.DONE

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from profkit.importers.reading.plan import plan_import
     from profkit.plugins import IMPORTERS
     from profkit.report import imported
-    from profkit.report.as_json import dumps
+    from profkit.show.json import dumps
 
     importers, broken = IMPORTERS.load_all()
     print_broken("importer", broken)

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from profkit.analysis.kept_ceilings import load_ceilings
     from profkit.analysis.overview import build_overview
     from profkit.analysis.stepless import view_stepless
-    from profkit.report import as_json, stepless_document
+    from profkit.report import stepless_document
     from profkit.report.overview_document import illustrate, overview
     from profkit.run.scheduling import check_scheduler, open_scheduler
     from profkit.trace.reader import Trace
@@ -45,13 +45,12 @@ def run(args: argparse.Namespace) -> int:
     contents = view_stepless(trace)
     if contents is not None:
         show = functools.partial(stepless_document.stepless, contents)
-        deliver(args, renderers(show, show, lambda: stepless_document.as_json(contents)))
+        deliver(args, renderers(show))
         return ExitCode.DONE
     view = build_overview(trace, load_ceilings(trace.manifest.environment))
     makers = renderers(
         brief=lambda: overview(view),
         full=lambda: overview(view, illustrate(trace, view)),
-        figures=lambda: as_json.overview(view),
     )
     deliver(args, makers)
     return ExitCode.DONE

@@ -107,7 +107,7 @@ def is_path(word: str) -> bool:
 
 def list_tables(tables: RunTables, args: argparse.Namespace) -> None:
     from profkit.query.tables import ABOUT_TABLES, NAMES
-    from profkit.report.as_json import dumps
+    from profkit.show.json import dumps
     from profkit.text import fold
 
     columns = {name: tables.columns(name) for name in NAMES}
@@ -121,7 +121,7 @@ def list_tables(tables: RunTables, args: argparse.Namespace) -> None:
 
 
 def show(found: Answer, args: argparse.Namespace) -> None:
-    from profkit.report.as_json import dumps
+    from profkit.show.json import dumps
     from profkit.text import shorten, table
 
     if args.json:

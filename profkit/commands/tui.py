@@ -126,7 +126,7 @@ def _check_path(path: Path) -> bool:
 
 
 def _print_json(args: argparse.Namespace, *, is_run: bool) -> int:
-    from profkit.report import as_json
+    from profkit.show.json import dumps
     from profkit.tui import headless
 
     headless.check_screen(args.screen)
@@ -139,27 +139,30 @@ def _print_json(args: argparse.Namespace, *, is_run: bool) -> int:
         )
     else:
         figures = headless.runs_twin(args.path)
-    print(as_json.dumps(figures))
+    print(dumps(figures))
     return ExitCode.DONE
 
 
 def _print_text(path: Path, *, is_run: bool) -> int:
     """Print a report of the run, or the list of runs."""
+    from profkit.show import text
+
     words = "no terminal here, so this is the text report (see also --json and --screenshot)"
     print(f"profkit: {words}", file=sys.stderr)
     if is_run:
         from profkit.analysis.kept_ceilings import load_ceilings
         from profkit.analysis.overview import build_overview
-        from profkit.report import as_text
+        from profkit.report.overview_document import overview
         from profkit.trace import Trace
 
         trace = Trace.open(path)
-        print(as_text.overview(build_overview(trace, load_ceilings(trace.manifest.environment))))
+        view = build_overview(trace, load_ceilings(trace.manifest.environment))
+        print(text.document(overview(view)))
     else:
-        from profkit.report import runs_text
+        from profkit.report.runs_document import runs
         from profkit.tui.headless import read_runs
 
-        print(runs_text.runs(read_runs(path), path))
+        print(text.document(runs(read_runs(path), path)))
     return ExitCode.DONE
 
 

@@ -21,7 +21,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.analysis.device_times import read_device_times
-    from profkit.report import as_json, as_text, machine_sections
+    from profkit.report.machine_sections import verification
+    from profkit.show import json, text
     from profkit.trace.integrity import verify
     from profkit.trace.reader import check_folder
 
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     check_folder(path)
     found, device_times = verify(path), read_device_times(path)
     if args.json:
-        print(as_json.dumps(as_json.verification(found, device_times)))
+        print(json.dumps(json.document(verification(found, device_times))))
     else:
-        print(as_text.sections(machine_sections.verification(found, device_times)))
+        print(text.sections(verification(found, device_times).sections))
     return ExitCode.UNREADABLE if found.state is Integrity.TORN else ExitCode.DONE

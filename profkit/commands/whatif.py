@@ -112,12 +112,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--base helps to answer --without and --ranks only")
     base = read_job(Trace.open(args.base)) if args.base is not None else None
     answers = [ask(job, question, base) for question in questions] or answer_all(job)
-    makers = renderers(
-        brief=lambda: whatif_document.whatif(answers),
-        full=lambda: whatif_document.whatif(answers),
-        figures=lambda: whatif_document.whatif_json(answers),
-    )
-    deliver(args, makers)
+    deliver(args, renderers(lambda: whatif_document.whatif(answers)))
     if questions and not all(answer.conclusive for answer in answers):
         return ExitCode.NOT_JUDGED
     return ExitCode.DONE

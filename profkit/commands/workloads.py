@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.plugins import WORKLOADS
-    from profkit.report.as_json import dumps
+    from profkit.show.json import dumps
 
     loaded, broken = WORKLOADS.load_all()
     figures = []

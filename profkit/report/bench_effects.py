@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from profkit.analysis.costs import INPUT
+from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import FULL_PRECISIONS, Setting
 from profkit.bench.effects import Effect, Effects, Interaction
-from profkit.report.document import Grid, Section
-from profkit.report.words import interval_range
+from profkit.show.document import Column, Section, Table, data_columns
+from profkit.show.figures import NS, SIGNED_NS, Unit
 from profkit.text import duration, percent, plural, signed
 from profkit.vocab import Phase
 
-HEADER = ("", "where", "without", "with", "difference", "share", "95 % interval")
 _PART_NAMES = {INPUT: "the wait for input", Phase.ALLREDUCE.value: "the exposed gradient exchange"}
 
 TOLERANCE = 0.05
@@ -34,18 +36,15 @@ def effects(found: Effects, title: str, unit: str) -> Iterator[Section]:
         hidden.append("loader")
     if len(frameworks) == 1:
         hidden.append("framework")
-    rows = []
+    shown = []
     for main in found.main:
         for effect in main.effects:
-            rows.append(effect_row(effect, unit, hidden=hidden))
+            shown.append(_Row.of(effect, unit, hidden))
         if len(main.effects) > 1:
-            what, difference = change_words(main.axis, main.levels, unit), signed(main.delta.value)
-            interval = interval_range(main.delta, signed)
-            count = f"mean of {len(main.effects)}"
-            rows.append((what, count, "", "", difference, "", interval))
-    grid = Grid(HEADER, tuple(rows), frozenset(range(2, len(HEADER))))
+            what = change_words(main.axis, main.levels, unit)
+            shown.append(_Row(what, f"mean of {len(main.effects)}", main.delta))
     notes = tuple(dependence_notes(found, unit, hidden=hidden))
-    yield Section(f"{title}, per sample and {unit}", notes, grid=grid)
+    yield Section(f"{title}, per sample and {unit}", notes, table=Table(_SHOWN, shown, whole=True))
 
 
 def dependence_notes(found: Effects, unit: str, *, hidden: Collection[str]) -> Iterator[str]:
@@ -68,16 +67,62 @@ def dependence_notes(found: Effects, unit: str, *, hidden: Collection[str]) -> I
         yield "no intervals: it is not known how well these figures repeat"
 
 
-def effect_row(effect: Effect, unit: str, *, hidden: Collection[str]) -> tuple[str, ...]:
-    return (
-        change_words(effect.axis, effect.levels, unit),
-        ", ".join(constant_settings(effect.base.setting, {effect.axis, *hidden}, unit)),
-        duration(effect.base.total.value),
-        duration(effect.target.total.value),
-        signed(effect.delta.value),
-        signed(effect.share.value, percent),
-        interval_range(effect.delta, signed),
-    )
+@dataclass(frozen=True)
+class _Row:
+    """An effect for people; a mean of several has no sides."""
+
+    what: str
+    where: str
+    delta: Estimate
+    base: Estimate | str = ""
+    target: Estimate | str = ""
+    share: Estimate | str = ""
+
+    @classmethod
+    def of(cls, effect: Effect, unit: str, hidden: Collection[str]) -> _Row:
+        where = constant_settings(effect.base.setting, {effect.axis, *hidden}, unit)
+        what = change_words(effect.axis, effect.levels, unit)
+        sides = effect.base.total, effect.target.total
+        return cls(what, ", ".join(where), effect.delta, *sides, effect.share)
+
+
+_SHOWN = (
+    Column("", "", lambda row: row.what),
+    Column("", "where", lambda row: row.where),
+    Column("", "without", lambda row: row.base, NS),
+    Column("", "with", lambda row: row.target, NS),
+    Column("", "share", lambda row: row.share, Unit(partial(signed, show=percent))),
+    Column("", "difference", lambda row: row.delta, SIGNED_NS, interval=True),
+)
+
+EFFECTS = (
+    *data_columns("axis", difference_ns="delta", difference_share="share"),
+    Column("from", None, lambda effect: effect.levels[0]),
+    Column("to", None, lambda effect: effect.levels[1]),
+    Column("at", None, lambda effect: setting_data(effect.base.setting)),
+    Column("base_ns", None, lambda effect: effect.base.total),
+    Column("target_ns", None, lambda effect: effect.target.total),
+    Column("beyond_the_noise", None, lambda effect: effect.sure if effect.delta.judged else None),
+)
+
+INTERACTIONS = (
+    *data_columns("reason", "reason_ns", depends_on="other_axis", at="other_levels"),
+    *data_columns(interaction_ns="delta"),
+    Column("axis", None, lambda each: each.first.axis),
+    Column("first_difference_ns", None, lambda each: each.first.delta),
+    Column("second_difference_ns", None, lambda each: each.second.delta),
+    Column("beyond_the_noise", None, lambda each: each.sure if each.delta.judged else None),
+)
+
+
+def setting_data(setting: Setting) -> dict[str, Any]:
+    return {
+        "gpus": setting.gpus,
+        "precision": setting.precision,
+        "batch_size": setting.batch_size,
+        "loader": setting.loader or None,
+        "framework": setting.framework or None,
+    }
 
 
 def change_words(axis: str, levels: tuple[Any, Any], unit: str) -> str:

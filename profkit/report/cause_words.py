@@ -12,7 +12,7 @@ from profkit.explain.coverage import Coverage
 from profkit.explain.ledger import Ledger, Verdict
 from profkit.explain.rules.base import MIN_COST_SHARE, Cause
 from profkit.explain.turned import turn_ledger
-from profkit.report.words import interval_in_brackets
+from profkit.show.figures import interval_in_brackets
 from profkit.text import duration, percent
 
 MOST_SETTINGS = 3

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from profkit.analysis.change_words import say_change, say_context
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview
 from profkit.analysis.run_change import ChangeKind, RunChange
-from profkit.report.document import Grid, Section
+from profkit.show.document import Column, Section, Table, data_columns, labelled
+from profkit.show.figures import MS
 from profkit.text import plural
 
 MOST_ROWS = 10
@@ -19,11 +18,20 @@ _ALIKE = 0.3
 
 _DAY_NS = 86_400_000_000_000
 
+_COLUMNS = (
+    *data_columns("kind", "first_step", "last_step", "clock", "machine", every_steps="every"),
+    *data_columns(change_ratio="change", samples_per_step="samples", late_rank="late"),
+    *data_columns(unit=MS, step_ms_before="before_ns", step_ms_after="after_ns"),
+    Column("phases_ms", None, lambda each: dict(each.phases), MS),
+    Column("unix_s", None, lambda each: None if each.unix_ns is None else each.unix_ns / 1e9),
+)
+
 
 def changes_section(view: Overview) -> Iterator[Section]:
     """Yield a line for each change; nothing if the step time did not change."""
     found = view.changes
     if not found:
+        yield Section(key="changes", table=Table(_COLUMNS, ()))
         return
     times = [each.unix_ns for each in found if each.unix_ns is not None]
     with_date = bool(times) and max(times) - min(times) > _DAY_NS
@@ -39,7 +47,8 @@ def changes_section(view: Overview) -> Iterator[Section]:
     step = next((each for each in found if each.kind is not ChangeKind.PERIODIC), None)
     if step is not None:
         notes.append(f"'profkit explain RUN --at {step.first_step}' compares before and after")
-    yield Section("Changes during the run", tuple(notes), grid=Grid(("", ""), tuple(rows)))
+    yield Section("Changes during the run", tuple(notes), table=labelled(rows))
+    yield Section(key="changes", table=Table(_COLUMNS, found))
 
 
 def group_alike(changes: Sequence[RunChange]) -> list[list[RunChange]]:
@@ -79,33 +88,3 @@ def say_others(bursts: Sequence[RunChange]) -> str:
         f"{plural(len(bursts), 'more burst')} to this level, of {steps}, between step "
         f"{bursts[0].first_step:,} and step {last:,}"
     )
-
-
-def as_json(view: Overview) -> list[dict[str, Any]]:
-    rows = []
-    for each in view.changes:
-        rows.append(
-            {
-                "kind": each.kind.value,
-                "first_step": each.first_step,
-                "last_step": each.last_step,
-                "every_steps": each.every,
-                "unix_s": None if each.unix_ns is None else each.unix_ns / 1e9,
-                "step_ms_before": _estimate(each.before_ns, 1e-6),
-                "step_ms_after": _estimate(each.after_ns, 1e-6),
-                "change_ratio": _estimate(each.change, 1.0),
-                "phases_ms": {name: ns * 1e-6 for name, ns in each.phases},
-                "samples_per_step": each.samples,
-                "late_rank": each.late and each.late._asdict(),
-                "clock": each.clock and each.clock._asdict(),
-                "machine": each.machine and each.machine._asdict(),
-            }
-        )
-    return rows
-
-
-def _estimate(estimate: Estimate, scale: float) -> dict[str, float | None]:
-    found: dict[str, float | None] = {"value": estimate.value * scale}
-    for name, end in (("low", estimate.low), ("high", estimate.high)):
-        found[name] = None if end is None else end * scale
-    return found

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profkit.analysis.device_times import PhaseClock
+from profkit.analysis.estimate import Estimate
 from profkit.analysis.flames import Flame
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.stack_samples import MOST_NAME_CHARS
+from profkit.analysis.stack_samples import MOST_NAME_CHARS, Place
 from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, PhaseLines
+from profkit.analysis.views.code import CodeScreenView
 from profkit.analysis.worker_lines import WorkerLines
-from profkit.report.document import Grid, Section
-from profkit.report.words import interval_range, share_range
-from profkit.text import duration, percent, plural, shorten, signed
+from profkit.show.document import Column, Document, Section, Table, Tone, data_columns, missing
+from profkit.show.figures import NS, SHARE, SIGNED_NS
+from profkit.text import duration, percent, plural, shorten
 
 if TYPE_CHECKING:  # a report of one run does not load what compares two
     from profkit.explain.explained import Explained
+
+BASE, TARGET = "base", "target"
 
 MOST_LINES = 5
 """Lines of a phase that are shown; all of them are in the JSON."""
@@ -51,12 +55,17 @@ def _sampled(*clocks: PhaseClock) -> str:
 def code_sections(run: Overview) -> Iterator[Section]:
     """Yield the top lines of each phase with more than a few percent of the step."""
     view = run.code
+    ranks = [
+        {"rank": rank, "lines": Table(CHANGES, lines)} for rank, lines in run.rank_lines.items()
+    ]
+    yield Section(key="code_of_ranks", facts=ranks)
+    yield Section(key="code", facts=code_facts(view), missing=view is None)
     if view is None:
         return
     notes = [_sampled(run.clock)]
     if view.folder:
         notes.append(f"Files are below {view.folder}")
-    rows: list[tuple[str, ...]] = []
+    rows: list[_Shown] = []
     has_functions = False
     for part in view.phases:
         if part.step_share < LEAST_SHARE:
@@ -77,7 +86,7 @@ def code_sections(run: Overview) -> Iterator[Section]:
     if view.lost:
         seen = plural(view.lost, "more sample")
         notes.append(f"{seen} had a stack that was not stored or cannot be read.")
-    yield Section("Where in the code", tuple(notes), grid=_lines_grid("phase", rows))
+    yield Section("Where in the code", tuple(notes), table=_lines_table("phase", rows))
     if run.rank_lines:
         yield _rank_section(run)
 
@@ -87,35 +96,48 @@ def has_many_late(view: CodeView) -> bool:
     return view.unsure > MANY_UNSURE * view.samples
 
 
-def _lines_grid(first: str, rows: Sequence[tuple[str, ...]]) -> Grid | None:
-    header = (first, "share", "95 % interval", "per step", "line")
-    return Grid(header, tuple(rows), frozenset({1, 2, 3})) if rows else None
+class _Shown(NamedTuple):
+    """A line for people; the label of its phase stands on the first one only."""
+
+    label: str
+    share: Estimate
+    step_ns: float
+    line: str
 
 
-def _line_rows(part: PhaseLines | WorkerLines, folder: str) -> Iterator[tuple[str, ...]]:
+def _lines_table(first: str, rows: Sequence[_Shown]) -> Table:
+    columns = (
+        Column("", first, lambda row: row.label),
+        Column("", "share", lambda row: row.share, SHARE, interval=True),
+        Column("", "per step", lambda row: row.step_ns, NS),
+        Column("", "line", lambda row: row.line),
+    )
+    return Table(columns, rows)
+
+
+def _line_rows(part: PhaseLines | WorkerLines, folder: str) -> Iterator[_Shown]:
     shown = [line for line in part.lines if line.share.value >= LEAST_SHARE][:MOST_LINES]
     label = part.phase if isinstance(part, PhaseLines) else "workers"
     for line in shown:
-        share, bounds = percent(line.share.value), share_range(line.share)
-        yield label, share, bounds, duration(line.step_ns.value), line.place.words(folder)
+        yield _Shown(label, line.share, line.step_ns.value, line.place.words(folder))
         label = ""
     left = len(part.lines) - len(shown)
     if left:
-        rest = 1 - sum(line.share.value for line in shown)
-        yield label, percent(rest), "", duration(rest * part.step_ns), plural(left, "other line")
+        rest = Estimate(1 - sum(line.share.value for line in shown))
+        yield _Shown(label, rest, rest.value * part.step_ns, plural(left, "other line"))
 
 
-def _function_rows(part: PhaseLines, folder: str) -> list[tuple[str, ...]]:
+def _function_rows(part: PhaseLines, folder: str) -> list[_Shown]:
     """Return the functions that take considerably longer than their longest line."""
     longest: dict[tuple[str, str], float] = {}
     for line in part.lines:
         longest.setdefault((line.place.file, line.place.function), line.share.value)
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for whole in part.functions:
-        share = whole.share.value
-        if share - longest.get((whole.place.file, whole.place.function), 0.0) >= LEAST_SHARE:
-            figures = percent(share), share_range(whole.share), duration(whole.step_ns.value)
-            rows.append(("", *figures, whole.place.words(folder)))
+        own = longest.get((whole.place.file, whole.place.function), 0.0)
+        if whole.share.value - own >= LEAST_SHARE:
+            place = whole.place.words(folder)
+            rows.append(_Shown("", whole.share, whole.step_ns.value, place))
     return rows[:MOST_FUNCTIONS]
 
 
@@ -123,22 +145,140 @@ def _rank_section(run: Overview) -> Section:
     """Return the lines on which one rank certainly spends more or less time than the others."""
     rows = []
     for rank, changes in run.rank_lines.items():
-        label = str(rank)
-        for change in changes[:MOST_LINES]:
-            figures = duration(change.target.value), duration(change.base.value)
-            difference = signed(change.difference.value)
-            bounds = interval_range(change.difference, duration)
-            place = change.place.words(run.code.folder if run.code else "")
-            rows.append((label, change.phase, *figures, difference, bounds, place))
-            label = ""
-    header = ("rank", "phase", "per step", "others", "difference", "95 % interval", "line")
+        for place, change in enumerate(changes[:MOST_LINES]):
+            rows.append(("" if place else str(rank), change))
+    folder = run.code.folder if run.code else ""
+    columns = (
+        Column("", "rank", lambda row: row[0]),
+        Column("", "phase", lambda row: row[1].phase),
+        Column("", "per step", lambda row: row[1].target, NS),
+        Column("", "others", lambda row: row[1].base, NS),
+        Column("", "difference", lambda row: row[1].difference, SIGNED_NS, interval=True),
+        Column("", "line", lambda row: row[1].place.words(folder)),
+    )
     note = "Lines on which a rank certainly spends more or less time than the mean of the others."
-    grid = Grid(header, tuple(rows), frozenset({2, 3, 4, 5}))
-    return Section("Lines of single ranks", (note, _sampled(run.clock)), grid=grid)
+    table = Table(columns, rows)
+    return Section("Lines of single ranks", (note, _sampled(run.clock)), table=table)
+
+
+# -- for programs ----------------------------------------------------------------------------------
+
+
+def _of_place(read: Callable[[Place], Any]) -> Callable[[Any], Any]:
+    return lambda each: read(each.place)
+
+
+PLACE = (
+    Column("file", None, _of_place(lambda place: place.file if place.line else None)),
+    Column("line", None, _of_place(lambda place: place.line or None)),
+    Column("function", None, _of_place(lambda place: place.function if place.line else None)),
+    Column("calls", None, _of_place(lambda place: place.below)),
+    Column("why_no_line", None, _of_place(lambda place: None if place.line else place.file)),
+    Column("whole_function", None, _of_place(lambda place: place.lines or None)),
+)
+LINE_DATA = (*PLACE, *data_columns("share", "samples", ns_per_step="step_ns"))
+
+CHANGES = (
+    Column("", "line", _of_place(lambda place: place.words()), stretches=True),
+    Column("phase", "phase", lambda change: change.phase, role=str),
+    Column("base_ns_per_step", BASE, lambda change: change.base, NS),
+    Column("target_ns_per_step", TARGET, lambda change: change.target, NS),
+    Column(
+        "difference_ns_per_step", "difference", lambda change: change.difference, SIGNED_NS, True
+    ),
+    *PLACE,
+    *data_columns(certain="is_sure"),
+)
+"""The lines of two runs, or of one rank, whose `base` is the mean of the other ranks."""
+
+
+def code_facts(view: CodeView | None) -> dict[str, Any] | None:
+    """Return all lines and functions of each phase."""
+    if view is None:
+        return None
+    phases = (
+        *data_columns("phase", "samples", ns_per_step="step_ns", share_of_step="step_share"),
+        Column("samples_needed", None, lambda part: FEWEST_SAMPLES),
+        Column("lines", None, lambda part: Table(LINE_DATA, part.lines if part.judged else ())),
+        Column(
+            "functions", None, lambda part: Table(LINE_DATA, part.functions if part.judged else ())
+        ),
+    )
+    counts = {"samples": view.samples, "samples_lost": view.lost, "samples_late": view.unsure}
+    return counts | {"phases": Table(phases, view.phases)}
+
+
+def worker_facts(found: WorkerLines | None) -> dict[str, Any] | None:
+    """Return all lines of the loader's workers."""
+    if found is None:
+        return None
+    return {
+        "workers": found.workers,
+        "samples": found.samples,
+        "samples_lost": found.lost,
+        "samples_needed": FEWEST_SAMPLES,
+        "ns_per_step": found.step_ns,
+        "sampler_processor_share": found.sampler_share,
+        "lines": Table(LINE_DATA, found.lines),
+    }
+
+
+_BOXES = (
+    *data_columns("depth", "start", "share", own="is_own"),
+    *PLACE,
+)
+
+
+def code_screen(view: CodeScreenView) -> Document:
+    """Return the document of the screen of lines."""
+    flames = (
+        *data_columns("phase", "samples", ns_per_step="step_ns"),
+        Column("boxes", None, lambda flame: Table(_BOXES, flame.boxes)),
+    )
+    columns = (
+        Column("", "phase", lambda row: row.phase, role=str),
+        Column("", "share", lambda row: row.line.share, SHARE, interval=True),
+        Column("", "per step", lambda row: row.line.step_ns, NS),
+        Column("", "line", lambda row: row.line.place.words(view.folder), stretches=True),
+    )
+    notes = tuple(_screen_notes(view))
+    data = {
+        "rank": view.rank,
+        "why_empty": view.why_empty or None,
+        "code": code_facts(view.code),
+        "code_of_workers": worker_facts(view.workers),
+        "flames": Table(flames, view.flames),
+    }
+    lines = Section("Where in the code", notes, table=Table(columns, view.rows))
+    return Document("", "", "", Tone.PLAIN, "", sections=(lines,), data=data)
+
+
+def _screen_notes(view: CodeScreenView) -> Iterator[str]:
+    """Yield what was sampled, and where no line is named."""
+    code, workers = view.code, view.workers
+    words = [view.why_empty] if view.why_empty else []
+    if code is not None:
+        words.append(f"{plural(code.samples, 'sample')} of the training thread")
+    if workers is not None:
+        seen = plural(workers.samples, "sample")
+        words.append(f"{seen} of {plural(workers.workers, 'loader worker')}")
+    yield ", ".join(words)
+    if view.folder:
+        yield f"files are below {view.folder}"
+    if code is not None and code.lost:
+        yield f"{plural(code.lost, 'more sample')} had a stack that cannot be read"
+    few = [f"{phase} ({seen:,})" for phase, seen in view.too_few]
+    if few:
+        needed = view.samples_needed
+        yield f"fewer than {needed} samples, so no line is named: {', '.join(few)}"
+
+
+# -- workers, flame graphs, and time between phases ------------------------------------------------
 
 
 def worker_section(found: WorkerLines | None) -> Iterator[Section]:
     """Yield the lines that the loader's workers ran while the job trained."""
+    yield Section(key="code_of_workers", facts=worker_facts(found), missing=found is None)
     if found is None:
         return
     whose = plural(found.workers, "worker")
@@ -156,8 +296,8 @@ def worker_section(found: WorkerLines | None) -> Iterator[Section]:
     if found.lost:
         seen = plural(found.lost, "more sample")
         notes.append(f"{seen} had a stack that was not stored or cannot be read.")
-    grid = _lines_grid("in", list(_line_rows(found, found.folder)))
-    yield Section("In the loader's workers", tuple(notes), grid=grid)
+    table = _lines_table("in", list(_line_rows(found, found.folder)))
+    yield Section("In the loader's workers", tuple(notes), table=table)
 
 
 def flame_section(flames: Sequence[Flame]) -> Iterator[Section]:
@@ -194,16 +334,17 @@ def unknown_note(view: Overview) -> tuple[str, ...]:
 # -- two runs --------------------------------------------------------------------------------------
 
 
-def changed_lines(view: Explained, base: str, target: str) -> Iterator[Section]:
+def changed_lines(view: Explained) -> Iterator[Section]:
     """Yield the lines whose time certainly differs."""
     found = view.lines
     if found is None:
+        yield from missing("lines")
         return
     sampled = _sampled(view.case.before.costs.clock, view.case.after.costs.clock)
     matched = "Lines are matched by file, number and function: an edit moves those below."
     notes = [f"{sampled} {matched}"]
     late = []
-    for name, evidence in ((base, view.case.before), (target, view.case.after)):
+    for name, evidence in ((BASE, view.case.before), (TARGET, view.case.after)):
         if evidence.code is not None and has_many_late(evidence.code):
             late.append(f"the {name}")
     if late:
@@ -217,12 +358,10 @@ def changed_lines(view: Explained, base: str, target: str) -> Iterator[Section]:
     sure = [change for change in found.lines if change.is_sure]
     if not sure:
         notes.append("No line's time certainly differs.")
-    rows = []
-    for change in sure[:MOST_CHANGES]:
-        figures = duration(change.base.value), duration(change.target.value)
-        difference = signed(change.difference.value)
-        bounds = interval_range(change.difference, duration)
-        rows.append((change.phase, *figures, difference, bounds, change.place.words()))
-    header = ("phase", base, target, "difference", "95 % interval", "line")
-    grid = Grid(header, tuple(rows), frozenset({1, 2, 3, 4})) if rows else None
-    yield Section("Lines whose time differs", tuple(notes), grid=grid)
+    first, named, *figures = CHANGES[:5]
+    yield Section(
+        "Lines whose time differs",
+        tuple(notes),
+        table=Table((named, *figures, first, *CHANGES[5:]), found.lines, sure[:MOST_CHANGES]),
+        key="lines",
+    )

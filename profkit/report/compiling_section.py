@@ -7,19 +7,34 @@ from typing import Any
 
 import numpy as np
 
-from profkit.analysis.compiling import join_reason
+from profkit.analysis.compiling import Compiling, join_reason
 from profkit.analysis.overview import Overview
-from profkit.report.document import Grid, Section
+from profkit.show.document import Column, Grid, Quantity, Section, Table, data_columns, missing
+from profkit.show.figures import COUNT, MS
 from profkit.text import duration, plural
 
 MOST_ROWS = 8
 
 _UNKNOWN = "a function whose name is not known"
 
+_RECOMPILED = (
+    *data_columns("function", "guard", "times"),
+    *data_columns(unit=MS, ms="ns"),
+)
+_OVER_LIMIT = (
+    Column("function", "", lambda row: row[0]),
+    Column("variants", "", lambda row: row[1], COUNT),
+)
+_FAILED = (
+    Column("function", "", lambda row: row[0][0]),
+    Column("reason", "", lambda row: row[0][1]),
+)
+
 
 def compiling_section(view: Overview) -> Iterator[Section]:
     found = view.compiling
     if found is None:
+        yield from missing("compiling")
         return
     rows = []
     for each in found.recompiled[:MOST_ROWS]:
@@ -40,7 +55,30 @@ def compiling_section(view: Overview) -> Iterator[Section]:
     grid = None
     if rows:
         grid = Grid(("", "times", "time", "where and why"), tuple(rows), frozenset((1, 2)))
-    yield Section("Compilation", tuple(notes), grid=grid)
+    yield Section(
+        "Compilation", tuple(notes), table=grid, key="compiling", facts=_facts(view, found)
+    )
+
+
+def _facts(view: Overview, found: Compiling) -> dict[str, Any]:
+    by_rank = {}
+    for rank, row in zip(found.ranks, found.rank_ns, strict=True):
+        by_rank[str(rank)] = float(row.sum())
+    times = Column("times", "", lambda row: row[1], COUNT)
+    return {
+        "steps": len(found.steps),
+        "of_steps": found.of_steps,
+        "step_numbers": found.steps,
+        "left_out_of_throughput": is_left_out(view),
+        "compilations": found.compilations,
+        "ms": Quantity(found.ns, MS),
+        "ms_by_rank": Quantity(by_rank, MS),
+        "outside_steps_ms": Quantity(found.outside_ns, MS),
+        "recompiled": Table(_RECOMPILED, found.recompiled),
+        "over_limit": Table(_OVER_LIMIT, found.over_limit),
+        "not_compiled": Table((*_FAILED, times), found.failed),
+        "graph_breaks": Table((Column("place", "", lambda row: row[0]), times), found.breaks),
+    }
 
 
 def compiled_line(view: Overview) -> str:
@@ -65,40 +103,3 @@ def is_left_out(view: Overview) -> bool:
     """Return true if no step that compiled is part of the figures."""
     found = view.compiling
     return found is None or not np.isin(found.steps, view.selection.steps).any()
-
-
-def as_json(view: Overview) -> dict[str, Any] | None:
-    found = view.compiling
-    if found is None:
-        return None
-    recompiled, breaks, failed = [], [], []
-    for each in found.recompiled:
-        recompiled.append(
-            {
-                "function": each.function,
-                "guard": each.guard,
-                "times": each.times,
-                "ms": each.ns * 1e-6,
-            }
-        )
-    for place, times in found.breaks:
-        breaks.append({"place": place, "times": times})
-    for (function, reason), times in found.failed:
-        failed.append({"function": function, "reason": reason, "times": times})
-    by_rank = {}
-    for rank, row in zip(found.ranks, found.rank_ns, strict=True):
-        by_rank[str(rank)] = float(row.sum()) * 1e-6
-    return {
-        "steps": len(found.steps),
-        "of_steps": found.of_steps,
-        "step_numbers": found.steps.tolist(),
-        "left_out_of_throughput": is_left_out(view),
-        "compilations": found.compilations,
-        "ms": found.ns * 1e-6,
-        "ms_by_rank": by_rank,
-        "outside_steps_ms": found.outside_ns * 1e-6,
-        "recompiled": recompiled,
-        "over_limit": [{"function": name, "variants": count} for name, count in found.over_limit],
-        "not_compiled": failed,
-        "graph_breaks": breaks,
-    }

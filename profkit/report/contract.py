@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from profkit.report.as_json import dumps
 from profkit.schema import ABOUT, SCHEMAS, describe_type, meaning_of, unit_of
+from profkit.show.json import dumps
 from profkit.text import table
 from profkit.vocab import SCHEMA_VERSION
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from typing import NamedTuple
 
 from profkit.analysis.config_join import COMPUTE
 from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.kernels.device_time import DeviceTime
 from profkit.analysis.kernels.device_view import DeviceView
 from profkit.analysis.overview import Overview
-from profkit.report.document import Grid, Section, Shares
-from profkit.report.words import known
+from profkit.show.document import Column, Section, Shares, Table, data_columns, missing
+from profkit.show.figures import MS, NS, SHARE
 from profkit.text import duration, percent, plural
 
 MOST_DEVICES = 8
@@ -76,19 +77,52 @@ _PARTS = (_COMPUTE, _EXPOSED, _WAITING, _MOVES, _IDLE, _LATE, _SYNCHRONISED, _FO
 _FILLING = (_COMPUTE, _EXPOSED, _MOVES, _IDLE)
 """The parts that add up to the device's time."""
 
+_PART_COLUMNS = (
+    Column("", "", itemgetter(0)),
+    Column("", "share", itemgetter(1), SHARE),
+    Column("", "per step", itemgetter(2), MS),
+    Column("", "what it is", itemgetter(3)),
+)
+
+_COLUMNS = (
+    *data_columns("rank", "device"),
+    *data_columns("window_ns", "busy_ns", "compute_ns", "communication_ns", "idle_ns", unit=NS),
+    *data_columns(
+        unit=NS,
+        communication_exposed_ns="exposed_ns",
+        communication_hidden_ns="overlap_ns",
+        waiting_for_ranks_ns="waiting_ns",
+        copies_ns="moves_ns",
+        copies_alone_ns="moves_alone_ns",
+        idle_launched_late_ns="late_ns",
+        idle_after_synchronisation_ns="synchronised_ns",
+        idle_waiting_for_ranks_ns="idle_waiting_ns",
+        idle_for_other_reasons_ns="queued_ns",
+    ),
+)
+"""The figures of a device for programs; the times are whole nanoseconds over all steps."""
+
 
 def device_sections(view: DeviceView | None) -> Iterator[Section]:
     if view is None:
+        yield from missing("device_time")
         return
     yield what_devices_did(view)
     if len(view.devices) > 1:
         yield by_device(view)
+    columns = (*_COLUMNS, Column("steps", None, lambda each: view.steps[each.rank]))
+    facts = {
+        "captured_windows_only": view.in_windows,
+        "devices": Table(columns, view.devices),
+    }
+    yield Section(key="device_time", facts=facts)
 
 
 def what_devices_did(view: DeviceView) -> Section:
     """Return the mean over all devices: parts that fill their time, and hidden communication."""
     whole, steps = view.whole, view.device_steps
-    rows, shares = [], []
+    rows: list[tuple[str, float, float, str]] = []
+    shares = []
     for part in (*_PARTS, _HIDDEN):
         ns = getattr(whole, part.field)
         if not ns and part.name.startswith(_INSIDE):
@@ -96,12 +130,11 @@ def what_devices_did(view: DeviceView) -> Section:
         if part in (_EXPOSED, _WAITING, _HIDDEN) and not whole.communication_ns:
             continue
         share = ns / whole.window_ns if whole.window_ns else 0.0
-        rows.append((part.name, percent(share), duration(ns / steps), part.meaning))
+        rows.append((part.name, share, ns / steps, part.meaning))
         if part in _FILLING:
             shares.append((part.name, share))
-    header = ("", "share", "per step", "what it is")
-    grid = Grid(header, tuple(rows), frozenset({1, 2}))
-    return Section("What the device did", _notes(view), (("", Shares(tuple(shares))),), grid)
+    table = Table(_PART_COLUMNS, rows)
+    return Section("What the device did", _notes(view), (("", Shares(tuple(shares))),), table)
 
 
 def _notes(view: DeviceView) -> tuple[str, ...]:
@@ -138,53 +171,25 @@ def by_device(view: DeviceView) -> Section:
     parts = [_COMPUTE, _EXPOSED, _WAITING, _HIDDEN, _IDLE, _LATE, _SYNCHRONISED, _FOR_RANK]
     whole = view.whole
     parts = [part for part in parts if getattr(whole, part.field) or part in (_COMPUTE, _IDLE)]
-    rows = []
-    for each in sorted(shown, key=lambda each: (each.rank, each.device)):
-        steps = view.steps[each.rank]
-        cells = [f"{each.rank} {each.device}", duration(each.window_ns / steps)]
-        for part in parts:
-            ns = getattr(each, part.field)
-            cells.append(known(None if ns is None else ns / steps, duration))
-        rows.append(tuple(cells))
+    columns = [Column("", "rank", lambda each: f"{each.rank} {each.device}")]
+    for field, title in (("window_ns", "window"), *((part.field, part.column) for part in parts)):
+        columns.append(Column("", title, _per_step(view, field), MS))
     notes = []
     if len(view.devices) > len(shown):
         left = plural(len(view.devices) - len(shown), "more device")
         notes.append(f"The {MOST_DEVICES} devices with most idle time; {left} in --json.")
-    header = ("rank", "window", *(part.column for part in parts))
-    grid = Grid(header, tuple(rows), frozenset(range(1, len(header))))
-    return Section("Each device per step", tuple(notes), grid=grid)
+    rows = sorted(shown, key=lambda each: (each.rank, each.device))
+    return Section("Each device per step", tuple(notes), table=Table(columns, rows))
 
 
-def as_json(view: DeviceView | None) -> dict[str, Any] | None:
-    """Return the same figures; the times are whole nanoseconds over all steps."""
-    if view is None:
-        return None
-    devices = []
-    for each in view.devices:
-        devices.append(_figures(each, view.steps[each.rank]))
-    return {"captured_windows_only": view.in_windows, "devices": devices}
+def _per_step(view: DeviceView, field: str) -> Callable[[DeviceTime], float | None]:
+    """Return what reads a time of a device per step, or null."""
 
+    def read(each: DeviceTime) -> float | None:
+        ns: float | None = getattr(each, field)
+        return None if ns is None else ns / view.steps[each.rank]
 
-def _figures(time: DeviceTime, steps: int) -> dict[str, Any]:
-    return {
-        "rank": time.rank,
-        "device": time.device,
-        "steps": steps,
-        "window_ns": time.window_ns,
-        "busy_ns": time.busy_ns,
-        "compute_ns": time.compute_ns,
-        "communication_ns": time.communication_ns,
-        "communication_exposed_ns": time.exposed_ns,
-        "communication_hidden_ns": time.overlap_ns,
-        "waiting_for_ranks_ns": time.waiting_ns,
-        "copies_ns": time.moves_ns,
-        "copies_alone_ns": time.moves_alone_ns,
-        "idle_ns": time.idle_ns,
-        "idle_launched_late_ns": time.late_ns,
-        "idle_after_synchronisation_ns": time.synchronised_ns,
-        "idle_waiting_for_ranks_ns": time.idle_waiting_ns,
-        "idle_for_other_reasons_ns": time.queued_ns,
-    }
+    return read
 
 
 def launch_notes(view: Overview) -> Iterator[str]:

@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from profkit.analysis.bandwidth import name_group
 from profkit.analysis.exchange import LateRank, RankExchange
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
-from profkit.report.document import Grid, Section
-from profkit.report.words import known
-from profkit.text import byte_size, bytes_per_second, duration, percent, plural, significant
+from profkit.show.document import Column, Quantity, Section, Table, data_columns, missing
+from profkit.show.figures import BYTES, BYTES_PER_S, MS, NS, NUMBER
+from profkit.text import duration, percent, plural
 
 MIN_EXCESS = 0.25
 """A phase that is longer by less than this share of the wait does not explain it."""
 MOST_RANKS = 8
 MOST_LINKS = 6
+
+_BY_RANK = (
+    Column("rank", "rank", lambda part: part.rank),
+    Column("exposed_ms", "exposed", lambda part: part.exposed_ns, MS),
+    Column("waiting_ms", "waiting", lambda part: part.waiting_ns, MS),
+    Column("transfer_ms", "transfer", lambda part: part.transfer_ns, MS),
+    Column("not_ready_ms", "not ready", lambda part: part.not_ready_ns, MS),
+    Column("hidden_ms", "hidden", lambda part: part.hidden_ns, MS),
+)
+
+LINKS = (
+    Column("op", "operation", lambda use: use.op),
+    Column("", "over", name_group),
+    Column("messages_per_step", "messages", lambda use: use.messages_per_step, NUMBER),
+    Column("bytes_per_step", "bytes", lambda use: use.bytes_per_step, BYTES),
+    Column("transfer_ns_per_step", "transfer", lambda use: use.transfer_ns_per_step, NS),
+    Column(
+        "algorithm_bytes_per_s", "algorithm", lambda use: use.algorithm_bytes_per_s, BYTES_PER_S
+    ),
+    Column("bus_bytes_per_s", "bus", lambda use: use.bus_bytes_per_s, BYTES_PER_S),
+    Column(
+        "ceiling_bus_bytes_per_s", "alone", lambda use: use.ceiling_bus_bytes_per_s, BYTES_PER_S
+    ),
+    *data_columns("communicator", "backend", "group_size", "share_of_ceiling"),
+)
+"""What a communicator moves per step, how fast, and what its link reaches alone."""
 
 
 COMPILED_WAITS = (
@@ -25,26 +52,16 @@ COMPILED_WAITS = (
 
 
 def exchange_sections(view: Overview) -> Iterator[Section]:
-    if view.exchange is not None:
+    if view.exchange is None:
+        yield from missing("exchange")
+    else:
         yield by_rank(view, view.exchange.ranks)
-    if view.links:
-        yield by_link(view)
+    yield by_link(view)
 
 
 def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
     """Return the exchange by rank: hidden, or exposed in its parts."""
     shown = sorted(ranks, key=lambda part: -part.exposed_ns)[:MOST_RANKS]
-    rows = []
-    for part in sorted(shown, key=lambda part: part.rank):
-        row = (
-            str(part.rank),
-            duration(part.exposed_ns),
-            known(part.waiting_ns, duration),
-            known(part.transfer_ns, duration),
-            duration(part.not_ready_ns),
-            known(part.hidden_ns, duration),
-        )
-        rows.append(row)
     notes = []
     if len(ranks) > len(shown):
         left = plural(len(ranks) - len(shown), "more rank")
@@ -53,12 +70,30 @@ def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
         notes.append(words)
     if view.compiling is not None and any(part.hidden_ns for part in ranks):
         notes.append(COMPILED_WAITS)
-    header = ("rank", "exposed", "waiting", "transfer", "not ready", "hidden")
-    grid = Grid(header, tuple(rows), frozenset(range(1, len(header))))
+    table = Table(_BY_RANK, ranks, sorted(shown, key=lambda part: part.rank))
     # Nothing in another tool's trace says which collectives carry gradients.
     imported = "imported_from" in view.config
     title = "Communication per step" if imported else "Exchange per step"
-    return Section(title, tuple(notes), grid=grid)
+    return Section(title, tuple(notes), table=table, key="exchange", facts=_facts(view))
+
+
+def _facts(view: Overview) -> dict[str, Any]:
+    exchange, late, late_rank = view.exchange, view.late_rank, None
+    if late is not None:
+        late_rank = {
+            "rank": late.rank,
+            "share": late.share,
+            "waited_ms": Quantity(late.waited_ns, MS),
+            "phase": late.phase,
+            "excess_ms": Quantity(late.excess_ns, MS),
+            "also_ms": Quantity(late.also_ns, MS),
+        }
+    return {
+        "collectives": exchange.collectives if exchange else None,
+        "collectives_seen_on_all_ranks": exchange.matched if exchange else None,
+        "share_of_waiting_by_late_rank": exchange.waited_for if exchange else None,
+        "late_rank": late_rank,
+    }
 
 
 def waiting_words(view: Overview) -> str:
@@ -97,19 +132,7 @@ def late_words(late: LateRank) -> str:
 
 def by_link(view: Overview) -> Section:
     """Return what each communicator moves per step, how fast, and what its link reaches alone."""
-    rows, links = [], view.links
-    for use in links[:MOST_LINKS]:
-        row = [
-            use.op,
-            name_group(use),
-            significant(use.messages_per_step),
-            byte_size(use.bytes_per_step),
-            known(use.transfer_ns_per_step, duration),
-        ]
-        rates = (use.algorithm_bytes_per_s, use.bus_bytes_per_s, use.ceiling_bus_bytes_per_s)
-        for rate in rates:
-            row.append(known(rate, bytes_per_second))
-        rows.append(tuple(row))
+    links = view.links
     notes = []
     if len(links) > MOST_LINKS:
         notes.append(f"The first {MOST_LINKS}; {len(links) - MOST_LINKS:,} more in --json.")
@@ -129,6 +152,6 @@ def by_link(view: Overview) -> Section:
         )
     if any(not use.bytes_per_step for use in links):
         notes.append("Without a size, the transfer is the sum of all calls.")
-    header = ("operation", "over", "messages", "bytes", "transfer", "algorithm", "bus", "alone")
-    grid = Grid(header, tuple(rows), frozenset(range(2, len(header))))
-    return Section("Collectives per step", tuple(notes), grid=grid)
+    table = Table(LINKS, links, links[:MOST_LINKS])
+    title = "Collectives per step" if links else ""
+    return Section(title, tuple(notes), table=table, key="collectives")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -11,14 +13,24 @@ import numpy as np
 from profkit.analysis.run_series import Change
 from profkit.analysis.views.history import Histories, History, PastRun, describe_setting
 from profkit.explain.past import Past
-from profkit.report.document import Document, Grid, RunsOverTime, Section, Tone
-from profkit.report.history_chart import text_plot
-from profkit.report.ledger_json import estimate
-from profkit.report.words import NO_FIGURE, interval_words
+from profkit.show.document import (
+    Column,
+    Document,
+    RunsOverTime,
+    Section,
+    Table,
+    Tone,
+    data_columns,
+    labelled,
+)
+from profkit.show.figures import NO_FIGURE, Unit, interval_words
+from profkit.show.history_chart import text_plot
 from profkit.text import duration, percent, plural, safe_text
 
 SHOWN_LEFT_OUT = 8
 """Runs without a figure that a screen names; all of them are in the JSON."""
+
+_LEFT_OUT = (Column("run", None, itemgetter(0)), Column("why", None, itemgetter(1)))
 
 HINT = "a history needs complete runs of one setting: 'profkit run' or 'profkit trace' make them"
 
@@ -30,21 +42,25 @@ def histories(found: Histories, place: str, *, is_page: bool = False) -> Documen
         lines = [(name, why) for name, why in found.left_out[:SHOWN_LEFT_OUT]]
         more = len(found.left_out) - len(lines)
         ending = f"and {plural(more, 'more run')}" if more else ""
-        grid = Grid(("", ""), tuple(lines))
-        sections.append(Section("Runs without a figure", grid=grid, ending=ending))
+        left_out = labelled(lines)
+        sections.append(Section("Runs without a figure", table=left_out, ending=ending))
     verdict, tone, summary = "no history", Tone.UNSURE, HINT
     if found.found:
         verdict, tone = verdict_of(found.found[0])
         summary = words(found.found[0])[-1]
+    data = {
+        "folder": place,
+        "histories": [history_data(each) for each in found.found],
+        "runs_left_out": Table(_LEFT_OUT, found.left_out),
+    }
     return Document(
         title=f"History of {place}",
         subtitle=f"Time per sample and rank of the runs in {place}",
         verdict=verdict,
         tone=tone,
         summary=summary,
-        figures=(),
-        warnings=(),
         sections=tuple(sections),
+        data=data,
     )
 
 
@@ -97,17 +113,18 @@ def change_words(history: History, change: Change) -> str:
 
 def section(history: History, *, is_page: bool) -> Section:
     chart = chart_of(history)
-    rows = []
-    for run, plot in zip(history.runs, text_plot(chart), strict=True):
-        time_of = duration(run.ns, 4)
-        row = (_date(run), run.name, run.commit or NO_FIGURE, time_of)
-        rows.append(row if is_page else (*row, plot))
     unit = "sample" if history.runs[-1].per_sample else "step"
-    header = ("", "run", "commit", f"time per {unit}") + (() if is_page else ("",))
-    grid = Grid(header, tuple(rows), frozenset({3}))
+    rows = list(zip(history.runs, text_plot(chart), strict=True))
+    columns = (
+        Column("", "", lambda row: _date(row[0])),
+        Column("", "run", lambda row: row[0].name),
+        Column("", "commit", lambda row: row[0].commit or None),
+        Column("", f"time per {unit}", lambda row: row[0].ns, Unit(partial(duration, digits=4))),
+        Column("", None if is_page else "", itemgetter(1)),
+    )
     sentences = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in words(history)]
     title = describe_setting(history.setting)
-    return Section(title, tuple(sentences), (("", chart),), grid)
+    return Section(title, tuple(sentences), (("", chart),), Table(columns, rows))
 
 
 def chart_of(history: History) -> RunsOverTime:
@@ -149,47 +166,31 @@ def past_section(past: Past) -> Section:
     if history.course.changes:
         before = change_words(history, history.course.changes[-1])
         notes.append(f"The baseline itself changed: {before}.")
-    return Section("Against all earlier baselines", tuple(notes))
+    facts = {
+        **history_data(history),
+        "runs_at_level": past.level,
+        "change_share": past.change,
+        "why_no_change": past.why_not or None,
+    }
+    return Section("Against all earlier baselines", tuple(notes), key="past", facts=facts)
 
 
-# -- JSON ------------------------------------------------------------------------------------------
+# -- for programs ----------------------------------------------------------------------------------
 
 
-def as_json(found: Histories, place: str) -> dict[str, Any]:
-    """Return what `profkit history --json` prints."""
-    left_out = [{"run": name, "why": why} for name, why in found.left_out]
-    made = [history_json(each) for each in found.found]
-    return {"folder": place, "histories": made, "runs_left_out": left_out}
+_RUNS = (*data_columns("created_ns", "commit", "per_sample", run="name", ns_per_sample="ns"),)
 
 
-def history_json(history: History) -> dict[str, Any]:
-    runs = []
-    for run in history.runs:
-        row = {"run": run.name, "created_ns": run.created_ns, "commit": run.commit or None}
-        runs.append(row | {"ns_per_sample": run.ns, "per_sample": run.per_sample})
+def history_data(history: History) -> dict[str, Any]:
+    changes = (
+        Column("first_run", None, lambda change: history.runs[change.at].name),
+        Column("commit", None, lambda change: history.runs[change.at].commit),
+        *data_columns(run_number="at", change_share="share"),
+    )
     return {
-        "setting": list(history.setting),
-        "runs": runs,
-        "changes": changes_json(history),
+        "setting": history.setting,
+        "runs": Table(_RUNS, history.runs),
+        "changes": Table(changes, history.course.changes),
         "level_since": history.runs[history.course.since].name,
         "why_not_judged": history.course.why_not or None,
-    }
-
-
-def changes_json(history: History) -> Sequence[dict[str, Any]]:
-    rows = []
-    for change in history.course.changes:
-        first = history.runs[change.at]
-        row = {"first_run": first.name, "commit": first.commit or None, "run_number": change.at}
-        rows.append(row | {"change_share": estimate(change.share)})
-    return rows
-
-
-def past_json(past: Past) -> dict[str, Any]:
-    """Return the target against its earlier baselines, which are the runs before the last one."""
-    return {
-        **history_json(past.history),
-        "runs_at_level": past.level,
-        "change_share": estimate(past.change) if past.change else None,
-        "why_no_change": past.why_not or None,
     }

@@ -10,19 +10,18 @@ import functools
 import html
 from collections.abc import Callable
 
-from profkit.analysis.estimate import scale
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.overview import build_overview
 from profkit.errors import ProfkitError
 from profkit.explain.explained import Explained
 from profkit.explain.ledger import TOTAL, Ledger
 from profkit.explain.predict.prediction import Prediction
-from profkit.report import as_html, ledger_document, ledger_words
-from profkit.report.document import TONES, Chart, Document, Grid, Section, Waterfall
+from profkit.report import ledger_document, ledger_words
 from profkit.report.overview_document import illustrate, overview
-from profkit.report.svg import text
 from profkit.report.whatif_document import whatif
-from profkit.report.words import level_words
+from profkit.show import html as show_html
+from profkit.show.document import Document, Section
+from profkit.show.svg import text
 from profkit.trace import Trace
 from profkit.version import __version__
 
@@ -71,32 +70,20 @@ def show_prediction(answer: Prediction) -> str:
 
 
 def ledger_rows(ledger: Ledger) -> Document:
-    factor = ledger.samples_per_step
-    cells = []
-    for row in (*ledger.rows, ledger.total):
-        cells.append(tuple(ledger_words.row_cells(ledger, row, row.name, factor)))
-    level = level_words(ledger.total.delta.level)
-    header = ("", "base", "target", "difference", level, "verdict")
-    base, target = ledger.total.base.value, ledger.total.target.value
-    charts: tuple[tuple[str, Chart], ...] = ()
-    if base > 0 and target > 0:
-        falls = tuple((row.name, scale(row.delta, factor)) for row in ledger.rows)
-        charts = (("", Waterfall(("base", base * factor), falls, ("target", target * factor))),)
     unit = "sample" if ledger.per_sample else "step"
     section = Section(
         "Where the time goes",
         (f"Time per step of the base's batch and rank. The rows add up to the {TOTAL}.",),
-        charts,
-        Grid(header, tuple(cells), frozenset({1, 2, 3, 4}), total=True),
+        ledger_document.waterfall(ledger),
+        ledger_words.row_table(ledger, ledger.rows, total=True),
     )
     return Document(
         title="base → target",
         subtitle=f"Where two runs differ, by time per {unit} and rank",
         verdict=ledger_words.verdict_name(ledger.verdict),
-        tone=TONES[ledger.verdict],
+        tone=ledger_document.TONES[ledger.verdict],
         summary=ledger_words.verdict_words(ledger),
-        figures=(),
-        warnings=(),
+        headline=f"{ledger_words.change_words(ledger, 'samples').capitalize()}.",
         sections=(section,),
     )
 
@@ -104,7 +91,7 @@ def ledger_rows(ledger: Ledger) -> Document:
 def framed(title: str, draw: Callable[[], Document]) -> str:
     """Return the page in a frame, or the reason why there is none: a notebook goes on anyway."""
     try:
-        page = as_html.document(draw(), __version__)
+        page = show_html.document(draw(), __version__)
     except ProfkitError as error:
         return f"<p>profkit: {html.escape(str(error))}</p>"
     return (

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from profkit.analysis.kernels.categories import UNCATEGORISED
 from profkit.analysis.kernels.groups import KernelGroup
 from profkit.analysis.kernels.view import KernelsView
 from profkit.analysis.kernels.windows import KernelWindows
 from profkit.analysis.overview import Overview
-from profkit.report.document import Grid, Section, labelled
-from profkit.report.words import NO_FIGURE, known, whole_percent
+from profkit.show.document import Column, Quantity, Section, Table, labelled, missing
+from profkit.show.figures import COUNT, MS, NS, SHARE, TIMES, WHOLE_SHARE
 from profkit.text import duration, percent, plural, significant
 
 MOST_KINDS = 6
@@ -22,10 +23,15 @@ MIN_UNCATEGORISED = 0.005
 
 
 def kernel_sections(view: Overview) -> Iterator[Section]:
-    if view.kernels is not None:
+    if view.kernels is None:
+        yield from missing("kernels")
+    else:
         yield captured_windows(view.kernels)
-    if view.by_kernel is not None:
-        yield by_kernel(view.by_kernel)
+    if view.by_kernel is None:
+        yield from missing("kernels_by_name")
+    else:
+        yield from by_kernel(view.by_kernel)
+        yield Section(key="kernels_by_name", facts=view.by_kernel)
 
 
 def captured_windows(found: KernelWindows) -> Section:
@@ -48,7 +54,24 @@ def captured_windows(found: KernelWindows) -> Section:
         f"reading {duration(found.reading_ns)} on a thread"
     )
     rows.append(("their cost", cost))
-    return Section(f"Captured {what}", grid=labelled(rows))
+    title = f"Captured {what}"
+    return Section(title, table=labelled(rows), key="kernels", facts=_facts(found))
+
+
+def _facts(found: KernelWindows) -> dict[str, Any]:
+    return {
+        "steps_captured": found.steps,
+        "rows_captured": found.kernels,
+        "devices": found.devices,
+        "busy_ms_per_step": Quantity(found.busy_ns, MS),
+        "ms_per_step_by_phase": Quantity(found.by_phase, MS),
+        "ms_per_step_by_category": Quantity(found.by_category, MS),
+        "tensor_core_share_of_matrix_work": found.tensor_core_share,
+        "steps_left_out": found.steps_left_out,
+        "slowdown_ratio": found.slowdown,
+        "borders_ms": Quantity(found.border_ns, MS),
+        "reading_ms": Quantity(found.reading_ns, MS),
+    }
 
 
 def shares_in_words(parts: Mapping[str, float], whole: float) -> str:
@@ -61,20 +84,11 @@ def shares_in_words(parts: Mapping[str, float], whole: float) -> str:
     return ", ".join(words)
 
 
-def by_kernel(found: KernelsView) -> Section:
-    """Return the kernels that take most time, with their place below the machine's ceilings.
+def by_kernel(found: KernelsView) -> Iterator[Section]:
+    """Yield the kernels that take most time, with their place below the machine's ceilings.
 
     Columns of which nothing is known are omitted.
     """
-    header = (found.noun, "share", "per step", "calls", "bound by", "of ceiling", "Tensor Cores")
-    columns: dict[str, list[str]] = {title: [] for title in header}
-    for group in found.groups[:MOST_KERNELS]:
-        for title, cell in zip(header, kernel_cells(group), strict=True):
-            columns[title].append(cell)
-    for title in header:
-        if set(columns[title]) == {NO_FIGURE}:
-            del columns[title]
-    right = frozenset(range(1, len(columns))) - {[*columns, "bound by"].index("bound by")}
     notes = []
     if found.category_share:
         notes.append(f"By category: {shares_in_words(found.category_share, 1.0)}.")
@@ -87,18 +101,43 @@ def by_kernel(found: KernelsView) -> Section:
             more += f" (rank {found.ranks[0]} of {found.ranks_in_all})"
         words = f"The first {MOST_KERNELS}, and {more}: profkit tui --screen kernels, or --json."
         notes.append(words)
-    grid = Grid(tuple(columns), tuple(zip(*columns.values(), strict=True)), right)
-    return Section(f"{found.noun.capitalize()}s that take most time", tuple(notes), grid=grid)
+    table = Table(kernel_columns(found.noun)[:7], found.groups[:MOST_KERNELS], only_known=True)
+    title = f"{found.noun.capitalize()}s that take most time"
+    yield Section(title, tuple(notes), table=table)
 
 
-def kernel_cells(group: KernelGroup) -> tuple[str, ...]:
-    tensor_cores = group.tensor_core_share if group.eligible else None
+def _tensor_cores(group: KernelGroup) -> float | None:
+    return group.tensor_core_share if group.eligible else None
+
+
+def _role_of_bound(bound: str) -> str:
+    return "bad" if bound == "launch" else ""
+
+
+def _role_of_none(share: float) -> str:
+    return "" if share else "bad"
+
+
+_BOUND = Column("", "bound by", lambda group: group.bound or None, role=_role_of_bound)
+_CEILING = Column("", "of ceiling", lambda group: group.ceiling_share, WHOLE_SHARE)
+_CORES = Column("", "Tensor Cores", _tensor_cores, WHOLE_SHARE, role=_role_of_none)
+_WAITED = Column("", "waited for", lambda group: group.launch_bound_share, SHARE)
+_QUEUED = Column("", "queued", lambda group: group.queued_ratio, TIMES)
+FURTHER = (_BOUND, _CEILING, _CORES, _WAITED, _QUEUED)
+"""Figures that not every kernel has."""
+
+
+def kernel_columns(noun: str) -> tuple[Column, ...]:
+    """Return all figures of a kernel by its name, the most useful first."""
     return (
-        group.name,
-        percent(group.share),
-        known(group.ns_per_step, duration),
-        f"{group.calls:,}",
-        group.bound or NO_FIGURE,
-        known(group.ceiling_share, whole_percent),
-        known(tensor_cores, whole_percent),
+        Column("", noun, lambda group: group.name, stretches=True),
+        Column("", "share", lambda group: group.share, SHARE),
+        Column("", "per step", lambda group: group.ns_per_step, NS),
+        Column("", "calls", lambda group: group.calls, COUNT),
+        *FURTHER[:3],
+        Column("", "mean", lambda group: group.mean_ns, NS),
+        Column("", "category", lambda group: group.category),
+        *FURTHER[3:],
+        Column("", "total", lambda group: group.total_ns, NS),
+        Column("", "longest", lambda group: group.longest.duration_ns, NS),
     )

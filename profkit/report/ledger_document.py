@@ -3,38 +3,64 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from profkit.analysis.config_join import HARMLESS
-from profkit.analysis.costs import HIDDEN_EXCHANGE, INPUT
+from profkit.analysis.costs import HIDDEN_EXCHANGE, INPUT, RunCosts
 from profkit.analysis.estimate import scale
 from profkit.analysis.overview import build_overview
 from profkit.analysis.views.pictures import StepPoint
 from profkit.errors import UnreadableError
+from profkit.explain.compared import Compared, Pair
+from profkit.explain.coverage import Coverage
 from profkit.explain.explained import Explained
 from profkit.explain.gate import Judgement, Outcome
-from profkit.explain.kernel_ledger import KernelLedger
-from profkit.explain.ledger import Ledger
+from profkit.explain.kernel_ledger import KernelLedger, KernelRow
+from profkit.explain.ledger import Ledger, Row, Verdict, why_not
 from profkit.explain.rules.base import Case
+from profkit.explain.verdict import Between
 from profkit.report import cause_words, ledger_words
-from profkit.report.code_sections import changed_lines
-from profkit.report.document import (
-    TONES,
-    CauseTexts,
-    Chart,
-    Document,
-    Grid,
-    Section,
-    Waterfall,
-)
+from profkit.report.code_sections import BASE, TARGET, changed_lines
 from profkit.report.log_words import is_log, sample_unit
 from profkit.report.overview_document import Illustrated, illustrate, quality, ranks_section, strip
+from profkit.report.scaling_document import scaling
 from profkit.report.sharded_sections import exchange_places
-from profkit.report.words import interval_words, level_words
+from profkit.report.words import role_of
+from profkit.show.document import (
+    Cause,
+    Chart,
+    Column,
+    Document,
+    Fact,
+    Section,
+    Table,
+    Tone,
+    Waterfall,
+    data_columns,
+    missing,
+)
+from profkit.show.figures import (
+    AMOUNT,
+    NS,
+    NUMBER,
+    SIGNED_NS,
+    WORDS,
+    Unit,
+    interval_words,
+)
 from profkit.text import amount, percent, plural, signed
 from profkit.trace import Trace
 
-BASE, TARGET = "base", "target"
+TONES = {
+    Verdict.REGRESSION: Tone.BAD,
+    Verdict.IMPROVEMENT: Tone.GOOD,
+    Verdict.NEUTRAL: Tone.PLAIN,
+    Verdict.CANNOT_JUDGE: Tone.UNSURE,
+}
 PAGE_KERNELS, SCREEN_KERNELS = 20, 5
 """Kernels of a phase that a page and a screen show; all of them are in the JSON."""
 
@@ -68,7 +94,7 @@ def explained(
     sections = [
         *gates(judgements),
         rows_that_add_up(view),
-        *changed_lines(view, BASE, TARGET),
+        *changed_lines(view),
         *kernels(view, is_page=is_page),
         *exchange_places(view.exchange, view.ledger),
         causes(view),
@@ -88,15 +114,97 @@ def explained(
         subtitle="Why the two runs differ",
         verdict=ledger_words.verdict_name(ledger.verdict),
         tone=TONES[ledger.verdict],
-        summary=ledger_words.verdict_words(ledger, unit_of(case)),
-        figures=tuple(_figures(view)),
+        summary=ledger_words.verdict_words(ledger),
+        headline=headline(view),
+        facts=tuple(_facts(view)),
         warnings=view.caveats,
         sections=tuple(sections),
         copied=tuple(copied),
+        data=gap_data(view),
     )
 
 
-def _figures(view: Explained) -> Iterator[tuple[str, str, str]]:
+def headline(view: Explained) -> str:
+    """Return how much the time changed, in which row, and the first cause."""
+    ledger = view.ledger
+    if not math.isfinite(ledger.change.value):
+        return ""
+    words = ledger_words.change_words(ledger, unit_of(view.case))
+    row, total = ledger.largest, ledger.total.delta.value
+    if row is not None and len(ledger.rows) > 1 and total and math.isfinite(row.delta.value):
+        share = row.delta.value / total
+        words += f"; {'all' if share > 1 else percent(share, 0)} of that is {row.name}"
+    if view.causes:
+        less = "less " if view.causes[0].is_gain else ""
+        words += f", likely by {less}{view.causes[0].kind}"
+    verdict = ledger_words.verdict_name(ledger.verdict)
+    return f"{verdict.capitalize()}: {words}."
+
+
+def compared(view: Compared, pairs: Sequence[Pair]) -> Document:
+    """Return two sides as `explained`, or the scaling of more with the comparisons of pairs."""
+    if not view.scaling:
+        return explained(view.between(pairs[0]))
+    document = scaling(view.scaling)
+    return replace(document, data={"pairs": [explained(view.between(pair)) for pair in pairs]})
+
+
+def gap_data(view: Explained) -> dict[str, Any]:
+    """Return what programs get besides the figures and sections; times are ns per sample."""
+    ledger = view.ledger
+
+    def of(row: Row) -> Table:
+        return replace(ledger_words.row_table(ledger, [row]), single=True)
+
+    return {
+        "base": view.case.base_name,
+        "target": view.case.target_name,
+        "verdict": ledger.verdict,
+        "why_not_judged": why_not(ledger) or None,
+        "between_runs": between_data(ledger.between),
+        "rows_of_machine": sorted(ledger.unsure_rows),
+        "phases_clock": {BASE: ledger.base.clock, TARGET: ledger.target.clock},
+        "time_is_per": f"{'sample' if ledger.per_sample else 'step'} and rank",
+        "efficiency_share": ledger.efficiency,
+        "samples_per_step_and_gpu": ledger.samples_per_step if ledger.per_sample else None,
+        "interval_confidence": ledger.total.delta.level,
+        "largest_row": ledger.largest.name if ledger.largest else None,
+        "total": of(ledger.total),
+        "overlapped": ledger_words.row_table(ledger, ledger.beside),
+        "profkit_in_all": of(ledger.switched) if ledger.switched else None,
+        "explained": coverage_data(view.coverage),
+        "caveats": view.caveats,
+        "nothing_else_differs": not ledger.differences and any(view.recorded),
+        "settings_recorded": view.recorded,
+    }
+
+
+def between_data(found: Between | None) -> dict[str, Any] | None:
+    """Return the noise between runs, or null if no change had to be compared with it."""
+    if found is None:
+        return None
+    return {
+        "known_from": found.basis,
+        "machine_may_have_changed_ns": found.machine_ns,
+        "carried_by": found.carried_by,
+        "doubt": found.doubt or None,
+    }
+
+
+def coverage_data(found: Coverage | None) -> dict[str, Any] | None:
+    """Return what the causes explain of the gap, or null if it is not sure that there is one."""
+    if found is None:
+        return None
+    return {
+        "share_of_gap": found.share,
+        "at_most": found.is_bound,
+        "row_without_cause": found.row or None,
+        "row_share_of_gap": found.row_share,
+        "settings_that_can_affect_the_row": found.settings,
+    }
+
+
+def _facts(view: Explained) -> Iterator[Fact]:
     ledger, case = view.ledger, view.case
     for side, name, own, run in (
         (BASE, case.base_name, ledger.total.base, case.before.trace),
@@ -104,21 +212,23 @@ def _figures(view: Explained) -> Iterator[tuple[str, str, str]]:
     ):
         unit = sample_unit(run.manifest.config)
         speed, where = ledger_words.pace(ledger, own, run, unit)
-        yield side, speed, f"{where}: {name}" if where else name
+        yield Fact("", side, speed, WORDS, f"{where}: {name}" if where else name)
     change = ledger.change
     label = "time per step and rank"
     if ledger.per_sample:
         label = f"time per {unit_of(case).removesuffix('s')} and rank"
-    yield label, signed(change.value, percent), interval_words(change, percent)
+    signed_share = Unit(partial(signed, show=percent))
+    yield Fact("change_share", label, change, signed_share, interval_words(change, percent))
 
 
 def gates(judgements: Sequence[Judgement]) -> Iterator[Section]:
-    rows = []
-    for judged in judgements:
-        outcome = f"{_MARKS[judged.outcome]} {judged.outcome.value}"
-        rows.append((str(judged.gate), outcome, judged.why))
-    if rows:
-        yield Section("Gate", grid=Grid(("limit", "outcome", "why"), tuple(rows)))
+    columns = (
+        Column("gate", "limit", lambda judged: str(judged.gate)),
+        Column("", "outcome", lambda judged: f"{_MARKS[judged.outcome]} {judged.outcome.value}"),
+        Column("outcome", None, lambda judged: judged.outcome),
+        Column("why", "why", lambda judged: judged.why),
+    )
+    yield Section("Gate" if judgements else "", table=Table(columns, judgements), key="gates")
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -133,24 +243,19 @@ def unit_of(case: Case) -> str:
 def rows_that_add_up(view: Explained) -> Section:
     """Return the rows in time per step of the base's batch, which is the same for both sides."""
     ledger = view.ledger
-    factor = ledger.samples_per_step
-    cells = []
-    named = []
-    for row in ledger.rows:
-        named.append((row.name, row))
-        for part in row.inside:
-            named.append((f"{row.name} › {part.name}", part))
-    for name, row in [*named, ("total", ledger.total)]:
-        cells.append(tuple(ledger_words.row_cells(ledger, row, name, factor)))
-    header = ("", BASE, TARGET, "difference", level_words(ledger.total.delta.level), "verdict")
-    grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}), total=True)
     notes = tuple(_notes_on_rows(view))
-    charts: list[tuple[str, Chart]] = []
+    table = ledger_words.row_table(ledger, ledger.rows, total=True)
+    return Section("Where the time goes", notes, waterfall(ledger), table, key="rows")
+
+
+def waterfall(ledger: Ledger) -> tuple[tuple[str, Chart], ...]:
+    """Return the chart from the base to the target, unless a side has no time."""
+    factor = ledger.samples_per_step
     base, target = ledger.total.base.value, ledger.total.target.value
-    if base > 0 and target > 0:
-        falls = tuple((row.name, scale(row.delta, factor)) for row in ledger.rows)
-        charts.append(("", Waterfall((BASE, base * factor), falls, (TARGET, target * factor))))
-    return Section("Where the time goes", notes, tuple(charts), grid)
+    if not (base > 0 and target > 0):
+        return ()
+    falls = tuple((row.name, scale(row.delta, factor)) for row in ledger.rows)
+    return (("", Waterfall((BASE, base * factor), falls, (TARGET, target * factor))),)
 
 
 def _notes_on_rows(view: Explained) -> Iterator[str]:
@@ -194,6 +299,7 @@ def kernels(view: Explained, *, is_page: bool) -> Iterator[Section]:
     """Yield the phases in the captured steps, then the kernels of each that changed most."""
     found = view.kernels
     if found is None:
+        yield from missing("kernels")
         return
     captured = (
         f"{found.noun.capitalize()}s in the captured steps ({found.base_steps:,} and "
@@ -202,10 +308,17 @@ def kernels(view: Explained, *, is_page: bool) -> Iterator[Section]:
     if "imported_from" not in view.case.base.config:
         captured += ", which are slower than others"
     notes = (f"{captured}.", *ledger_words.kernel_words(found, view.ledger))
-    rows = []
-    for phase in found.phases:
-        rows.append((phase, *ledger_words.kernel_cells(found.of_phase(phase))))
-    yield Section(f"{found.noun.capitalize()}s", notes, grid=_kernel_grid(rows))
+    rows = [KernelSum.of(phase, found.of_phase(phase)) for phase in found.phases]
+    yield Section(f"{found.noun.capitalize()}s", notes, table=Table(_KERNEL_SUMS, rows))
+    facts = {
+        "captured_steps": {BASE: found.base_steps, TARGET: found.target_steps},
+        "rows": Table(KERNELS, found.rows),
+        "casts_and_layout_copies_added_ns_per_step": found.moving_added_ns,
+        "tensor_core_share": found.tensor_core_share,
+        "launched_late_share": found.launched_late_share,
+        "ceiling_share": found.ceiling_share,
+    }
+    yield Section(key="kernels", facts=facts)
     for phase in found.phases:
         yield from phase_kernels(found, view.ledger, phase, is_page=is_page)
 
@@ -217,20 +330,53 @@ def phase_kernels(
     if is_page:
         most = PAGE_KERNELS
     shown, others = ledger_words.kernels_to_show(found.of_phase(phase), ledger, most)
-    rows = []
-    for row in shown:
-        rows.append((row.name, *ledger_words.kernel_cells([row])))
+    rows = [KernelSum.of(row.name, [row]) for row in shown]
     if others:
-        label = f"{plural(len(others), 'other row')}, in --json"
-        rows.append((label, *ledger_words.kernel_cells(others)))
+        rows.append(KernelSum.of(f"{plural(len(others), 'other row')}, in --json", others))
     if shown:
         title = f"{phase}: {plural(len(shown), found.noun)} that changed"
-        yield Section(title, grid=_kernel_grid(rows), folded=is_page)
+        yield Section(title, table=Table(_KERNEL_SUMS, rows), folded=is_page)
 
 
-def _kernel_grid(rows: Sequence[tuple[str, ...]]) -> Grid:
-    header = ("", BASE, TARGET, "difference", "calls")
-    return Grid(header, tuple(rows), frozenset({1, 2, 3, 4}))
+@dataclass(frozen=True)
+class KernelSum:
+    """Kernels of both sides together."""
+
+    name: str
+    base_ns: float
+    target_ns: float
+    base_calls: float
+    target_calls: float
+
+    @classmethod
+    def of(cls, name: str, rows: Sequence[KernelRow]) -> KernelSum:
+        figures = [(row.base_ns, row.target_ns, row.base_calls, row.target_calls) for row in rows]
+        return cls(name, *map(sum, zip(*figures, strict=True)))
+
+    @property
+    def calls(self) -> str:
+        return f"{amount(self.base_calls)} to {amount(self.target_calls)}"
+
+
+KERNELS = (
+    Column("name", "name", lambda row: row.name, stretches=True),
+    Column("phase", "phase", lambda row: row.phase, role=role_of),
+    Column("base_ns", BASE, lambda row: row.base_ns, NS),
+    Column("target_ns", TARGET, lambda row: row.target_ns, NS),
+    Column("", "difference", lambda row: row.target_ns - row.base_ns, SIGNED_NS),
+    Column("base_calls", "base calls", lambda row: row.base_calls, AMOUNT),
+    Column("target_calls", "target calls", lambda row: row.target_calls, AMOUNT),
+    Column("category", "category", lambda row: row.category),
+)
+"""Kernels, or operators, of the captured steps of both runs."""
+
+_KERNEL_SUMS = (
+    Column("", "", lambda row: row.name),
+    Column("", BASE, lambda row: row.base_ns, NS),
+    Column("", TARGET, lambda row: row.target_ns, NS),
+    Column("", "difference", lambda row: row.target_ns - row.base_ns, SIGNED_NS),
+    Column("", "calls", lambda row: row.calls, NUMBER),
+)
 
 
 # -- causes and differences ------------------------------------------------------------------------
@@ -239,28 +385,35 @@ def _kernel_grid(rows: Sequence[tuple[str, ...]]) -> Grid:
 def causes(view: Explained) -> Section:
     is_gain = view.ledger.total.delta.value < 0
     ending = cause_words.coverage_words(view.coverage, is_gain=is_gain)
+    table = Table(_CAUSES, view.causes)
     if not view.causes:
         words = cause_words.no_cause_words(view.ledger, view.coverage)
-        return Section("Causes", (words,), ending=ending)
+        return Section("Causes", (words,), ending=ending, table=table, key="causes")
     found = []
     for cause in view.causes:
         cost = cause_words.cause_cost(cause, view.ledger)
         evidence = "; ".join(filter(None, (cause.evidence, cause_words.without_words(cause))))
-        found.append(CauseTexts(cause_words.cause_name(cause), cost, evidence, cause.remedy))
+        tone = Tone.GOOD if cause.is_gain else Tone.BAD
+        name = cause_words.cause_name(cause)
+        found.append(Cause(name, cost, evidence, cause.remedy, tone))
     notes = (cause_words.doubted_causes(view.ledger),) if view.ledger.doubt else ()
-    return Section("Causes", notes, causes=tuple(found), ending=ending)
+    return Section("Causes", notes, (), table, tuple(found), ending, key="causes")
+
+
+_CAUSES = (
+    *data_columns("kind", "share_of_gap", "evidence", "remedy", "is_gain", cause="detail"),
+    *data_columns(cost_ns_per_step="cost_ns", step_without_it_ns="without_ns"),
+)
 
 
 def differences(view: Explained, *, is_page: bool) -> Section:
     title, found = "Other differences", view.ledger.differences
     if not found:
-        return Section(title, (cause_words.no_difference_words(view.recorded),))
+        words = cause_words.no_difference_words(view.recorded)
+        return Section(title, (words,), table=Table(DIFFERENCES, ()), key="differences")
     shown = found
     if not is_page:
         shown = found[:SCREEN_DIFFERENCES]
-    rows = []
-    for each in shown:
-        rows.append((each.name, each.base, each.target, each.rows))
     notes = []
     if len(found) > len(shown):
         left = plural(len(found) - len(shown), "more difference")
@@ -269,8 +422,16 @@ def differences(view: Explained, *, is_page: bool) -> Section:
         notes.append(
             "None of these is known to affect a row, and nothing else that both recorded differs."
         )
-    grid = Grid(("differs", BASE, TARGET, "can affect"), tuple(rows))
-    return Section(title, tuple(notes), grid=grid)
+    table = Table(DIFFERENCES, found, shown)
+    return Section(title, tuple(notes), table=table, key="differences")
+
+
+DIFFERENCES = (
+    Column("name", "differs", lambda each: each.name, stretches=True),
+    Column("base", BASE, lambda each: each.base),
+    Column("target", TARGET, lambda each: each.target),
+    Column("can_affect", "can affect", lambda each: each.rows),
+)
 
 
 def steps(ledger: Ledger, sides: Mapping[str, Illustrated]) -> Section:
@@ -284,4 +445,19 @@ def steps(ledger: Ledger, sides: Mapping[str, Illustrated]) -> Section:
     charts = []
     for side, illustrated in sides.items():
         charts.append((side, strip(illustrated.points, all_points)))
-    return Section("Steps", notes, tuple(charts))
+    used = {BASE: steps_data(ledger.base), TARGET: steps_data(ledger.target)}
+    return Section("Steps", notes, tuple(charts), key="steps", facts=used)
+
+
+def steps_data(costs: RunCosts) -> dict[str, Any]:
+    """Return the steps behind the rows, and what the excluded ones would add."""
+    return {
+        "used": costs.steps,
+        "needed": costs.steps_needed,
+        "apart": Table(APART, costs.apart),
+        "ranks_without_device_times": costs.unclocked,
+        "exchange_timed": costs.exchange_timed,
+    }
+
+
+APART = data_columns("reason", "steps", excess_ns_per_step_of_the_run="excess_ns")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from profkit.analysis.bandwidth import LinkUse
 from profkit.analysis.costs import RunCosts
@@ -16,8 +17,18 @@ from profkit.explain.kernel_ledger import KernelLedger, KernelRow
 from profkit.explain.ledger import Ledger, Row, Verdict, why_not
 from profkit.explain.meeting import Meeting
 from profkit.explain.scaling import ScalingRow
-from profkit.report.words import interval_in_brackets, interval_range, reason_name
-from profkit.text import amount, byte_size, duration, percent, plural, signed, significant
+from profkit.report.code_sections import BASE, TARGET
+from profkit.show.document import Column, Table
+from profkit.show.figures import Unit, interval_in_brackets, reason_name
+from profkit.text import (
+    byte_size,
+    duration,
+    percent,
+    plural,
+    safe_text,
+    signed,
+    significant,
+)
 from profkit.trace import Trace
 from profkit.vocab import Phase
 
@@ -48,21 +59,28 @@ def pace(ledger: Ledger, own: Estimate, trace: Trace, unit: str = "samples") -> 
     return f"{significant(rate, 4)} {unit}/s", plural(gpus, "rank")
 
 
-def verdict_words(ledger: Ledger, unit: str = "samples") -> str:
-    """Return the change of time per sample; `unit` is the plural of what a sample is."""
-    change, reason = ledger.change, why_not(ledger)
-    if not math.isfinite(change.value):
-        return reason
+def change_words(ledger: Ledger, unit: str) -> str:
+    """Return how much longer or shorter one of what a run trains on takes, with the interval.
+
+    `unit` is the plural of what that is.
+    """
     what = "a step"
     if ledger.per_sample:
         article = "an" if unit[0] in "aeiou" else "a"
         what = f"{article} {unit.removesuffix('s')}"
+    change = ledger.change
     direction = "more" if change.value > 0 else "less"
-    words = (
-        f"{what} takes {percent(abs(change.value))} {direction} time per rank"
-        f"{interval_in_brackets(change, percent)}; throughput per rank is "
-        f"{percent(ledger.efficiency.value)} of the base's"
-    )
+    size = percent(abs(change.value))
+    interval = interval_in_brackets(change, percent)
+    return f"{what} takes {size} {direction} time per rank{interval}"
+
+
+def verdict_words(ledger: Ledger) -> str:
+    """Return the efficiency, and why the change is inconclusive if it is."""
+    reason = why_not(ledger)
+    if not math.isfinite(ledger.change.value):
+        return reason
+    words = f"throughput per rank is {percent(ledger.efficiency.value)} of the base's"
     if not reason:
         return words
     words += f"; {reason}"
@@ -79,20 +97,45 @@ def verdict_words(ledger: Ledger, unit: str = "samples") -> str:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def row_cells(ledger: Ledger, row: Row, name: str, factor: float) -> list[str]:
-    """Return a row's name, both sides, the difference, its interval and its verdict."""
-    delta = scale(row.delta, factor)
-    verdict = ""
-    if not ledger.unlike:
-        verdict = verdict_name(ledger.verdict_of(row))
-    return [
-        name,
-        duration(row.base.value * factor),
-        duration(row.target.value * factor),
-        signed(delta.value),
-        interval_range(delta, signed),
-        verdict,
-    ]
+def row_table(
+    ledger: Ledger, rows: Sequence[Row], shown: Sequence[Row] | None = None, *, total: bool = False
+) -> Table:
+    """Return rows with both sides, the difference, its interval and its verdict.
+
+    Programs get ns per sample, and people the time per step of the base's batch. The total comes
+    last for people.
+    """
+    factor = ledger.samples_per_step
+    side = Unit(lambda ns, **digits: duration(ns * factor, **digits))
+    change = Unit(lambda ns, **digits: signed(ns * factor, **digits))
+    columns = (
+        Column("name", "", lambda row: safe_text(row.name), role=str, stretches=True),
+        Column("base_ns", BASE, lambda row: row.base, side),
+        Column("target_ns", TARGET, lambda row: row.target, side),
+        Column("difference_ns", "difference", lambda row: row.delta, change, interval=True),
+        Column("verdict", "verdict", partial(row_verdict, ledger), role=_role_of),
+    )
+    if total:
+        shown = (*rows, ledger.total)
+    return Table(columns, rows, shown, inside=lambda row: row.inside, total=total)
+
+
+_VERDICT_ROLES = {
+    Verdict.REGRESSION: "bad",
+    Verdict.IMPROVEMENT: "good",
+    Verdict.NEUTRAL: "dim",
+    Verdict.CANNOT_JUDGE: "unsure",
+}
+
+
+def _role_of(verdict: str) -> str:
+    names = {verdict_name(each): role for each, role in _VERDICT_ROLES.items()}
+    return names.get(verdict, "dim")
+
+
+def row_verdict(ledger: Ledger, row: Row) -> str:
+    """Return the verdict on a row; empty if the runs cannot be compared."""
+    return "" if ledger.unlike else verdict_name(ledger.verdict_of(row))
 
 
 def both_sides(row: Row, factor: float) -> str:
@@ -169,16 +212,6 @@ def kernels_to_show(
         else:
             others.append(row)
     return shown, others
-
-
-def kernel_cells(rows: Sequence[KernelRow]) -> list[str]:
-    """Return both sides, the difference and the calls of these rows together."""
-    base = target = base_calls = target_calls = 0.0
-    for row in rows:
-        base, target = base + row.base_ns, target + row.target_ns
-        base_calls, target_calls = base_calls + row.base_calls, target_calls + row.target_calls
-    calls = f"{amount(base_calls)} to {amount(target_calls)}"
-    return [duration(base), duration(target), signed(target - base), calls]
 
 
 def kernel_words(found: KernelLedger, ledger: Ledger) -> Iterator[str]:

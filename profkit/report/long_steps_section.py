@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from profkit.analysis.long_steps import LongStep
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
-from profkit.report.document import Grid, Section
-from profkit.report.words import reason_name
+from profkit.show.document import Column, Section, Table, data_columns
+from profkit.show.figures import MS, reason_name
 from profkit.text import duration, significant
 
 
 def long_steps_section(view: Overview) -> Iterator[Section]:
     """Yield a line for each of these steps; nothing if there are none."""
-    if not view.long_steps.longest:
-        return
-    rows = [(f"step {each.step:,}", say_long_step(each)) for each in view.long_steps.longest]
-    yield Section("Long steps", grid=Grid(("", ""), tuple(rows)))
+    title = "Long steps" if view.long_steps.longest else ""
+    yield Section(title, table=Table(_COLUMNS, view.long_steps.longest), key="long_steps")
 
 
 def say_long_step(found: LongStep) -> str:
@@ -33,17 +30,10 @@ def say_long_step(found: LongStep) -> str:
     return "; ".join(words)
 
 
-def as_json(view: Overview) -> list[dict[str, Any]]:
-    rows = []
-    for each in view.long_steps.longest:
-        rows.append(
-            {
-                "step": each.step,
-                "step_ms": each.wall_ns * 1e-6,
-                "usual_step_ms": each.usual_ns * 1e-6,
-                "phase": each.phase or None,
-                "phase_ms": each.phase_ns * 1e-6 if each.phase else None,
-                "left_out": each.left_out or None,
-            }
-        )
-    return rows
+_COLUMNS = (
+    Column("", "", lambda each: f"step {each.step:,}"),
+    Column("", "", say_long_step),
+    *data_columns("step", "phase", "left_out"),
+    *data_columns(unit=MS, step_ms="wall_ns", usual_step_ms="usual_ns"),
+    Column("phase_ms", None, lambda each: each.phase_ns if each.phase else None, MS),
+)

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.device_times import DeviceTimes
-from profkit.report.document import Grid, Section, labelled
+from profkit.show.document import (
+    Column,
+    Document,
+    Grid,
+    Section,
+    Table,
+    Tone,
+    data_columns,
+    labelled,
+)
+from profkit.show.figures import COUNT
 from profkit.text import byte_size, bytes_per_second, significant
 from profkit.trace import Verification
+from profkit.trace.integrity import TableCheck
 from profkit.vocab import Integrity
 
 if TYPE_CHECKING:
@@ -34,7 +46,7 @@ def examination(findings: Sequence[Finding]) -> Iterator[Section]:
             rows.append(("", "", finding.why))
         if finding.help:
             rows.append(("", "", f"try: {finding.help}"))
-    yield Section("What this machine can measure", grid=Grid(("", "", ""), tuple(rows)))
+    yield Section("What this machine can measure", table=Grid(("", "", ""), tuple(rows)))
 
 
 def ceilings(found: Ceilings) -> Iterator[Section]:
@@ -52,16 +64,16 @@ def ceilings(found: Ceilings) -> Iterator[Section]:
     if found.jpeg_images_per_s:
         decoding = f"{significant(found.jpeg_images_per_s)} images/s"
     rows.append(("JPEG of 500 x 375, one core", decoding))
-    yield Section(f"{found.device} · {found.library}", grid=labelled(rows))
+    yield Section(f"{found.device} · {found.library}", table=labelled(rows))
     for links in found.links:
         sizes = map(byte_size, links.sizes)
         rows = list(zip(sizes, map(bytes_per_second, links.bus_bytes_per_s), strict=True))
         grid = Grid(("message", "bus bandwidth"), tuple(rows), frozenset({0, 1}))
-        yield Section(f"all-reduce over {links.backend}, {links.ranks} ranks", grid=grid)
+        yield Section(f"all-reduce over {links.backend}, {links.ranks} ranks", table=grid)
 
 
-def verification(found: Verification, device_times: DeviceTimes | None = None) -> Iterator[Section]:
-    """Yield the state of a run's files, why, and the rows of each table.
+def verification(found: Verification, device_times: DeviceTimes | None = None) -> Document:
+    """Return the state of a run's files, why, and the rows of each table.
 
     If the run is on devices, that includes the device times that are missing.
     """
@@ -71,13 +83,56 @@ def verification(found: Verification, device_times: DeviceTimes | None = None) -
     by_table = defaultdict(list)
     for check in found.tables:
         by_table[check.table].append(check)
-    rows = []
-    for name, checks in by_table.items():
-        row = [name, str(len(checks))]
-        for what in ("rows", "lost", "dropped"):
-            row.append(f"{sum(map(attrgetter(what), checks)):,}")
-        rows.append(tuple(row))
-    header = ("table", "ranks", "rows", "lost", "dropped")
-    grid = Grid(header, tuple(rows), frozenset({1, 2, 3, 4}))
+    sums = [
+        Column("", "table", itemgetter(0)),
+        Column("", "ranks", lambda row: len(row[1]), COUNT),
+    ]
+    for what in ("rows", "lost", "dropped"):
+        sums.append(Column("", what, partial(_sum, what), COUNT))
     title = f"{found.state.value}: {STATE_MEANINGS[found.state]}"
-    yield Section(title, tuple(notes), grid=grid if rows else None)
+    whole = Section(title, tuple(notes), table=Table(sums, list(by_table.items())))
+    return Document(
+        title=title,
+        subtitle="",
+        verdict=found.state.value,
+        tone=Tone.PLAIN,
+        summary="",
+        sections=(whole, Section(key="tables", table=Table(_CHECKS, found.tables))),
+        data={
+            "run": found.path,
+            "state": found.state,
+            "reasons": found.reasons,
+            "rows": found.rows,
+            "rows_lost": found.lost,
+            "rows_dropped": found.dropped,
+            "device_times": device_time_data(device_times),
+        },
+    )
+
+
+_CHECKS = data_columns(
+    "rank",
+    "table",
+    "rows",
+    "problem",
+    rows_expected="expected",
+    rows_lost="lost",
+    rows_dropped="dropped",
+)
+
+
+def _sum(what: str, row: tuple[str, Sequence[TableCheck]]) -> int:
+    return sum(getattr(check, what) for check in row[1])
+
+
+def device_time_data(found: DeviceTimes | None) -> dict[str, Any] | None:
+    """Return how many device times are missing, and why."""
+    if found is None:
+        return None
+    return {
+        "phases": found.phases,
+        "missing": found.missing,
+        "steps_with_missing": found.steps,
+        "ranks_without": found.ranks,
+        "reasons": found.reasons,
+    }

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
+from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.flames import Flame, build_flames
 from profkit.analysis.frame import frame_of
 from profkit.analysis.notices import is_log
 from profkit.analysis.overview import Overview
-from profkit.analysis.phase_shares import PhaseShare
+from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
 from profkit.errors import UnreadableError, UsageError
 from profkit.explain.predict.ask import answer_all
@@ -27,16 +29,6 @@ from profkit.report.code_sections import (
 )
 from profkit.report.compiling_section import compiling_section
 from profkit.report.device_sections import device_sections, launch_notes
-from profkit.report.document import (
-    Document,
-    Grid,
-    Heat,
-    Section,
-    Shares,
-    Strip,
-    Tone,
-    labelled,
-)
 from profkit.report.exchange_sections import exchange_sections
 from profkit.report.kernel_sections import kernel_sections
 from profkit.report.log_words import (
@@ -48,19 +40,41 @@ from profkit.report.log_words import (
     source_rows,
 )
 from profkit.report.long_steps_section import long_steps_section
+from profkit.report.machine_sections import device_time_data
 from profkit.report.sharded_sections import sharded_sections
 from profkit.report.whatif_document import answers_section
 from profkit.report.words import (
     clock_words,
-    interval_words,
-    known,
     meaning,
     own_cost_words,
-    plain,
     run_meanings,
-    share_range,
     steps_line,
     why_not_judged,
+)
+from profkit.show.document import (
+    Column,
+    Document,
+    Fact,
+    Grid,
+    Heat,
+    Quantity,
+    Section,
+    Shares,
+    Strip,
+    Table,
+    Tone,
+    data_columns,
+    labelled,
+)
+from profkit.show.figures import (
+    MS,
+    NS,
+    SHARE,
+    WORDS,
+    Unit,
+    interval_in_brackets,
+    interval_words,
+    plain,
 )
 from profkit.text import duration, percent, significant
 from profkit.trace import Trace
@@ -127,14 +141,82 @@ def overview(
     return Document(
         title=view.name,
         subtitle=" · ".join(filter(None, _subtitle(view))),
+        headline=headline(view),
         verdict=verdict,
         tone=tone,
         summary=summary,
-        figures=tuple(_figures(view)),
+        facts=tuple(_facts(view)),
         warnings=tuple(warnings),
         sections=tuple(_sections(view, drawn)),
         copied=tuple(copied),
+        data=run_data(view),
     )
+
+
+def headline(view: Overview) -> str:
+    """Return how long a step takes, and where most of it goes."""
+    step = view.step_ns
+    if not step.value > 0:
+        return ""
+    words = f"A step takes {duration(step.value)}{interval_in_brackets(step, duration)}"
+    largest = max(view.phases, key=lambda part: part.share.value, default=None)
+    if largest is not None and largest.name == UNKNOWN:
+        return f"{words}; no phase covers {percent(largest.share.value)} of it."
+    if largest is not None:
+        share, ns = percent(largest.share.value), duration(largest.step_ns.value)
+        words += f", the largest part in {largest.name}: {ns}, {share}"
+    return f"{words}."
+
+
+def run_data(view: Overview) -> dict[str, Any]:
+    """Return what is known of a run besides its figures, for programs."""
+    cost, costs = view.own_cost, view.costs
+    data = {
+        "run": view.path,
+        "workload": view.workload,
+        "framework": view.framework,
+        "state": view.state,
+        "why": view.why,
+        "ranks": view.world_size,
+        "ranks_seen": view.ranks_seen,
+        "config": view.config,
+        "verdict": "measured" if view.judged else "cannot judge",
+        "steps_seen": view.steps_seen,
+        "steps_used": view.steps_used,
+        "steps_needed": view.steps_needed,
+        "steps_left_out": view.left_out,
+        "throughput_covers": coverage(view) or None,
+        "step_without_long_ms": Quantity(view.long_steps.others_ns, MS),
+        "first_loss": view.first_loss,
+        "last_loss": view.last_loss,
+        "own_cost_ms_per_step": {
+            "hooks": Quantity(cost.hooks_ns, MS),
+            "writer": Quantity(cost.writer_ns, MS),
+            "collectors": Quantity(cost.collectors_ns, MS),
+            "total": Quantity(cost.total_ns, MS),
+            "by_switching_off": Quantity(cost.switched, MS),
+        },
+        "own_cost_opening_ms": Quantity(cost.opening_ns, MS),
+        "data_quality": view.quality,
+        "flags": view.flags,
+    }
+    if (thinned := view.thinned) is not None:
+        lengths = {f"{share:g}": ns for share, ns in thinned.quantiles.items()}
+        data["thinned"] = {
+            "steps_in_full": thinned.in_full,
+            "steps_sampled": len(view.selection.steps),
+            "sampled_one_in": thinned.one_in,
+            "step_ms_quantiles": Quantity(lengths, MS),
+            "quantile_error": thinned.error,
+        }
+    if view.clock is not PhaseClock.HOST:
+        data["phases_clock"] = view.clock
+        data["device_times"] = device_time_data(view.device_times)
+    if view.clock is not PhaseClock.HOST and costs is not None:
+        data["phases_steps"] = {"used": costs.steps, "left_out": costs.selection.left_out}
+        data["phases_ranks_without_device_times"] = costs.unclocked
+        data["exchange_timed"] = view.exchange_timed
+    return data
 
 
 def _subtitle(view: Overview) -> Iterator[str]:
@@ -158,51 +240,53 @@ def _loss(loss: float) -> str:
     return significant(loss, 5) if math.isfinite(loss) else str(loss).replace("nan", "NaN")
 
 
-def _figures(view: Overview) -> Iterator[tuple[str, str, str]]:
+def _facts(view: Overview) -> Iterator[Fact]:
     throughput, step = view.throughput, view.step_ns
-    speed = f"{plain(throughput.value)} {sample_unit(view.config)}/s"
+    unit = Unit(lambda value: f"{plain(value)} {sample_unit(view.config)}/s")
     covered = filter(None, (interval_words(throughput, plain), coverage(view)))
-    yield "throughput", speed, ", ".join(covered)
-    yield from own_figure(view)
-    yield "step", duration(step.value, 4), interval_words(step, duration)
+    yield Fact("throughput_samples_per_s", "throughput", throughput, unit, ", ".join(covered))
+    for label, figure, detail in own_figure(view):
+        yield Fact("", label, figure, WORDS, detail)
+    yield Fact(
+        "step_ms",
+        "step",
+        step,
+        Unit(partial(duration, digits=4), MS.scale),
+        interval_words(step, duration),
+    )
     if (others_ns := view.long_steps.others_ns) is not None:
         meant = f"the mean of the other {view.long_steps.others:,} steps"
-        yield "without long steps", duration(others_ns, 4), meant
+        yield Fact("", "without long steps", duration(others_ns, 4), WORDS, meant)
     if view.thinned is not None:
         (_, median_ns), *others = view.thinned.quantiles.items()
         words = ["the median"]
         for steps, length_ns in others:
             words.append(f"{percent(steps, 0)} take at most {duration(length_ns)}")
         words.append(f"to within {percent(view.thinned.error)}")
-        yield "step times", duration(median_ns), ", ".join(words)
+        yield Fact("", "step times", duration(median_ns), WORDS, ", ".join(words))
     if view.first_loss is not None and view.last_loss is not None:
         last = f"{_loss(view.last_loss)} at the last step"
-        yield "loss", last, f"{_loss(view.first_loss)} at the first"
-    yield _own_cost_figure(view)
+        yield Fact("", "loss", last, WORDS, f"{_loss(view.first_loss)} at the first")
+    yield _own_cost_fact(view)
 
 
-def _own_cost_figure(view: Overview) -> tuple[str, str, str]:
+def _own_cost_fact(view: Overview) -> Fact:
     """Return what profkit added to the loop, and what its other threads used of a core."""
     cost, step_ns = view.own_cost, view.step_ns.value
     label = "profkit's own cost"
     if cost.total_ns is None:
-        return label, "not measured", ""
-    words = ""
+        return Fact("", label, "not measured", WORDS, "")
+    detail = ""
     if step_ns > 0:
         loop, threads = (cost.hooks_ns or 0.0) / step_ns, cost.threads_ns / step_ns
         each = "a core" if view.ranks_seen == 1 else "a core per rank"
-        words = f"{percent(loop, 3)} of a step; its threads use {percent(threads)} of {each}"
-    return label, f"at least {duration(cost.hooks_ns or 0.0)} per step", words
+        detail = f"{percent(loop, 3)} of a step; its threads use {percent(threads)} of {each}"
+    return Fact("", label, f"at least {duration(cost.hooks_ns or 0.0)} per step", WORDS, detail)
 
 
 def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
     yield from device_sections(view.devices)
-    if view.phases:
-        shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
-        notes = (*clock_words(view), *launch_notes(view), *unknown_note(view))
-        meanings = {**log_meanings(view.config), **run_meanings(view)}
-        grid = phase_grid(view.phases, meanings)
-        yield Section("Where a step goes", notes, charts=(("", shares),), grid=grid)
+    yield from phases_section(view)
     yield from changes_section(view)
     yield from long_steps_section(view)
     yield from compiling_section(view)
@@ -221,26 +305,26 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
     yield quality({"": view})
     if drawn is not None:
         settings = Grid(("setting", "value"), tuple(flat(view.config)))
-        yield Section("What ran", grid=settings, folded=True)
+        yield Section("What ran", table=settings, folded=True)
 
 
-def phase_grid(
-    phases: Sequence[PhaseShare], meanings: Mapping[str, str] = MappingProxyType({})
-) -> Grid:
-    """Return a row for each phase, with the host's time if the device's was measured."""
-    rows = []
-    has_host = any(part.host_ns is not None for part in phases)
-    for part in phases:
-        share, step = percent(part.share.value), duration(part.step_ns.value)
-        cells = [part.name, share, share_range(part.share), step]
-        if has_host:
-            cells.append(known(part.host_ns, duration))
-        rows.append((*cells, meanings.get(part.name) or meaning(part.name)))
-    header = ["phase", "share", "95 % interval", "per step"]
-    if has_host:
-        header.append("host")
-    right = frozenset(range(1, len(header)))
-    return Grid((*header, "what happens"), tuple(rows), right)
+def phases_section(view: Overview) -> Iterator[Section]:
+    """Yield a row for each phase, with the host's time if the device's was measured."""
+    meanings = {**log_meanings(view.config), **run_meanings(view)}
+    columns = (
+        Column("phase", "phase", lambda part: part.name, role=str),
+        Column("share", "share", lambda part: part.share, SHARE, interval=True),
+        Column("step_ms", "per step", lambda part: part.step_ns, MS),
+        Column("host_ms", "host", lambda part: part.host_ns, MS),
+        Column("", "what happens", lambda part: meanings.get(part.name) or meaning(part.name)),
+    )
+    shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
+    notes = (*clock_words(view), *launch_notes(view), *unknown_note(view))
+    table = Table(columns, view.phases, only_known=True)
+    title = "Where a step goes" if view.phases else ""
+    yield Section(title, notes, (("", shares),), table, key="phases")
+    unknown = data_columns("after", "before", ns_per_step="step_ns")
+    yield Section(key="unknown_places", table=Table(unknown, view.unknown_places))
 
 
 def strip(points: Sequence[StepPoint], others: Sequence[StepPoint] = ()) -> Strip:
@@ -259,12 +343,11 @@ def ranks_section(run: Illustrated, title: str) -> Iterator[Section]:
     notes: tuple[str, ...] = ()
     if len(found.ranks) < found.ranks_in_all:
         notes = (f"The {len(found.ranks)} ranks that differ most, of {found.ranks_in_all:,}.",)
-    rows = []
-    for rank, step_ns in zip(found.ranks, found.step_ns, strict=True):
-        rows.append((str(rank), *map(duration, step_ns)))
-    right = frozenset(range(1, 1 + len(found.phases)))
-    grid = Grid(("rank", *found.phases), tuple(rows), right, drawn=True)
-    yield Section(title, notes, (("", Heat(found)),), grid)
+    rows = [(rank, *times) for rank, times in zip(found.ranks, found.step_ns, strict=True)]
+    columns = [Column("", "rank", itemgetter(0))]
+    for place, phase in enumerate(found.phases, start=1):
+        columns.append(Column("", phase, itemgetter(place), NS))
+    yield Section(title, notes, (("", Heat(found)),), Table(columns, rows, drawn=True))
 
 
 def quality(sides: Mapping[str, Overview], *, with_flags: bool = True) -> Section:
@@ -276,13 +359,17 @@ def quality(sides: Mapping[str, Overview], *, with_flags: bool = True) -> Sectio
     for side, view in sides.items():
         prefix = f"{side}: " if side else ""
         rows.append((f"{prefix}profkit's cost", own_cost_words(view)))
-        notices = "; ".join([*view.quality, *log_quality(view)]) or "complete, no rows dropped"
-        rows.append((f"{prefix}data quality", notices))
+        rows.append((f"{prefix}data quality", quality_words(view)))
         for label, text in source_rows(view.config):
             rows.append((f"{prefix}{label}".strip(), text))
         for flag in view.flags if with_flags else ():
             rows.append((f"{prefix}flag", flag))
-    return Section("Confidence and data quality", grid=labelled(rows))
+    return Section("Confidence and data quality", table=labelled(rows))
+
+
+def quality_words(view: Overview) -> str:
+    """Return what is missing in a run."""
+    return "; ".join([*view.quality, *log_quality(view)]) or "complete, no rows dropped"
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

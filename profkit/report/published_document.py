@@ -1,24 +1,22 @@
-"""Runs compared with published figures, as a document and as JSON."""
+"""Runs compared with published figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from profkit.analysis.published_file import device_model
+from profkit.analysis.published_file import PublishedFigure, device_model
 from profkit.explain.published import PublishedComparison
-from profkit.report import view_json
-from profkit.report.document import Document, Grid, Section, Tone
 from profkit.report.log_words import coverage, sample_unit
-from profkit.report.words import interval_words, plain
-from profkit.text import percent, plural, significant
+from profkit.show.document import Column, Document, Fact, Section, Table, Tone
+from profkit.show.figures import NUMBER, SHARE, Unit, interval_words, plain
+from profkit.text import plural, significant
 
 
 def published(compared: PublishedComparison) -> Document:
     """Return the document of one run and the figures that were published for its setting."""
     view = compared.view
-    speed = f"{plain(view.throughput.value)} {sample_unit(view.config)}/s"
-    covered = filter(None, (interval_words(view.throughput, plain), coverage(view)))
+    unit = Unit(lambda value: f"{plain(value)} {sample_unit(view.config)}/s")
+    detail = ", ".join(filter(None, (interval_words(view.throughput, plain), coverage(view))))
     verdict, tone = _verdict(compared)
     return Document(
         title=view.name,
@@ -26,10 +24,11 @@ def published(compared: PublishedComparison) -> Document:
         verdict=verdict,
         tone=tone,
         summary=_setting(compared),
-        figures=(("throughput", speed, ", ".join(covered)),),
+        facts=(Fact("throughput_samples_per_s", "throughput", view.throughput, unit, detail),),
         warnings=tuple(view.flags),
         sections=(section([compared]),),
         copied=(("trace", view.path),),
+        data={"run": view.name, "verdict": verdict},
     )
 
 
@@ -59,38 +58,31 @@ def _setting(compared: PublishedComparison) -> str:
 
 def section(sides: Sequence[PublishedComparison]) -> Section:
     """Return the table of all published figures for the runs."""
-    rows: list[tuple[str, ...]] = []
     notes: list[str] = []
     for compared in sides:
-        rows += _rows(compared)
         if not compared.figures:
             notes.append(f"{compared.view.name}: {_setting(compared)}")
-    header = ("run", "published", "run / published", "agrees", "source")
-    grid = Grid(header, tuple(rows), frozenset({1, 2})) if rows else None
-    return Section("Published figures", tuple(notes), grid=grid)
+    rows = [(compared, each) for compared in sides for each in compared.figures]
+    return Section("Published figures", tuple(notes), table=Table(_FIGURES, rows), key="published")
 
 
-def _rows(compared: PublishedComparison) -> Iterator[tuple[str, ...]]:
-    for each in compared.figures:
-        words = ", ".join(filter(None, (each.source, each.model, each.framework, each.gpu)))
-        yield (
-            compared.view.name,
-            f"{significant(each.throughput, 5)} {each.unit}",
-            percent(compared.ratio(each)),
-            "yes" if compared.agrees(each) else "no",
-            ": ".join(filter(None, (f"line {each.line}" if each.line else "", words))),
-        )
+def _source(row: tuple[PublishedComparison, PublishedFigure]) -> str:
+    _, each = row
+    words = ", ".join(filter(None, (each.source, each.model, each.framework, each.gpu)))
+    return ": ".join(filter(None, (f"line {each.line}" if each.line else "", words)))
 
 
-def as_json(compared: PublishedComparison) -> dict[str, Any]:
-    figures = []
-    for each in compared.figures:
-        row = {"line": each.line, "throughput": each.throughput, "unit": each.unit}
-        row |= {"source": each.source, "ratio": compared.ratio(each)}
-        figures.append(row | {"agrees": compared.agrees(each)})
-    return {
-        "run": compared.view.name,
-        "throughput_samples_per_s": view_json.of(compared.view.throughput),
-        "verdict": _verdict(compared)[0],
-        "published": figures,
-    }
+_FIGURES = (
+    Column("run", "run", lambda row: row[0].view.name),
+    Column(
+        "", "published", lambda row: f"{significant(row[1].throughput, 5)} {row[1].unit}", NUMBER
+    ),
+    Column("ratio", "run / published", lambda row: row[0].ratio(row[1]), SHARE),
+    Column("", "agrees", lambda row: "yes" if row[0].agrees(row[1]) else "no"),
+    Column("agrees", None, lambda row: row[0].agrees(row[1])),
+    Column("", "source", _source),
+    Column("source", None, lambda row: row[1].source),
+    Column("line", None, lambda row: row[1].line),
+    Column("throughput", None, lambda row: row[1].throughput),
+    Column("unit", None, lambda row: row[1].unit),
+)

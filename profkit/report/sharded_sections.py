@@ -11,9 +11,9 @@ from profkit.analysis.place_costs import Pipeline, PlaceCost, ShardedExchange
 from profkit.explain.exchange_ledger import ExchangeLedger
 from profkit.explain.ledger import Ledger
 from profkit.report import ledger_words
-from profkit.report.document import Grid, Section
-from profkit.report.words import NO_FIGURE, known, level_words
-from profkit.text import byte_size, duration, percent, safe_text, significant
+from profkit.show.document import Column, Section, Table, missing
+from profkit.show.figures import BYTES, COUNT, NS, NUMBER
+from profkit.text import duration, percent, safe_text
 
 MOST_PLACES = 10
 MOST_STAGES = 8
@@ -31,43 +31,55 @@ MEASURE_STAGES = "record the ranks of all stages"
 
 
 def sharded_sections(found: ShardedExchange | None) -> Iterator[Section]:
+    key = "exchange_by_dimension"
     if found is None:
+        yield from missing(key)
         return
     yield by_dimension(found)
     if found.pipeline is not None:
         yield by_stage(found.pipeline)
+    yield Section(key=key, facts=found)
 
 
 def by_dimension(found: ShardedExchange) -> Section:
     """Return operations, bytes and exposed time by dimension, operation and phase."""
-    late = {}
-    for named in found.late:
-        late[named.dimension] = named
-    rows = []
-    for cost in found.places[:MOST_PLACES]:
-        each = late.get(cost.dimension)
-        row = (
-            safe_text(cost.dimension) or NO_FIGURE,
-            safe_text(cost.op),
-            "between" if cost.around == BETWEEN else cost.around,
-            str(cost.group_size),
-            significant(cost.operations),
-            byte_size(cost.bytes),
-            duration(cost.exposed_ns),
-            known(cost.waiting_ns, duration),
-            known(cost.transfer_ns, duration),
-            duration(cost.hidden_ns),
-            NO_FIGURE if each is None else str(each.rank),
-        )
-        rows.append(row)
-    header = "dimension operation phase ranks calls bytes exposed waiting transfer hidden late"
-    grid = Grid(tuple(header.split()), tuple(rows), frozenset(range(3, 11)))
     notes = [*dimension_notes(found)]
     left = len(found.places) - MOST_PLACES
     if left > 0:
         more = f"The {MOST_PLACES} with the longest exposed time; {left:,} more in --json."
         notes.insert(0, more)
-    return Section(DIMENSIONS_TITLE, tuple(notes), grid=grid)
+    table = Table(dimension_columns(found), found.places, found.places[:MOST_PLACES])
+    return Section(DIMENSIONS_TITLE, tuple(notes), table=table)
+
+
+def dimension_columns(found: ShardedExchange) -> tuple[Column, ...]:
+    """Return what each dimension, operation and phase sends, and how long ranks wait for it."""
+    late = {each.dimension: each.rank for each in found.late}
+    return (
+        Column("", "dimension", lambda cost: safe_text(cost.dimension) or None),
+        Column("", "operation", lambda cost: safe_text(cost.op)),
+        Column("", "phase", lambda cost: "between" if cost.around == BETWEEN else cost.around),
+        Column("", "ranks", lambda cost: cost.group_size, COUNT),
+        Column("", "calls", lambda cost: cost.operations, NUMBER),
+        Column("", "bytes", lambda cost: cost.bytes, BYTES),
+        Column("", "exposed", lambda cost: cost.exposed_ns, NS),
+        Column("", "waiting", lambda cost: cost.waiting_ns, NS),
+        Column("", "transfer", lambda cost: cost.transfer_ns, NS),
+        Column("", "hidden", lambda cost: cost.hidden_ns, NS),
+        Column("", "late rank", lambda cost: late.get(cost.dimension), COUNT),
+    )
+
+
+STAGE_COLUMNS = (
+    Column("", "rank", lambda stage: stage.rank, COUNT),
+    Column("", "stages", lambda stage: ", ".join(map(str, stage.stages)) or None),
+    Column("", "computes", lambda stage: stage.compute_ns, NS),
+    Column("", "waits", lambda stage: stage.exposed_ns, NS),
+    Column("", "imbalance", lambda stage: stage.imbalance_ns, NS),
+    Column("", "bubble", lambda stage: stage.bubble_ns, NS),
+    Column("", "rest", lambda stage: stage.rest_ns, NS),
+)
+"""How long each rank of a pipeline computes, and the parts of its waits."""
 
 
 def dimension_notes(found: ShardedExchange) -> Iterator[str]:
@@ -101,25 +113,12 @@ def _what(cost: PlaceCost) -> str:
 
 def by_stage(pipeline: Pipeline) -> Section:
     """Return how long each rank of a pipeline computes, and why it waits for messages."""
-    rows = []
-    for each in pipeline.stages[:MOST_STAGES]:
-        row = (
-            str(each.rank),
-            ", ".join(map(str, each.stages)) or NO_FIGURE,
-            duration(each.compute_ns),
-            duration(each.exposed_ns),
-            known(each.imbalance_ns, duration),
-            known(each.bubble_ns, duration),
-            known(each.rest_ns, duration),
-        )
-        rows.append(row)
     notes = [*stage_notes(pipeline)]
     left = len(pipeline.stages) - MOST_STAGES
     if left > 0:
         notes.append(f"The first {MOST_STAGES} ranks; {left:,} more in --json.")
-    header = ("rank", "stages", "computes", "waits", "imbalance", "bubble", "rest")
-    grid = Grid(header, tuple(rows), frozenset(range(2, len(header))))
-    return Section(STAGES_TITLE, tuple(notes), grid=grid)
+    table = Table(STAGE_COLUMNS, pipeline.stages, pipeline.stages[:MOST_STAGES])
+    return Section(STAGES_TITLE, tuple(notes), table=table)
 
 
 def stage_notes(pipeline: Pipeline) -> Iterator[str]:
@@ -143,14 +142,9 @@ def stage_notes(pipeline: Pipeline) -> Iterator[str]:
 def exchange_places(found: ExchangeLedger | None, ledger: Ledger) -> Iterator[Section]:
     """Yield the exchange of two runs by place, in rows that add up to that of the exchange."""
     if found is None:
+        yield from missing("exchange_by_dimension")
         return
-    cells, rows, factor = [], found.rows(), ledger.samples_per_step
-    for row in rows[:MOST_ROWS]:
-        name = safe_text(row.name)
-        cells.append(tuple(ledger_words.row_cells(ledger, row, name, factor)))
-        for part in row.inside:
-            label = f"  {part.name}"
-            cells.append(tuple(ledger_words.row_cells(ledger, part, label, factor)))
+    rows = found.rows()
     notes = ["Exposed time. The rows add up to the row of the exchange."]
     if ledger.has_repeats:
         notes[0] = "Exposed time of the two runs of middle speed, which the rows add up to."
@@ -159,6 +153,5 @@ def exchange_places(found: ExchangeLedger | None, ledger: Ledger) -> Iterator[Se
     if found.unknown:
         named = ", ".join(safe_text(name) or NO_NAME for name in sorted(found.unknown))
         notes.append(f"In {named}, {NO_WAITS}: not all ranks of each collective were seen.")
-    header = ("", "base", "target", "difference", level_words(ledger.total.delta.level), "verdict")
-    grid = Grid(header, tuple(cells), frozenset({1, 2, 3, 4}))
-    yield Section("Exchange by dimension", tuple(notes), grid=grid)
+    table = ledger_words.row_table(ledger, rows, rows[:MOST_ROWS])
+    yield Section("Exchange by dimension", tuple(notes), table=table, key="exchange_by_dimension")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 from profkit.analysis.stepless import Stepless
-from profkit.report.document import Document, Grid, Section, Tone, labelled
 from profkit.report.log_words import source_rows
-from profkit.text import byte_size, plural
+from profkit.show.document import Column, Document, Section, Table, Tone, data_columns, labelled
+from profkit.show.figures import BYTES, COUNT
+from profkit.text import plural
 
 MOST_SHOWN = 20
 """Operations of communicators on a screen; all of them are in the JSON."""
@@ -28,10 +27,21 @@ def stepless(view: Stepless) -> Document:
             f"the source has {_contents(view)} and no steps, so throughput, step time and phases "
             "are not known; record the job itself ('profkit run') to measure them"
         ),
-        figures=(),
-        warnings=(),
         sections=tuple(_sections(view)),
         copied=(("trace", view.path),),
+        data={
+            "run": view.path,
+            "workload": view.workload,
+            "framework": view.framework,
+            "state": view.state,
+            "ranks": view.world_size,
+            "ranks_seen": view.ranks_seen,
+            "config": view.config,
+            "verdict": "cannot judge",
+            "steps_seen": 0,
+            "data_quality": view.quality,
+            "flags": view.flags,
+        },
     )
 
 
@@ -45,43 +55,29 @@ def _sections(view: Stepless) -> Iterator[Section]:
     # How a log counts its steps is no matter here.
     stated = [row for row in source_rows(view.config) if row[0] != "log"]
     if stated:
-        yield Section("What the log states", grid=labelled(stated))
-    if view.collectives:
-        yield _collectives(view)
+        yield Section("What the log states", table=labelled(stated))
+    yield _collectives(view)
     quality = [("data quality", text) for text in (*view.quality, *view.flags)]
     if quality:
-        yield Section("Confidence and data quality", grid=labelled(quality))
+        yield Section("Confidence and data quality", table=labelled(quality))
 
 
 def _collectives(view: Stepless) -> Section:
-    rows = []
-    for each in view.collectives[:MOST_SHOWN]:
-        seen = f"{each.ranks:,} of {each.group_size:,}"
-        size = byte_size(round(each.bytes_per_call))
-        rows.append((each.communicator, each.op, each.backend, seen, f"{each.calls:,}", size))
     notes = ["Calls are those of all ranks in the source; bytes are the mean of a call."]
     if len(view.collectives) > MOST_SHOWN:
         more = plural(len(view.collectives) - MOST_SHOWN, "more row")
         notes.append(f"{more} in --json.")
-    header = ("communicator", "operation", "backend", "ranks", "calls", "bytes")
-    return Section(
-        "Collectives", notes=tuple(notes), grid=Grid(header, tuple(rows), frozenset({3, 4, 5}))
-    )
+    table = Table(_CALLS, view.collectives, view.collectives[:MOST_SHOWN])
+    title = "Collectives" if view.collectives else ""
+    return Section(title, tuple(notes), table=table, key="collective_calls")
 
 
-def as_json(view: Stepless) -> dict[str, Any]:
-    """Return what `profkit report --json` prints of such a run."""
-    return {
-        "run": view.path,
-        "workload": view.workload,
-        "framework": view.framework,
-        "state": view.state.value,
-        "ranks": view.world_size,
-        "ranks_seen": view.ranks_seen,
-        "config": dict(view.config),
-        "verdict": "cannot judge",
-        "steps_seen": 0,
-        "collective_calls": [dataclasses.asdict(each) for each in view.collectives],
-        "data_quality": list(view.quality),
-        "flags": list(view.flags),
-    }
+_CALLS = (
+    Column("communicator", "communicator", lambda each: each.communicator),
+    Column("op", "operation", lambda each: each.op),
+    Column("backend", "backend", lambda each: each.backend),
+    Column("", "ranks", lambda each: f"{each.ranks:,} of {each.group_size:,}", COUNT),
+    Column("calls", "calls", lambda each: each.calls, COUNT),
+    Column("bytes_per_call", "bytes", lambda each: each.bytes_per_call, BYTES),
+    *data_columns("group_size", "ranks"),
+)

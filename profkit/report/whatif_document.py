@@ -7,10 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from profkit.analysis.estimate import Estimate
-from profkit.explain.predict.prediction import WITHOUT, Prediction, RankPoint
-from profkit.report.document import Document, Grid, Section, Tone, labelled
-from profkit.report.ledger_json import estimate
-from profkit.report.words import interval_in_brackets, interval_range, plain
+from profkit.explain.predict.prediction import WITHOUT, Prediction, Question, RankPoint
+from profkit.show.document import Column, Document, Section, Table, Tone, data_columns, labelled
+from profkit.show.figures import (
+    COUNT,
+    NS,
+    RATE,
+    SHARE,
+    TIMES,
+    interval_in_brackets,
+    interval_range,
+    plain,
+)
 from profkit.text import duration, percent, plural, significant
 
 BAR = 20
@@ -41,11 +49,27 @@ def whatif(answers: Sequence[Prediction]) -> Document:
         verdict=verdict,
         tone=tone,
         summary=f"the recorded run takes {now}",
-        figures=(),
-        warnings=(),
-        sections=tuple(sections),
+        headline=headline(answers),
+        sections=(*sections, Section(table=Table(PREDICTIONS, answers), key="predictions")),
         copied=(("trace", str(first.path)),),
+        data={
+            "run": first.path,
+            "step_ns": first.now_ns,
+            "throughput_samples_per_s": pace,
+            "replay_error_share": first.replay_error,
+        },
     )
+
+
+def headline(answers: Sequence[Prediction]) -> str:
+    """Return the answer that raises the throughput most."""
+    known = [answer for answer in answers if answer.speed_up is not None]
+    if not known:
+        return ""
+    best = max(known, key=lambda answer: answer.speed_up.value if answer.speed_up else 0.0)
+    doubt = "" if best.conclusive else " (inconclusive)"
+    words = best.question.words
+    return f"{words[:1].upper()}{words[1:]}: {gain_words(best)}{doubt}."
 
 
 def gain_words(answer: Prediction) -> str:
@@ -90,29 +114,14 @@ def answer_section(answer: Prediction) -> Section:
     for label, texts in (("rests on", answer.rests_on), ("leaves out", answer.leaves_out)):
         rows += zip([label, *[""] * len(texts)], texts, strict=False)
     words = answer.question.words
-    return Section(words[:1].upper() + words[1:], grid=labelled(rows))
+    return Section(words[:1].upper() + words[1:], table=labelled(rows))
 
 
 def rank_section(answer: Prediction) -> Section:
-    rows = []
-    for point in answer.points:
-        links = "not known" if point.links_ns is None else duration(point.links_ns)
-        rows.append(
-            (
-                f"{point.ranks:,}",
-                duration(point.step_ns.value),
-                interval_range(point.step_ns, duration),
-                duration(point.tail_ns),
-                links,
-                bar(point),
-            )
-        )
-    header = ("ranks", "step", "interval", "waiting for the slowest", "links", "efficiency")
     notes: tuple[str, ...] = ()
     if answer.knee:
         notes = (f"{answer.knee[:1].upper()}{answer.knee[1:]}.",)
-    grid = Grid(header, tuple(rows), frozenset({0, 1, 2, 3, 4}))
-    return Section("By number of ranks", notes, grid=grid)
+    return Section("By number of ranks", notes, table=Table(_POINTS, answer.points))
 
 
 def bar(point: RankPoint) -> str:
@@ -123,67 +132,50 @@ def bar(point: RankPoint) -> str:
 
 def answers_section(answers: Sequence[Prediction]) -> Section:
     """Return a row for each answer, for a page that is about more than them."""
-    rows = []
-    for answer in answers:
-        step, gain = answer.step_ns, ""
-        if answer.speed_up is not None:
-            gain = f"{significant(answer.speed_up.value)} times"
-        taken = ""
-        if step is not None:
-            taken = f"{duration(step.value)}{interval_in_brackets(step, duration)}"
-        outcome = "conclusive"
-        if not answer.conclusive:
-            outcome = f"inconclusive: {answer.why}"
-        rows.append((answer.question.words, taken, gain, outcome))
-    header = ("if the job were", "per step", "throughput", "")
-    return Section("What if", grid=Grid(header, tuple(rows), frozenset({2})))
+    outcome = Column("", "", _outcome)
+    step = Column("", "per step", lambda answer: answer.step_ns, NS, interval=True)
+    question, _, throughput, _ = ANSWERS
+    return Section("What if", table=Table((question, step, throughput, outcome), answers))
 
 
-def whatif_json(answers: Sequence[Prediction]) -> dict[str, Any]:
-    first = answers[0]
+def _outcome(answer: Prediction) -> str:
+    if answer.conclusive:
+        return "conclusive"
+    return f"inconclusive: {answer.why}"
+
+
+ANSWERS = (
+    Column("", "if the job were", lambda answer: answer.question.words, stretches=True),
+    Column("", "per step", lambda answer: answer.step_on_same_machine, NS, interval=True),
+    Column("", "throughput", lambda answer: answer.speed_up, TIMES),
+    Column("", "?", lambda answer: "" if answer.conclusive else "?", role=lambda _: "unsure"),
+)
+"""What a run says of a changed job, for people; doubt is marked."""
+
+_POINTS = (
+    Column("ranks", "ranks", lambda point: point.ranks, COUNT),
+    Column("step_ns", "step", lambda point: point.step_ns, NS, interval=True),
+    Column("waiting_for_slowest_ns", "waiting for the slowest", lambda point: point.tail_ns, NS),
+    Column("links_ns", "links", lambda point: point.links_ns, NS),
+    Column("efficiency_share", None, lambda point: point.efficiency, SHARE),
+    Column("", "efficiency", bar),
+)
+
+PREDICTIONS = (
+    Column("question", None, lambda answer: _question(answer.question)),
+    *data_columns("conclusive", "step_ns", "saved_ns", "rests_on", "leaves_out", "knee"),
+    *data_columns(speed_up_ratio="speed_up", why_inconclusive="why", measure_next="next"),
+    *data_columns(replay_error_share="replay_error"),
+    Column("throughput_samples_per_s", None, lambda answer: answer.throughput(), RATE),
+    Column("by_ranks", None, lambda answer: Table(_POINTS, answer.points)),
+)
+"""The same for programs."""
+
+
+def _question(question: Question) -> dict[str, Any]:
     return {
-        "run": str(first.path),
-        "step_ns": estimate(first.now_ns),
-        "throughput_samples_per_s": _known(first.throughput(now=True)),
-        "replay_error_share": first.replay_error,
-        "predictions": list(map(prediction_json, answers)),
+        "kind": question.kind,
+        "value": None if question.kind == WITHOUT else question.value,
+        "cause": question.cause or None,
+        "words": question.words,
     }
-
-
-def prediction_json(answer: Prediction) -> dict[str, Any]:
-    question = answer.question
-    points = []
-    for point in answer.points:
-        points.append(
-            {
-                "ranks": point.ranks,
-                "step_ns": estimate(point.step_ns),
-                "efficiency_share": point.efficiency,
-                "waiting_for_slowest_ns": point.tail_ns,
-                "links_ns": point.links_ns,
-            }
-        )
-    return {
-        "question": {
-            "kind": question.kind,
-            "value": None if question.kind == WITHOUT else question.value,
-            "cause": question.cause or None,
-            "words": question.words,
-        },
-        "conclusive": answer.conclusive,
-        "step_ns": _known(answer.step_ns),
-        "throughput_samples_per_s": _known(answer.throughput()),
-        "saved_ns": _known(answer.saved_ns),
-        "speed_up_ratio": _known(answer.speed_up),
-        "why_inconclusive": answer.why or None,
-        "measure_next": answer.next or None,
-        "rests_on": list(answer.rests_on),
-        "leaves_out": list(answer.leaves_out),
-        "replay_error_share": answer.replay_error,
-        "by_ranks": points,
-        "knee": answer.knee or None,
-    }
-
-
-def _known(found: Estimate | None) -> dict[str, float | None] | None:
-    return None if found is None else estimate(found)

@@ -1,90 +1,21 @@
-"""The words for estimates and for one run that all formats and the interface share."""
+"""The words for one run that all formats and the interface share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from profkit.analysis.device_times import LAUNCHES, PhaseClock
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import Overview
 from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.selection import CAPTURED, SWITCHED_OFF
-from profkit.text import duration, low_to_high, percent, plural, significant
+from profkit.show.figures import interval_words, reason_name
+from profkit.text import duration, percent, plural
 from profkit.vocab import OTHER_OF_PIPELINE, PHASES, Phase
 
 if TYPE_CHECKING:
     from profkit.analysis.views.live import LiveView
 
-Number = TypeVar("Number", int, float)
-
-NO_FIGURE = "-"
-"""Shown for a figure that is not known."""
-
-plain = partial(significant, digits=4)
-"""Shows a figure without a unit."""
-
-whole_percent = partial(percent, digits=0)
-"""Shows a share without decimals."""
-
-
-def known(value: Number | None, show: Callable[[Number], str]) -> str:
-    return NO_FIGURE if value is None else show(value)
-
-
-# -- estimates -------------------------------------------------------------------------------------
-
-
-def interval_range(estimate: Estimate, show: Callable[..., str]) -> str:
-    """Return the bounds of the 95 % interval, or a dash."""
-    if estimate.low is None or estimate.high is None:
-        return NO_FIGURE
-    return low_to_high(estimate.low, estimate.high, show)
-
-
-def interval_words(estimate: Estimate, show: Callable[..., str]) -> str:
-    if estimate.low is None or estimate.high is None:
-        return "no interval"
-    return f"{level_words(estimate.level)} {interval_range(estimate, show)}"
-
-
-def interval_in_brackets(estimate: Estimate, show: Callable[..., str]) -> str:
-    """Return the interval as an addition to its figure, or an empty text."""
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f" ({level_words(estimate.level)} {interval_range(estimate, show)})"
-
-
-def level_words(level: float) -> str:
-    """Return the name of an interval, with its confidence."""
-    return f"{percent(level, 0)} interval"
-
-
-EQUAL_SHARES = "within 0.1 %"
-"""Shown for an interval of a share whose ends are equal in all digits that are shown."""
-
-
-def share_range(share: Estimate) -> str:
-    """Return the bounds of a share with one percent sign for both, if they differ."""
-    if share.low is None or share.high is None:
-        return NO_FIGURE
-    low, high = percent(share.low), percent(share.high)
-    if low == high and share.low != share.high:
-        return EQUAL_SHARES
-    return f"{low.removesuffix(' %')} to {high}"
-
-
 # -- one run ---------------------------------------------------------------------------------------
-
-
-_REASONS = {SWITCHED_OFF: "control steps (recording off)", CAPTURED: "line capture"}
-"""The names of reasons that would mislead behind a number of steps: `9 lines captured`."""
-
-
-def reason_name(reason: str) -> str:
-    """Return the reason to exclude a step as it is shown."""
-    return _REASONS.get(reason, reason)
 
 
 def steps_line(view: Overview) -> str:
@@ -181,6 +112,15 @@ def why_not_judged(view: Overview) -> str:
             missing = f"ranks may train on the same samples ({view.sharing.why})"
         return f"{missing}, so there is no throughput; all other figures are valid"
     return "the used steps took no time at all"
+
+
+_ROLES = {"input": Phase.DATA.value, "rest": Phase.OTHER.value}
+"""The phase whose colour a part of the ledger has, if its name is no phase."""
+
+
+def role_of(part: str) -> str:
+    """Return the role of a part: that of its phase."""
+    return _ROLES.get(part, part)
 
 
 def meaning(name: str) -> str:

@@ -95,7 +95,7 @@ def test_a_client_gets_what_the_verbs_print(root: Path, capsys: pytest.CaptureFi
     predicted = printed(capsys, "whatif", base, "--link", "2x")
     assert found["whatif"]["predictions"] == predicted["predictions"]
     assert found["why"] == printed(capsys, "why", base)
-    assert found["explain"]["findings"]
+    assert found["explain"]["causes"]
     assert short.structured_content["verdict"] == "cannot judge"
 
 

@@ -21,11 +21,12 @@ from profkit.explain.ledger import Verdict
 from profkit.explain.rules.base import Cause
 from profkit.explain.verdict import Basis
 from profkit.plugins import RULES
-from profkit.report import ledger_json, ledger_words
+from profkit.report import ledger_words
 from profkit.testing import synthetic_trace
 from profkit.testing.synthetic import BEGIN_REALTIME_NS, MEAN_PHASE_NS
 from profkit.testing.synthetic_tables import CORES
 from profkit.trace import RunManifest, Trace
+from tests.documents import gap_json
 
 MS = 1_000_000
 BUSY = CORES / 2
@@ -360,7 +361,7 @@ def test_rows_are_inconclusive_that_the_machine_may_change(tmp_path: Path, other
         # Twice the copies are no usual noise, and less than a busy machine may make of them.
         assert rows["h2d"] is (Verdict.CANNOT_JUDGE if others else found)
         assert ledger.verdict_of(ledger.total) is Verdict.NEUTRAL
-    found = ledger_json.explained(explain(base, target))["rows_of_machine"]
+    found = gap_json(explain(base, target))["rows_of_machine"]
     assert "forward" in found
     assert ("h2d" in found) == bool(others)
 

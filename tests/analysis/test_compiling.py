@@ -19,12 +19,12 @@ from profkit.explain.predict.prediction import WITHOUT, Question
 from profkit.explain.rules.base import Cause
 from profkit.instrument.compilations import Compilations
 from profkit.instrument.recorder import MemorySink, Recorder
-from profkit.report.compiling_section import as_json as compiling_json
 from profkit.report.compiling_section import compiled_line, compiling_section
 from profkit.testing import FakeClock
 from profkit.testing.series import Compiled, series_trace
 from profkit.trace import Trace
 from profkit.vocab import EventKind
+from tests.documents import report_json
 
 MS = 1_000_000
 STEPS = 200
@@ -221,7 +221,7 @@ def test_a_function_that_could_not_be_compiled_is_a_row_and_a_cause(tmp_path: Pa
     (section,) = compiling_section(view)
     assert section.grid is not None
     assert ("not compiled", "1", "", "f (a.py:3): no kernel") in section.grid.rows
-    shown = compiling_json(view)
+    shown = report_json(view)["compiling"]
     assert shown is not None
     assert shown["not_compiled"] == [{"function": "f (a.py:3)", "reason": "no kernel", "times": 1}]
 

@@ -25,24 +25,20 @@ from profkit.analysis.views.run import build_run_view
 from profkit.explain.compared import compare_runs
 from profkit.explain.explained import explain, explain_repeats, scale_runs
 from profkit.explain.ledger import Verdict
-from profkit.report import (
-    as_html,
-    as_json,
-    as_markdown,
-    as_text,
-    ledger_json,
-    ledger_text,
-    run_json,
-)
 from profkit.report.cause_words import cause_cost, no_difference_words
 from profkit.report.overview_document import illustrate, overview
+from profkit.report.run_document import run as run_document
 from profkit.report.words import live_parts_words
+from profkit.show import html, markdown
+from profkit.show import json as show_json
+from profkit.show import text as show_text
 from profkit.testing import synthetic_trace
 from profkit.text import duration
 from profkit.trace import Trace
 from profkit.trace.tail import RunTail
 from profkit.vocab import PHASES
 from tests.device_runs import MS, WARM_UP, Plan, device_run
+from tests.documents import gap_json, report_json, report_text, scaling_text
 
 RECORDED = Path(__file__).parents[2] / "traces"
 TOLERANCE = 0.02
@@ -121,8 +117,11 @@ def test_every_screen_shows_the_truth_and_the_same(name: str, make: Make) -> Non
     parts = {part.name: part.step_ns.value for part in screen.parts}
     parts["data"] = parts.pop(INPUT)
     ledger = _ledger_ns(trace, trace)
-    report = {row["phase"]: row["step_ms"]["value"] for row in as_json.overview(view)["phases"]}
-    twin = {row["name"]: row["ns_per_step"]["value"] for row in run_json.run(screen)["parts"]}
+    report = {row["phase"]: row["step_ms"]["value"] for row in report_json(view)["phases"]}
+    twin = {
+        row["name"]: row["ns_per_step"]["value"]
+        for row in show_json.document(run_document(screen))["parts"]
+    }
     twin["data"] = twin.pop(INPUT)
     for phase, ns in found.items():
         assert parts[phase] == pytest.approx(ns, abs=0.5), phase
@@ -147,8 +146,8 @@ def test_ranks_and_live_and_pages_agree_with_the_report(name: str, make: Make) -
     for phase in found:
         assert live[phase] == pytest.approx(latest[phase], abs=TOLERANCE * sum(latest.values()))
     document = overview(view, illustrate(trace, view))
-    pages = [as_text.document(document), as_markdown.document(document)]
-    for page in (*pages, as_html.document(document, "0")):
+    pages = [show_text.document(document), markdown.document(document)]
+    for page in (*pages, html.document(document, "0")):
         for ns in found.values():
             assert duration(ns) in page
 
@@ -157,7 +156,7 @@ def test_the_host_s_time_stands_next_to_the_device_s(make: Make) -> None:
     view = build_overview(make())
     host = {part.name: part.host_ns for part in view.phases}
     assert (host["forward"], host["backward"]) == (3 * MS, 4 * MS)
-    shown = as_text.overview(view)
+    shown = report_text(view)
     assert "host" in shown
     forward = next(line for line in shown.splitlines() if line.strip().startswith("forward"))
     assert "30.5 ms" in forward
@@ -198,11 +197,11 @@ def test_an_exchange_that_nobody_timed_on_the_device_is_no_figure(tail: str, mak
     assert "allreduce" not in _phases(view)
     assert view.exchange is None
     assert UNTIMED_EXCHANGE in view.quality
-    assert "and their exchange" in as_text.overview(view)
+    assert "and their exchange" in report_text(view)
     found = explain(one, two)
     assert found.ledger.find("allreduce") is None
     assert not found.causes
-    words = " ".join(ledger_text.scaling(scale_runs([one, two, two])).split())
+    words = " ".join(scaling_text(scale_runs([one, two, two])).split())
     assert "computation holds the exchange" in words
     assert "nobody is named" in words
     row = scale_runs([one, two, two])[1]
@@ -224,7 +223,7 @@ def test_a_run_without_device_times_says_so_first_and_calls_nothing_a_loss(make:
         assert "no device times for 240 of 240 phases" in words
         assert "(no idle stream: 300)" in words
     assert "No device times: the phases are on the host's clock" in _said("report", trace.path)
-    figures = as_json.overview(view.overview)
+    figures = report_json(view.overview)
     assert figures["device_times"]["missing"] == 240
     assert figures["phases_clock"] == "launch"
 
@@ -235,11 +234,11 @@ def test_part_of_the_device_times_says_which(make: Make) -> None:
     assert view.costs is not None
     assert view.costs.selection.left_out[NO_DEVICE_TIMES] == 8
     assert len(view.selection.steps) == 55
-    words = " ".join(as_text.overview(view).split())
+    words = " ".join(report_text(view).split())
     assert "47 of 55 used steps (not: 8 no device times)" in words
     assert "no device times for 36 of 240 phases" in words
     rank = make(ranks=2, tail_ns=75 * MS, without_anchor=(1,))
-    words = " ".join(as_text.overview(build_overview(rank)).split())
+    words = " ".join(report_text(build_overview(rank)).split())
     assert "with none on 1 rank (1)" in words
     assert "1 of 2 ranks" in words
     assert frame_of(rank).costs.unclocked == (1,)
@@ -331,7 +330,7 @@ def test_only_what_was_recorded_is_called_the_same(
     same = dataclasses.replace(trace, manifest=manifest)
     found = explain(same, same)
     assert words in no_difference_words(found.recorded)
-    assert ledger_json.explained(found)["nothing_else_differs"] is nothing
+    assert gap_json(found)["nothing_else_differs"] is nothing
 
 
 def test_nothing_changes_without_a_device(tmp_path: Path) -> None:
@@ -347,9 +346,9 @@ def test_nothing_changes_without_a_device(tmp_path: Path) -> None:
         found = _phases(view)
         found.pop(UNKNOWN)
         assert found == pytest.approx(spent, abs=1e-3)
-        figures = as_json.overview(view)
+        figures = report_json(view)
         assert not {"phases_clock", "device_times"} & set(figures)
-        assert all("host_ms" not in row for row in figures["phases"])
+        assert all(row["host_ms"] is None for row in figures["phases"])
         assert "device" not in " ".join(view.quality)
         assert "devices" not in _said("explain", trace.path, trace.path)
 

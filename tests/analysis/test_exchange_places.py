@@ -14,11 +14,11 @@ from profkit.analysis.exchange_places import BETWEEN, find_places, is_sharded
 from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.analysis.place_costs import ShardedExchange
-from profkit.report import as_json
 from profkit.report.sharded_sections import sharded_sections
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 from profkit.vocab import rank_folder
+from tests.documents import report_json
 from tests.rules.test_sharded_rules import MODULES, fsdp, parts, pipeline
 from tests.sharded_runs import Action, Begin, Phase, Wait, Work, both, sharded_run
 
@@ -178,7 +178,7 @@ def test_a_wait_between_phases_is_named_so(tmp_path: Path) -> None:
 
 def test_every_figure_of_the_screen_is_in_the_json(tmp_path: Path) -> None:
     view = build_overview(run(tmp_path, pipeline, config=parts("a", "b")))
-    found = as_json.overview(view)["exchange_by_dimension"]
+    found = report_json(view)["exchange_by_dimension"]
     assert {each["dimension"] for each in found["places"]} == {"pp"}
     assert {each["rank"] for each in found["pipeline"]["stages"]} == {0, 1}
     assert "rest_ns" in found["pipeline"]["stages"][0]

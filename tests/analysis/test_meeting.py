@@ -13,9 +13,9 @@ from profkit.analysis.frame import frame_of
 from profkit.analysis.rank_sums import sum_ranks
 from profkit.explain.explained import scale_runs
 from profkit.explain.meeting import Meeting, find_meeting
-from profkit.report import ledger_json, ledger_text
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
+from tests.documents import scaling_json, scaling_text
 
 MS = 1_000_000
 STEPS = 60
@@ -87,11 +87,11 @@ def test_the_scaling_table_tells_where_ranks_wait_and_its_factors_multiply_out(
         )
     assert rows[0].meeting is None
     assert rows[2].largest_loss == "exposed communication"
-    shown = " ".join(ledger_text.scaling(rows).split())
+    shown = " ".join(scaling_text(rows).split())
     assert "rank 2 is last in" in shown
     assert "late in input by 9." in shown
     assert "ranks take turns at being last" in shown
-    twin = ledger_json.scaling(rows)["runs"][1]["meeting"]
+    twin = scaling_json(rows)["runs"][1]["meeting"]
     assert twin["waited_for"][0]["rank"] == 2
     assert twin["waited_for"][0]["phase"] == INPUT
     assert rows[1].meeting is not None

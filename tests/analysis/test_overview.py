@@ -18,9 +18,9 @@ from profkit.analysis.selection import EPOCH_START, PARTIAL_BATCH, SPANS_LOST, W
 from profkit.errors import UnreadableError
 from profkit.hangs.incidents import ALARM, SEEN, append_event
 from profkit.hangs.status import FOLDER
-from profkit.report import as_text
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
+from tests.documents import report_text
 
 MS = 1_000_000
 PHASE_NS = {
@@ -227,7 +227,7 @@ def test_a_damaged_stream_costs_its_rows_and_is_told(tmp_path: Path) -> None:
     )
     assert _shares(view) == {}
     assert view.throughput.judged
-    assert UNKNOWN not in as_text.overview(view)
+    assert UNKNOWN not in report_text(view)
 
 
 def test_steps_whose_spans_are_lost_have_no_phases(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_steps_whose_spans_are_lost_have_no_phases(tmp_path: Path) -> None:
     assert view.selection.left_out[SPANS_LOST] == pytest.approx(40, abs=2)
     assert _shares(view).keys() == _shares(whole).keys()
     assert _shares(view)["forward"] == pytest.approx(_shares(whole)["forward"], abs=0.02)
-    assert "without spans" in as_text.overview(view)
+    assert "without spans" in report_text(view)
 
 
 def test_a_damaged_end_record_is_told_and_the_figures_stay(run: Path) -> None:

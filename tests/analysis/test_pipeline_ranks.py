@@ -14,10 +14,10 @@ from profkit.analysis.overview import build_overview
 from profkit.analysis.pipelines import find_pipelines
 from profkit.analysis.place_costs import Pipeline
 from profkit.explain.explained import explain
-from profkit.report import as_json
 from profkit.report.sharded_sections import sharded_sections
 from profkit.trace import Trace
 from tests.analysis.test_exchange_places import run, sharded
+from tests.documents import report_json
 from tests.rules.test_sharded_rules import parts, pipeline
 
 LENGTHS = {0: 8.0, 1: 20.0, 2: 8.0, 3: 8.0}
@@ -72,7 +72,7 @@ def test_with_a_missing_rank_the_parts_of_the_waits_are_not_known(
     words = [note for section in sharded_sections(sharded(trace)) for note in section.notes]
     assert any("1 rank left no files" in note for note in words)
     assert not any("Imbalance:" in note for note in words)
-    shown = as_json.overview(build_overview(trace))["exchange_by_dimension"]["pipeline"]
+    shown = report_json(build_overview(trace))["exchange_by_dimension"]["pipeline"]
     assert shown["why"] == found.why
     assert shown["stages"][0]["imbalance_ns"] is None
 

@@ -11,7 +11,7 @@ from profkit.analysis.views.run import RunView, build_run_view
 from profkit.analysis.views.runs import read_figures
 from profkit.importers.base import Target
 from profkit.importers.training_log import IMPORTER
-from profkit.report.runs_text import largest_loss
+from profkit.report.runs_document import largest_loss
 from profkit.testing import synthetic_trace
 from profkit.trace import RunManifest, Trace
 from profkit.trace.files import RankFiles

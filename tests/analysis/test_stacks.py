@@ -28,12 +28,14 @@ from profkit.clock import Anchor
 from profkit.explain.explained import explain
 from profkit.explain.rules import late_rank
 from profkit.exporters.stacks import flame_page
-from profkit.report import as_html, as_json, as_markdown, as_text
 from profkit.report.ledger_document import explained
 from profkit.report.overview_document import illustrate, overview
+from profkit.show import html, markdown
+from profkit.show import text as show_text
 from profkit.trace import RankManifest, RunManifest, Trace
 from profkit.trace.files import RankFiles
 from profkit.vocab import RunState, rank_folder
+from tests.documents import report_json, report_text
 
 MS = 1_000_000
 STEP_MS, DATA_MS, FORWARD_MS = 100, 30, 40
@@ -180,11 +182,11 @@ def test_the_lines_of_an_installed_job_are_those_of_its_package(
 
 def test_files_are_shown_below_their_common_folder(tmp_path: Path) -> None:
     view = build_overview(write_run(tmp_path / "run"))
-    text = as_text.overview(view)
+    text = report_text(view)
     assert "Files are below /home/x/" in text
     assert "model.py:31 Net.forward (Linear.forward)" in text
     assert "unknown is between the phases: 30.0 ms from forward to the step's end" in text
-    figures = as_json.overview(view)
+    figures = report_json(view)
     assert figures["code"]["phases"][0]["lines"]
     assert figures["unknown_places"][0]["after"] == "forward"
 
@@ -197,16 +199,16 @@ def test_a_function_of_many_lines_is_shown_as_a_whole(tmp_path: Path) -> None:
         samples += [(step, 75 + at, 3 + (8 * step + at) % 30) for at in range(0, 24, 3)]
     trace = write_run(tmp_path / "run", samples=samples, frames=(MAIN, SLOW, TORCH, *many))
     view = build_overview(trace)
-    text = as_text.overview(view)
+    text = report_text(view)
     assert "100.0 %" in text
     assert re.search(r"train\.py:\d+ clip, whole function, lines 50 to 79", text)
     assert "which count here again" in text
-    unknown = as_json.overview(view)["code"]["phases"]
+    unknown = report_json(view)["code"]["phases"]
     (part,) = (part for part in unknown if part["phase"] == "unknown")
     (whole,) = part["functions"]
     assert whole["whole_function"] == [50, 79]
     assert whole["share"]["value"] == pytest.approx(1)
-    lone = as_text.overview(build_overview(write_run(tmp_path / "lone")))
+    lone = report_text(build_overview(write_run(tmp_path / "lone")))
     assert "whole function" not in lone  # a function of one line is that line
 
 
@@ -240,7 +242,7 @@ def test_a_comprehension_is_part_of_its_function(
 def test_few_samples_name_no_line(tmp_path: Path) -> None:
     few = [(step, 80, 3) for step in range(12)]
     view = build_overview(write_run(tmp_path / "run", samples=few))
-    text = as_text.overview(view)
+    text = report_text(view)
     assert f"unknown: 12 samples only, so no line is named: at least {FEWEST_SAMPLES}" in text
     assert "clip" not in text
 
@@ -248,7 +250,7 @@ def test_few_samples_name_no_line(tmp_path: Path) -> None:
 def test_a_run_without_stacks_has_no_section(tmp_path: Path) -> None:
     view = build_overview(write_run(tmp_path / "run", samples=[]))
     assert view.code is None
-    assert "Where in the code" not in as_text.overview(view)
+    assert "Where in the code" not in report_text(view)
     assert view.unknown_places[0].step_ns == 30 * MS
 
 
@@ -258,15 +260,13 @@ def test_lost_stacks_are_counted(tmp_path: Path) -> None:
     view = build_overview(write_run(tmp_path / "run", samples=samples))
     assert view.code is not None
     assert view.code.lost == 2
-    assert "2 more samples had a stack that was not stored" in as_text.overview(view)
+    assert "2 more samples had a stack that was not stored" in report_text(view)
 
 
 def test_a_stack_without_the_jobs_code_names_none(tmp_path: Path) -> None:
     frames = [(0, None, "/lib/site-packages/torch/a.py", "train", 3, "package")]
     samples = [(step, 80, 0) for step in range(40)]
-    text = as_text.overview(
-        build_overview(write_run(tmp_path / "run", samples=samples, frames=frames))
-    )
+    text = report_text(build_overview(write_run(tmp_path / "run", samples=samples, frames=frames)))
     assert "no line of the job's own code (train)" in text
 
 
@@ -275,7 +275,7 @@ def test_hostile_names_are_shown_safely(tmp_path: Path) -> None:
     frames = [(0, None, evil, "f\n\x07|`<b>", 3, "job")]
     samples = [(step, 80, 0) for step in range(40)]
     content = overview(build_overview(write_run(tmp_path / "run", samples=samples, frames=frames)))
-    text, page = as_text.document(content), as_html.document(content, "1")
+    text, page = show_text.document(content), html.document(content, "1")
     for shown in (text, page):
         assert not {"\x1b", "\x07", "\u202e"} & set(shown)
     assert "\\x1b[31m" in text
@@ -414,7 +414,7 @@ def test_the_line_that_grew_differs_and_no_other(tmp_path: Path) -> None:
     sure = [change for change in found.lines if change.is_sure]
     assert [(change.phase, change.place.function) for change in sure] == [("unknown", "clip")]
     assert sure[0].difference.value == pytest.approx(30 * MS)
-    text = as_text.document(explained(explain(base, target)))
+    text = show_text.document(explained(explain(base, target)))
     assert "Lines whose time differs" in text
     assert "train.py:22 clip" in text
 
@@ -474,11 +474,11 @@ def test_a_line_that_the_base_lacks_is_named_though_its_phase_is_short_there(
 def test_late_samples_make_the_lines_of_two_runs_less_certain(tmp_path: Path) -> None:
     base = write_run(tmp_path / "base")
     view = explain(base, write_run(tmp_path / "target", clip_ms=60))
-    assert "came too late" not in as_text.document(explained(view))
+    assert "came too late" not in show_text.document(explained(view))
     late = view.case.after
     assert late.code is not None
     vars(late)["code"] = dataclasses.replace(late.code, unsure=late.code.samples // 5)
-    text = " ".join(as_text.document(explained(view)).split())
+    text = " ".join(show_text.document(explained(view)).split())
     assert "Many samples of the target came too late to show their line" in text
     assert "Many samples of the base" not in text
 
@@ -580,7 +580,7 @@ def test_lines_that_an_edit_moved_are_compared_by_function(
     assert [place.function for place in view.lines.moved] == ["metrics"]
     sure = [change for change in view.lines.lines if change.is_sure]
     assert [change.difference.value for change in sure] == pytest.approx(grown)
-    text = " ".join(as_text.document(explained(view)).split())
+    text = " ".join(show_text.document(explained(view)).split())
     assert "metrics: lines make up for each other, as after an edit." in text
     assert ("whole function, lines 41 to 43" in text) is bool(grown)
 
@@ -593,12 +593,12 @@ def test_the_line_of_one_rank_is_named(tmp_path: Path) -> None:
     view = build_overview(trace)
     assert [(change.phase, change.place.line) for change in view.rank_lines[2]] == [("unknown", 22)]
     assert view.rank_lines[2][0].difference.value == pytest.approx(30 * MS)
-    text = as_text.overview(view)
+    text = report_text(view)
     assert "Lines of single ranks" in text
     row = next(line for line in text.splitlines() if line.strip().startswith("2 "))
     assert "60.0 ms" in row
     assert "train.py:22 clip" in row
-    shown = as_json.overview(view)["code_of_ranks"]
+    shown = report_json(view)["code_of_ranks"]
     assert next(each for each in shown if each["rank"] == 2)["lines"][0]["line"] == 22
 
 
@@ -610,7 +610,7 @@ def test_a_rank_whose_line_the_others_lack_is_named(tmp_path: Path) -> None:
 def test_equal_ranks_have_no_line_of_their_own(tmp_path: Path) -> None:
     view = build_overview(write_run(tmp_path / "run", clip_ms=(30, 30)))
     assert view.rank_lines == {}
-    assert "Lines of single ranks" not in as_text.overview(view)
+    assert "Lines of single ranks" not in report_text(view)
 
 
 def test_a_late_rank_is_explained_by_its_line(tmp_path: Path) -> None:
@@ -641,7 +641,7 @@ def test_a_flame_graph_of_a_phase_has_the_times_of_its_stacks(tmp_path: Path) ->
     assert boxes["Linear.forward"].share == pytest.approx(0.75)
     assert [boxes[name].is_own for name in ("Net.forward", "Linear.forward")] == [True, False]
     assert [boxes[name].depth for name in ("main", "Net.forward", "Linear.forward")] == [0, 1, 2]
-    page = as_html.document(overview(view, illustrate(trace, view)), "1")
+    page = html.document(overview(view, illustrate(trace, view)), "1")
     drawing = next(
         found for found in re.findall(r"<svg.*?</svg>", page, re.DOTALL) if "flame-own" in found
     )
@@ -654,7 +654,7 @@ def test_a_flame_graph_of_a_phase_has_the_times_of_its_stacks(tmp_path: Path) ->
 def test_markdown_has_no_section_of_charts_alone(tmp_path: Path) -> None:
     trace = write_run(tmp_path / "run")
     view = build_overview(trace)
-    text = as_markdown.document(overview(view, illustrate(trace, view)))
+    text = markdown.document(overview(view, illustrate(trace, view)))
     assert "Flame graphs" not in text
     assert "Where in the code" in text
 

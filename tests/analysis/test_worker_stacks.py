@@ -14,7 +14,6 @@ import pytest
 
 from profkit.analysis.overview import build_overview
 from profkit.analysis.stack_samples import WAITING
-from profkit.report import as_json, as_text
 from profkit.trace import RunManifest, Trace, verify
 from profkit.trace.integrity import this_process
 from profkit.vocab import (
@@ -26,6 +25,7 @@ from profkit.vocab import (
     rank_folder,
 )
 from tests.analysis.test_stacks import MS, write_run
+from tests.documents import report_json, report_text
 
 STEPS, STEP_MS = 40, 100
 QUEUE = "/usr/lib/python3/multiprocessing/queues.py"
@@ -73,10 +73,10 @@ def test_the_line_of_the_workers_is_named_with_its_time(run: Path) -> None:
     assert first.step_ns.value == pytest.approx(2 * 60 * MS)
     assert second.place.file == WAITING
     assert found.sampler_share == pytest.approx(1e-3)
-    text = as_text.overview(view)
+    text = report_text(view)
     assert "In the loader's workers" in text
     assert "data.py:12 Items.__getitem__ (decode)" in text
-    figures = as_json.overview(view)["code_of_workers"]
+    figures = report_json(view)["code_of_workers"]
     assert figures["lines"][0]["line"] == 12
     assert figures["lines"][1]["why_no_line"] == WAITING
 
@@ -84,7 +84,7 @@ def test_the_line_of_the_workers_is_named_with_its_time(run: Path) -> None:
 def test_a_run_without_them_has_no_section(run: Path) -> None:
     view = build_overview(Trace.open(run))
     assert view.worker_lines is None
-    assert as_json.overview(view)["code_of_workers"] is None
+    assert report_json(view)["code_of_workers"] is None
 
 
 @pytest.mark.parametrize("end", range(0, 4000, 97))
@@ -156,7 +156,7 @@ def test_workers_of_several_ranks_keep_their_frames(tmp_path: Path) -> None:
 
 def test_few_samples_name_no_line(run: Path) -> None:
     write_lines(run, 0, lines_of(0, steps=2))
-    text = as_text.overview(build_overview(Trace.open(run)))
+    text = report_text(build_overview(Trace.open(run)))
     assert "20 samples only, so no line is named" in text
     assert "Items.__getitem__" not in text
 

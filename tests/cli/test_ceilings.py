@@ -13,7 +13,7 @@ from profkit.analysis.kept_ceilings import keep_ceilings, load_ceilings, machine
 from profkit.environment import read_environment
 from profkit.machine import ceilings
 from profkit.report import machine_sections
-from profkit.report.as_text import sections
+from profkit.show.text import sections
 from profkit.testing import FakeClock
 from tests.cli.conftest import Command
 

@@ -11,8 +11,9 @@ from profkit.collectors._nvml_door import Door
 from profkit.collectors.nvml import NvmlCollector
 from profkit.machine import doctor, probes
 from profkit.plugins import COLLECTORS
-from profkit.report.as_text import WIDTH, sections
 from profkit.report.machine_sections import examination
+from profkit.show.text import sections
+from profkit.text import WIDTH
 from tests.cli.conftest import Command
 from tests.collectors.fake_nvml import WORKING, FakeGpu, FakeNvml
 

@@ -12,8 +12,8 @@ import pytest
 from profkit.analysis.estimate import Estimate
 from profkit.cli import main
 from profkit.errors import ExitCode
-from profkit.report.as_text import WIDTH
 from profkit.testing import synthetic_trace
+from profkit.text import WIDTH
 
 MS = 1_000_000
 HOSTILE = "\x1b]0;owned\x07\u202e" + "long " * 30
@@ -61,7 +61,7 @@ def _figures(explain: Explain, *arguments: object) -> Any:
 
 
 def _causes(figures: Any) -> list[str]:
-    return [found["kind"] for found in figures["findings"]]
+    return [found["kind"] for found in figures["causes"]]
 
 
 def test_the_cause_stands_first_with_its_cost_and_what_to_try(
@@ -70,7 +70,7 @@ def test_the_cause_stands_first_with_its_cost_and_what_to_try(
     figures = _figures(explain, runs["base"], runs["starved"])
     assert figures["verdict"] == "regression"
     assert _causes(figures) == ["input_bound"], "the setting that differs is part of its evidence"
-    found = figures["findings"][0]
+    found = figures["causes"][0]
     assert found["cost_ns_per_step"]["low"] < 7 * MS < found["cost_ns_per_step"]["high"]
     assert found["share_of_gap"] == pytest.approx(1, abs=0.1)
     assert "workers 2 and 0" in found["evidence"]
@@ -81,10 +81,10 @@ def test_text_and_json_tell_the_same(explain: Explain, runs: dict[str, Path]) ->
     code, text = explain(runs["base"], runs["starved"])
     figures = _figures(explain, runs["base"], runs["starved"])
     assert code == ExitCode.DONE
-    assert "regression: a sample takes" in text
-    assert all(f"\n  {row['name']} " in text for row in [*figures["rows_ns"], figures["total_ns"]])
-    assert sum(row["difference"]["value"] for row in figures["rows_ns"]) == pytest.approx(
-        figures["total_ns"]["difference"]["value"], abs=1
+    assert "Regression: a sample takes" in text
+    assert all(f"\n  {row['name']} " in text for row in [*figures["rows"], figures["total"]])
+    assert sum(row["difference_ns"]["value"] for row in figures["rows"]) == pytest.approx(
+        figures["total"]["difference_ns"]["value"], abs=1
     )
 
 
@@ -93,7 +93,7 @@ def test_a_run_and_its_repeat_are_neutral_and_nothing_else_differs(
 ) -> None:
     _, text = explain(runs["base"], runs["again"])
     figures = _figures(explain, runs["base"], runs["again"])
-    assert (figures["verdict"], figures["findings"], figures["nothing_else_differs"]) == (
+    assert (figures["verdict"], figures["causes"], figures["nothing_else_differs"]) == (
         "neutral",
         [],
         True,
@@ -102,7 +102,7 @@ def test_a_run_and_its_repeat_are_neutral_and_nothing_else_differs(
 
 
 def test_a_late_rank_is_named_with_its_phase(explain: Explain, runs: dict[str, Path]) -> None:
-    found = _figures(explain, runs["two"], runs["late"])["findings"][0]
+    found = _figures(explain, runs["two"], runs["late"])["causes"][0]
     assert found["kind"] == "late_rank"
     assert "rank 1's forward takes" in found["evidence"]
 
@@ -206,7 +206,7 @@ def test_what_switching_profkit_off_shows_is_in_text_and_json(
         "spread over the rows; difference 0 s (95 % interval" in " ".join(text.split())
     )
     figures = _figures(explain, runs["base"], runs["again"])
-    assert "profkit itself" in [row["name"] for row in figures["rows_ns"]]
-    assert figures["profkit_in_all_ns"]["base"]["value"] * figures[
+    assert "profkit itself" in [row["name"] for row in figures["rows"]]
+    assert figures["profkit_in_all"]["base_ns"]["value"] * figures[
         "samples_per_step_and_gpu"
     ] == pytest.approx(200_000)

@@ -79,7 +79,7 @@ def test_a_run_is_compared_with_itself(call: Call, changed: Path) -> None:
     assert "both sides are parts of one run" in words
     assert "regression" in words
     figures = json.loads(call("explain", changed, "--at", AT, "--json")[1])
-    rows = {row["name"]: row["difference"]["value"] for row in figures["rows_ns"]}
+    rows = {row["name"]: row["difference_ns"]["value"] for row in figures["rows"]}
     assert rows["forward"] * 32 == pytest.approx(12 * MS, rel=0.05)
     assert abs(rows["backward"]) * 32 < MS
 

@@ -19,11 +19,11 @@ from profkit.collectors import stacks
 from profkit.collectors._origins import MAX_CHARS, Origins
 from profkit.collectors.base import Inside
 from profkit.collectors.stacks import StackSampler
-from profkit.report import as_text
 from profkit.run.choosing import Choice
 from profkit.run.collecting import usable_collectors
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
+from tests.documents import report_text
 from tests.instrument.test_run_command import PROFKIT_RUN
 
 JOB = Path(__file__).parent / "jobs" / "slow_lines.py"
@@ -94,7 +94,7 @@ def test_the_place_of_unknown_time_needs_no_stacks(job: tuple[Trace, str]) -> No
     assert first.step_ns >= 40e6
     unknown = next(part for part in view.phases if part.name == "unknown").step_ns.value
     assert sum(place.step_ns for place in view.unknown_places) == pytest.approx(unknown, rel=1e-6)
-    assert "from backward to optimizer" in as_text.overview(view)
+    assert "from backward to optimizer" in report_text(view)
 
 
 def test_no_frame_of_profkit_is_stored(job: tuple[Trace, str]) -> None:
@@ -107,7 +107,7 @@ def test_no_frame_of_profkit_is_stored(job: tuple[Trace, str]) -> None:
 
 def test_the_report_shows_the_lines(job: tuple[Trace, str]) -> None:
     view = build_overview(job[0])
-    text = as_text.overview(view)
+    text = report_text(view)
     assert "Where in the code" in text
     assert f"slow_lines.py:{_line_of('# slow in forward')} {FORWARD}" in text
 

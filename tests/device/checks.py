@@ -173,7 +173,7 @@ def check_cause(runs: Runs, scenario: Scenario) -> Outcome:
         return Outcome(refused=str(found["why_not_judged"]))
     step = mean(scenario.truths).step
     named = {}
-    for cause in found["findings"]:
+    for cause in found["causes"]:
         cost = cause["cost_ns_per_step"]
         phase = str(cause["cause"] or "")
         named[cause["kind"], phase] = float(cost["value"]) if cost else 0.0

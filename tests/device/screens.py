@@ -14,9 +14,9 @@ from profkit.analysis.timeline.lane_store import LAUNCHES
 from profkit.analysis.timeline.lanes import Group
 from profkit.analysis.timeline.timeline import Timeline
 from profkit.explain.explained import explain, scale_runs
-from profkit.report import as_json, ledger_json
 from profkit.trace import Trace
 from profkit.tui.headless import twin
+from tests.documents import gap_json, report_json, scaling_json
 
 Values = Mapping[str, float]
 
@@ -35,24 +35,24 @@ def _named(values: Mapping[str, float | None]) -> dict[str, float]:
 
 def report(run: Path) -> Values:
     """What `profkit report --json` prints."""
-    found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))
+    found = report_json(build_overview(Trace.open(run), with_kernels=False))
     values = {each["phase"]: each["step_ms"]["value"] * MS for each in found["phases"]}
     return {"step": found["step_ms"]["value"] * MS, **_named(values)}
 
 
 def exchange(run: Path) -> list[Values]:
     """The parts of each rank's exchange, in `profkit report --json`."""
-    found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))["exchange"]
+    found = report_json(build_overview(Trace.open(run), with_kernels=False))["exchange"]
     rows: list[Values] = []
-    for rank in found["ranks_ms_per_step"] if found else []:
-        named = {name: rank[name] for name in ("exposed", "waiting", "transfer", "hidden")}
+    for rank in found["rows"] if found else []:
+        named = {name: rank[f"{name}_ms"] for name in ("exposed", "waiting", "transfer", "hidden")}
         rows.append({name: value * MS for name, value in named.items() if value is not None})
     return rows
 
 
 def refusal(run: Path) -> str:
     """The notice that no device times are there, if phases are named as the host's launches."""
-    found = as_json.overview(build_overview(Trace.open(run), with_kernels=False))
+    found = report_json(build_overview(Trace.open(run), with_kernels=False))
     for notice in found["data_quality"]:
         if "device time" in notice and found.get("phases_clock") == "launch":
             return str(notice)
@@ -84,14 +84,14 @@ def ranks(run: Path) -> list[Values]:
 
 def ledger(base: Path, run: Path, samples: int) -> tuple[Values, dict[str, Any]]:
     """A run's side of the ledger, per step of so many samples; and the JSON of `explain`."""
-    found = ledger_json.explained(explain(Trace.open(base), Trace.open(run)))
-    values = {row["name"]: row["target"]["value"] * samples for row in found["rows_ns"]}
-    return {"step": found["total_ns"]["target"]["value"] * samples, **_named(values)}, found
+    found = gap_json(explain(Trace.open(base), Trace.open(run)))
+    values = {row["name"]: row["target_ns"]["value"] * samples for row in found["rows"]}
+    return {"step": found["total"]["target_ns"]["value"] * samples, **_named(values)}, found
 
 
 def scaling(base: Path, run: Path) -> dict[str, Any]:
     """The row of a run in the scaling table, behind its base."""
-    found = ledger_json.scaling(scale_runs([Trace.open(base), Trace.open(run)]))
+    found = scaling_json(scale_runs([Trace.open(base), Trace.open(run)]))
     row: dict[str, Any] = found["runs"][1]
     return row
 

@@ -16,7 +16,7 @@ import pytest
 
 from profkit.analysis.estimate import Estimate
 from profkit.analysis.exposed import INPUT_PIECES
-from profkit.report.words import EQUAL_SHARES, interval_range, share_range
+from profkit.show.figures import EQUAL_SHARES, interval_range, share_range
 from profkit.text import duration, percent, signed, significant
 from profkit.tui.headless import twin
 from profkit.tui.themes import PHASE_LETTERS
@@ -138,7 +138,7 @@ def test_the_parts_of_a_step(look: Callable[[str], Seen], name: str) -> None:
     assert said, text
     assert said[1] == significant(seen.report["throughput_samples_per_s"]["value"], 4)
     assert float(said[1].replace(",", "")) == pytest.approx(speed, rel=TOLERANCE)
-    assert f"step {duration(seen.report['step_ms']['value'] * 1e6, 4)}" in text
+    assert f"step takes {duration(seen.report['step_ms']['value'] * 1e6)}" in text
 
 
 def _interval(found: Mapping[str, float]) -> str:
@@ -282,9 +282,9 @@ def test_the_ledger_and_its_causes(look: Callable[[str], Seen], name: str) -> No
     header, *rows = table(text, "where the time goes", "base")
     shown = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
     on_page = {row[0].rpartition("› ")[2]: row for row in seen.pages[1].table("", "base")}
-    for row in _with_inside(found["rows_ns"]):
-        base, target = row["base"]["value"] * factor, row["target"]["value"] * factor
-        delta = {end: row["difference"][end] * factor for end in ("value", "low", "high")}
+    for row in _with_inside(found["rows"]):
+        base, target = row["base_ns"]["value"] * factor, row["target_ns"]["value"] * factor
+        delta = {end: row["difference_ns"][end] * factor for end in ("value", "low", "high")}
         cells = shown[row["name"]]
         expected = [duration(base), duration(target), signed(delta["value"])]
         assert [cells["base"], cells["target"], cells["difference"]] == expected
@@ -314,7 +314,7 @@ def test_the_ledger_and_its_causes(look: Callable[[str], Seen], name: str) -> No
 def _with_inside(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     for row in rows:
         yield row
-        yield from row.get("inside", ())
+        yield from row.get("rows", ())
 
 
 def _compare_causes(seen: Seen, text: str) -> None:
@@ -348,7 +348,7 @@ def test_without_device_times_nothing_is_claimed(look: Callable[[str], Seen], na
     rows = [row[0] for row in table(explained, "where the time goes", "base")[1:]]
     assert not {*TRAINS, "allreduce", "h2d"} & set(rows)
     step = seen.scenario.truths[0].step
-    assert f"step {duration(step, 3)[:2]}" in overview
+    assert f"step takes {duration(step, 3)[:2]}" in overview
 
 
 @pytest.mark.parametrize("name", [*TIMED, SOME_WITHOUT, *WITHOUT_DEVICE_TIMES])

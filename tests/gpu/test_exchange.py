@@ -63,7 +63,7 @@ def test_report_and_explain_show_the_same_device_time(runs: dict[int, Path]) -> 
     explained: dict[str, Any] = json.loads(_profkit("explain", runs[0], runs[20], "--json"))
     shown = {row["phase"]: row["step_ms"]["value"] * 1e6 for row in report["phases"]}
     samples = explained["samples_per_step_and_gpu"]
-    rows = {row["name"]: row["target"]["value"] * samples for row in explained["rows_ns"]}
+    rows = {row["name"]: row["target_ns"]["value"] * samples for row in explained["rows"]}
     compared = shown.keys() & rows.keys()
     assert {"forward", "backward", "optimizer"} <= compared
     for phase in compared:

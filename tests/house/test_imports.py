@@ -56,9 +56,7 @@ def test_the_workloads_are_listed_without_a_framework() -> None:
 
 
 def test_a_report_loads_no_framework_and_no_interface() -> None:
-    code = (
-        "from profkit.analysis.overview import build_overview; from profkit.report import as_text"
-    )
+    code = "from profkit.report.overview_document import overview; from profkit.show import text"
     assert _loaded_after(code).isdisjoint({"torch", "paddle", "textual", "pandas"})
 
 

@@ -25,11 +25,11 @@ from profkit.importers.base import (
 )
 from profkit.importers.reading.plan import plan_import
 from profkit.plugins import IMPORTERS
-from profkit.report import as_text
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace, verify
 from profkit.trace.flag import Flag, FlagKind
 from profkit.vocab import Integrity
+from tests.documents import report_text
 
 
 class Lines:
@@ -201,7 +201,7 @@ def test_no_verdict_is_given_on_times_that_cannot_be(
     dataclasses.replace(RunManifest.read(run), flags=(flag,)).write(run)
     view = build_overview(Trace.open(run))
     assert view.judged is judged
-    assert ("inconclusive: the source has impossible times" in as_text.overview(view)) is not judged
+    assert ("inconclusive: the source has impossible times" in report_text(view)) is not judged
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.importers import nsys
 from profkit.importers.kineto import IMPORTER
-from profkit.report import as_html, as_json, as_markdown, as_text
 from profkit.report.overview_document import illustrate, overview
+from profkit.show import html, markdown
+from profkit.show import text as show_text
 from profkit.text import duration
 from profkit.trace import Trace
+from tests.documents import report_json
 from tests.importers.conftest import KINETO, NSYS, Import, needs_data
 from tests.importers.oracle import device_table, read_kineto, read_nsys
 
@@ -35,7 +37,7 @@ KEYS = {
 
 
 def reported(run: Path) -> list[dict[str, Any]]:
-    figures = as_json.overview(build_overview(Trace.open(run)))["device_time"]
+    figures = report_json(build_overview(Trace.open(run)))["device_time"]
     found: list[dict[str, Any]] = figures["devices"]
     return found
 
@@ -55,9 +57,9 @@ def says_exposure(run: Path, exposed: int, hidden: int, steps: int) -> bool:
     )
     first = document.sections[0]
     texts = [
-        as_text.document(document),
-        as_markdown.document(document),
-        as_html.document(document, "1"),
+        show_text.document(document),
+        markdown.document(document),
+        html.document(document, "1"),
     ]
     flat = [" ".join(text.split()) for text in texts]
     return first.title == "What the device did" and all(sentence in text for text in flat)

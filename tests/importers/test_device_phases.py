@@ -16,8 +16,8 @@ from profkit.explain.explained import explain
 from profkit.explain.ledger import Verdict
 from profkit.importers.kineto import IMPORTER
 from profkit.importers.kineto.steps import FROM_KERNELS, FROM_LOADER, NOT_MARKED, find_period_starts
-from profkit.report import as_text
 from profkit.trace import Trace
+from tests.documents import report_text
 from tests.importers.conftest import (
     BASE_US,
     Event,
@@ -79,7 +79,7 @@ def test_exposed_communication_is_what_no_kernel_overlaps(
     assert view.exchange is not None
     (rank,) = view.exchange.ranks
     assert (rank.exposed_ns, rank.hidden_ns) == (120_000, 80_000)
-    text = " ".join(as_text.overview(view).split())
+    text = " ".join(report_text(view).split())
     assert "Communication: 120 us per step exposed, 80.0 us hidden by compute." in text
 
 

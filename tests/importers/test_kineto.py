@@ -36,9 +36,9 @@ from profkit.importers.reading.rank_files import (
     NO_SAMPLES,
     UNKNOWN_EVENTS,
 )
-from profkit.report import as_json, as_text
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity
+from tests.documents import report_json, report_text
 from tests.importers.conftest import (
     BASE_US,
     KINETO,
@@ -314,8 +314,8 @@ def test_a_throughput_that_nothing_tells_is_not_zero(tmp_path: Path, import_file
     ]
     (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", events))
     view = build_overview(Trace.open(made.run))
-    assert as_json.overview(view)["throughput_samples_per_s"]["value"] is None
-    assert "nothing says how many samples a step trains on" in as_text.overview(view)
+    assert report_json(view)["throughput_samples_per_s"]["value"] is None
+    assert "nothing says how many samples a step trains on" in report_text(view)
     assert view.step_ns.value == 1_000_000
     assert NO_SAMPLES in view.flags
     (told,) = import_files(IMPORTER, tmp_path / "job.json", samples_per_step=8)
@@ -590,7 +590,7 @@ def test_unknown_devices_and_shared_ids_are_flagged(tmp_path: Path, import_files
     for place in range(3):
         events.append(host("mtia_ccp_events", "job", us(str(place)), "1"))
     (made,) = import_files(IMPORTER, write_trace(tmp_path / "job.json", events))
-    text = " ".join(as_text.overview(build_overview(Trace.open(made.run))).split())
+    text = " ".join(report_text(build_overview(Trace.open(made.run))).split())
     for words in (f"{UNKNOWN_EVENTS} (3 mtia_ccp_events)", f"1 call {DUPLICATES}"):
         assert words in made.flags
         assert words in text

@@ -10,8 +10,8 @@ import pytest
 from profkit.analysis.overview import build_overview
 from profkit.explain.explained import explain
 from profkit.importers.kineto import IMPORTER
-from profkit.report import as_json, as_text
 from profkit.trace import Trace
+from tests.documents import report_json, report_text
 from tests.importers.conftest import (
     BASE_US,
     Event,
@@ -163,10 +163,10 @@ def test_a_throughput_of_some_ranks_is_not_that_of_the_job(
     trace = Trace.open(made.run)
     view = build_overview(trace)
     assert (view.silent_ranks, view.judged) == (7, False)
-    found = as_json.overview(view)
+    found = report_json(view)
     assert found["throughput_covers"] == "of 1 of 8 ranks"
     assert found["throughput_samples_per_s"]["value"] == pytest.approx(32_000)
-    text = " ".join(as_text.overview(view).split())
+    text = " ".join(report_text(view).split())
     assert "of 1 of 8 ranks" in text
     assert (
         "there are no steps of 7 of 8 ranks in the imported files, so the throughput of the whole "
@@ -181,7 +181,7 @@ def test_a_throughput_of_all_ranks_is_that_of_the_job(tmp_path: Path, import_fil
     (made,) = import_files(IMPORTER, *paths, samples_per_step=32)
     view = build_overview(Trace.open(made.run))
     assert view.silent_ranks == 0
-    assert as_json.overview(view)["throughput_covers"] is None
+    assert report_json(view)["throughput_covers"] is None
 
 
 @pytest.mark.parametrize("stated", [{}, {"distributedInfo": {"rank": 7, "world_size": 8}}])

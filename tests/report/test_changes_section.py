@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.analysis.overview import Overview, build_overview
-from profkit.report.changes_section import MOST_ROWS, as_json, changes_section
+from profkit.report.changes_section import MOST_ROWS, changes_section
 from profkit.testing.series import series_trace
 from profkit.trace import Trace
+from tests.documents import report_json
 
 MS = 1_000_000
 
@@ -24,7 +25,7 @@ def _view(folder: Path, rises: npt.NDArray[np.float64]) -> Overview:
 
 
 def _rows(view: Overview) -> list[tuple[str, str]]:
-    (section,) = changes_section(view)
+    section, _ = changes_section(view)
     assert section.grid is not None
     return [(str(row[0]), str(row[1])) for row in section.grid.rows]
 
@@ -34,7 +35,7 @@ def test_bursts_to_the_same_level_share_a_line(tmp_path: Path) -> None:
     for at, steps in ((200, 40), (400, 30), (600, 60), (800, 30)):
         rises[at : at + steps] = 0.4
     view = _view(tmp_path, rises)
-    assert len(as_json(view)) == 4, "the figures of each are still there"
+    assert len(report_json(view)["changes"]) == 4, "the figures of each are still there"
     rows = _rows(view)
     assert [kind for kind, _ in rows] == ["burst", ""]
     assert rows[0][1].startswith("from step 200")
@@ -54,5 +55,5 @@ def test_many_changes_are_counted_by_what_is_not_shown(tmp_path: Path) -> None:
     view = _view(tmp_path, rises)
     found = len(view.changes)
     assert found > MOST_ROWS
-    (section,) = changes_section(view)
+    section, _ = changes_section(view)
     assert f"{found - MOST_ROWS} more change" in " ".join(section.notes)

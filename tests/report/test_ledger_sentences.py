@@ -24,7 +24,7 @@ from profkit.explain.rules.base import Cause
 from profkit.instrument.rows import EventRow
 from profkit.report import cause_words, ledger_words
 from profkit.report.exchange_sections import COMPILED_WAITS, by_rank, say_late
-from profkit.report.words import reason_name
+from profkit.show.figures import reason_name
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 from profkit.vocab import EventKind

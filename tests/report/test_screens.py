@@ -16,14 +16,18 @@ from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import build_overview
 from profkit.cli import main
 from profkit.errors import ExitCode
-from profkit.report import as_json, as_text, kernel_sections, machine_sections
-from profkit.report.document import Grid
-from profkit.report.words import share_range
+from profkit.report import kernel_sections, machine_sections
+from profkit.report.overview_document import overview
+from profkit.show import json as show_json
+from profkit.show import text as show_text
+from profkit.show.document import Grid
+from profkit.show.figures import share_range
 from profkit.testing import synthetic_trace
 from profkit.text import duration, percent, safe_text, significant
 from profkit.trace import RunManifest, Trace, verify
 from profkit.trace.files import RankFiles
 from profkit.vocab import RunState, rank_folder
+from tests.documents import report_json, report_text
 
 COPIED = ("  trace", "  next")
 """Lines that hold what a reader copies, which is never folded."""
@@ -233,7 +237,7 @@ def test_a_share_below_zero_has_no_bar_and_its_figure(run: Path, screen: Screen)
 
 def test_a_name_that_is_no_unicode_is_printed_by_both(run: Path, screen: Screen) -> None:
     _edit_manifest(run, workload="half a pair \udcff")
-    assert screen("report", run)[1].startswith("half a pair \\udcff · ")
+    assert "\nhalf a pair \\udcff · " in screen("report", run)[1]
     data = screen("report", run, "--json")[1]
     assert data.isascii()
     assert _strict(data)["workload"] == "half a pair \udcff"
@@ -241,21 +245,23 @@ def test_a_name_that_is_no_unicode_is_printed_by_both(run: Path, screen: Screen)
 
 def test_the_next_command_is_offered_where_there_is_one(run: Path) -> None:
     view = build_overview(Trace.open(run))
-    assert as_text.overview(view, next_command="profkit report x").splitlines()[-1].split() == [
+    assert show_text.document(overview(view, next_command="profkit report x")).splitlines()[
+        -1
+    ].split() == [
         "next",
         "profkit",
         "report",
         "x",
     ]
-    assert "next" not in _lines(as_text.overview(view))
+    assert "next" not in _lines(report_text(view))
 
 
 def test_a_verification_and_its_json_tell_the_same(run: Path) -> None:
     shutil.rmtree(run / "r00001")
     (run / "r00000" / "samples.arrows").unlink()
     found = verify(run)
-    text = as_text.sections(machine_sections.verification(found))
-    data = _strict(as_json.dumps(as_json.verification(found)))
+    text = show_text.sections(machine_sections.verification(found).sections)
+    data = _strict(show_json.dumps(show_json.document(machine_sections.verification(found))))
     assert text.startswith(f"{data['state']}: ")
     for reason in data["reasons"]:
         assert reason in " ".join(text.split())
@@ -277,7 +283,7 @@ def test_the_kernels_that_take_most_time_stand_with_their_place_under_the_ceilin
     ceilings = Ceilings(matrix_flops_per_s={"fp32": 1e15, "tf32": 1e15}, copy_bytes_per_s=1e13)
     bare, placed = (build_overview(trace, known) for known in (None, ceilings))
     assert placed.by_kernel is not None
-    text = as_text.overview(placed)
+    text = report_text(placed)
     for group in placed.by_kernel.groups[: kernel_sections.MOST_KERNELS]:
         (line,) = (line for line in text.splitlines() if line.strip().startswith(group.name[:24]))
         for words in (
@@ -289,8 +295,8 @@ def test_the_kernels_that_take_most_time_stand_with_their_place_under_the_ceilin
         ):
             assert words in line
     assert ", and 1 more" in text
-    assert "of ceiling" not in as_text.overview(bare)
-    told = json.loads(as_json.dumps(as_json.overview(placed)))["kernels_by_name"]["groups"]
+    assert "of ceiling" not in report_text(bare)
+    told = json.loads(show_json.dumps(report_json(placed)))["kernels_by_name"]["groups"]
     assert [(each["name"], each["total_ns"]) for each in told] == [
         (group.name, group.total_ns) for group in placed.by_kernel.groups
     ]
@@ -303,7 +309,7 @@ def test_the_kernels_that_take_most_time_stand_with_their_place_under_the_ceilin
 def test_a_table_fits_the_screen_and_keeps_its_figures(last: str) -> None:
     header = ("name", "a figure with a long header", "text")
     grid = Grid(header, (("a long name " * 20, "1.25 ms", last),), frozenset({1}))
-    lines = as_text.grid_text(grid).splitlines()
+    lines = show_text.grid_text(grid).splitlines()
     assert max(map(len, lines)) <= 100
     assert "a figure with a long header" in lines[0]
     assert "1.25 ms" in lines[1]
@@ -311,4 +317,4 @@ def test_a_table_fits_the_screen_and_keeps_its_figures(last: str) -> None:
 
 
 def test_a_table_without_rows_is_empty() -> None:
-    assert as_text.grid_text(Grid(("a", "b"), ())) == ""
+    assert show_text.grid_text(Grid(("a", "b"), ())) == ""

@@ -23,7 +23,7 @@ from profkit.analysis.overview import build_overview
 from profkit.analysis.views.pictures import rank_phases, step_points
 from profkit.cli import main
 from profkit.errors import ExitCode
-from profkit.report.as_markdown import plain
+from profkit.show.markdown import plain
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 from tests.hostile import INJECTIONS, UNSAFE
@@ -207,10 +207,10 @@ def test_a_page_of_two_runs_shows_rows_causes_gates_and_both_sides(
     content = (tmp_path / "gap.html").read_text()
     page = _check_page(content)
     figures = json.loads(profkit("explain", runs["base"], runs["late"], "--json")[1])
-    for found in figures["findings"]:
+    for found in figures["causes"]:
         assert found["kind"] in page.text
         assert found["evidence"] in page.text
-    for row in figures["rows_ns"]:
+    for row in figures["rows"]:
         assert row["name"] in page.text
     for words in (
         "regression",
@@ -251,9 +251,7 @@ def test_captured_phases_open_into_their_kernels(
     page = _check_page((tmp_path / "gap.html").read_text())
     named = {
         row["name"]
-        for row in json.loads(profkit("explain", *sides, "--json")[1])["kernels"][
-            "rows_ns_per_step"
-        ]
+        for row in json.loads(profkit("explain", *sides, "--json")[1])["kernels"]["rows"]
     }
     shown = {name for name in named if f"\n  {name} " in text}
     assert len(shown) >= 2
@@ -400,8 +398,8 @@ def test_what_cannot_be_delivered_is_one_line(
     [
         ("run.md", "# "),
         ("run.json", "{"),
-        ("run.txt", "synthetic"),
-        ("run", "synthetic"),
+        ("run.txt", "A step takes "),
+        ("run", "A step takes "),
         ("run.HTML", "<!doctype html>"),
     ],
 )

@@ -15,7 +15,9 @@ from profkit.explain.predict.prediction import (
     Prediction,
     Question,
 )
-from profkit.report.whatif_document import prediction_json
+from profkit.report.whatif_document import PREDICTIONS
+from profkit.show import json as show_json
+from profkit.show.document import Table
 
 
 @pytest.mark.parametrize(
@@ -30,4 +32,4 @@ from profkit.report.whatif_document import prediction_json
 def test_a_value_is_null_only_if_there_is_none(question: Question, value: float | None) -> None:
     """No workers are a value as well."""
     answer = Prediction(question, Path("run"), Estimate(1.0), None, 1.0, 1.0)
-    assert prediction_json(answer)["question"]["value"] == value
+    assert show_json.of(Table(PREDICTIONS, [answer]))[0]["question"]["value"] == value

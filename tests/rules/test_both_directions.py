@@ -20,12 +20,15 @@ from profkit.explain.rules import _late_in_forward, huge_bucket
 from profkit.explain.rules.base import Cause, from_to
 from profkit.explain.turned import find_gains, turn
 from profkit.plugins import RULES
-from profkit.report import as_html, as_markdown, as_text, ledger_document, ledger_json
+from profkit.report import ledger_document
 from profkit.report.cause_words import no_difference_words
+from profkit.show import html, markdown
+from profkit.show import text as show_text
 from profkit.testing import synthetic_timeline, synthetic_trace
 from profkit.testing.synthetic import MEAN_PHASE_NS
 from profkit.text import percent
 from profkit.trace import Trace
+from tests.documents import gap_json
 
 MS = 1_000_000
 SLOW_INPUT = {"phase_ns": {"data": 22 * MS}}
@@ -48,7 +51,7 @@ def pair(tmp_path: Path) -> Pair:
 
 
 def _text(view: Explained) -> str:
-    return " ".join(as_text.document(ledger_document.explained(view)).split())
+    return " ".join(show_text.document(ledger_document.explained(view)).split())
 
 
 def _ask(name: str, view: Explained) -> Cause | None:
@@ -69,8 +72,8 @@ def test_a_faster_input_is_a_gain_of_the_base_s_step(pair: Pair) -> None:
     assert re.search(r"exposed input went from 2[123]\.?\d* ms to [123]\.\d+ ms", text), text
     assert "% of the gain" in text
     assert "try:" not in text
-    found = ledger_json.explained(view)
-    assert [each["is_gain"] for each in found["findings"]] == [True]
+    found = gap_json(view)
+    assert [each["is_gain"] for each in found["causes"]] == [True]
 
 
 def _half() -> dict[str, int]:
@@ -125,12 +128,12 @@ def test_the_rest_of_the_gap_is_named_with_its_row_and_settings(pair: Pair) -> N
         "for which no cause was found"
     )
     document = ledger_document.explained(view)
-    for page in (as_text.document(document), as_markdown.document(document)):
+    for page in (show_text.document(document), markdown.document(document)):
         plain = " ".join(page.replace("\\", "").split())
         assert words in plain
         assert plain.index("input_bound") < plain.index(words), "it stands under the causes"
-    assert "for which no cause was found" in as_html.document(document, "0")
-    told = ledger_json.explained(view)["explained"]
+    assert "for which no cause was found" in html.document(document, "0")
+    told = gap_json(view)["explained"]
     assert told["row_without_cause"] == "backward"
 
 
@@ -148,7 +151,7 @@ def test_lines_are_asked_for_where_they_show_more(
 ) -> None:
     """Not where both sides have them, and not for what a device computes."""
     view = pair(base, {"phase_ns": {"backward": 39 * MS}, **target})
-    words = " ".join(as_text.document(ledger_document.explained(view)).split())
+    words = " ".join(show_text.document(ledger_document.explained(view)).split())
     assert "is in backward, for which no cause was found" in words
     assert ("to see its lines, record with 'profkit run --stacks loop'" in words) == shows
 

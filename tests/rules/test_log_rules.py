@@ -12,9 +12,9 @@ from profkit.explain.ledger import Verdict
 from profkit.explain.rules.base import Cause
 from profkit.importers.base import Target
 from profkit.importers.training_log import IMPORTER
-from profkit.report import as_text
 from profkit.report.ledger_document import explained
 from profkit.report.scaling_document import scaling
+from profkit.show import text as show_text
 from profkit.trace import Trace
 
 Explain = Callable[..., Explained]
@@ -58,7 +58,7 @@ def find(view: Explained, kind: str) -> Cause | None:
 
 
 def page(view: Explained) -> str:
-    return " ".join(as_text.document(explained(view)).split())
+    return " ".join(show_text.document(explained(view)).split())
 
 
 def test_an_exchange_never_costs_more_than_the_gap(compare: Explain) -> None:
@@ -218,4 +218,4 @@ def test_the_scaling_of_logs_says_which_efficiency_cannot_be(
         traces.append(Trace.open(made.run))
     rows = scale_runs(traces)
     assert [bool(row.doubt) for row in rows] == [False, False, True]
-    assert "an efficiency of 150 % from 1 to 8 ranks cannot be" in as_text.document(scaling(rows))
+    assert "an efficiency of 150 % from 1 to 8 ranks cannot be" in show_text.document(scaling(rows))

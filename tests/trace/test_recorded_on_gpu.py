@@ -15,7 +15,7 @@ from profkit.explain.evidence_kernels import names_memories
 from profkit.explain.explained import explain
 from profkit.hangs.account import FINE, read_account
 from profkit.report.device_sections import launch_notes, what_devices_did
-from profkit.report.document import Shares
+from profkit.show.document import Shares
 from profkit.trace import Trace
 
 TRACES = Path(__file__).parents[2] / "traces"

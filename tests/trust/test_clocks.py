@@ -18,13 +18,13 @@ from profkit.analysis.overview import build_overview
 from profkit.clock import Anchor
 from profkit.explain.explained import explain
 from profkit.instrument.recorder import Recorder
-from profkit.report.as_json import dumps, overview
-from profkit.report.ledger_json import explained
 from profkit.schema import SCHEMAS
+from profkit.show.json import dumps
 from profkit.testing import FakeClock, OpenStep, synthetic_trace
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
 from profkit.trace.files import RankFiles
 from profkit.vocab import RUN_FILE, TABLES, Integrity, RunState, rank_folder
+from tests.documents import gap_json, report_json
 
 MS = 1_000_000
 STEP_MS = 52.0
@@ -100,8 +100,8 @@ def test_figures_do_not_hang_on_the_hosts_agreeing(
 
 def _figures(run: Path) -> Any:
     trace = Trace.open(run)
-    own = json.loads(dumps(overview(build_overview(trace))))
-    return {**own, "run": "", "explained": json.loads(dumps(explained(explain(trace, trace))))}
+    own = json.loads(dumps(report_json(build_overview(trace))))
+    return {**own, "run": "", "explained": json.loads(dumps(gap_json(explain(trace, trace))))}
 
 
 STEP_IN = {"_ns": 1e6 * STEP_MS, "_ms": STEP_MS}
@@ -141,7 +141,7 @@ def test_a_clock_that_is_set_while_a_job_runs_moves_no_figure(
     )
     assert [verify(run).state for run in (left, right)] == [Integrity.COMPLETE] * 2
     told, again = (
-        json.loads(dumps(overview(build_overview(Trace.open(run))))) for run in (left, right)
+        json.loads(dumps(report_json(build_overview(Trace.open(run))))) for run in (left, right)
     )
     assert {name: told[name] for name in MEASURED} == {name: again[name] for name in MEASURED}
     drifts = [_drifts(run) for run in (left, right)]

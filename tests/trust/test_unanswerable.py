@@ -207,7 +207,7 @@ def test_of_who_waits_where_a_rank_is_missing(ask: Ask, whole: Path, tmp_path: P
     assert said["exchange"] is None or said["exchange"]["late_rank"] is None
     _, compared = ask("explain", whole, run)
     assert "run: 1 of 2 ranks left no steps; the rows are about the others" in compared["caveats"]
-    assert not [found for found in compared["findings"] if found["kind"] == "late_rank"]
+    assert not [found for found in compared["causes"] if found["kind"] == "late_rank"]
 
 
 def test_the_whole_run_is_judged(ask: Ask, whole: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from profkit.analysis.flames import Flame, FlameBox
 from profkit.analysis.stack_samples import Place
-from profkit.report import as_json
+from profkit.show import json as show_json
 from profkit.tui import headless
 from profkit.tui.themes import PALETTES
-from profkit.tui.widgets.code_draw import OTHER_MARK, OWN_MARK, PLAIN_OWN_MARK, flame_lines
+from profkit.tui.widgets.flame_draw import OTHER_MARK, OWN_MARK, PLAIN_OWN_MARK, flame_lines
 from profkit.tui.widgets.table import VirtualTable
 from tests.analysis.test_stacks import write_run
 from tests.tui.driving import Driver, drive, shown
@@ -73,7 +73,7 @@ def test_one_rank_alone(folder: Path) -> None:
     async def walk(driver: Driver) -> None:
         await driver.press("right_square_bracket")
         content = driver.app.screen.content()  # type: ignore[attr-defined]
-        counts.append(json.loads(as_json.dumps(content)))
+        counts.append(json.loads(show_json.dumps(content)))
 
     drive(folder / "slow", walk, screen="code")
     assert counts[0]["rank"] == 0
@@ -125,6 +125,7 @@ def test_explain_lists_the_lines_that_differ(tmp_path: Path) -> None:
             "30.0 ms",
             "60.0 ms",
             "+30.0 ms",
+            "+29.1 ms to +30.9 ms",
         ]
         table.focus()
         await driver.press("enter")
@@ -137,6 +138,6 @@ def test_explain_lists_the_lines_that_differ(tmp_path: Path) -> None:
 def test_every_figure_is_in_the_twin(folder: Path) -> None:
     text = shown(folder / "slow", screen="code", size=(200, 50))
     body = "\n".join(text.splitlines()[1:-1]).replace("95 % interval", "")
-    twin = json.loads(as_json.dumps(headless.twin(folder / "slow", "code", ())))
+    twin = json.loads(show_json.dumps(headless.twin(folder / "slow", "code", ())))
     assert len(figures_of(body)) > 8
     assert unknown_figures(body, twin) == set()

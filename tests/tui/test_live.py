@@ -13,7 +13,6 @@ from profkit.analysis.views.live import build_live_view
 from profkit.analysis.views.runs import read_head
 from profkit.clock import Anchor
 from profkit.hangs.status import FOLDER
-from profkit.report import as_text
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, RunManifest, Trace
 from profkit.trace.files import RankFiles
@@ -21,6 +20,7 @@ from profkit.trace.tail import RunTail, StreamTail
 from profkit.tui.headless import settle
 from profkit.tui.screens.timeline import TimelineScreen
 from profkit.vocab import RunState, rank_folder
+from tests.documents import report_text
 from tests.hangs.test_verdict import IN_CODE, calls, rank
 from tests.tui.driving import Driver, drive
 
@@ -120,7 +120,7 @@ def test_an_open_run_is_described_by_its_ranks(job: _Job) -> None:
         "bf16",
         16,
     )
-    assert "paddle · bf16 · 2 ranks · batch 16 per rank" in as_text.overview(view)
+    assert "paddle · bf16 · 2 ranks · batch 16 per rank" in report_text(view)
 
 
 def test_half_a_message_waits_for_its_other_half(job: _Job, tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from profkit.analysis.views.run import build_run_view
+from profkit.report.run_document import quality
 from profkit.testing.series import Compiled, series_trace
 from profkit.trace import Trace
 from profkit.tui.themes import PALETTES
-from profkit.tui.widgets import run_draw
+from profkit.tui.widgets.document import lines_of
 from profkit.vocab import EventKind
 
 MS = 1_000_000
@@ -24,7 +25,7 @@ def test_changes_and_compiled_steps_are_rows_of_the_quality(tmp_path: Path) -> N
     compiled = [Compiled(0, 60, EventKind.COMPILED, 900.0 * MS)]
     trace = Trace.open(series_trace(tmp_path / "run", phases, compiled=compiled))
     view = build_run_view(trace)
-    lines = [str(text) for text in run_draw.quality_lines(view, PALETTES["dark"])]
+    lines = [str(text) for text in lines_of(quality(view), PALETTES["dark"])]
     assert any(text.startswith("change         since step 150 (") for text in lines), lines
     assert any("1 of 300 steps compiled, 900 ms in all; left out" in text for text in lines), lines
     assert "compiled" in [loss.kind for loss in view.losses]

@@ -22,7 +22,7 @@ from profkit.analysis.timeline.window import Window
 from profkit.cli import main
 from profkit.clock import Anchor
 from profkit.errors import UnreadableError, UsageError
-from profkit.report import as_json
+from profkit.show import json as show_json
 from profkit.testing import synthetic_trace
 from profkit.trace import RankManifest, Trace
 from profkit.trace.files import RankFiles
@@ -190,7 +190,7 @@ def test_ranks_open_and_close_and_rows_change(run: Path) -> None:
         await driver.press("v")
         assert "r3 default_pg" in driver.text
         await driver.press("e", "j")
-        assert as_json.dumps(screen.content())
+        assert show_json.dumps(screen.content())
 
     drive(run, steps, screen="timeline")
 

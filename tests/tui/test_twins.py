@@ -10,7 +10,7 @@ import pytest
 
 from profkit.cli import main
 from profkit.errors import ExitCode
-from profkit.report import as_json
+from profkit.show import json as show_json
 from profkit.tui import headless
 from profkit.tui.app import load_screens
 from tests.tui.driving import shown
@@ -20,7 +20,7 @@ SIZE = (200, 50)
 
 
 def _twin(run: Path, screen: str, *bases: Path) -> Any:
-    return json.loads(as_json.dumps(headless.twin(run, screen, bases)))
+    return json.loads(show_json.dumps(headless.twin(run, screen, bases)))
 
 
 @pytest.mark.parametrize("run", ["one", "two"])
@@ -37,8 +37,8 @@ def test_explain(folder: Path) -> None:
     """The JSON is per sample and GPU, and has the factor to the screen's figures per step."""
     twin = _twin(folder / "slow", "explain", folder / "two")
     per_step = twin["samples_per_step_and_gpu"]
-    speeds = [1e9 * 2 / twin["total_ns"][side]["value"] for side in ("base", "target")]
-    kernels = [row["target_ns"] - row["base_ns"] for row in twin["kernels"]["rows_ns_per_step"]]
+    speeds = [1e9 * 2 / twin["total"][f"{side}_ns"]["value"] for side in ("base", "target")]
+    kernels = [row["target_ns"] - row["base_ns"] for row in twin["kernels"]["rows"]]
     text = body_of(shown(folder / "slow", bases=[folder / "two"], screen="explain", size=SIZE))
     assert len(figures_of(text)) > 30
     assert unknown_figures(text, [twin, speeds, kernels, 1, 2], (1.0, per_step)) == set()
@@ -50,10 +50,10 @@ def test_explain_of_more_runs(series: Path) -> None:
     twin = _twin(series / "four", "explain", *bases)
     pair = twin["pairs"][0]
     speeds = [
-        1e9 * ranks / pair["total_ns"][side]["value"]
+        1e9 * ranks / pair["total"][f"{side}_ns"]["value"]
         for side, ranks in (("base", 1), ("target", 2))
     ]
-    kernels = [row["target_ns"] - row["base_ns"] for row in pair["kernels"]["rows_ns_per_step"]]
+    kernels = [row["target_ns"] - row["base_ns"] for row in pair["kernels"]["rows"]]
     text = body_of(shown(series / "four", bases=bases, screen="explain", size=SIZE))
     assert len(figures_of(text)) > 50
     assert (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from profkit.analysis.kernels.view import kernels_of
-from profkit.report import as_json
+from profkit.show import json as show_json
 from profkit.testing.synthetic import synthetic_trace
 from profkit.text import byte_size, duration, percent, significant
 from profkit.trace import Trace
@@ -155,7 +155,7 @@ def test_every_figure_of_a_screen_is_in_its_json(run: Path, path: Path | None) -
     def look(screen: str, text: str) -> None:
         content = headless.twin(path or run, screen)
         assert _not_in_json(text, content) == [], screen
-        as_json.dumps(content)
+        show_json.dumps(content)
 
     _walk(path or run, look, size=(200, 50))
 
@@ -191,7 +191,7 @@ def test_a_run_of_which_no_rank_has_written_anything_is_shown(tmp_path: Path) ->
 
     def look(screen: str, text: str) -> None:
         assert "cannot be shown" not in text
-        as_json.dumps(headless.twin(tmp_path, screen))
+        show_json.dumps(headless.twin(tmp_path, screen))
 
     _walk(tmp_path, look)
 

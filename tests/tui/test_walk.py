@@ -52,7 +52,7 @@ def test_from_two_runs_to_the_kernels_behind_their_difference(folder: Path) -> N
         assert "2 runs marked" in driver.text
         await driver.press("d")
         assert driver.screen == "ExplainScreen"
-        assert "regression: a sample takes" in driver.text
+        assert "Regression: a sample takes" in driver.text
         _table(driver, "rows").sort_by("difference", descending=True)
         await driver.press("home", "down")
         assert _cell(driver) == "backward"
@@ -393,7 +393,7 @@ def test_an_empty_folder_says_how_to_fill_it(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
 
     async def walk(driver: Driver) -> None:
-        assert "make one with 'profkit trace WORKLOAD'" in driver.text
+        assert "make one with 'profkit run -- COMMAND'" in driver.text
 
     drive(tmp_path / "none", walk)
 

@@ -53,11 +53,14 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from profkit.errors import ProfkitError
-from profkit.report import view_json
+from profkit.show import json as show_json
+from profkit.show.document import Section, Table
 from profkit.text import safe_text
 from profkit.tui.library import Source
 from profkit.tui.widgets.columns import Column
+from profkit.tui.widgets.document import columns_of, lines_of
 from profkit.tui.widgets.draw import fit, line
+from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.table import VirtualTable
 from profkit.tui.widgets.table_screen import TableScreen
 
@@ -99,7 +102,7 @@ class RunScreen(TableScreen, Generic[ViewT]):
     """Returns the view; called on a thread."""
     show: Callable[[ViewT], None]
     """Puts the view into the widgets."""
-    to_json: Callable[[Any], Any] = staticmethod(view_json.of)
+    to_json: Callable[[Any], Any] = staticmethod(show_json.of)
     """Returns the view as JSON values, with the unit in each key."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -200,6 +203,17 @@ class RunScreen(TableScreen, Generic[ViewT]):
         for title in self.query(".title").results(Static):
             text = words.get(title.id or "", str(title.content))
             title.update(line([(text, self.palette.style("title"))]))
+
+    def show_notes(self, name: str, section: Section, style: str = "dim") -> None:
+        """Show the sentences of a section."""
+        palette = self.palette
+        self.query_one(f"#{name}", Lines).show(lambda _: lines_of(section, palette, style=style))
+
+    def show_rows_of(self, name: str, section: Section, keys: Sequence[Any] = ()) -> None:
+        """Show the table of a section."""
+        if isinstance(section.table, Table):
+            table = self.query_one(f"#{name}", VirtualTable)
+            table.show_rows(columns_of(section.table), keys=keys or None)
 
     def show_table(
         self, name: str, columns: list[Column], keys: Sequence[Any], max_rows: int | None = None

@@ -10,10 +10,10 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from profkit.analysis.views.code import CodeScreenView, build_code_view
-from profkit.report import code_json
+from profkit.report.code_sections import code_screen
+from profkit.show import json as show_json
 from profkit.tui.screens.base import Place, RunScreen
-from profkit.tui.widgets.code_draw import flame_lines, line_columns, summary_lines
-from profkit.tui.widgets.draw import lines
+from profkit.tui.widgets.flame_draw import flame_lines
 from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.run_draw import phase_of
 from profkit.tui.widgets.table import VirtualTable
@@ -44,19 +44,20 @@ class CodeScreen(RunScreen[CodeScreenView]):
     """The phase whose flame graph is shown."""
 
     def compose_view(self) -> ComposeResult:
-        yield Static(id="summary")
+        yield Lines(id="summary")
         yield VirtualTable(id="lines", empty="no phase has enough samples to name a line")
         yield Static(id="flame_title")
         with VerticalScroll(id="flame", can_focus=False):
             yield Lines(id="boxes")
 
     build = staticmethod(lambda source: build_code_view(source.trace, source.rank))
-    to_json = staticmethod(code_json.screen_json)
+    to_json = staticmethod(lambda view: show_json.document(code_screen(view)))
 
     def show(self, view: CodeScreenView) -> None:
-        self.query_one("#summary", Static).update(lines(summary_lines(view, self.palette)))
+        (section,) = code_screen(view).sections
+        self.show_notes("summary", section)
         keys = [(row.phase, row.line.place) for row in view.rows]
-        self.table.show_rows(line_columns(view), keys=keys)
+        self.show_rows_of("lines", section, keys)
         self._shown = None
         self.on_virtual_table_moved()
 

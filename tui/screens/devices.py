@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final, NamedTuple
 
 from textual.app import ComposeResult
 from textual.widgets import Static
 
 from profkit.analysis.views.devices import Curve, DevicesView, build_devices_view
+from profkit.show.document import Column, Table
+from profkit.show.figures import Unit
 from profkit.text import duration, plural
 from profkit.tui.screens.base import RunScreen
 from profkit.tui.widgets.chart import chart, spark
-from profkit.tui.widgets.columns import GAP, Column, Columns
+from profkit.tui.widgets.columns import GAP
+from profkit.tui.widgets.columns import Column as Shown
+from profkit.tui.widgets.document import columns_of
 from profkit.tui.widgets.draw import Piece, lines
 from profkit.tui.widgets.readings import describe
 from profkit.tui.widgets.table import VirtualTable
-
-STATISTICS: Final = {"mean": "average", "lowest": "least", "highest": "most"}
-"""The field of a series for each column of figures."""
 
 MIN_CURVE_WIDTH: Final = 20
 CURVE_MARGIN: Final = 5
@@ -32,6 +34,26 @@ class Figure(NamedTuple):
 
     value: float
     words: str
+
+
+def _figure(statistic: str, curve: Curve) -> Figure:
+    value = getattr(curve.series, statistic)
+    return Figure(value, describe(curve.metric)[1](value))
+
+
+def _role(series: object) -> str:
+    return "accent"
+
+
+_WORDS: Final = Unit(lambda figure: figure.words)
+
+READINGS: Final = (
+    Column("", "where", lambda curve: f"rank {curve.rank} {curve.device or curve.source}"),
+    Column("", "reading", lambda curve: describe(curve.metric)[0]),
+    Column("", "mean", functools.partial(_figure, "average"), _WORDS),
+    Column("", "lowest", functools.partial(_figure, "least"), _WORDS),
+    Column("", "highest", functools.partial(_figure, "most"), _WORDS),
+)
 
 
 class DevicesScreen(RunScreen[DevicesView]):
@@ -78,36 +100,19 @@ class DevicesScreen(RunScreen[DevicesView]):
         If that is too little, the lowest and highest readings move out of sight. The curves are not
         exported: they are of no use in a spreadsheet.
         """
-        table: Columns[Curve] = Columns(view.curves)
-        table.text(
-            "where", lambda curve: f"rank {curve.rank} {curve.device or curve.source}", widest=28
-        )
-        table.text("reading", lambda curve: describe(curve.metric)[0])
-        for title, statistic in STATISTICS.items():
-            figures: list[Figure] = []
-            for curve in view.curves:
-                value = getattr(curve.series, statistic)
-                figures.append(Figure(value, describe(curve.metric)[1](value)))
-            table.columns.append(
-                Column(title, figures, lambda figure: str(figure.words), right=True, searched=False)
-            )
+        columns = columns_of(Table(READINGS, view.curves))
         widths = []
-        for column in table.columns:
+        for column in columns:
             widths.append(column.natural_width(range(len(view.curves))) + GAP)
         room = self.size.width - CURVE_MARGIN - sum(widths)
         if room < MIN_CURVE_WIDTH:
             room = max(1, room + sum(widths[3:]))
-        exported = list(table.columns)
-        table.text(
-            "over the run",
-            lambda curve: curve.series,
-            lambda series: spark(series, room, plain=self.plain),
-            role=lambda _: "accent",
-            searched=False,
-            widest=room,
-        )
-        table.columns.insert(3, table.columns.pop())
-        self.table.show_rows(table.columns, exported=exported)
+        exported = list(columns)
+        series = [curve.series for curve in view.curves]
+        draw = functools.partial(spark, width=room, plain=self.plain)
+        drawn = Shown("over the run", series, draw, role=_role, searched=False, widest=room)
+        columns.insert(3, drawn)
+        self.table.show_rows(columns, exported=exported)
 
     def on_virtual_table_moved(self) -> None:
         """Draw the chart of the reading under the cursor."""

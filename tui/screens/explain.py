@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
@@ -16,11 +17,16 @@ from profkit.explain.compared import Compared, Pair, compare_runs
 from profkit.explain.explained import Explained
 from profkit.explain.kernel_ledger import KernelRow
 from profkit.explain.waterfall import Drop, waterfall
-from profkit.report import ledger_json
-from profkit.report.cause_words import no_difference_words
+from profkit.report.code_sections import CHANGES
+from profkit.report.ledger_document import DIFFERENCES, KERNELS, compared, explained
+from profkit.report.scaling_document import SCALING, limits
+from profkit.show import json as show_json
+from profkit.show.document import Document, Section, Table, labelled
 from profkit.tui.library import Source
 from profkit.tui.screens.base import MARK_TWO_RUNS, Place, RunScreen, one_line
+from profkit.tui.themes import Palette
 from profkit.tui.widgets import explain_draw
+from profkit.tui.widgets.document import columns_of, facts_line, verdict_lines
 from profkit.tui.widgets.draw import folded
 from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.run_draw import SCREEN_OF, phase_of
@@ -103,10 +109,12 @@ class ExplainScreen(RunScreen[Compared]):
             raise ProfkitError(MARK_TWO_RUNS)
         return compare_runs([*source.bases, source.trace])
 
-    to_json = staticmethod(lambda view: ledger_json.compared(view, view.pairs))
+    to_json = staticmethod(lambda view: show_json.document(compared(view, view.pairs)))
 
     def content(self) -> Any:
-        return None if self.view is None else ledger_json.compared(self.view, [self._pair])
+        if self.view is None:
+            return None
+        return show_json.document(compared(self.view, [self._pair]))
 
     def show(self, view: Compared) -> None:
         self.show_titles()
@@ -122,8 +130,10 @@ class ExplainScreen(RunScreen[Compared]):
         palette = self.palette
         self.frame.run_path = found.case.after.trace.path
         self.draw_head()
-        self.query_one("#verdict", Lines).show(lambda _: explain_draw.verdict_lines(found, palette))
-        self.query_one("#causes", Lines).show(lambda _: explain_draw.cause_lines(found, palette))
+        document = explained(found)
+        sections = {section.key: section for section in document.sections}
+        self.query_one("#verdict", Lines).show(lambda _: _head_lines(document, palette))
+        self.show_notes("causes", sections["causes"])
         drops = waterfall(found.ledger)
         columns = explain_draw.waterfall_columns(
             found.ledger, drops, self.app.size.width - MARGINS, plain=self.plain
@@ -132,10 +142,9 @@ class ExplainScreen(RunScreen[Compared]):
         self._show_kernels(found)
         self._show_lines(found)
         differences = found.ledger.differences
-        columns = explain_draw.difference_columns(differences)
+        columns = columns_of(Table(DIFFERENCES, differences))
         self.show_table("differences", columns, [each.name for each in differences])
-        words = no_difference_words(found.recorded)
-        self.query_one("#no_differences", Lines).show(lambda _: [folded((words, None))])
+        self.show_notes("no_differences", sections["differences"], style="")
         self.query_one("#differences").display = bool(differences)
         self.query_one("#no_differences").display = not differences
 
@@ -157,10 +166,10 @@ class ExplainScreen(RunScreen[Compared]):
             self.query_one(name).display = bool(rows)
         if not rows:
             return
-        columns = explain_draw.scaling_columns(rows)
+        columns = columns_of(Table(SCALING, rows))
         self.show_table("scaling", columns, list(range(len(rows))))
-        row, palette = rows[max(self._pair)], self.palette
-        self.query_one("#meeting", Lines).show(lambda _: explain_draw.scaling_lines(row, palette))
+        row = rows[max(self._pair)]
+        self.show_notes("meeting", Section(table=labelled(list(limits(row)))))
         base, target = rows[self._pair.base].name, rows[self._pair.target].name
         self.show_titles(pair=f"From {base} to {target}")
 
@@ -190,7 +199,7 @@ class ExplainScreen(RunScreen[Compared]):
         for name in ("#kernels", "#kernels_title"):
             self.query_one(name).display = bool(rows)
         keys = [(row.phase, row.category, row.name) for row in rows]
-        self.show_table("kernels", explain_draw.kernel_columns(rows), keys, MAX_KERNEL_ROWS)
+        self.show_table("kernels", columns_of(Table(KERNELS, rows)), keys, MAX_KERNEL_ROWS)
 
     def _show_lines(self, found: Explained) -> None:
         """Show the lines that certainly differ, of the row under the cursor if it has any."""
@@ -206,7 +215,7 @@ class ExplainScreen(RunScreen[Compared]):
             self.query_one(part).display = bool(sure)
         self.show_titles(lines_title=title)
         keys = [(change.phase, change.place) for change in sure]
-        self.show_table("lines", explain_draw.line_columns(sure), keys, MAX_KERNEL_ROWS)
+        self.show_table("lines", columns_of(Table(CHANGES, sure)), keys, MAX_KERNEL_ROWS)
 
     def on_virtual_table_moved(self, event: VirtualTable.Moved) -> None:
         """Show the kernels and lines of the row that the cursor moved to."""
@@ -250,6 +259,15 @@ class ExplainScreen(RunScreen[Compared]):
         if self.view is not None:
             self._pair = pair
             self.show(self.view)
+
+
+def _head_lines(document: Document, palette: Palette) -> Iterator[Text]:
+    """Yield the answer, both runs with their speed, the verdict, and its caveats."""
+    if document.headline:
+        yield folded((document.headline, palette.style("title")))
+    for fact in document.facts[:2]:
+        yield facts_line([fact], palette)
+    yield from verdict_lines(document, palette)
 
 
 def _top_row(drops: Sequence[Drop], row: int) -> str:

@@ -11,16 +11,14 @@ from textual.widgets import Static
 from profkit.analysis.kernels.calls import KernelInstance, calls_of
 from profkit.analysis.kernels.groups import KernelGroup
 from profkit.analysis.kernels.view import KernelsView, kernels_of
+from profkit.report.kernel_sections import kernel_columns
+from profkit.show.document import Table
 from profkit.text import plural
 from profkit.tui.screens.base import Place, RunScreen
 from profkit.tui.widgets.columns import GAP, MEASURED_ROWS
+from profkit.tui.widgets.document import columns_of
 from profkit.tui.widgets.draw import lines
-from profkit.tui.widgets.kernel_draw import (
-    call_columns,
-    kernel_columns,
-    kernel_lines,
-    summary_lines,
-)
+from profkit.tui.widgets.kernel_draw import CALLS, kernel_lines, summary_lines
 from profkit.tui.widgets.table import VirtualTable
 
 MIN_NAME_WIDTH: Final = 26
@@ -56,7 +54,7 @@ class KernelsScreen(RunScreen[KernelsView]):
     def show(self, view: KernelsView) -> None:
         """Show the columns for which there is room; all columns are exported."""
         self.query_one("#summary", Static).update(lines(summary_lines(view, self.palette)))
-        columns = kernel_columns(view)
+        columns = columns_of(Table(kernel_columns(view.noun), view.groups, only_known=True))
         shown, room = columns[:1], self.size.width - MIN_NAME_WIDTH
         for column in columns[1:]:
             room -= column.natural_width(range(min(MEASURED_ROWS, len(view.groups)))) + GAP
@@ -123,7 +121,7 @@ class CallsScreen(RunScreen[tuple[KernelInstance, ...]]):
         self.NAME = name  # type: ignore[misc]  # a class variable in all other screens
 
     def show(self, view: tuple[KernelInstance, ...]) -> None:
-        self.table.show_rows(call_columns(view))
+        self.table.show_rows(columns_of(Table(CALLS, view, only_known=True)))
         words = f"the longest calls of {self._group.name}"
         if len(view) == self._group.calls:
             words = f"the {plural(len(view), 'call')} of {self._group.name}"

@@ -15,20 +15,22 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from profkit.analysis.views.live import LivePart, LiveView, build_live_view
+from profkit.analysis.views.live import LiveView, build_live_view
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
 from profkit.hangs.account import say_standstill
-from profkit.report.words import live_parts_words
-from profkit.text import duration, percent, plural, safe_text, significant
+from profkit.report.words import live_parts_words, role_of
+from profkit.show.document import Column, Table
+from profkit.show.figures import NS, SHARE, interval_range, plain
+from profkit.text import duration, plural, safe_text, significant
 from profkit.trace.tail import RunTail
 from profkit.tui.library import Source
 from profkit.tui.screens.base import RunScreen, one_line
 from profkit.tui.themes import Palette
-from profkit.tui.widgets.columns import Columns
+from profkit.tui.widgets.columns import Column as ShownColumn
+from profkit.tui.widgets.document import columns_of
 from profkit.tui.widgets.draw import bar, folded, line
 from profkit.tui.widgets.lines import Lines
-from profkit.tui.widgets.run_draw import interval_of, role_of
 from profkit.tui.widgets.step_strip import strip
 from profkit.tui.widgets.table import VirtualTable
 from profkit.vocab import RunState
@@ -47,6 +49,13 @@ _STATE_ROLES: Final = {
     RunState.COMPLETE: "good",
     RunState.ABORTED: "bad",
 }
+
+
+PARTS: Final = (
+    Column("", "part", lambda part: part.name, role=role_of),
+    Column("", "per step", lambda part: part.step_ns, NS),
+    Column("", "share", lambda part: part.share, SHARE),
+)
 
 
 class LiveScreen(RunScreen[LiveView]):
@@ -143,13 +152,10 @@ class LiveScreen(RunScreen[LiveView]):
                 behind.append(f"rank {place.rank} at step {place.step:,}")
         words = [("behind: ", palette.style("bad")), (", ".join(behind), None)]
         self.query_one("#behind", Lines).show(lambda _: [line(words)] if behind else [])
-        table: Columns[LivePart] = Columns(view.parts)
-        table.text("part", lambda part: part.name, role=role_of)
-        table.figure("per step", lambda part: part.step_ns, duration, searched=True)
-        table.figure("share", lambda part: part.share, percent, searched=True)
+        columns = columns_of(Table(PARTS, view.parts))
         draw_bar = functools.partial(bar, width=BAR_WIDTH, plain=plain)
-        table.text("", lambda part: part.share, show=draw_bar, searched=False)
-        self.show_table("parts", table.columns, [part.name for part in view.parts])
+        columns.append(ShownColumn("", columns[2].values, draw_bar, searched=False))
+        self.show_table("parts", columns, [part.name for part in view.parts])
 
 
 def _pulse_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
@@ -176,7 +182,7 @@ def _pulse_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
         speed = f"{significant(view.throughput.value, 4)} samples/s"
     interval = "   "
     if view.throughput.judged:
-        interval = f"  {interval_of(view.throughput)}   "
+        interval = f"  {interval_range(view.throughput, plain)}   "
     yield line(
         [
             (speed, title),

@@ -9,11 +9,13 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from profkit.analysis.views.loader import LoaderView, build_loader_view
+from profkit.show.document import Table
 from profkit.text import percent, plural, significant
 from profkit.tui.screens.base import Place, RunScreen
 from profkit.tui.widgets.chart import spark
+from profkit.tui.widgets.document import columns_of
 from profkit.tui.widgets.draw import Piece, lines
-from profkit.tui.widgets.loader_draw import maker_columns, model_columns, summary_lines
+from profkit.tui.widgets.loader_draw import MAKERS, model_table, summary_lines
 from profkit.tui.widgets.table import VirtualTable
 
 MAX_QUEUES: Final = 4
@@ -53,7 +55,7 @@ class LoaderScreen(RunScreen[LoaderView]):
         makers = self.query_one("#makers", VirtualTable)
         makers.styles.height = len(view.makers) + HEADING_AND_SCROLL_BAR
         makers.display = bool(view.makers)
-        makers.show_rows(maker_columns(view))
+        makers.show_rows(columns_of(Table(MAKERS, view.makers, only_known=True)))
         summary = summary_lines(view, self.palette, of_log=self._shows_log())
         self.query_one("#summary", Static).update(lines(summary))
         queues: list[list[Piece]] = []
@@ -72,7 +74,7 @@ class LoaderScreen(RunScreen[LoaderView]):
         self.query_one("#queues").display = bool(view.depths)
         self.query_one("#more").display = view.model is not None and not view.unexplained_ns
         if view.model is not None:
-            self.query_one("#model", VirtualTable).show_rows(model_columns(view.model))
+            self.query_one("#model", VirtualTable).show_rows(columns_of(model_table(view.model)))
 
     def on_virtual_table_opened(self, message: VirtualTable.Opened) -> None:
         """Show the rank of a worker on the timeline."""

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import functools
+from collections.abc import Iterator
+from typing import ClassVar, Final, NamedTuple
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
 from profkit.analysis.views.run import RunView, build_run_view
-from profkit.report import run_json
+from profkit.report.run_document import parts, quality, run
+from profkit.show import json as show_json
+from profkit.show.document import Document, Table, Tone
 from profkit.tui.screens.base import Place, RunScreen
+from profkit.tui.themes import Palette
 from profkit.tui.widgets import run_draw
+from profkit.tui.widgets.columns import Column
+from profkit.tui.widgets.document import columns_of, lines_of
+from profkit.tui.widgets.draw import bar, folded, line
 from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.step_strip import change_marks, strip
 from profkit.tui.widgets.table import VirtualTable
+
+BAR_WIDTH: Final = 16
 
 
 class OverviewScreen(RunScreen[RunView]):
@@ -60,25 +71,31 @@ class OverviewScreen(RunScreen[RunView]):
                     yield Lines(id="quality")
 
     build = staticmethod(lambda source: build_run_view(source.trace, source.ceilings))
-    to_json = staticmethod(run_json.run)
+    to_json = staticmethod(lambda view: show_json.document(run(view)))
 
     def show(self, view: RunView) -> None:
         palette, plain, height = self.palette, self.plain, self.app.size.height
         self.show_titles()
+        document = run(view)
+        found = {section.key: section for section in document.sections}
         drawings = {
-            "headline": lambda _: run_draw.headline(view, palette),
+            "headline": lambda _: _head_lines(document, palette),
             "bar": lambda width: run_draw.bar_of_step(view, palette, width, plain=plain),
-            "losses": lambda _: run_draw.loss_lines(view, palette),
+            "losses": lambda _: lines_of(found["losses"], palette),
             "strip": lambda width: [
                 *change_marks(view.points, view.overview.changes, palette, width, plain=plain),
                 *strip(view.points, palette, width, height, plain=plain),
             ],
-            "quality": lambda _: run_draw.quality_lines(view, palette),
+            "quality": lambda _: lines_of(quality(view), palette),
         }
         for name, draw in drawings.items():
             self.query_one(f"#{name}", Lines).show(draw)
-        columns, keys = run_draw.part_columns(view, plain=plain)
-        self.show_table("parts", columns, keys)
+        table = parts(view)
+        columns = columns_of(table)
+        shares = next(column.values for column in columns if column.title == "share")
+        draw_bar = functools.partial(bar, width=BAR_WIDTH, plain=plain)
+        columns.append(Column("", shares, draw_bar, searched=False))
+        self.show_table("parts", columns, _keys(table, view))
 
     def on_virtual_table_opened(self, event: VirtualTable.Opened) -> None:
         """Open the screen with details of the part under the cursor."""
@@ -91,6 +108,33 @@ class OverviewScreen(RunScreen[RunView]):
         table = self.query_one("#parts", VirtualTable)
         part = table.key.parent if table.row is not None else ""
         self.go("code", Place(phase=part or None))
+
+
+class PartKey(NamedTuple):
+    """Identifies a row of the table of parts."""
+
+    label: str
+    parent: str
+    """The part that the row is about or is inside of; empty for time that is hidden."""
+
+
+def _keys(table: Table, view: RunView) -> list[PartKey]:
+    names, parent, keys = {part.name for part in view.parts}, "", []
+    for depth, part in table.visible():
+        if not depth:
+            parent = part.name if part.name in names else ""
+        keys.append(PartKey(part.name, parent))
+    return keys
+
+
+def _head_lines(document: Document, palette: Palette) -> Iterator[Text]:
+    """Yield the answer, what ran, its speed, and why that is inconclusive if it is."""
+    yield folded((document.headline, palette.style("title")))
+    _, speed, interval = document.facts[0].texts()
+    words = f"  {interval}   {document.subtitle}"
+    yield line([(speed, palette.style("title")), (words, palette.style("dim"))])
+    if document.tone is Tone.UNSURE:
+        yield folded((f"{document.verdict}: {document.summary}", palette.style("unsure")))
 
 
 SCREEN = OverviewScreen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, ClassVar, Final
 
 from textual.app import ComposeResult
@@ -11,15 +10,19 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from profkit.analysis.views.ranks import RanksView, build_ranks_view
-from profkit.report import view_json
 from profkit.report.sharded_sections import (
     DIMENSIONS_TITLE,
+    STAGE_COLUMNS,
     STAGES_TITLE,
+    dimension_columns,
     dimension_notes,
     stage_notes,
 )
+from profkit.show import json as show_json
+from profkit.show.document import Table
 from profkit.tui.screens.base import Place, RunScreen
-from profkit.tui.widgets import ranks_draw, sharded_draw
+from profkit.tui.widgets import ranks_draw
+from profkit.tui.widgets.document import columns_of
 from profkit.tui.widgets.draw import folded, lines
 from profkit.tui.widgets.table import VirtualTable
 
@@ -84,10 +87,7 @@ class RanksScreen(RunScreen[RanksView]):
 
     @staticmethod
     def to_json(view: RanksView) -> Any:
-        sizes = []
-        for use in view.sizes:
-            sizes.append({**dataclasses.asdict(use), "share_of_ceiling": use.share_of_ceiling})
-        return {**view_json.of(view), "sizes": sizes}
+        return show_json.of(view) | {"sizes": show_json.of(Table(ranks_draw.SIZES, view.sizes))}
 
     def show(self, view: RanksView) -> None:
         self.query_one("#below").set_class(self.size.width >= SIDE_BY_SIDE_WIDTH, "-wide")
@@ -95,14 +95,17 @@ class RanksScreen(RunScreen[RanksView]):
         self.query_one("#summary", Static).update(lines(summary))
         sharded, pipeline = view.sharded, view.sharded.pipeline if view.sharded else None
         tables = {
-            "dimensions": sharded_draw.dimension_columns(sharded),
-            "stages": sharded_draw.stage_columns(pipeline),
-            "heat": ranks_draw.heat_columns(view, deviations=self._deviations, plain=self.plain),
-            "waits": ranks_draw.wait_columns(view),
-            "sizes": ranks_draw.size_columns(view),
-            "kernels": ranks_draw.window_columns(view),
+            "waits": ranks_draw.wait_table(view),
+            "sizes": Table(ranks_draw.SIZES, view.sizes),
+            "kernels": Table(ranks_draw.WINDOWS, view.in_windows),
         }
-        for name, columns in tables.items():
+        if sharded is not None:
+            tables["dimensions"] = Table(dimension_columns(sharded), sharded.places)
+        if pipeline is not None:
+            tables["stages"] = Table(STAGE_COLUMNS, pipeline.stages)
+        drawn = {name: columns_of(each) for name, each in tables.items()}
+        drawn["heat"] = ranks_draw.heat_columns(view, deviations=self._deviations, plain=self.plain)
+        for name, columns in drawn.items():
             table = self.query_one(f"#{name}", VirtualTable)
             table.show_rows(columns)
             table.styles.height = min(table.count, MAX_ROWS) + HEADING_AND_SCROLL_BAR

@@ -12,11 +12,13 @@ from textual.widgets import Static
 from textual.worker import get_current_worker
 
 from profkit.analysis.views.runs import RunFigures, RunHead, RunRow, arrange_runs, list_runs
-from profkit.report import run_json
+from profkit.report.runs_document import RUNS, runs
+from profkit.show.document import Table
+from profkit.show.json import document
 from profkit.text import plural, safe_text
+from profkit.tui.widgets.document import columns_of
 from profkit.tui.widgets.draw import line
 from profkit.tui.widgets.figures import figures_of
-from profkit.tui.widgets.runs_draw import run_columns
 from profkit.tui.widgets.table import VirtualTable
 from profkit.tui.widgets.table_screen import TableScreen
 
@@ -52,7 +54,7 @@ class RunsScreen(TableScreen):
         """True if figures have arrived since the list was drawn."""
 
     def on_mount(self) -> None:
-        self.table.empty = f"no runs in {self._folder}; make one with 'profkit trace WORKLOAD'"
+        self.table.empty = f"no runs in {self._folder}; make one with 'profkit run -- COMMAND'"
         self.set_look()
         self._look()
         self.table.focus()
@@ -109,7 +111,8 @@ class RunsScreen(TableScreen):
         """Show the runs with the figures that are known."""
         self._stale = False
         self._rows = arrange_runs(self._heads, self._figures, grouped=self._grouped)
-        self.table.show_rows(run_columns(self._rows), keys=[row.head.path for row in self._rows])
+        columns = columns_of(Table(RUNS, self._rows))
+        self.table.show_rows(columns, keys=[row.head.path for row in self._rows])
         self.draw_head()
 
     def go_to(self, run: Path, *, mark: bool) -> None:
@@ -194,4 +197,4 @@ class RunsScreen(TableScreen):
         self._look()
 
     def content(self) -> object:
-        return run_json.runs(self._rows)
+        return document(runs(self._rows, self._folder))

@@ -11,12 +11,14 @@ from textual.widgets import Static
 from profkit.explain.predict.ask import answer_all
 from profkit.explain.predict.job import read_job
 from profkit.explain.predict.prediction import Prediction
-from profkit.report.whatif_document import whatif_json
+from profkit.report.whatif_document import ANSWERS, answer_section, whatif
+from profkit.show import json as show_json
+from profkit.show.document import Table
 from profkit.tui.screens.base import RunScreen
-from profkit.tui.widgets.draw import lines
+from profkit.tui.widgets.document import columns_of
+from profkit.tui.widgets.draw import line
 from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.table import VirtualTable
-from profkit.tui.widgets.whatif_draw import answer_columns, detail_lines, summary_lines
 
 
 class WhatIfScreen(RunScreen[Sequence[Prediction]]):
@@ -28,6 +30,7 @@ class WhatIfScreen(RunScreen[Sequence[Prediction]]):
 
     DEFAULT_CSS = """
     WhatIfScreen #summary { padding: 0 1; height: auto; }
+    WhatIfScreen #answers { scrollbar-size: 0 0; }
     WhatIfScreen #details { height: 1fr; padding: 1 1 0 1; scrollbar-size-vertical: 1; }
     """
 
@@ -39,12 +42,16 @@ class WhatIfScreen(RunScreen[Sequence[Prediction]]):
 
     build = staticmethod(lambda source: answer_all(read_job(source.trace)))
 
-    to_json = staticmethod(whatif_json)
+    to_json = staticmethod(lambda view: show_json.document(whatif(view)))
 
     def show(self, view: Sequence[Prediction]) -> None:
-        self.query_one("#summary", Static).update(lines(summary_lines(view, self.palette)))
+        document = whatif(view)
+        words = [(document.summary, None), (f"; {document.verdict}", self.palette.style("dim"))]
+        self.query_one("#summary", Static).update(line(words))
         keys = [(answer.question.kind, answer.question.cause) for answer in view]
-        self.show_table("answers", answer_columns(view), keys, self.size.height // 2 - 3)
+        self.show_table(
+            "answers", columns_of(Table(ANSWERS, view)), keys, self.size.height // 2 - 3
+        )
         self.on_virtual_table_moved()
 
     def on_virtual_table_moved(self) -> None:
@@ -52,8 +59,7 @@ class WhatIfScreen(RunScreen[Sequence[Prediction]]):
         row, answers = self.table.row, self.view
         if answers is None or row is None or row >= len(answers):
             return
-        answer = answers[row]
-        self.query_one("#words", Lines).show(lambda _: detail_lines(answer, self.palette))
+        self.show_notes("words", answer_section(answers[row]))
 
 
 SCREEN = WhatIfScreen

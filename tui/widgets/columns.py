@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy.typing as npt
 from rich.cells import cell_len
@@ -24,7 +24,6 @@ _ARROW_ROOM: Final = 2
 MAX_WIDTH: Final = 60
 """Cells of a column, unless it says otherwise."""
 
-RowT = TypeVar("RowT")
 Show = Callable[[Any], str]
 
 
@@ -80,50 +79,3 @@ def column_widths(columns: Sequence[Column], rows: Iterable[int], width: int) ->
 def least_width(columns: Sequence[Column], rows: Iterable[int]) -> int:
     """Return the cells that a table of these columns needs at least."""
     return sum(column_widths(columns, rows, 0)) + GAP * len(columns) + 1
-
-
-@dataclass
-class Columns(Generic[RowT]):
-    """Builds the columns of a table out of its rows."""
-
-    rows: Sequence[RowT]
-    columns: list[Column] = field(default_factory=list)
-
-    def text(
-        self,
-        title: str,
-        value: Callable[[RowT], Any],
-        show: Show = str,
-        *,
-        role: Show | None = None,
-        stretches: bool = False,
-        searched: bool = True,
-        widest: int = MAX_WIDTH,
-    ) -> None:
-        """Add a column of texts."""
-        values = list(map(value, self.rows))
-        column = Column(
-            title, values, show, role=role, stretches=stretches, searched=searched, widest=widest
-        )
-        self.columns.append(column)
-
-    def figure(
-        self,
-        title: str,
-        value: Callable[[RowT], Any],
-        show: Show = str,
-        *,
-        role: Show | None = None,
-        searched: bool = False,
-    ) -> None:
-        """Add a column of figures: on the right, and by default not searched by the filter."""
-        values = list(map(value, self.rows))
-        self.columns.append(Column(title, values, show, right=True, role=role, searched=searched))
-
-    def with_values(self) -> list[Column]:
-        """Return the columns that have a value in at least one row."""
-        found: list[Column] = []
-        for column in self.columns:
-            if any(value is not None for value in column.values):
-                found.append(column)
-        return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import math
@@ -12,8 +13,7 @@ from profkit.analysis.estimate import Estimate
 from profkit.analysis.views.runs import RunFigures, read_figures
 from profkit.cache import cache_root
 from profkit.errors import ProfkitError
-from profkit.report.as_json import dumps
-from profkit.report.view_json import of
+from profkit.show.json import dumps
 from profkit.trace.jsonfile import read_json, replace_json
 from profkit.tui.library import stamp
 from profkit.version import __version__
@@ -38,5 +38,7 @@ def figures_of(run: Path) -> RunFigures:
     figures = read_figures(run)
     with contextlib.suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_json(file, json.loads(dumps({"stamp": current, "figures": of(figures)})))
+        replace_json(
+            file, json.loads(dumps({"stamp": current, "figures": dataclasses.asdict(figures)}))
+        )
     return figures

@@ -5,63 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from profkit.analysis.kernels.calls import KernelInstance
 from profkit.analysis.kernels.groups import KernelGroup
 from profkit.analysis.kernels.view import KernelsView
-from profkit.text import byte_size, duration, percent, plural, significant
+from profkit.report.kernel_sections import FURTHER
+from profkit.show.document import Column, cell_text
+from profkit.show.figures import BYTES, COUNT, NS, SHARE, Unit
+from profkit.text import duration, percent, plural
 from profkit.tui.themes import Palette
-from profkit.tui.widgets.columns import Column, Columns
 from profkit.tui.widgets.draw import Piece
 
 MIN_CATEGORY_SHARE: Final = 0.005
 """The summary lists categories with at least this share of the time; the table has all."""
 
 
-def kernel_columns(view: KernelsView) -> list[Column]:
-    """Return all columns with values, the most useful first."""
-    table = Columns(view.groups)
-    table.text(view.noun, lambda group: group.name, stretches=True)
-    table.figure("share", lambda group: group.share, percent)
-    table.figure("per step", lambda group: group.ns_per_step, duration)
-    table.figure("calls", lambda group: group.calls, "{:,}".format)
-    table.figure("mean", lambda group: group.mean_ns, duration)
-    table.text("category", lambda group: group.category)
-    table.text(
-        "bound by",
-        lambda group: group.bound,
-        role=lambda bound: "bad" if bound == "launch" else "",
-    )
-    table.figure("of ceiling", lambda group: group.ceiling_share, percent)
-    table.figure(
-        "Tensor Cores",
-        lambda group: group.tensor_core_share if group.eligible else None,
-        percent,
-        role=lambda share: "" if share else "bad",
-    )
-    table.figure("waited for", lambda group: group.launch_bound_share, percent)
-    table.figure("queued", lambda group: group.queued_ratio, lambda r: f"{significant(r)} x")
-    table.figure("total", lambda group: group.total_ns, duration)
-    table.figure("longest", lambda group: group.longest.duration_ns, duration)
-    return table.with_values() or table.columns[:1]
+def _sizes(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))
 
 
-def call_columns(calls: Sequence[KernelInstance]) -> list[Column]:
-    """Return the columns with values for the calls of one kernel."""
-    table = Columns(calls)
-    table.figure("duration", lambda call: call.duration_ns, duration)
-    table.figure("rank", lambda call: call.rank)
-    table.figure("step", lambda call: call.step, "{:,}".format)
-    table.text("phase", lambda call: call.phase)
-    table.text("operator", lambda call: call.op, stretches=True)
-    table.text("device", lambda call: call.device)
-    table.figure("stream", lambda call: call.stream)
-    table.figure("queued", lambda call: call.queued_ns, duration)
-    table.figure("grid", lambda call: call.grid, lambda sizes: " x ".join(map(str, sizes)))
-    table.figure("block", lambda call: call.block, lambda sizes: " x ".join(map(str, sizes)))
-    table.figure("bytes", lambda call: call.bytes, byte_size)
-    table.text("bound by", lambda call: call.bound)
-    table.figure("of ceiling", lambda call: call.ceiling_share, percent)
-    return table.with_values()
+CALLS: Final = (
+    Column("", "duration", lambda call: call.duration_ns, NS),
+    Column("", "rank", lambda call: call.rank, COUNT),
+    Column("", "step", lambda call: call.step, COUNT),
+    Column("", "phase", lambda call: call.phase),
+    Column("", "operator", lambda call: call.op, stretches=True),
+    Column("", "device", lambda call: call.device),
+    Column("", "stream", lambda call: call.stream, Unit(str)),
+    Column("", "queued", lambda call: call.queued_ns, NS),
+    Column("", "grid", lambda call: call.grid, Unit(_sizes)),
+    Column("", "block", lambda call: call.block, Unit(_sizes)),
+    Column("", "bytes", lambda call: call.bytes, BYTES),
+    Column("", "bound by", lambda call: call.bound),
+    Column("", "of ceiling", lambda call: call.ceiling_share, SHARE),
+)
+"""The calls of one kernel."""
 
 
 def summary_lines(view: KernelsView, palette: Palette) -> Iterator[list[Piece]]:
@@ -118,16 +94,9 @@ def kernel_lines(group: KernelGroup) -> Iterator[list[Piece]]:
     longest = f"longest {duration(group.longest.duration_ns)} on rank {group.longest.rank}"
     share = f"{group.category}: {percent(group.share)} of all time"
     yield [(f"{share}, {step}, {calls}, {longest}", None)]
-    known = []
-    if group.bound:
-        known.append(f"bound by {group.bound}")
-    if group.ceiling_share is not None:
-        known.append(f"{percent(group.ceiling_share)} of its ceiling")
-    if group.eligible and group.tensor_core_share is not None:
-        known.append(f"{percent(group.tensor_core_share)} on Tensor Cores")
-    if group.launch_bound_share is not None:
-        known.append(f"the device waited for {percent(group.launch_bound_share)} of it")
-    if group.queued_ratio is not None:
-        known.append(f"queued {significant(group.queued_ratio)} x as long as it runs")
-    if known:
-        yield [("   ".join(known), None)]
+    words = []
+    for column in FURTHER:
+        if (value := column.get(group)) is not None:
+            words.append(f"{column.title} {cell_text(value, column.unit)}")
+    if words:
+        yield [("   ".join(words), None)]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from profkit.analysis.views.loader import LOOP, LoaderView, Maker, WorkersModel
-from profkit.text import duration, percent, plural, significant
+from profkit.analysis.views.loader import LOOP, LoaderView, WorkersModel
+from profkit.show.document import Column, Table
+from profkit.show.figures import COUNT, NS, NUMBER, WHOLE_SHARE
+from profkit.text import duration, percent, plural
 from profkit.tui.themes import Palette
-from profkit.tui.widgets.columns import Column, Columns
 from profkit.tui.widgets.draw import Piece
 
 MAX_NO_CORE_SHARE: Final = 0.25
 """If workers wait longer than this for a core, the model's assumption does not hold."""
+
+_OF_LOOP: Final = {LOOP: " (the loop)"}
 
 
 def summary_lines(
@@ -71,44 +74,37 @@ def _verdict(model: WorkersModel) -> str:
     return f"{words}: {plural(model.enough, 'worker')} would hide the loader"
 
 
-def maker_columns(view: LoaderView) -> list[Column]:
-    """Return the columns with values for the workers, or the loop, that make batches."""
-    table: Columns[Maker] = Columns(view.makers)
-    names = []
-    for maker in view.makers:
-        suffix = " (the loop)" if maker.kind == LOOP else ""
-        names.append(maker.name + suffix)
-    table.columns.append(Column("batches are made by", names))
-    table.figure("rank", lambda maker: maker.rank, searched=True)
-    table.figure("batches", lambda maker: maker.batches, "{:,}".format)
-    table.figure("per batch", lambda maker: maker.making_ns, duration)
-    table.figure("read", lambda maker: maker.read_ns, duration)
-    table.figure("decode", lambda maker: maker.decode_ns, duration)
-    table.figure("collate", lambda maker: maker.collate_ns, duration)
-    table.figure("no core", lambda maker: maker.no_core_ns, duration)
-    table.figure("queue", lambda maker: maker.queue_ns, duration)
-    table.figure("busy", lambda maker: maker.busy_share, lambda share: percent(share, 0))
-    return table.with_values()
+MAKERS: Final = (
+    Column("", "batches are made by", lambda maker: maker.name + _OF_LOOP.get(maker.kind, "")),
+    Column("", "rank", lambda maker: maker.rank, COUNT),
+    Column("", "batches", lambda maker: maker.batches, COUNT),
+    Column("", "per batch", lambda maker: maker.making_ns, NS),
+    Column("", "read", lambda maker: maker.read_ns, NS),
+    Column("", "decode", lambda maker: maker.decode_ns, NS),
+    Column("", "collate", lambda maker: maker.collate_ns, NS),
+    Column("", "no core", lambda maker: maker.no_core_ns, NS),
+    Column("", "queue", lambda maker: maker.queue_ns, NS),
+    Column("", "busy", lambda maker: maker.busy_share, WHOLE_SHARE),
+)
+"""The workers, or the loop, that make batches."""
 
 
-def model_columns(model: WorkersModel) -> list[Column]:
+def model_table(model: WorkersModel) -> Table:
     """Return what the model predicts for each number of workers.
 
     The current number of workers and the one that is enough are marked.
     """
-    marks: list[str] = []
-    for row in model.tried:
-        words = []
-        if row.workers == model.workers:
-            words.append("now")
-        if row.workers == model.enough:
-            words.append("enough")
-        marks.append(", ".join(words))
-    table = Columns(model.tried)
-    table.figure("workers", lambda row: row.workers, searched=True)
-    table.columns.append(Column("", marks, role=lambda words: "accent" if words else ""))
-    table.figure("ready every", lambda row: row.delivery_ns, duration)
-    table.figure("per step", lambda row: row.step_ns, duration)
-    table.figure("waits", lambda row: row.wait_ns, duration)
-    table.figure("cores busy", lambda row: row.cores, significant)
-    return table.columns
+
+    def mark(row: Any) -> str:
+        words = ["now"] if row.workers == model.workers else []
+        return ", ".join([*words, "enough"] if row.workers == model.enough else words)
+
+    columns = (
+        Column("", "workers", lambda row: row.workers, COUNT),
+        Column("", "", mark, role=lambda words: "accent" if words else ""),
+        Column("", "ready every", lambda row: row.delivery_ns, NS),
+        Column("", "per step", lambda row: row.step_ns, NS),
+        Column("", "waits", lambda row: row.wait_ns, NS),
+        Column("", "cores busy", lambda row: row.cores, NUMBER),
+    )
+    return Table(columns, model.tried)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 from profkit.analysis.bandwidth import name_group
-from profkit.analysis.views.ranks import RanksView, Wait
-from profkit.report import ledger_text
+from profkit.analysis.views.ranks import RanksView
 from profkit.report.exchange_sections import late_words, say_late
-from profkit.text import byte_size, duration, percent, plural, significant
+from profkit.show.document import Column, Table, data_columns
+from profkit.show.figures import BYTES, BYTES_PER_S, COUNT, NS, NUMBER, WHOLE_SHARE, Unit
+from profkit.text import duration, plural, signed
 from profkit.tui.themes import Palette
-from profkit.tui.widgets.columns import Column, Columns
+from profkit.tui.widgets.columns import Column as Shown
+from profkit.tui.widgets.document import columns_of
 from profkit.tui.widgets.draw import Piece
-from profkit.tui.widgets.readings import UNITS
 
 MIN_DEVIATION: Final = 0.02
 """A phase that is this share of a step away from the median rank's is marked."""
@@ -47,18 +48,20 @@ def summary_lines(view: RanksView, palette: Palette) -> Iterator[list[Piece]]:
         yield [(f"no rank stands out in the waiting; farthest from the median: {longer}", dim)]
 
 
-def heat_columns(view: RanksView, *, deviations: bool, plain: bool) -> list[Column]:
+def heat_columns(view: RanksView, *, deviations: bool, plain: bool) -> list[Shown]:
     """Return ranks in rows and phases in columns, as times or as deviations from the median.
 
     Phases that deviate have a mark behind the figure, so that it does not depend on colour.
     """
     least_ns = MIN_DEVIATION * sum(view.median_ns.values())
     slow, fast = (" ^", " v") if plain else (" ▲", " ▼")
-    table = Columns(view.ranks)
-    table.figure("rank", lambda row: row.rank, searched=True)
-    if len({row.host for row in view.ranks}) > 1:
-        table.text("host", lambda row: row.host)
-    table.figure("step", lambda row: row.wall_ns, duration, searched=True)
+    several = len({row.host for row in view.ranks}) > 1
+    first = (
+        Column("", "rank", lambda row: row.rank, COUNT),
+        Column("", "host" if several else None, lambda row: row.host),
+        Column("", "step", lambda row: row.wall_ns, NS),
+    )
+    columns = columns_of(Table(first, view.ranks))
     for phase in view.phases:
         cells: list[Cell | None] = []
         roles: list[str] = []
@@ -72,58 +75,56 @@ def heat_columns(view: RanksView, *, deviations: bool, plain: bool) -> list[Colu
                     role, mark = "bad", slow
                 elif deviation_ns < -least_ns:
                     role, mark = "good", fast
-                words = ledger_text.signed(deviation_ns) if deviations else duration(ns)
+                words = signed(deviation_ns) if deviations else duration(ns)
                 cells.append(Cell(ns, words + mark))
             roles.append(role)
-        table.columns.append(
-            Column(
+        columns.append(
+            Shown(
                 phase, cells, lambda cell: str(cell.words), right=True, roles=roles, searched=False
             )
         )
-    return table.columns
+    return columns
 
 
-def wait_columns(view: RanksView) -> list[Column]:
+def wait_table(view: RanksView) -> Table:
     """Return which rank waits for which, how long and how often."""
-    table: Columns[Wait] = Columns(view.waits or ())
-    table.figure("rank", lambda wait: wait.rank, searched=True)
-    table.text("waits for", lambda wait: wait.late_rank, show="rank {}".format)
-    table.figure("per step", lambda wait: wait.waiting_ns, duration)
-    table.figure("exposed", lambda wait: wait.exposed_ns, duration)
-    how_often = f"{{:,}} of {view.collectives:,}".format
-    table.figure("how often", lambda wait: wait.collectives, how_often)
-    return table.columns
-
-
-def size_columns(view: RanksView) -> list[Column]:
-    """Return the bus bandwidth of each collective and message size, next to its ceiling."""
-    table = Columns(view.sizes)
-    table.text("collective", lambda use: use.op)
-    table.figure("message", lambda use: use.bytes, byte_size)
-    table.figure("bus", lambda use: use.bus_bytes_per_s, UNITS["_bytes_per_s"])
-    table.figure("ceiling", lambda use: use.ceiling_bus_bytes_per_s, UNITS["_bytes_per_s"])
-    table.figure("of ceiling", lambda use: use.share_of_ceiling, lambda share: percent(share, 0))
-    table.figure("transfer", lambda use: use.transfer_ns, duration)
-    table.figure("per step", lambda use: use.messages_per_step, significant)
-    table.text("over", name_group)
-    return table.columns
-
-
-def window_columns(view: RanksView) -> list[Column]:
-    """Return the collectives that kernel windows show, with the fastest and slowest rank."""
-    table = Columns(view.in_windows)
-    table.text("kernel", lambda each: each.name, stretches=True)
-    table.figure("calls", lambda each: each.calls, "{:,}".format)
-    table.figure("per step", lambda each: each.ns_per_step, duration)
-    table.figure("mean", lambda each: each.mean_ns, duration)
-    table.text(
-        "shortest",
-        lambda each: f"{duration(each.shortest_rank_ns)} on rank {each.shortest_rank}",
-        searched=False,
+    how_often = Unit(f"{{:,}} of {view.collectives:,}".format)
+    columns = (
+        Column("", "rank", lambda wait: wait.rank, COUNT),
+        Column("", "waits for", lambda wait: f"rank {wait.late_rank}"),
+        Column("", "per step", lambda wait: wait.waiting_ns, NS),
+        Column("", "exposed", lambda wait: wait.exposed_ns, NS),
+        Column("", "how often", lambda wait: wait.collectives, how_often),
     )
-    table.text(
-        "longest",
-        lambda each: f"{duration(each.longest_rank_ns)} on rank {each.longest_rank}",
-        searched=False,
-    )
-    return table.columns
+    return Table(columns, view.waits or ())
+
+
+SIZES: Final = (
+    Column("op", "collective", lambda use: use.op),
+    Column("bytes", "message", lambda use: use.bytes, BYTES),
+    Column("bus_bytes_per_s", "bus", lambda use: use.bus_bytes_per_s, BYTES_PER_S),
+    Column(
+        "ceiling_bus_bytes_per_s", "ceiling", lambda use: use.ceiling_bus_bytes_per_s, BYTES_PER_S
+    ),
+    Column("share_of_ceiling", "of ceiling", lambda use: use.share_of_ceiling, WHOLE_SHARE),
+    Column("transfer_ns", "transfer", lambda use: use.transfer_ns, NS),
+    Column("messages_per_step", "per step", lambda use: use.messages_per_step, NUMBER),
+    Column("", "over", name_group),
+    *data_columns("communicator", "backend", "group_size"),
+)
+"""The bus bandwidth of each collective and message size, next to its ceiling."""
+
+
+def _on_rank(ns: str, rank: str) -> Callable[[Any], str]:
+    return lambda each: f"{duration(getattr(each, ns))} on rank {getattr(each, rank)}"
+
+
+WINDOWS: Final = (
+    Column("", "kernel", lambda each: each.name, stretches=True),
+    Column("", "calls", lambda each: each.calls, COUNT),
+    Column("", "per step", lambda each: each.ns_per_step, NS),
+    Column("", "mean", lambda each: each.mean_ns, NS),
+    Column("", "shortest", _on_rank("shortest_rank_ns", "shortest_rank")),
+    Column("", "longest", _on_rank("longest_rank_ns", "longest_rank")),
+)
+"""The collectives that kernel windows show, with the fastest and slowest rank."""

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from profkit.analysis.run_change import RunChange
 from profkit.analysis.views.pictures import USED, StepPoint
-from profkit.report.words import reason_name
+from profkit.show.figures import reason_name
 from profkit.text import duration
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.draw import Piece, level, line

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from textual.binding import Binding, BindingType
 
 from profkit.errors import ProfkitError
-from profkit.report import as_json
+from profkit.show import json as show_json
 from profkit.tui.widgets import share
 from profkit.tui.widgets.ask import Choose
 from profkit.tui.widgets.frame import FrameScreen
@@ -85,7 +85,7 @@ class TableScreen(FrameScreen):
             if choice == "c":
                 file = share.export(share.as_csv(self.rows()), self.stem, "csv")
             elif choice == "j":
-                file = share.export(as_json.dumps(self.content()) + "\n", self.stem, "json")
+                file = share.export(show_json.dumps(self.content()) + "\n", self.stem, "json")
             elif choice == "s":
                 file = share.export(share.picture_of(self.app), self.stem, "svg")
             else:

@@ -14,9 +14,10 @@ from profkit.analysis.overview import build_overview
 from profkit.explain.explained import explain
 from profkit.importers.base import Target
 from profkit.importers.training_log import IMPORTER
-from profkit.report import as_text
 from profkit.report.ledger_document import explained
+from profkit.show import text as show_text
 from profkit.trace import Trace
+from tests.documents import report_text
 from tests.importers.logs.samples import BATCH, SAMPLES, STEP_S
 
 SPLIT = "using world size: 8, data-parallel size: 2"
@@ -38,7 +39,7 @@ def imported(folder: Path, name: str, text: str) -> Trace:
 def test_the_throughput_is_that_of_all_ranks(split: Trace) -> None:
     view = build_overview(split)
     assert view.throughput.value == pytest.approx(BATCH / STEP_S, rel=1e-3)
-    text = as_text.overview(view)
+    text = report_text(view)
     assert "80.00 samples/s" in text
     assert "of all 8 ranks" in text
     assert "10.00 samples/s" in text  # of one rank
@@ -64,7 +65,7 @@ def test_another_split_of_the_same_job_takes_as_long_per_sample(
     whole = imported(tmp_path, "whole", text.replace(SPLIT, WHOLE))
     view = explain(split, whole)
     assert view.ledger.change.value == pytest.approx(0, abs=1e-3)
-    document = as_text.document(explained(view, ()))
+    document = " ".join(show_text.document(explained(view, ())).split())
     assert document.count("80.00 samples/s") == 2
     assert "took no time" not in document
     assert "too few lines of a log state different times" in document
@@ -72,7 +73,7 @@ def test_another_split_of_the_same_job_takes_as_long_per_sample(
 
 def test_nested_timers_are_in_no_row(split: Trace) -> None:
     assert split.spans.num_rows == 0
-    text = as_text.overview(build_overview(split))
+    text = report_text(build_overview(split))
     assert "timer forward-backward 599 ms (the slowest rank, 380.1 the fastest" in text
     assert "timers may contain each other" in text
 
@@ -84,7 +85,7 @@ def test_the_launchers_number_of_ranks_is_that_of_the_job(tmp_path: Path) -> Non
     config = trace.manifest.config
     assert (trace.manifest.world_size, config["rows_speak_for_ranks"]) == (8, 4)
     assert config["parallel"] == {"dp": 4}
-    text = as_text.overview(build_overview(trace))
+    text = report_text(build_overview(trace))
     assert "of all 8 ranks" in text
     assert "or more" not in text
 
@@ -94,14 +95,14 @@ def test_a_log_that_states_the_data_parallel_ranks_alone_does_not_state_all(
 ) -> None:
     trace = imported(tmp_path, "configured", SAMPLES["deepspeed"].text)
     assert trace.manifest.config["rows_speak_for_ranks"] == 4
-    text = as_text.overview(build_overview(trace))
+    text = report_text(build_overview(trace))
     assert "of all 4 or more ranks" in " ".join(text.split())
     assert "the log counts all ranks" not in text  # the figure of one rank
     flags = trace.manifest.flags
     assert any(flag.startswith("the log states 4 data-parallel ranks") for flag in flags)
     launched = "[2026-01-01 12:00:00,000] [INFO] [launch.py:164:main] dist_world_size=8\n"
     whole = imported(tmp_path, "launched", launched + SAMPLES["deepspeed"].text)
-    document = as_text.document(explained(explain(whole, trace), ()))
+    document = show_text.document(explained(explain(whole, trace), ()))
     assert "configured does not state its number of ranks" in document
 
 
@@ -134,7 +135,7 @@ def test_the_longest_times_of_all_ranks_are_of_other_ranks_as_well(tmp_path: Pat
     """With `--timing-log-option max`, Megatron prints the slowest rank's time alone."""
     text = SAMPLES["megatron"].text.replace("(min, max) time", "max time")
     text = re.sub(r"\([\d.]+, ([\d.]+)\)$", r"\1", text, flags=re.MULTILINE)
-    shown = as_text.overview(build_overview(imported(tmp_path, "longest", text)))
+    shown = report_text(build_overview(imported(tmp_path, "longest", text)))
     assert "timer forward-backward 599 ms (the slowest rank; the last line" in shown
     assert "it has only the timers of the other 7" in shown
 
@@ -157,7 +158,7 @@ def test_ranks_that_split_a_sequence_are_a_dimension(
     lines = SAMPLES["megatron"].text.splitlines()
     trace = imported(tmp_path, "sequence", "\n".join([world, *lines[1:]]))
     assert trace.manifest.config["parallel"] == {"dp": 2, dimension: 2, "tp": 2, "pp": 2}
-    text = as_text.overview(build_overview(trace))
+    text = report_text(build_overview(trace))
     assert f"16 ranks (dp 2 x {dimension} 2 x tp 2 x pp 2)" in text
 
 
@@ -197,7 +198,7 @@ def test_every_timer_is_kept_and_the_longest_are_shown(tmp_path: Path) -> None:
     stated = [each["what"] for each in trace.manifest.config["stated"]]
     assert len(stated) == len(set(stated)) == 24
     assert "timer forward-backward" in stated
-    text = as_text.overview(build_overview(trace))
+    text = report_text(build_overview(trace))
     assert "timer forward-backward 599 ms" in text
     assert "timer inner-0 350 ms" in text
     assert "timer optimizer" not in text

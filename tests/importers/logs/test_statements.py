@@ -13,9 +13,9 @@ from profkit.importers.base import Target
 from profkit.importers.logs.assemble import parse_log
 from profkit.importers.logs.parsed import ParsedLog
 from profkit.importers.training_log import IMPORTER
-from profkit.report import as_text
 from profkit.trace import Trace
 from profkit.vocab import Phase
+from tests.documents import report_text
 from tests.importers.logs.samples import BATCH, SAMPLES, STEP_S, step_time
 
 SEG = SAMPLES["paddleseg"].text
@@ -157,13 +157,13 @@ def test_cards_of_a_node_and_the_names_cards_are_both_in_the_report(tmp_path: Pa
     view = build_overview(trace)
     assert view.world_size == 32
     assert view.throughput.value == pytest.approx(32 * BATCH / STEP_S, rel=0.01)
-    page = " ".join(as_text.overview(view).split())
+    page = " ".join(report_text(view).split())
     assert "states the number of ranks" in page
     assert "(it states 2 cards of one node)" in page
 
 
 def test_a_report_says_whose_throughput_it_shows(tmp_path: Path) -> None:
-    page = as_text.overview(build_overview(import_text(tmp_path, SAMPLES["paddleseg"].text)))
+    page = report_text(build_overview(import_text(tmp_path, SAMPLES["paddleseg"].text)))
     assert "160.0 samples/s" in page
     assert "of all 2 ranks" in page
     assert "80.00 samples/s" in page
@@ -172,7 +172,7 @@ def test_a_report_says_whose_throughput_it_shows(tmp_path: Path) -> None:
 
 def test_a_log_without_a_number_of_cards_is_of_one_rank_and_says_so(tmp_path: Path) -> None:
     text = SAMPLES["paddleseg"].text.replace("GPUs used: 2\n", "")
-    page = as_text.overview(build_overview(import_text(tmp_path, text)))
+    page = report_text(build_overview(import_text(tmp_path, text)))
     assert "of one rank: the log does not say of how many" in " ".join(page.split())
 
 

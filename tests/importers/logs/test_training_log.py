@@ -17,9 +17,9 @@ from profkit.importers.base import Imported, ImportOptions, Target
 from profkit.importers.reading.plan import plan_import
 from profkit.importers.training_log import IMPORTER
 from profkit.plugins import IMPORTERS
-from profkit.report import as_json, as_text
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity, RunState
+from tests.documents import report_json, report_text
 from tests.importers.logs.samples import BATCH, SAMPLES, STEP_S
 
 
@@ -49,7 +49,7 @@ def test_a_report_of_an_imported_log_shows_the_throughput_of_all_ranks(
         assert view.step_ns.value == pytest.approx(sample.step_s * 1e9, rel=0.01)
     assert view.world_size == sample.world_size
     assert verify(made.run).state is Integrity.COMPLETE
-    assert "log  " in as_text.overview(view)
+    assert "log  " in report_text(view)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -145,7 +145,7 @@ def test_flags_and_stated_results_are_shown_on_both_screens(tmp_path: Path) -> N
     )
     (made,) = bring_in(path)
     view = build_overview(Trace.open(made.run))
-    text, data = as_text.overview(view), as_json.overview(view)
+    text, data = report_text(view), report_json(view)
     assert "flag            19 x an accuracy below zero: the metric is broken" in text
     assert (
         "stated          step time at an epoch's end 0.5 s (epoch 0, mean from the fifth step on), "

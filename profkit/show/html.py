@@ -10,10 +10,10 @@ import base64
 import hashlib
 from collections.abc import Iterator, Sequence
 
-from profkit.report.charts import draw
-from profkit.report.document import CauseTexts, Document, Grid, Section
-from profkit.report.page_style import STYLE
-from profkit.report.svg import text
+from profkit.show.charts import draw
+from profkit.show.document import Cause, Document, Grid, Section
+from profkit.show.page_style import STYLE
+from profkit.show.svg import text
 
 INTERVALS = "intervals are 95 % and stay valid when successive steps depend on each other"
 
@@ -39,7 +39,7 @@ def document(content: Document, version: str) -> str:
         "<body>",
         "<main>",
         *heading(content),
-        *map(section_html, content.sections),
+        *map(section_html, content.shown()),
         *copied,
         f"<footer>made by profkit {text(version)}; {INTERVALS}</footer>",
         "</main>",
@@ -53,10 +53,12 @@ def heading(content: Document) -> Iterator[str]:
     yield f"<h1>{text(content.title)}</h1>"
     yield f'<p class="sub">{text(content.subtitle)}</p>'
     verdict = f'<span class="pill {content.tone.value}">{text(content.verdict)}</span>'
+    if content.headline:
+        yield f'<p class="headline">{text(content.headline)}</p>'
     yield f'<div class="verdict">{verdict}<p>{text(content.summary)}</p></div>'
-    if content.figures:
+    if figures := content.figures:
         yield '<dl class="figures">'
-        for label, figure, detail in content.figures:
+        for label, figure, detail in figures:
             yield (
                 f'<div><dt>{text(label)}</dt><dd class="big">{text(figure)}</dd>'
                 f'<dd class="below">{text(detail)}</dd></div>'
@@ -75,8 +77,9 @@ def section_html(section: Section) -> str:
     lines.extend(map(cause_html, section.causes))
     if section.ending:
         lines.append(f"<p>{text(section.ending)}</p>")
-    if section.grid and not section.grid.drawn:
-        lines.append(table_html(section.grid))
+    grid = section.grid
+    if grid and not grid.drawn:
+        lines.append(table_html(grid))
     inside, title = "\n".join(lines), text(section.title)
     if section.folded:
         inside = f"<details><summary>{title}</summary>\n{inside}\n</details>"
@@ -84,7 +87,7 @@ def section_html(section: Section) -> str:
     return f"<section><h2>{title}</h2>\n{inside}\n</section>"
 
 
-def cause_html(cause: CauseTexts) -> str:
+def cause_html(cause: Cause) -> str:
     remedy = ""
     if cause.remedy:
         remedy = f'<p class="try">Try: {text(cause.remedy)}</p>'

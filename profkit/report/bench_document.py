@@ -1,4 +1,4 @@
-"""A matrix in words and tables: measured cells, and published ones."""
+"""A matrix of settings: measured cells, published ones, and what a setting changes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,53 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from profkit.analysis.matrix import Cell, Setting, column_name, lay_out
-from profkit.bench.read import Benched, Table
-from profkit.report.bench_effects import effects
-from profkit.report.document import Grid, Section
-from profkit.report.words import NO_FIGURE, interval_range, whole_percent
+from profkit.bench.read import Benched, rows
+from profkit.bench.read import Table as PublishedTable
+from profkit.report.bench_effects import EFFECTS, INTERACTIONS, effects, setting_data
+from profkit.show.document import Column, Document, Grid, Section, Table, Tone, data_columns
+from profkit.show.figures import NO_FIGURE, interval_range, whole_percent
 from profkit.text import percent, plural, significant
 
 DIGITS = 4
+
+
+def bench(view: Benched) -> Document:
+    """Return the document of a matrix; times for programs are ns per sample and GPU."""
+    effects_of, interactions = view.effects.effects, view.effects.interactions
+    return Document(
+        title=view.title,
+        subtitle="",
+        verdict="",
+        tone=Tone.PLAIN,
+        summary="",
+        sections=tuple(sections(view)),
+        data={
+            "workload": view.workload,
+            "framework": ", ".join(view.frameworks) or None,
+            "cells": rows(view),
+            "effects": Table(EFFECTS, effects_of),
+            "interactions": Table(INTERACTIONS, interactions),
+            "published": Table(_PUBLISHED, view.published),
+            "notes": view.notes,
+        },
+    )
+
+
+_PUBLISHED = (
+    *data_columns("framework", "device", "source"),
+    Column("cells", None, lambda found: list(map(_cell, found.cells))),
+    Column("effects", None, lambda found: Table(EFFECTS, found.effects.effects)),
+)
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    return {
+        **setting_data(cell.setting),
+        "throughput": cell.throughput.value,
+        "unit": cell.unit,
+        "statistic": cell.statistic,
+        "time_to_train_s": cell.time_to_train_s,
+    }
 
 
 def sections(view: Benched) -> Iterator[Section]:
@@ -40,19 +80,19 @@ def measured(view: Benched) -> Section:
         f"{view.title}, {' and '.join(view.frameworks)}: samples/sec of all {view.unit}s, "
         "steady steps, with 95 % intervals"
     )
-    return Section(title, tuple(measured_notes(view)), grid=grid)
+    return Section(title, tuple(measured_notes(view)), table=grid)
 
 
 def matrix_grid(cells: Sequence[Cell], corner: str, show: Callable[[Cell | None], str]) -> Grid:
     """Return the cells with a row per number of GPUs and a column per other setting."""
     layout = lay_out(cells)
-    rows = []
+    found = []
     for gpus in layout.gpus:
         figures = [show(layout.at(gpus, column)) for column in layout.columns]
-        rows.append((str(gpus), *figures))
+        found.append((str(gpus), *figures))
     names = [column_name(column, layout.columns) for column in layout.columns]
     header = (corner, *names)
-    return Grid(header, tuple(rows), frozenset(range(len(header))))
+    return Grid(header, tuple(found), frozenset(range(len(header))), whole=True)
 
 
 def measured_figure(cell: Cell | None) -> str:
@@ -97,14 +137,14 @@ def setting_words(setting: Setting, view: Benched) -> str:
 # -- published -------------------------------------------------------------------------------------
 
 
-def _origin(table: Table) -> str:
+def _origin(table: PublishedTable) -> str:
     return f"{table.framework} on {table.device}; {table.source}"
 
 
-def published(table: Table) -> Section:
+def published(table: PublishedTable) -> Section:
     title = f"published, {table.cells[0].unit}: {_origin(table)}"
     notes = tuple(published_notes(table.cells))
-    return Section(title, notes, grid=matrix_grid(table.cells, "GPUs", published_figure))
+    return Section(title, notes, table=matrix_grid(table.cells, "GPUs", published_figure))
 
 
 def published_figure(cell: Cell | None) -> str:
@@ -159,7 +199,7 @@ def published_in_short(view: Benched) -> Section:
     named = [f"{precision.upper()}(BS={batch})" for _, precision, batch in ordered]
     header = ("of", "on", "GPUs", *named, "source")
     grid = Grid(header, tuple(rows), frozenset(range(2, len(header))))
-    return Section(f"published, {' or '.join(units)}", tuple(notes), grid=grid)
+    return Section(f"published, {' or '.join(units)}", tuple(notes), table=grid)
 
 
 def _column(cell: Cell) -> tuple[bool, str, int]:
@@ -182,4 +222,4 @@ def compared(view: Benched) -> Section:
         rows.append(row)
     header = ("cell", "here", "published", "here of published", "published of")
     grid = Grid(header, tuple(rows), frozenset({1, 2, 3}))
-    return Section("here, compared with what was published for the same cell", grid=grid)
+    return Section("here, compared with what was published for the same cell", table=grid)

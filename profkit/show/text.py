@@ -6,22 +6,8 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from profkit.analysis.overview import Overview
-from profkit.report import overview_document
-from profkit.report.document import CauseTexts, Document, Grid, Section, Shares
-from profkit.report.words import own_cost_words, plain, steps_line, why_not_judged
+from profkit.show.document import Cause, Document, Grid, Section, Shares
 from profkit.text import WIDTH, fold, safe_text, shorten, table
-
-__all__ = [
-    "WIDTH",
-    "document",
-    "overview",
-    "own_cost_words",
-    "plain",
-    "sections",
-    "steps_line",
-    "why_not_judged",
-]
 
 INDENT = "  "
 GAP = "  "
@@ -41,20 +27,16 @@ LABEL_WIDTH = 16
 # -- documents -------------------------------------------------------------------------------------
 
 
-def overview(view: Overview, *, next_command: str = "") -> str:
-    """Return one screen for one run."""
-    return document(overview_document.overview(view, next_command=next_command))
-
-
 def document(content: Document) -> str:
-    head = [fold(content.subtitle, "")]
+    head = [fold(line, "") for line in (content.headline, content.subtitle) if line]
     for warning in content.warnings:
         head.append(fold(f"note: {warning}"))
-    conclusion = [fold(f"{content.verdict}: {content.summary}".removesuffix(": "))]
-    if content.figures:
-        conclusion.append(grid_text(Grid(("", "", ""), content.figures)))
-    blocks = ["\n".join(head), "\n".join(conclusion)]
-    if shown := sections(content.sections):
+    words = ": ".join(filter(None, (content.verdict, content.summary)))
+    conclusion = [fold(words)] if words else []
+    if figures := content.figures:
+        conclusion.append(grid_text(Grid(("", "", ""), tuple(figures))))
+    blocks = ["\n".join(block) for block in (head, conclusion) if block]
+    if shown := sections(content.shown()):
         blocks.append(shown)
     if content.copied:
         lines = []
@@ -66,7 +48,8 @@ def document(content: Document) -> str:
 
 def sections(found: Iterable[Section]) -> str:
     """Return the sections that are not folded, with empty lines between them."""
-    return "\n\n".join("\n".join(section_text(each)) for each in found if not each.folded)
+    shown = (each for each in found if each.title and not each.folded)
+    return "\n\n".join("\n".join(section_text(each)) for each in shown)
 
 
 def section_text(section: Section) -> Iterator[str]:
@@ -86,7 +69,7 @@ def section_text(section: Section) -> Iterator[str]:
     yield grid_text(grid)
 
 
-def cause_text(cause: CauseTexts) -> Iterator[str]:
+def cause_text(cause: Cause) -> Iterator[str]:
     yield fold(f"{cause.kind}: {cause.cost}")
     yield fold(cause.evidence, INDENT * 2)
     if cause.remedy:
@@ -117,6 +100,8 @@ def grid_text(grid: Grid) -> str:
     cells = [list(map(safe_text, row)) for row in grid.rows]
     if grid.has_header:
         cells.insert(0, list(map(safe_text, grid.header)))
+    if grid.whole:
+        return table(cells, right=grid.right, indent=INDENT)
     last = len(grid.header) - 1
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     fit_columns(widths, grid.right)

@@ -10,11 +10,11 @@ from profkit.analysis.flames import Flame
 from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.selection import EPOCH_START, PARTIAL_BATCH, WARM_UP
 from profkit.analysis.views.pictures import USED, StepPoint
-from profkit.report.document import Chart, Heat, RunsOverTime, Shares, Strip, Waterfall
-from profkit.report.flame_chart import draw_flame, flame_height
-from profkit.report.history_chart import HISTORY_HEIGHT, draw_history
-from profkit.report.svg import WIDTH, label, line, rectangle, svg, text
-from profkit.report.words import interval_words, reason_name
+from profkit.show.document import Chart, Heat, RunsOverTime, Shares, Strip, Waterfall
+from profkit.show.figures import interval_words, reason_name
+from profkit.show.flame_chart import draw_flame, flame_height
+from profkit.show.history_chart import HISTORY_HEIGHT, draw_history
+from profkit.show.svg import WIDTH, label, line, rectangle, svg, text
 from profkit.text import duration, percent, plural, shorten, signed
 
 LABELS = 150

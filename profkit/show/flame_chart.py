@@ -6,7 +6,7 @@ import os.path
 from collections.abc import Iterator
 
 from profkit.analysis.flames import Flame, FlameBox
-from profkit.report.svg import WIDTH, label, rectangle
+from profkit.show.svg import WIDTH, label, rectangle
 from profkit.text import duration, percent, plural, shorten
 
 ROW = 18

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from profkit.report.document import CauseTexts, Document, Grid, Section, Tone
+from profkit.show.document import Cause, Document, Grid, Section, Tone
 from profkit.text import safe_text
 
 _MARKS = {Tone.GOOD: "🟢", Tone.BAD: "🔴", Tone.PLAIN: "⚪", Tone.UNSURE: "🟡"}
@@ -20,21 +20,29 @@ def document(content: Document) -> str:
     verdict = f"{_MARKS[content.tone]} **{plain(content.verdict)}**"
     if content.summary:
         verdict += f": {plain(content.summary)}"
+    if content.headline:
+        blocks.append(f"**{plain(content.headline)}**")
     blocks.append(verdict)
-    if content.figures:
+    if figures := content.figures:
         rows = []
-        for label, figure, detail in content.figures:
+        for label, figure, detail in figures:
             rows.append((f"**{plain(label)}**", plain(figure), plain(detail)))
         blocks.append(table_markdown(("", "", ""), rows, frozenset()))
     for warning in content.warnings:
         blocks.append(f"> **note:** {plain(warning)}")
-    for section in content.sections:
-        if section.charts and not (section.grid or section.causes or section.ending):
-            continue  # Markdown has no charts, and notes about one would be about nothing
-        blocks.extend(section_markdown(section))
+    blocks.append(sections(content.shown()))
     for label, text in content.copied:
         blocks.append(f"{plain(label)}: {plain(text)}")
-    return "\n\n".join(blocks) + "\n"
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def sections(found: Iterable[Section]) -> str:
+    """Return sections; Markdown has no charts, and notes about one would be about nothing."""
+    blocks: list[str] = []
+    for section in found:
+        if not section.charts or section.grid or section.causes or section.ending:
+            blocks.extend(section_markdown(section))
+    return "\n\n".join(blocks)
 
 
 def plain(text: str) -> str:
@@ -50,13 +58,13 @@ def section_markdown(section: Section) -> Iterator[str]:
     yield from map(cause_markdown, section.causes)
     if section.ending:
         yield plain(section.ending)
-    if section.grid:
-        yield grid_markdown(section.grid)
+    if grid := section.grid:
+        yield grid_markdown(grid)
     if section.folded:
         yield "</details>"
 
 
-def cause_markdown(cause: CauseTexts) -> str:
+def cause_markdown(cause: Cause) -> str:
     lines = [f"- **{plain(cause.kind)}**: {plain(cause.cost)}", f"  {plain(cause.evidence)}"]
     if cause.remedy:
         lines.append(f"  *try:* {plain(cause.remedy)}")

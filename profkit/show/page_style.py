@@ -22,6 +22,7 @@ h2, summary { font-size: 17px; font-weight: 650; margin: 0 0 10px; }
 summary { cursor: pointer; margin: 0; }
 details[open] summary { margin-bottom: 10px; }
 .sub { color: var(--soft); margin: 2px 0 18px; overflow-wrap: anywhere; }
+.headline { color: var(--ink); font-size: 19px; line-height: 1.35; margin: 0 0 14px; }
 .verdict { display: flex; gap: 12px; align-items: baseline; flex-wrap: wrap; margin: 0 0 18px; }
 .pill { border-radius: 999px; padding: 3px 14px; font-weight: 650; border: 1.5px solid;
   white-space: nowrap; }

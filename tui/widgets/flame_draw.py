@@ -1,4 +1,4 @@
-"""Lines of code as columns, and a flame graph as lines of cells."""
+"""A flame graph as lines of cells."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ from rich.style import Style
 from rich.text import Text
 
 from profkit.analysis.flames import Flame, FlameBox
-from profkit.analysis.views.code import CodeRow, CodeScreenView
-from profkit.report.flame_chart import box_words
-from profkit.report.words import share_range
-from profkit.text import duration, percent, plural
+from profkit.show.flame_chart import box_words
 from profkit.tui.themes import Palette
-from profkit.tui.widgets.columns import Column, Columns
 from profkit.tui.widgets.draw import Piece, fit, line
 
 WHOLE: Final = 0.995
@@ -23,38 +19,6 @@ WHOLE: Final = 0.995
 OWN_MARK, OTHER_MARK = "▌", "▏"
 PLAIN_OWN_MARK, PLAIN_OTHER_MARK = "#", "|"
 """A box begins with its mark: that of the job's own code, or of other code."""
-
-
-def summary_lines(view: CodeScreenView, palette: Palette) -> Iterator[list[Piece]]:
-    """Yield what was sampled, and where no line is named."""
-    dim = palette.style("dim")
-    code, workers = view.code, view.workers
-    words = [view.why_empty] if view.why_empty else []
-    if code is not None:
-        words.append(f"{plural(code.samples, 'sample')} of the training thread")
-    if workers is not None:
-        seen = plural(workers.samples, "sample")
-        words.append(f"{seen} of {plural(workers.workers, 'loader worker')}")
-    yield [(", ".join(words), None)]
-    if view.folder:
-        yield [(f"files are below {view.folder}", dim)]
-    if code is not None and code.lost:
-        yield [(f"{plural(code.lost, 'more sample')} had a stack that cannot be read", dim)]
-    few = [f"{phase} ({seen:,})" for phase, seen in view.too_few]
-    if few:
-        needed = view.samples_needed
-        yield [(f"fewer than {needed} samples, so no line is named: {', '.join(few)}", dim)]
-
-
-def line_columns(view: CodeScreenView) -> list[Column]:
-    """Return the columns of the lines."""
-    table: Columns[CodeRow] = Columns(view.rows)
-    table.text("phase", lambda row: row.phase, role=lambda phase: phase)
-    table.figure("share", lambda row: row.line.share.value, percent)
-    table.text("95 % interval", lambda row: share_range(row.line.share), searched=False)
-    table.figure("per step", lambda row: row.line.step_ns.value, duration)
-    table.text("line", lambda row: row.line.place.words(view.folder), stretches=True, widest=100)
-    return table.columns
 
 
 def flame_lines(flame: Flame, palette: Palette, width: int, *, plain: bool) -> Iterator[Text]:

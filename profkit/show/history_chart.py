@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from profkit.report.document import RunsOverTime
-from profkit.report.svg import WIDTH, label, line, rectangle
+from profkit.show.document import RunsOverTime
+from profkit.show.svg import WIDTH, label, line, rectangle
 from profkit.text import duration
 
 HISTORY_HEIGHT = 200

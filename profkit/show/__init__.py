@@ -1,0 +1,1 @@
+"""What a result is made of, and how it is shown: as text, JSON, Markdown and HTML."""

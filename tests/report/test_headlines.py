@@ -1,0 +1,68 @@
+"""Each answer begins with one sentence of at most 30 words, which all formats show first."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from profkit.analysis.overview import build_overview
+from profkit.explain.explained import explain, scale_runs
+from profkit.report.ledger_document import explained
+from profkit.report.overview_document import overview
+from profkit.report.scaling_document import scaling
+from profkit.show import html, json, markdown, text
+from profkit.show.document import Document
+from profkit.trace import Trace
+
+RECORDED = Path(__file__).parents[2] / "traces"
+MOST_WORDS = 30
+
+
+def _open(name: str) -> Trace:
+    return Trace.open(RECORDED / f"recorded-{name}")
+
+
+def _check(document: Document) -> None:
+    headline = document.headline
+    assert headline.endswith(".")
+    words = [word for word in headline.split() if re.search(r"\w", word)]
+    assert len(words) <= MOST_WORDS, headline
+    assert " ".join(text.document(document).split()).startswith(headline)
+    assert json.document(document)["headline"] == headline
+    assert headline in markdown.document(document).replace("\\", "")
+    assert headline in html.document(document, "1")
+
+
+@pytest.mark.parametrize("name", ["plain-loop", "resnet50-2-ranks"])
+def test_of_one_run(name: str) -> None:
+    _check(overview(build_overview(_open(name))))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_of_two_runs(*, swapped: bool) -> None:
+    sides = [_open("resnet50-workers-0"), _open("resnet50-workers-2")]
+    if swapped:
+        sides.reverse()
+    document = explained(explain(sides[0], sides[1]))
+    _check(document)
+    assert document.headline.startswith("Regression: " if swapped else "Improvement: ")
+
+
+def test_of_more_runs() -> None:
+    names = ("resnet50-workers-0", "resnet50-2-ranks", "resnet50-workers-2")
+    _check(scaling(scale_runs(list(map(_open, names)))))
+
+
+def test_each_key_of_a_section_is_there_once() -> None:
+    """Two sections under one key would hide one of them in JSON."""
+    for document in (
+        overview(build_overview(_open("resnet50-2-ranks"))),
+        explained(explain(_open("resnet50-workers-0"), _open("resnet50-2-ranks"))),
+    ):
+        keys = [*document.data, *(fact.key for fact in document.facts)]
+        keys += [section.key for section in document.sections]
+        keys = sorted(filter(None, keys))
+        assert [key for key, other in itertools.pairwise(keys) if key == other] == []
