@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from profkit.analysis.estimate import student_95
+from profkit.frame.estimate import student_95
 
 FEWEST_MEANS = 3
 """Processes whose means tell how far they are apart."""

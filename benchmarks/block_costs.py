@@ -10,7 +10,7 @@ from typing import Any
 
 from beside import FEWEST_MEANS, Added, pool
 
-from profkit.analysis.estimate import student_95
+from profkit.frame.estimate import student_95
 
 WRITER = "its writer"
 

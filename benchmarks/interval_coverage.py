@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from profkit.analysis.costs import RunCosts
-from profkit.analysis.frame import frame_of
 from profkit.explain.ledger import Ledger, Row, Verdict, compare
+from profkit.frame.costs import RunCosts
+from profkit.frame.run_frame import frame_of
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 

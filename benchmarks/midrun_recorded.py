@@ -19,15 +19,15 @@ import numpy as np
 from midrun_suites import BATCH, DRIFT, JOBS, PERIODIC, SEEN, STEP, Planted
 
 from profkit.analysis.change_points import find_shifts
-from profkit.analysis.columns import rows_of_rank
-from profkit.analysis.estimate import Ints
-from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
-from profkit.analysis.phases import step_times
 from profkit.analysis.run_change import RunChange
 from profkit.analysis.run_halves import cut_at
-from profkit.analysis.selection import including_batches
 from profkit.explain.explained import explain
+from profkit.frame.columns import rows_of_rank
+from profkit.frame.estimate import Ints
+from profkit.frame.phases import step_times
+from profkit.frame.run_frame import frame_of
+from profkit.frame.selection import including_batches
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 

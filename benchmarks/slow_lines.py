@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 import results
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.overview import Overview, build_overview
 from profkit.analysis.stacks import LineTime
 from profkit.explain.explained import explain
+from profkit.frame.estimate import Estimate
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from profkit.analysis.parts import count_rank_steps
 from profkit.clock import read_anchor
+from profkit.frame.parts import count_rank_steps
 from profkit.instrument.recorder import Recorder
 from profkit.run.wiring import full_bytes, new_thinner
 from profkit.testing import OpenStep

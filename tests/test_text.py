@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.analysis.estimate import Estimate
+from profkit.frame.estimate import Estimate
 from profkit.show.figures import interval_range, share_range, whole_percent
 from profkit.text import (
     byte_size,

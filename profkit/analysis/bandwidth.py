@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from profkit.analysis.ceilings import Ceilings, Links
-from profkit.analysis.columns import codes_of, rows_of_steps
-from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.exchange import is_end_shared
-from profkit.analysis.intervals import split_lanes
-from profkit.analysis.whole_collectives import first_least, number_collectives
+from profkit.frame.columns import codes_of, rows_of_steps
+from profkit.frame.estimate import Floats, Ints
+from profkit.frame.exchange import is_end_shared
+from profkit.frame.intervals import split_lanes
+from profkit.frame.whole_collectives import first_least, number_collectives
 from profkit.text import plural
 
 FACTORS: Final[Mapping[str, Callable[[int], float]]] = {

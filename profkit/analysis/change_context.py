@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, readings_of, rows_of_rank
-from profkit.analysis.costs import OUTLIER_FACTOR
-from profkit.analysis.estimate import Ints
 from profkit.analysis.machine_state import AFTER_NS, MachineState, read_machine_state
 from profkit.analysis.run_change import ChangeKind, ClockChange, MachineChange, RunChange
 from profkit.analysis.run_changes import find_changes
-from profkit.analysis.selection import Selection, including_batches
 from profkit.analysis.stack_samples import find_steps
+from profkit.frame.columns import durations, readings_of, rows_of_rank
+from profkit.frame.costs import OUTLIER_FACTOR
+from profkit.frame.estimate import Ints
+from profkit.frame.selection import Selection, including_batches
 from profkit.trace import Trace
 from profkit.vocab import THROTTLED
 

@@ -18,9 +18,9 @@ from profkit.analysis.change_points import (
     find_shifts,
     latest_shift,
 )
-from profkit.analysis.costs import OUTLIER_FACTOR
-from profkit.analysis.estimate import Estimate, Floats, Ints, divide, estimate_ratios
 from profkit.analysis.run_change import ChangeKind
+from profkit.frame.costs import OUTLIER_FACTOR
+from profkit.frame.estimate import Estimate, Floats, Ints, divide, estimate_ratios
 
 _BACK_SHARE = 0.3
 """A burst is over if the level is back to this share of the rise."""

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from profkit.analysis.estimate import Floats, Ints
+from profkit.frame.estimate import Floats, Ints
 
 BY_MEDIAN, BY_MEAN = (8, 12, 16, 24), (32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Lengths of the later part; the earlier one is longer by `EARLIER`.

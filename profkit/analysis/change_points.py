@@ -24,7 +24,7 @@ from profkit.analysis.change_noise import (
     means_before,
     scatter_of,
 )
-from profkit.analysis.estimate import Floats
+from profkit.frame.estimate import Floats
 
 THRESHOLD = 5.5
 """A difference counts from this many of its own standard deviations on.

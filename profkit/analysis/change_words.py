@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.run_change import ChangeKind, RunChange
+from profkit.frame.estimate import Estimate
 from profkit.text import amount, duration, percent, signed, significant
 
 _ROUGH = 0.02

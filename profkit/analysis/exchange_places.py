@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import (
+from profkit.frame.columns import (
     names_and_codes,
     places_of_ranks,
     rows_of_steps,
     split_ranks,
 )
-from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.exchange import Matched, exposed_windows, match_collectives
-from profkit.analysis.intervals import covered_each
-from profkit.analysis.pipelines import MESSAGES
+from profkit.frame.estimate import Floats, Ints
+from profkit.frame.exchange import Matched, exposed_windows, match_collectives
+from profkit.frame.intervals import covered_each
+from profkit.frame.pipelines import MESSAGES
 from profkit.vocab import PIPELINE_MESSAGES, Phase
 
 BETWEEN = "between phases"

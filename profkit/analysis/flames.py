@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.estimate import Ints
 from profkit.analysis.stack_samples import HELD_PLACE, Place, Samples, read_samples
 from profkit.analysis.stacks import LEAST_SHARE, CodeView, share_out
+from profkit.frame.estimate import Ints
 from profkit.vocab import PHASES
 
 LEAST_BOX = 0.002

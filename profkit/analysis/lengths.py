@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from profkit.analysis.estimate import Ints
+from profkit.frame.estimate import Ints
 
 BASE = 1.02
 """A place holds times up to this factor above its lower end."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from profkit.analysis.estimate import Z_95, Estimate, scale, subtract
 from profkit.analysis.stack_samples import Place
 from profkit.analysis.stacks import (
     FEWEST_SAMPLES,
@@ -17,6 +16,7 @@ from profkit.analysis.stacks import (
     PhaseLines,
     wilson,
 )
+from profkit.frame.estimate import Z_95, Estimate, scale, subtract
 
 FEWEST_OF_SAME_CODE = 15
 """Fewer samples of a phase are not compared with those of the same code, in a few captured steps.

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profkit.analysis.costs import MOST_OUTLIERS_SHARE, OUTLIER_FACTOR
-from profkit.analysis.frame import RunFrame
-from profkit.analysis.notices import is_log
-from profkit.analysis.phases import UNKNOWN, StepTimes
-from profkit.analysis.selection import CAPTURED, NO_STEPS, SWITCHED_OFF
+from profkit.frame.costs import MOST_OUTLIERS_SHARE, OUTLIER_FACTOR
+from profkit.frame.notices import is_log
+from profkit.frame.phases import UNKNOWN, StepTimes
+from profkit.frame.run_frame import RunFrame
+from profkit.frame.selection import CAPTURED, NO_STEPS, SWITCHED_OFF
 
 MOST_LONG_STEPS = 3
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import names_and_codes, readings_of
-from profkit.analysis.estimate import Floats, Ints
+from profkit.frame.columns import names_and_codes, readings_of
+from profkit.frame.estimate import Floats, Ints
 
 AFTER_NS = 1_500_000_000
 """Readings are about a second apart, so the one after the last step still covers it."""

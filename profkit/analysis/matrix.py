@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from profkit.analysis.estimate import Estimate
+from profkit.frame.estimate import Estimate
 
 FULL_PRECISIONS: Final = ("fp32", "tf32", "fp64")
 NS_A_SECOND: Final = 1e9

@@ -15,32 +15,29 @@ import pyarrow.compute as pc
 from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.change_context import explained_changes
-from profkit.analysis.compiling import Compiling, find_compiling
-from profkit.analysis.costs import RunCosts
-from profkit.analysis.device_times import DeviceTimes, PhaseClock, is_own
-from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
-from profkit.analysis.exchange import Exchange, LateRank
-from profkit.analysis.frame import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, RunFrame, frame_of
 from profkit.analysis.kernels.device_view import DeviceView, build_device_view
 from profkit.analysis.kernels.view import KernelsView, kernels_of
-from profkit.analysis.kernels.windows import (
-    KernelWindows,
-    kernel_windows,
-)
+from profkit.analysis.kernels.windows import KernelWindows, kernel_windows
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.long_steps import LongSteps, find_long_steps
-from profkit.analysis.notices import find_notices, is_log
-from profkit.analysis.own_cost import OwnCost
 from profkit.analysis.phase_shares import PhaseShare, phases_of
 from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.rank_lines import lines_by_rank
 from profkit.analysis.run_change import RunChange
-from profkit.analysis.selection import Selection, lacks_spans
 from profkit.analysis.stacks import CodeView, view_code
 from profkit.analysis.thinned import Thinned, find_thinned
 from profkit.analysis.unknown_places import UnknownPlace, unknown_places
 from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
+from profkit.frame.compiling import Compiling, find_compiling
+from profkit.frame.costs import RunCosts
+from profkit.frame.device_times import DeviceTimes, PhaseClock, is_own
+from profkit.frame.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
+from profkit.frame.exchange import Exchange, LateRank
+from profkit.frame.notices import find_notices, is_log
+from profkit.frame.own_cost import OwnCost
+from profkit.frame.run_frame import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, RunFrame, frame_of
+from profkit.frame.selection import Selection, lacks_spans
 from profkit.text import safe_text, shell_word
 from profkit.trace import Trace
 from profkit.trace.flag import Flag, FlagKind

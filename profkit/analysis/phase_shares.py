@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profkit.analysis.costs import INPUT, RunCosts
-from profkit.analysis.estimate import Estimate, Ints, estimate_ratios
+from profkit.frame.costs import INPUT, RunCosts
+from profkit.frame.estimate import Estimate, Ints, estimate_ratios
 from profkit.vocab import Phase
 
 

@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.estimate import NEGLIGIBLE
-from profkit.analysis.exchange import LATE_SHARE
 from profkit.analysis.exchange_places import (
     Place,
     Places,
@@ -21,9 +19,11 @@ from profkit.analysis.exchange_places import (
     find_places,
     is_sharded,
 )
-from profkit.analysis.frame import PhaseBasis
-from profkit.analysis.intervals import covered_each, union_length
-from profkit.analysis.pipelines import MESSAGES, find_pipelines
+from profkit.frame.estimate import NEGLIGIBLE
+from profkit.frame.exchange import LATE_SHARE
+from profkit.frame.intervals import covered_each, union_length
+from profkit.frame.pipelines import MESSAGES, find_pipelines
+from profkit.frame.run_frame import PhaseBasis
 from profkit.text import plural
 from profkit.trace import Trace
 from profkit.vocab import Phase

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import Cell, Setting
+from profkit.frame.estimate import Estimate
 
 UNNAMED: Final = "not named"
 """The statistic of a figure whose report does not name it."""

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from profkit.analysis.columns import rows_of_rank
-from profkit.analysis.estimate import Estimate, Ints
 from profkit.analysis.line_changes import LineChange, compare_lines, find_unseen, mark_sure
 from profkit.analysis.stacks import (
     FEWEST_SAMPLES,
@@ -17,6 +15,8 @@ from profkit.analysis.stacks import (
     PhaseLines,
     view_code,
 )
+from profkit.frame.columns import rows_of_rank
+from profkit.frame.estimate import Estimate, Ints
 from profkit.trace import Trace
 
 MOST_RANKS = 64

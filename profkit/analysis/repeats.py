@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from profkit.analysis.apart import Apart
 from profkit.analysis.config_join import HARMLESS, join_config
-from profkit.analysis.costs import OWN, RunCosts
-from profkit.analysis.device_times import PhaseClock
-from profkit.analysis.estimate import Ints, mean_of
-from profkit.analysis.selection import Selection
 from profkit.errors import UsageError
+from profkit.frame.apart import Apart
+from profkit.frame.costs import OWN, RunCosts
+from profkit.frame.device_times import PhaseClock
+from profkit.frame.estimate import Ints, mean_of
+from profkit.frame.selection import Selection
 from profkit.text import safe_text
 from profkit.trace import Trace
 from profkit.trace.folders import session_of

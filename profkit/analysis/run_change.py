@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from profkit.analysis.estimate import Estimate
+from profkit.frame.estimate import Estimate
 
 
 class MachineChange(NamedTuple):

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.change_levels import Levels, is_sure, usual_places
-from profkit.analysis.columns import rows_of_rank
-from profkit.analysis.estimate import Floats, Ints, estimate_ratios, subtract
-from profkit.analysis.frame import frame_of
-from profkit.analysis.notices import is_log
-from profkit.analysis.phases import StepTimes, step_times
 from profkit.analysis.run_change import ChangeKind, LateSince, RunChange
 from profkit.clock import Anchor
 from profkit.errors import UnreadableError
+from profkit.frame.columns import rows_of_rank
+from profkit.frame.estimate import Floats, Ints, estimate_ratios, subtract
+from profkit.frame.notices import is_log
+from profkit.frame.phases import StepTimes, step_times
+from profkit.frame.run_frame import frame_of
 from profkit.trace import Trace
 from profkit.vocab import Phase
 

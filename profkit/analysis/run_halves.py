@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.estimate import FEWEST_STEPS, Ints
-from profkit.analysis.frame import frame_of
-from profkit.analysis.notices import is_log
 from profkit.analysis.run_change import ChangeKind, RunChange
 from profkit.analysis.run_changes import find_changes
-from profkit.analysis.selection import including_batches
 from profkit.errors import UnreadableError, UsageError
+from profkit.frame.estimate import FEWEST_STEPS, Ints
+from profkit.frame.notices import is_log
+from profkit.frame.run_frame import frame_of
+from profkit.frame.selection import including_batches
 from profkit.text import plural, safe_text
 from profkit.trace import Trace
 from profkit.trace.rank import RankTrace

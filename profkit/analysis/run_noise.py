@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profkit.analysis.costs import RunCosts
-from profkit.analysis.estimate import (
+from profkit.frame.costs import RunCosts
+from profkit.frame.estimate import (
     USUAL_LEVEL,
     Estimate,
     Floats,
@@ -23,7 +23,7 @@ from profkit.analysis.estimate import (
     estimate_ratios,
     subtract,
 )
-from profkit.analysis.student import student_of_few
+from profkit.frame.student import student_of_few
 
 MOST_FACTOR = 4.0
 """Noise multiplies a figure if no two repeats differ by more than this factor.

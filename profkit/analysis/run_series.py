@@ -23,9 +23,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from profkit.analysis.device_clock import Bools
-from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Floats, Ints
-from profkit.analysis.student import student_of_few
+from profkit.frame.device_clock import Bools
+from profkit.frame.estimate import NEGLIGIBLE, Estimate, Floats, Ints
+from profkit.frame.student import student_of_few
 from profkit.text import plural
 
 FALSE_ALARMS = 0.005

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.views.series import rates
+from profkit.frame.estimate import Floats, Ints
 
 RATES: Final[Mapping[tuple[str, str], str]] = {
     ("nvml", "energy_joules"): "mean_power_watts",

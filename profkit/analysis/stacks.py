@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profkit.analysis.estimate import Z_95, Estimate, Floats, Ints, scale
-from profkit.analysis.phases import UNKNOWN, step_times
 from profkit.analysis.stack_samples import (
     FORCED,
     HELD_PLACE,
@@ -24,6 +22,8 @@ from profkit.analysis.stack_samples import (
     Samples,
     read_samples,
 )
+from profkit.frame.estimate import Z_95, Estimate, Floats, Ints, scale
+from profkit.frame.phases import UNKNOWN, step_times
 from profkit.vocab import PHASES
 
 FEWEST_SAMPLES = 30

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from profkit.analysis.device_times import is_own
-from profkit.analysis.notices import find_notices
+from profkit.frame.device_times import is_own
+from profkit.frame.notices import find_notices
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity, RunState
 

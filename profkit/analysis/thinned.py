@@ -15,21 +15,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, rows_of_rank
-from profkit.analysis.compiling import compiled_steps
-from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios
-from profkit.analysis.kernels.windows import window_steps
 from profkit.analysis.lengths import ERROR, count_lengths, find_quantile, read_lengths
-from profkit.analysis.parts import in_parts, sampled_one_in
 from profkit.analysis.phase_shares import PhaseShare
-from profkit.analysis.phases import UNKNOWN, step_times
-from profkit.analysis.selection import (
+from profkit.frame.columns import durations, rows_of_rank
+from profkit.frame.compiling import compiled_steps
+from profkit.frame.estimate import Estimate, Floats, Ints, estimate_ratios
+from profkit.frame.parts import in_parts, sampled_one_in
+from profkit.frame.phases import UNKNOWN, step_times
+from profkit.frame.selection import (
     COMPILING,
     REASONS,
     Selection,
     mostly_compiled,
     select_steps,
     warm_up_of,
+    window_steps,
     without_captured,
 )
 from profkit.trace import Trace

@@ -15,13 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations
-from profkit.analysis.compiling import steps_compiled
-from profkit.analysis.estimate import Ints
-from profkit.analysis.kernels.windows import marked_steps, window_steps
 from profkit.analysis.lengths import count_lengths, write_lengths
-from profkit.analysis.phases import UNKNOWN, step_times
-from profkit.analysis.selection import (
+from profkit.frame.columns import durations
+from profkit.frame.compiling import steps_compiled
+from profkit.frame.estimate import Ints
+from profkit.frame.phases import UNKNOWN, step_times
+from profkit.frame.selection import (
     CAPTURED,
     COMPILING,
     EPOCH_START,
@@ -31,6 +30,8 @@ from profkit.analysis.selection import (
     REASONS,
     SWITCHED_OFF,
     least_whole_batch,
+    marked_steps,
+    window_steps,
 )
 from profkit.trace.reader import events_of
 from profkit.trace.recent import PART_NS, Fate

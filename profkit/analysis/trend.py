@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profkit.analysis.costs import RunCosts
-from profkit.analysis.estimate import Estimate, Floats, student_95
+from profkit.frame.costs import RunCosts
+from profkit.frame.estimate import Estimate, Floats, student_95
 
 BLOCKS = 10
 """A run is cut into this many blocks, each with its median step: outliers are no trend."""

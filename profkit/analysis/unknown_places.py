@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import (
+from profkit.frame.columns import (
     durations,
     names_and_codes,
     places_in,
     rows_of_steps,
     split_ranks,
 )
-from profkit.analysis.device_clock import Bools
-from profkit.analysis.estimate import Ints
+from profkit.frame.device_clock import Bools
+from profkit.frame.estimate import Ints
 from profkit.vocab import PHASES, ZERO_GRAD
 
 BEGIN, END = "the step's start", "the step's end"

@@ -8,8 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import names_and_codes, rows_of_rank
-from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.stack_samples import (
     HELD,
     HELD_PLACE,
@@ -22,6 +20,8 @@ from profkit.analysis.stack_samples import (
     times_of,
 )
 from profkit.analysis.stacks import FEWEST_SAMPLES, LineTime, common_folder, time_lines
+from profkit.frame.columns import names_and_codes, rows_of_rank
+from profkit.frame.estimate import Floats, Ints
 from profkit.trace.worker_stacks import WorkerStacks
 
 

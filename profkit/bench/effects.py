@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Final
 
-from profkit.analysis.estimate import NEGLIGIBLE, Estimate, scale
 from profkit.analysis.matrix import Setting
-from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.run_noise import difference, keep_possible
 from profkit.bench.timings import Timing, combine, groups_of
+from profkit.frame.estimate import NEGLIGIBLE, Estimate, scale
+from profkit.frame.phases import UNKNOWN
 
 AXES: Final = ("precision", "loader", "gpus", "batch_size", "framework")
 """The settings that are varied, in the order in which their effects are reported."""

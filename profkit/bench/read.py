@@ -11,13 +11,13 @@ from operator import attrgetter
 from pathlib import Path
 
 from profkit.analysis.config_join import join_config
-from profkit.analysis.costs import RunCosts
 from profkit.analysis.matrix import NS_A_SECOND, Cell, Setting, invert
 from profkit.analysis.published import published_cells
 from profkit.bench.effects import Effects, find_effects
 from profkit.bench.repeats import BenchedRun, describe_runs, read_run
 from profkit.bench.run import Plan, Progress
 from profkit.bench.timings import Timing, groups_of, published_timings, time_cells
+from profkit.frame.costs import RunCosts
 from profkit.text import plural
 from profkit.trace import RunManifest
 

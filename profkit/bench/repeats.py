@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profkit.analysis.costs import RunCosts
-from profkit.analysis.frame import frame_of
 from profkit.analysis.matrix import NS_A_SECOND
+from profkit.frame.costs import RunCosts
+from profkit.frame.run_frame import frame_of
 from profkit.trace import RunManifest, Trace
 
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from profkit.analysis.frame import frame_of
 from profkit.analysis.matrix import NS_A_SECOND, Setting
 from profkit.bench.process import run_logged
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError, UnreadableError, UsageError
+from profkit.frame.run_frame import frame_of
 from profkit.run.concluding import describe_end
 from profkit.text import plural, safe_text, shell_word, significant
 from profkit.trace.integrity import owner_lives, this_process, verify

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from profkit.analysis.costs import RunCosts
-from profkit.analysis.estimate import Estimate, estimate_ratios
 from profkit.analysis.matrix import Cell, Setting
-from profkit.analysis.student import student_of_few
+from profkit.frame.costs import RunCosts
+from profkit.frame.estimate import Estimate, estimate_ratios
+from profkit.frame.student import student_of_few
 
 T = TypeVar("T")
 

@@ -54,8 +54,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.analysis.notices import find_thinned_notice
     from profkit.exporters.base import new_path, open_window
+    from profkit.frame.notices import find_thinned_notice
     from profkit.plugins import EXPORTERS
     from profkit.show.json import dumps
     from profkit.text import byte_size, plural

@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.analysis.notices import find_thinned_notice
+    from profkit.frame.notices import find_thinned_notice
     from profkit.query.tables import RunTables
     from profkit.trace import Trace
 

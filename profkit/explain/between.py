@@ -13,9 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from profkit.analysis.config_join import COMPUTE
-from profkit.analysis.costs import INPUT, RunCosts
-from profkit.analysis.device_times import PhaseClock, is_own
-from profkit.analysis.phases import UNKNOWN
 from profkit.command_words import LEFT_OUT
 from profkit.explain.causes import COUNTED
 from profkit.explain.evidence import Evidence
@@ -23,6 +20,9 @@ from profkit.explain.ledger import TOTAL, Ledger, Row
 from profkit.explain.rules.base import MIN_COST_SHARE, Cause
 from profkit.explain.slowness import Slowness, find_slowness
 from profkit.explain.verdict import Basis, Between, Verdict, judge
+from profkit.frame.costs import INPUT, RunCosts
+from profkit.frame.device_times import PhaseClock, is_own
+from profkit.frame.phases import UNKNOWN
 from profkit.text import percent, plural, safe_text, significant
 from profkit.trace import Trace
 from profkit.vocab import Phase

@@ -7,10 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from profkit.analysis.config_join import ANY, COMPUTE, NOT_SAID
-from profkit.analysis.costs import INPUT, REST
-from profkit.analysis.device_times import is_own
-from profkit.analysis.notices import is_log
-from profkit.analysis.phases import UNKNOWN
 from profkit.explain.ledger import Row, Verdict
 from profkit.explain.rules.base import (
     EXCHANGE,
@@ -23,6 +19,10 @@ from profkit.explain.rules.base import (
     trains_on_host,
 )
 from profkit.explain.turned import turn
+from profkit.frame.costs import INPUT, REST
+from profkit.frame.device_times import is_own
+from profkit.frame.notices import is_log
+from profkit.frame.phases import UNKNOWN
 from profkit.vocab import Phase
 
 _ON_HOST = (Phase.OTHER.value, UNKNOWN)

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations
 from profkit.analysis.config_join import HARMLESS, join_config
-from profkit.analysis.costs import MOST_OUTLIERS_SHARE, OUTLIER_FACTOR
-from profkit.analysis.frame import frame_of
-from profkit.analysis.student import student_of_few
 from profkit.errors import ProfkitError
+from profkit.frame.columns import durations
+from profkit.frame.costs import MOST_OUTLIERS_SHARE, OUTLIER_FACTOR
+from profkit.frame.run_frame import frame_of
+from profkit.frame.student import student_of_few
 from profkit.trace import RunManifest, Trace
 from profkit.trace.folders import find_runs
 from profkit.vocab import RunState

@@ -15,19 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.costs import RunCosts
-from profkit.analysis.device_times import rows_of_ranks
-from profkit.analysis.estimate import Ints
-from profkit.analysis.exposed import INPUT_PIECES
-from profkit.analysis.frame import PhaseBasis, frame_of
 from profkit.analysis.kernels.view import KernelsView, kernels_of
-from profkit.analysis.lateness import RankWork
-from profkit.analysis.parts import count_rank_steps
-from profkit.analysis.pipelines import of_model_dimensions
 from profkit.analysis.stacks import CodeView, view_code
 from profkit.analysis.whatif.step_model import ranks_by_host
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load
 from profkit.explain.evidence_kernels import Windows, summarize_windows
+from profkit.frame.costs import RunCosts
+from profkit.frame.device_times import rows_of_ranks
+from profkit.frame.estimate import Ints
+from profkit.frame.exposed import INPUT_PIECES
+from profkit.frame.lateness import RankWork
+from profkit.frame.parts import count_rank_steps
+from profkit.frame.pipelines import of_model_dimensions
+from profkit.frame.run_frame import PhaseBasis, frame_of
 from profkit.trace import Trace
 from profkit.vocab import LOADER_THREAD, LOADER_WORKER, USED, Phase
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
+from profkit.frame.estimate import Estimate, Floats, Ints, student_95
 from profkit.text import safe_text
 
 READING_INTERVAL_NS = 1_500_000_000

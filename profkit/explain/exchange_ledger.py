@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profkit.analysis.costs import RunCosts
-from profkit.analysis.estimate import Ints
 from profkit.analysis.exchange_places import (
     IDLE,
     TRANSFER,
@@ -21,6 +19,8 @@ from profkit.analysis.exchange_places import (
 )
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger, Row, sum_rows
+from profkit.frame.costs import RunCosts
+from profkit.frame.estimate import Ints
 from profkit.vocab import Phase
 
 OTHERWISE = "otherwise"

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from profkit import plugins
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.change_words import say_change
-from profkit.analysis.columns import durations, places_in
 from profkit.analysis.config_join import (
     Difference,
     Recorded,
@@ -22,19 +21,12 @@ from profkit.analysis.config_join import (
     find_unlike,
     join_config,
 )
-from profkit.analysis.costs import RunCosts
-from profkit.analysis.device_clock import exposed_spans
-from profkit.analysis.device_times import device_of, is_own
-from profkit.analysis.estimate import USUAL_LEVEL, Estimate, divide, scale
-from profkit.analysis.frame import frame_of
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.line_changes import LineChanges, compare_lines
-from profkit.analysis.notices import find_unmeasured, is_log
 from profkit.analysis.overview import counted_ranks, silent_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.run_change import ChangeKind
 from profkit.analysis.run_changes import LEAST_OTHER_BATCH, find_changes
-from profkit.analysis.selection import WARM_UP, including_batches
 from profkit.explain.between import carry, find_order, judge_between
 from profkit.explain.causes import find_all, rank
 from profkit.explain.coverage import Coverage, cover
@@ -48,6 +40,14 @@ from profkit.explain.rules.base import Case, Cause, is_material
 from profkit.explain.scaling import ScalingRow, scaling_table
 from profkit.explain.turned import find_gains
 from profkit.explain.verdict import Verdict
+from profkit.frame.columns import durations, places_in
+from profkit.frame.costs import RunCosts
+from profkit.frame.device_clock import exposed_spans
+from profkit.frame.device_times import device_of, is_own
+from profkit.frame.estimate import USUAL_LEVEL, Estimate, divide, scale
+from profkit.frame.notices import find_unmeasured, is_log
+from profkit.frame.run_frame import frame_of
+from profkit.frame.selection import WARM_UP, including_batches
 from profkit.notebook import ShownInNotebook
 from profkit.text import amount, duration, percent, plural
 from profkit.trace import RunManifest, Trace

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from profkit.analysis.estimate import Estimate
 from profkit.errors import ExitCode, UsageError
 from profkit.explain.ledger import INDECISIVE, TOTAL, Ledger, Verdict, why_not_at_all
+from profkit.frame.estimate import Estimate
 from profkit.text import did_you_mean, duration, percent, safe_text
 
 _LIMIT = re.compile(r"(?:(?P<row>[a-z0-9]+)=)?(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|ms|us|s)")

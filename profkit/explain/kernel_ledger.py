@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.columns import equals
-from profkit.analysis.estimate import Ints
 from profkit.analysis.kernels.idle import HOST, gaps_in_steps, idle_reasons
 from profkit.analysis.kernels.view import KernelsView, host_waits, kernels_of
 from profkit.analysis.kernels.windows import NO_PHASE, exclusive_times
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_kernels import MOVING
 from profkit.explain.ledger import Ledger
+from profkit.frame.columns import equals
+from profkit.frame.estimate import Ints
 from profkit.vocab import PHASES
 
 LAUNCH_IDLE: Final = "launch-bound idle"

@@ -17,11 +17,11 @@ import numpy as np
 
 from profkit.analysis import run_noise
 from profkit.analysis.config_join import Difference
-from profkit.analysis.costs import INPUT, OWN, REST, RunCosts
-from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, Ints, divide, scale, subtract
-from profkit.analysis.phases import UNKNOWN
 from profkit.explain.resolution import at_one_resolution, unlike_clocks
 from profkit.explain.verdict import INDECISIVE, Between, Verdict, judge, more_repeats_words
+from profkit.frame.costs import INPUT, OWN, REST, RunCosts
+from profkit.frame.estimate import FEWEST_STEPS, Estimate, Floats, Ints, divide, scale, subtract
+from profkit.frame.phases import UNKNOWN
 from profkit.notebook import ShownInNotebook
 from profkit.text import duration, percent, plural
 from profkit.vocab import PHASES

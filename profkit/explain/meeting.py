@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.costs import INPUT
-from profkit.analysis.estimate import Ints
-from profkit.analysis.exchange import Exchange, match_collectives, split_exchange
-from profkit.analysis.rank_sums import SpanSums, add_sums, mean_phases
+from profkit.frame.costs import INPUT
+from profkit.frame.estimate import Ints
+from profkit.frame.exchange import Exchange, match_collectives, split_exchange
+from profkit.frame.rank_sums import SpanSums, add_sums, mean_phases
 from profkit.vocab import Phase
 
 

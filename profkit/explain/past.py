@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.run_series import compare_newest, find_course
 from profkit.analysis.views.history import History, build_history, from_records, read_past_run
 from profkit.errors import ProfkitError
 from profkit.explain.gate import Judgement, judge_change
 from profkit.explain.ledger import TOTAL, Ledger, why_not_at_all
+from profkit.frame.estimate import Estimate
 from profkit.text import plural
 from profkit.trace import Trace
 

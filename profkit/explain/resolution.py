@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from profkit.analysis.costs import INPUT, OWN, RunCosts
-from profkit.analysis.device_times import PhaseClock
+from profkit.frame.costs import INPUT, OWN, RunCosts
+from profkit.frame.device_times import PhaseClock
 from profkit.vocab import Phase
 
 

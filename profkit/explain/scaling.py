@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profkit.analysis.costs import INPUT, RunCosts
-from profkit.analysis.device_times import LAUNCHES, PhaseClock
-from profkit.analysis.estimate import Estimate, Floats, divide, scale
-from profkit.analysis.exposed import WAITING, WAITING_IN_PIPELINE
 from profkit.analysis.run_noise import estimate_repeats
 from profkit.explain.meeting import Meeting
 from profkit.explain.resolution import unlike_clocks
+from profkit.frame.costs import INPUT, RunCosts
+from profkit.frame.device_times import LAUNCHES, PhaseClock
+from profkit.frame.estimate import Estimate, Floats, divide, scale
+from profkit.frame.exposed import WAITING, WAITING_IN_PIPELINE
 from profkit.vocab import Phase
 
 FACTORS = ("computation", "input", "load balance", "exposed communication")

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from profkit.analysis.device_times import HOST, PhaseClock, is_own
 from profkit.analysis.machine_state import MachineState, mean_state, read_machine_state
 from profkit.errors import UnreadableError
 from profkit.explain.earlier import Spread, spread_of_earlier
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger
 from profkit.explain.verdict import Basis
+from profkit.frame.device_times import HOST, PhaseClock, is_own
 from profkit.trace import RunManifest
 from profkit.vocab import PROBES
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from profkit.analysis.estimate import Estimate
 from profkit.explain.causes import find_all
 from profkit.explain.ledger import Ledger, Row
 from profkit.explain.rules.base import Case, Cause, Rule, grew
+from profkit.frame.estimate import Estimate
 
 
 def find_gains(case: Case, rules: Iterable[Rule]) -> Iterator[Cause]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from profkit.analysis.estimate import NEGLIGIBLE, Estimate
 from profkit.analysis.run_noise import MOST_REPEATS, repeats_to_tell
+from profkit.frame.estimate import NEGLIGIBLE, Estimate
 
 INDECISIVE = 0.25
 """An interval that holds zero and reaches this share of the base from it is inconclusive.

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import equals, rows_of_rank
 from profkit.analysis.stack_samples import UNSURE, FrameTree, kinds_of, times_of
 from profkit.exporters.base import Window
+from profkit.frame.columns import equals, rows_of_rank
 from profkit.text import duration, percent, safe_text, shorten
 from profkit.version import __version__
 

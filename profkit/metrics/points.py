@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from profkit.analysis.estimate import Estimate, scale
 from profkit.analysis.overview import Overview
 from profkit.analysis.views.live import LiveView
+from profkit.frame.estimate import Estimate, scale
 from profkit.text import safe_text
 from profkit.vocab import RunState
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.costs import INPUT, RunCosts
-from profkit.analysis.estimate import Ints
-from profkit.analysis.frame import frame_of
+from profkit.frame.costs import INPUT, RunCosts
+from profkit.frame.estimate import Ints
+from profkit.frame.run_frame import frame_of
 from profkit.schema import ABOUT, SCHEMAS, open_schema
 from profkit.text import safe_text
 from profkit.trace import Trace

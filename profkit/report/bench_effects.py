@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from profkit.analysis.costs import INPUT
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import FULL_PRECISIONS, Setting
 from profkit.bench.effects import Effect, Effects, Interaction
+from profkit.frame.costs import INPUT
+from profkit.frame.estimate import Estimate
 from profkit.show.document import Column, Section, Table, data_columns
 from profkit.show.figures import NS, SIGNED_NS, Unit
 from profkit.text import duration, percent, plural, signed

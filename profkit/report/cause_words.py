@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from profkit.analysis.config_join import Recorded
-from profkit.analysis.costs import REST
-from profkit.analysis.device_times import PhaseClock
-from profkit.analysis.estimate import NEGLIGIBLE
 from profkit.explain.coverage import Coverage
 from profkit.explain.ledger import Ledger, Verdict
 from profkit.explain.rules.base import MIN_COST_SHARE, Cause
 from profkit.explain.turned import turn_ledger
+from profkit.frame.costs import REST
+from profkit.frame.device_times import PhaseClock
+from profkit.frame.estimate import NEGLIGIBLE
 from profkit.show.figures import interval_in_brackets
 from profkit.text import duration, percent
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from profkit.analysis.device_times import PhaseClock
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.flames import Flame
 from profkit.analysis.overview import Overview
-from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.stack_samples import MOST_NAME_CHARS, Place
 from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, PhaseLines
 from profkit.analysis.views.code import CodeScreenView
 from profkit.analysis.worker_lines import WorkerLines
+from profkit.frame.device_times import PhaseClock
+from profkit.frame.estimate import Estimate
+from profkit.frame.phases import UNKNOWN
 from profkit.show.document import Column, Document, Section, Table, Tone, data_columns, missing
 from profkit.show.figures import NS, SHARE, SIGNED_NS
 from profkit.text import duration, percent, plural, shorten

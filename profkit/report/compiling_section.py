@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from profkit.analysis.compiling import Compiling, join_reason
 from profkit.analysis.overview import Overview
+from profkit.frame.compiling import Compiling, join_reason
 from profkit.show.document import Column, Grid, Quantity, Section, Table, data_columns, missing
 from profkit.show.figures import COUNT, MS
 from profkit.text import duration, plural

@@ -7,10 +7,10 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from profkit.analysis.config_join import COMPUTE
-from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.kernels.device_time import DeviceTime
 from profkit.analysis.kernels.device_view import DeviceView
 from profkit.analysis.overview import Overview
+from profkit.frame.device_times import PhaseClock
 from profkit.show.document import Column, Section, Shares, Table, data_columns, missing
 from profkit.show.figures import MS, NS, SHARE
 from profkit.text import duration, percent, plural

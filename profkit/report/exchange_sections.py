@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from profkit.analysis.bandwidth import name_group
-from profkit.analysis.exchange import LateRank, RankExchange
 from profkit.analysis.overview import Overview
-from profkit.analysis.phases import UNKNOWN
+from profkit.frame.exchange import LateRank, RankExchange
+from profkit.frame.phases import UNKNOWN
 from profkit.show.document import Column, Quantity, Section, Table, data_columns, missing
 from profkit.show.figures import BYTES, BYTES_PER_S, MS, NS, NUMBER
 from profkit.text import duration, percent, plural

@@ -10,8 +10,6 @@ from functools import partial
 from typing import Any
 
 from profkit.analysis.config_join import HARMLESS
-from profkit.analysis.costs import HIDDEN_EXCHANGE, INPUT, RunCosts
-from profkit.analysis.estimate import scale
 from profkit.analysis.overview import build_overview
 from profkit.analysis.views.pictures import StepPoint
 from profkit.errors import UnreadableError
@@ -23,6 +21,8 @@ from profkit.explain.kernel_ledger import KernelLedger, KernelRow
 from profkit.explain.ledger import Ledger, Row, Verdict, why_not
 from profkit.explain.rules.base import Case
 from profkit.explain.verdict import Between
+from profkit.frame.costs import HIDDEN_EXCHANGE, INPUT, RunCosts
+from profkit.frame.estimate import scale
 from profkit.report import cause_words, ledger_words
 from profkit.report.code_sections import BASE, TARGET, changed_lines
 from profkit.report.log_words import is_log, sample_unit

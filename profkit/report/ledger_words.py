@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from profkit.analysis.bandwidth import LinkUse
-from profkit.analysis.costs import RunCosts
-from profkit.analysis.device_times import PhaseClock
-from profkit.analysis.estimate import Estimate, scale
-from profkit.analysis.exchange import LATE_SHARE
-from profkit.analysis.frame import UNTIMED_EXCHANGE
 from profkit.analysis.overview import counted_ranks
 from profkit.explain.kernel_ledger import KernelLedger, KernelRow
 from profkit.explain.ledger import Ledger, Row, Verdict, why_not
 from profkit.explain.meeting import Meeting
 from profkit.explain.scaling import ScalingRow
+from profkit.frame.costs import RunCosts
+from profkit.frame.device_times import PhaseClock
+from profkit.frame.estimate import Estimate, scale
+from profkit.frame.exchange import LATE_SHARE
+from profkit.frame.run_frame import UNTIMED_EXCHANGE
 from profkit.report.code_sections import BASE, TARGET
 from profkit.show.document import Column, Table
 from profkit.show.figures import Unit, interval_in_brackets, reason_name

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from profkit.analysis.estimate import scale
-from profkit.analysis.notices import others_in_log
 from profkit.analysis.overview import Overview
-from profkit.analysis.phases import UNKNOWN
+from profkit.frame.estimate import scale
+from profkit.frame.notices import others_in_log
+from profkit.frame.phases import UNKNOWN
 from profkit.text import plural, significant
 from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import Phase

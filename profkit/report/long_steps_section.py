@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from profkit.analysis.long_steps import LongStep
 from profkit.analysis.overview import Overview
-from profkit.analysis.phases import UNKNOWN
+from profkit.frame.phases import UNKNOWN
 from profkit.show.document import Column, Section, Table, data_columns
 from profkit.show.figures import MS, reason_name
 from profkit.text import duration, significant

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.device_times import DeviceTimes
+from profkit.frame.device_times import DeviceTimes
 from profkit.show.document import (
     Column,
     Document,

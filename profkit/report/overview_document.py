@@ -9,17 +9,17 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from profkit.analysis.device_times import PhaseClock
 from profkit.analysis.flames import Flame, build_flames
-from profkit.analysis.frame import frame_of
-from profkit.analysis.notices import is_log
 from profkit.analysis.overview import Overview
-from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
 from profkit.errors import UnreadableError, UsageError
 from profkit.explain.predict.ask import answer_all
 from profkit.explain.predict.job import read_job
 from profkit.explain.predict.prediction import Prediction
+from profkit.frame.device_times import PhaseClock
+from profkit.frame.notices import is_log
+from profkit.frame.phases import UNKNOWN
+from profkit.frame.run_frame import frame_of
 from profkit.report.changes_section import changes_section
 from profkit.report.code_sections import (
     code_sections,

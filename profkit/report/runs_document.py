@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.views.runs import NO_FIGURES, RunFigures, RunRow
+from profkit.frame.estimate import Estimate
 from profkit.show.document import Column, Document, Section, Table, Tone
 from profkit.show.figures import NO_FIGURE, RATE, SHARE, WORDS, Unit
 from profkit.text import percent, plural, safe_text

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from profkit.analysis.estimate import Estimate
 from profkit.explain.meeting import Meeting
 from profkit.explain.scaling import FACTORS, ScalingRow
+from profkit.frame.estimate import Estimate
 from profkit.report import ledger_words
 from profkit.report.exchange_sections import LINKS
 from profkit.show.document import Column, Document, Section, Table, Tone, data_columns, labelled

@@ -6,8 +6,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from profkit.analysis.estimate import Estimate
 from profkit.explain.predict.prediction import WITHOUT, Prediction, Question, RankPoint
+from profkit.frame.estimate import Estimate
 from profkit.show.document import Column, Document, Section, Table, Tone, data_columns, labelled
 from profkit.show.figures import (
     COUNT,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from profkit.analysis.device_times import LAUNCHES, PhaseClock
 from profkit.analysis.overview import Overview
-from profkit.analysis.phases import UNKNOWN
+from profkit.frame.device_times import LAUNCHES, PhaseClock
+from profkit.frame.phases import UNKNOWN
 from profkit.show.figures import interval_words, reason_name
 from profkit.text import duration, percent, plural
 from profkit.vocab import OTHER_OF_PIPELINE, PHASES, Phase

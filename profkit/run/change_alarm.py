@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from profkit.instrument.guard import guarded
 
 if TYPE_CHECKING:
-    from profkit.analysis.estimate import Ints
     from profkit.analysis.run_change import RunChange
+    from profkit.frame.estimate import Ints
     from profkit.trace.tail import Latest, RunTail
 
 FIRST_LOOKS_S, LOOK_EVERY_S = 1.0, 10.0
@@ -103,13 +103,13 @@ class ChangeAlarm:
     def find(self, latest: Latest) -> list[str]:
         """Return a line for each new change."""
         from profkit.analysis.change_words import say_change
-        from profkit.analysis.kernels.windows import window_steps
         from profkit.analysis.run_change import ChangeKind
         from profkit.analysis.run_changes import changes_of
-        from profkit.analysis.selection import (
+        from profkit.frame.selection import (
             DEFAULT_WARM_UP,
             including_batches,
             select_steps,
+            window_steps,
             without_marked,
         )
 

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from profkit.analysis.frame import frame_of
-from profkit.analysis.own_cost import as_record
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
+from profkit.frame.own_cost import as_record
+from profkit.frame.run_frame import frame_of
 from profkit.run.wiring import complete_manifest
 from profkit.text import safe_text
 from profkit.trace import RunManifest, Trace

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.flames import Flame
-from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.selection import EPOCH_START, PARTIAL_BATCH, WARM_UP
 from profkit.analysis.views.pictures import USED, StepPoint
+from profkit.frame.estimate import Estimate
+from profkit.frame.phases import UNKNOWN
+from profkit.frame.selection import EPOCH_START, PARTIAL_BATCH, WARM_UP
 from profkit.show.document import Chart, Heat, RunsOverTime, Shares, Strip, Waterfall
 from profkit.show.figures import interval_words, reason_name
 from profkit.show.flame_chart import draw_flame, flame_height

@@ -13,9 +13,9 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.flames import Flame
 from profkit.analysis.views.pictures import RankPhases, StepPoint
+from profkit.frame.estimate import Estimate
 from profkit.show.figures import NO_FIGURE, WORDS, Unit, interval_words, level_words, range_words
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from profkit.analysis.estimate import Estimate
-from profkit.analysis.selection import CAPTURED, SWITCHED_OFF
+from profkit.frame.estimate import Estimate
+from profkit.frame.selection import CAPTURED, SWITCHED_OFF
 from profkit.text import (
     amount,
     byte_size,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from profkit.analysis.estimate import Estimate
+from profkit.frame.estimate import Estimate
 from profkit.show.document import Document, Fact, Quantity, Section, Table
 
 

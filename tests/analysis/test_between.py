@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profkit.analysis.estimate import Estimate
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.explain.between import carry
@@ -20,6 +19,7 @@ from profkit.explain.explained import Explained, explain, explain_repeats
 from profkit.explain.ledger import Verdict
 from profkit.explain.rules.base import Cause
 from profkit.explain.verdict import Basis
+from profkit.frame.estimate import Estimate
 from profkit.plugins import RULES
 from profkit.report import ledger_words
 from profkit.testing import synthetic_trace

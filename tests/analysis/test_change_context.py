@@ -13,13 +13,13 @@ import pytest
 
 from profkit.analysis.change_context import add_context
 from profkit.analysis.change_words import say_change, say_context
-from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.analysis.run_change import ChangeKind, RunChange
 from profkit.analysis.run_changes import changes_of, find_changes
 from profkit.analysis.run_halves import cut_at
-from profkit.analysis.selection import including_batches, select_steps
 from profkit.explain.explained import explain
+from profkit.frame.run_frame import frame_of
+from profkit.frame.selection import including_batches, select_steps
 from profkit.schema import open_schema
 from profkit.testing.series import series_trace
 from profkit.trace import Trace

@@ -12,10 +12,10 @@ import pytest
 from profkit.analysis.change_levels import Levels, find_drift_alone, find_settled
 from profkit.analysis.change_points import find_shifts
 from profkit.analysis.change_words import say_change
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import build_overview
 from profkit.analysis.run_change import ChangeKind, RunChange
 from profkit.analysis.run_changes import Periodic, find_changes, find_periodic
+from profkit.frame.estimate import Estimate
 from profkit.testing.series import series_trace
 from profkit.trace import Trace
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.columns import names_and_codes, step_places
+from profkit.frame.columns import names_and_codes, step_places
 
 VALUES = ["b", "a", None, "b"]
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profkit.analysis.compiling import find_compiling
-from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
-from profkit.analysis.selection import COMPILING
 from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.job import open_job
 from profkit.explain.predict.prediction import WITHOUT, Question
 from profkit.explain.rules.base import Cause
+from profkit.frame.compiling import find_compiling
+from profkit.frame.run_frame import frame_of
+from profkit.frame.selection import COMPILING
 from profkit.instrument.compilations import Compilations
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.report.compiling_section import compiled_line, compiling_section

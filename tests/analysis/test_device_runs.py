@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from profkit import cli
-from profkit.analysis.costs import INPUT, NO_DEVICE_TIMES, REST
-from profkit.analysis.device_times import PhaseClock
-from profkit.analysis.estimate import Estimate, estimate_ratios
-from profkit.analysis.frame import UNTIMED_EXCHANGE, frame_of
 from profkit.analysis.overview import Overview, build_overview
-from profkit.analysis.phases import UNKNOWN, sum_phases
 from profkit.analysis.views.live import LiveView, build_live_view
 from profkit.analysis.views.ranks import build_ranks_view
 from profkit.analysis.views.run import build_run_view
 from profkit.explain.compared import compare_runs
 from profkit.explain.explained import explain, explain_repeats, scale_runs
 from profkit.explain.ledger import Verdict
+from profkit.frame.costs import INPUT, NO_DEVICE_TIMES, REST
+from profkit.frame.device_times import PhaseClock
+from profkit.frame.estimate import Estimate, estimate_ratios
+from profkit.frame.phases import UNKNOWN, sum_phases
+from profkit.frame.run_frame import UNTIMED_EXCHANGE, frame_of
 from profkit.report.cause_words import cause_cost, no_difference_words
 from profkit.report.overview_document import illustrate, overview
 from profkit.report.run_document import run as run_document

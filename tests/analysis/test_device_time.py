@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis.intervals import subtract_union
 from profkit.analysis.kernels.device_time import device_times, waits_for_ranks
+from profkit.frame.intervals import subtract_union
 from profkit.vocab import HOST_SYNC, KERNELS
 from tests.analysis.tables import rows_table
 

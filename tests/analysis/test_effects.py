@@ -9,11 +9,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
-from profkit.analysis.costs import INPUT, RunCosts
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import Setting
 from profkit.analysis.published import published_cells
-from profkit.analysis.selection import Selection
 from profkit.bench.effects import (
     Effect,
     Effects,
@@ -21,6 +18,9 @@ from profkit.bench.effects import (
     find_effects,
 )
 from profkit.bench.timings import combine, published_timings, time_cells
+from profkit.frame.costs import INPUT, RunCosts
+from profkit.frame.estimate import Estimate
+from profkit.frame.selection import Selection
 
 MS = 1_000_000
 STEPS = 40

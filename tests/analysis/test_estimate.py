@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from profkit.analysis.estimate import (
+from profkit.frame.estimate import (
     FEWEST_STEPS,
     Estimate,
     Floats,

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis.columns import split_ranks
-from profkit.analysis.exchange import (
+from profkit.frame.columns import split_ranks
+from profkit.frame.exchange import (
     Exchange,
     find_late_rank,
     is_end_shared,
     match_all,
     split_exchange,
 )
-from profkit.analysis.intervals import covered_each, union_length
-from profkit.analysis.lateness import work_of
-from profkit.analysis.rank_sums import sum_spans
+from profkit.frame.intervals import covered_each, union_length
+from profkit.frame.lateness import work_of
+from profkit.frame.rank_sums import sum_spans
 from profkit.schema import open_schema
 from profkit.trace.arrays import build_batch
 from tests.analysis.tables import Span, rows_table, spans_table

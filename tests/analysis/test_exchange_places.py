@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from profkit.analysis.exchange_places import BETWEEN, find_places, is_sharded
-from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.analysis.place_costs import ShardedExchange
+from profkit.frame.run_frame import frame_of
 from profkit.report.sharded_sections import sharded_sections
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace

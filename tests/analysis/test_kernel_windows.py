@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis.kernels.windows import NO_PHASE, exclusive_times, kernel_windows, window_steps
-from profkit.analysis.own_cost import without
-from profkit.analysis.selection import KERNEL_WINDOW, select_steps
+from profkit.analysis.kernels.windows import NO_PHASE, exclusive_times, kernel_windows
+from profkit.frame.own_cost import without
+from profkit.frame.selection import KERNEL_WINDOW, select_steps, window_steps
 from profkit.vocab import KERNELS, WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
 from tests.analysis.tables import Step, rows_table, steps_table
 

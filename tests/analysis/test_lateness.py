@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.columns import durations, split_ranks
-from profkit.analysis.estimate import Ints
-from profkit.analysis.lateness import RankWork, work_of
-from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.rank_sums import sum_spans
+from profkit.frame.columns import durations, split_ranks
+from profkit.frame.estimate import Ints
+from profkit.frame.lateness import RankWork, work_of
+from profkit.frame.phases import UNKNOWN
+from profkit.frame.rank_sums import sum_spans
 from tests.analysis.tables import Span, Step, spans_table, steps_table
 
 STEPS = 40

@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis.costs import (
+from profkit.explain.ledger import Ledger, Verdict, compare, why_not
+from profkit.explain.scaling import FACTORS, scaling_table
+from profkit.frame.costs import (
     EVALUATION,
     INPUT,
     OUTLIER,
@@ -26,15 +28,13 @@ from profkit.analysis.costs import (
     cost_of_sums,
     exclude_outliers,
 )
-from profkit.analysis.device_clock import exposed_spans
-from profkit.analysis.estimate import Estimate
-from profkit.analysis.exposed import TRANSFER, WAITING, input_pieces, share_input
-from profkit.analysis.frame import frame_of
-from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.rank_sums import sum_spans
-from profkit.analysis.selection import Selection
-from profkit.explain.ledger import Ledger, Verdict, compare, why_not
-from profkit.explain.scaling import FACTORS, scaling_table
+from profkit.frame.device_clock import exposed_spans
+from profkit.frame.estimate import Estimate
+from profkit.frame.exposed import TRANSFER, WAITING, input_pieces, share_input
+from profkit.frame.phases import UNKNOWN
+from profkit.frame.rank_sums import sum_spans
+from profkit.frame.run_frame import frame_of
+from profkit.frame.selection import Selection
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 from profkit.vocab import PHASES

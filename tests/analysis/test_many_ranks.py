@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.estimate import Floats
-from profkit.analysis.frame import frame_of
 from profkit.analysis.whatif import step_replay
 from profkit.analysis.whatif.changes import GRID, count_below, expected_maximum
 from profkit.analysis.whatif.step_model import StepModel, build_model
+from profkit.frame.estimate import Floats
+from profkit.frame.run_frame import frame_of
 from profkit.plain_file import open_plain
 from profkit.testing.synthetic import synthetic_trace
 from profkit.trace import Trace, reader

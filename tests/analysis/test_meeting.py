@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from profkit.analysis.costs import INPUT
-from profkit.analysis.frame import frame_of
-from profkit.analysis.rank_sums import sum_ranks
 from profkit.explain.explained import scale_runs
 from profkit.explain.meeting import Meeting, find_meeting
+from profkit.frame.costs import INPUT
+from profkit.frame.rank_sums import sum_ranks
+from profkit.frame.run_frame import frame_of
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 from tests.documents import scaling_json, scaling_text

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.estimate import FEWEST_STEPS
 from profkit.analysis.overview import Overview, build_overview
-from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.selection import EPOCH_START, PARTIAL_BATCH, SPANS_LOST, WARM_UP
 from profkit.errors import UnreadableError
+from profkit.frame.estimate import FEWEST_STEPS
+from profkit.frame.phases import UNKNOWN
+from profkit.frame.selection import EPOCH_START, PARTIAL_BATCH, SPANS_LOST, WARM_UP
 from profkit.hangs.incidents import ALARM, SEEN, append_event
 from profkit.hangs.status import FOLDER
 from profkit.testing import synthetic_trace

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.own_cost import OwnCost, own_cost, switched_cost
+from profkit.frame.own_cost import OwnCost, own_cost, switched_cost
 from profkit.instrument.blocks import LENGTH, WARM_UP, WINDOW, off_blocks
 from profkit.vocab import COLLECTORS_CPU, MARK_COST, PATCHED_THREADS, SPAN_COST, WRITER_CPU
 

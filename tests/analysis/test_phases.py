@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.analysis.phases import UNKNOWN, StepTimes, step_times
+from profkit.frame.phases import UNKNOWN, StepTimes, step_times
 from profkit.vocab import PHASES
 from tests.analysis.tables import Span, Step, spans_table, steps_table
 

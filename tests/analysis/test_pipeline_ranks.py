@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
-from profkit.analysis.pipelines import find_pipelines
 from profkit.analysis.place_costs import Pipeline
 from profkit.explain.explained import explain
+from profkit.frame.pipelines import find_pipelines
+from profkit.frame.run_frame import frame_of
 from profkit.report.sharded_sections import sharded_sections
 from profkit.trace import Trace
 from tests.analysis.test_exchange_places import run, sharded

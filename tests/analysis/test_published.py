@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.matrix import Cell, Setting, column_name, lay_out
 from profkit.analysis.published import all_published
+from profkit.frame.estimate import Estimate
 from profkit.plugins import WORKLOADS
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "published.csv"

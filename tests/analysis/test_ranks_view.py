@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from profkit.analysis.ceilings import Ceilings, Links
-from profkit.analysis.exchange import match_collectives
 from profkit.analysis.overview import build_overview
-from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.views.ranks import RanksView, Wait, build_ranks_view, find_waits
 from profkit.clock import Anchor
+from profkit.frame.exchange import match_collectives
+from profkit.frame.phases import UNKNOWN
 from profkit.testing.synthetic import synthetic_trace
 from profkit.trace import Trace
 from profkit.trace.files import RankFiles

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profkit.analysis.costs import OWN, RunCosts
-from profkit.analysis.estimate import Estimate
-from profkit.analysis.frame import frame_of
 from profkit.analysis.repeats import group_repeats, pool_costs
 from profkit.analysis.run_noise import widen
 from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.explain.ledger import Verdict, compare
+from profkit.frame.costs import OWN, RunCosts
+from profkit.frame.estimate import Estimate
+from profkit.frame.run_frame import frame_of
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 

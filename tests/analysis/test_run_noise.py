@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profkit.analysis.estimate import Estimate, Floats, divide, subtract
 from profkit.analysis.run_noise import (
     Rounds,
     difference,
@@ -21,9 +20,10 @@ from profkit.analysis.run_noise import (
     repeats_to_tell,
     widen_difference,
 )
-from profkit.analysis.student import student_of_few
 from profkit.explain.explained import explain_repeats
 from profkit.explain.ledger import Verdict, judge
+from profkit.frame.estimate import Estimate, Floats, divide, subtract
+from profkit.frame.student import student_of_few
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.analysis.selection import (
+from profkit.frame.selection import (
     EPOCH_START,
     NOT_ON_ALL_RANKS,
     PARTIAL_BATCH,

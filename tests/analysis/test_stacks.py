@@ -12,7 +12,6 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from profkit.analysis.estimate import Estimate, Floats
 from profkit.analysis.line_changes import compare_lines
 from profkit.analysis.overview import build_overview
 from profkit.analysis.stack_samples import Place
@@ -28,6 +27,7 @@ from profkit.clock import Anchor
 from profkit.explain.explained import explain
 from profkit.explain.rules import late_rank
 from profkit.exporters.stacks import flame_page
+from profkit.frame.estimate import Estimate, Floats
 from profkit.report.ledger_document import explained
 from profkit.report.overview_document import illustrate, overview
 from profkit.show import html, markdown

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profkit.analysis.columns import split_ranks
-from profkit.analysis.frame import frame_of
 from profkit.analysis.whatif.changes import (
     expected_maximum,
     extrapolated_maximum,
@@ -36,6 +34,8 @@ from profkit.analysis.whatif.step_model import (
     choose_steps,
 )
 from profkit.analysis.whatif.step_replay import replay
+from profkit.frame.columns import split_ranks
+from profkit.frame.run_frame import frame_of
 from profkit.testing.synthetic import synthetic_trace
 from profkit.trace import Trace
 

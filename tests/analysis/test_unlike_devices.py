@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.device_times import device_of
 from profkit.explain.explained import explain
+from profkit.frame.device_times import device_of
 from profkit.testing.synthetic import synthetic_trace
 from profkit.trace import Trace
 from profkit.vocab import RANK_FILE, rank_folder

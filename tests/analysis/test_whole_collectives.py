@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.exchange import match_collectives
+from profkit.frame.exchange import match_collectives
 from tests.analysis.tables import rows_table
 
 MESSAGES = 4

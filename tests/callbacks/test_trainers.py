@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from profkit.analysis.phases import UNKNOWN, step_times
-from profkit.analysis.selection import select_steps
+from profkit.frame.phases import UNKNOWN, step_times
+from profkit.frame.selection import select_steps
 from profkit.trace import verify
 from profkit.trace.reader import events_of
 from profkit.vocab import EventKind, Integrity

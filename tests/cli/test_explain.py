@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.estimate import Estimate
 from profkit.cli import main
 from profkit.errors import ExitCode
+from profkit.frame.estimate import Estimate
 from profkit.testing import synthetic_trace
 from profkit.text import WIDTH
 

@@ -13,10 +13,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from profkit.analysis.frame import frame_of
-from profkit.analysis.rank_sums import add_sums, sum_rank, sum_ranks, sum_spans
 from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
+from profkit.frame.rank_sums import add_sums, sum_rank, sum_ranks, sum_spans
+from profkit.frame.run_frame import frame_of
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace

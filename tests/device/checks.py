@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from profkit.analysis.frame import frame_of
+from profkit.frame.run_frame import frame_of
 from profkit.trace import Trace
 from tests.accelerator.jobs import Finished, run_ranks
 from tests.accelerator.paddle_job import PaddleRank

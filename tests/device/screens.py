@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.analysis.timeline.lane_store import LAUNCHES
 from profkit.analysis.timeline.lanes import Group
 from profkit.analysis.timeline.timeline import Timeline
 from profkit.explain.explained import explain, scale_runs
+from profkit.frame.run_frame import frame_of
 from profkit.trace import Trace
 from profkit.tui.headless import twin
 from tests.documents import gap_json, report_json, scaling_json

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from profkit.analysis.estimate import Estimate
-from profkit.analysis.exposed import INPUT_PIECES
+from profkit.frame.estimate import Estimate
+from profkit.frame.exposed import INPUT_PIECES
 from profkit.show.figures import EQUAL_SHARES, interval_range, share_range
 from profkit.text import duration, percent, signed, significant
 from profkit.tui.headless import twin

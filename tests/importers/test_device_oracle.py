@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
+from profkit.frame.run_frame import frame_of
 from profkit.importers import nsys
 from profkit.importers.kineto import IMPORTER
 from profkit.report.overview_document import illustrate, overview

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profkit.analysis.device_clock import exposed_spans
-from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.explain.explained import explain
 from profkit.explain.ledger import Verdict
+from profkit.frame.device_clock import exposed_spans
+from profkit.frame.run_frame import frame_of
 from profkit.importers.kineto import IMPORTER
 from profkit.importers.kineto.steps import FROM_KERNELS, FROM_LOADER, NOT_MARKED, find_period_starts
 from profkit.trace import Trace

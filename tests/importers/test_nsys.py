@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profkit.analysis.exchange import match_all
 from profkit.analysis.kernels.categories import COMMUNICATION, categorise
 from profkit.analysis.kernels.device_time import device_times
 from profkit.errors import UnreadableError
+from profkit.frame.exchange import match_all
 from profkit.importers.kineto.collectives import COMMUNICATOR, MESSAGE_BYTES, ONE_PART, message_of
 from profkit.importers.nsys import IMPORTER
 from profkit.importers.nsys.events import _small, read_payload

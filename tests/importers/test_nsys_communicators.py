@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profkit.analysis.exchange import match_all
+from profkit.frame.exchange import match_all
 from profkit.importers.nsys import IMPORTER
 from profkit.importers.nsys.joining import join_communicators
 from profkit.trace import Trace

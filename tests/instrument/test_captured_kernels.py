@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profkit.analysis.intervals import union_length
 from profkit.analysis.kernels.windows import exclusive_times
 from profkit.analysis.overview import build_overview
+from profkit.frame.intervals import union_length
 from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import profkit
-from profkit.analysis.compiling import Compiling, find_compiling
+from profkit.frame.compiling import Compiling, find_compiling
 from profkit.instrument.compilations import MOST_LETTERS, MOST_NAMES, Compilations, cut, name_code
 from profkit.instrument.frameworks.base import Books
 from profkit.instrument.guard import Patches

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from profkit.analysis.columns import rows_of_rank
-from profkit.analysis.estimate import Floats
 from profkit.analysis.overview import build_overview
-from profkit.analysis.phases import step_times
+from profkit.frame.columns import rows_of_rank
+from profkit.frame.estimate import Floats
+from profkit.frame.phases import step_times
 from tests.instrument.test_run_command import JOBS, PROFKIT_RUN, TORCHRUN
 from tests.recorded import newest_run, run_to_end
 

@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from profkit.analysis.exchange import split_exchange
 from profkit.analysis.overview import build_overview
-from profkit.analysis.selection import select_steps
 from profkit.cli import main
 from profkit.explain.explained import explain
+from profkit.frame.exchange import split_exchange
+from profkit.frame.selection import select_steps
 from profkit.run import concluding, launch
 from profkit.run.signals import forwarding
 from profkit.trace import Trace, verify

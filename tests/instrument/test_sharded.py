@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from profkit.analysis.frame import frame_of
-from profkit.analysis.phases import UNKNOWN
 from profkit.clock import now_ns
+from profkit.frame.phases import UNKNOWN
+from profkit.frame.run_frame import frame_of
 from profkit.instrument.frameworks.base import Seams
 from profkit.instrument.guard import Patches
 from profkit.instrument.recorder import MemorySink, Recorder

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from profkit.analysis.estimate import Estimate
 from profkit.explain.predict import ask as asking
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.job import Job
 from profkit.explain.predict.prediction import LINK, WITHOUT, Prediction, Question
 from profkit.explain.slowness import DEVICE_SHARE, UNKNOWN_SHARE
+from profkit.frame.estimate import Estimate
 from tests.predict.test_answers import LATE, make
 
 

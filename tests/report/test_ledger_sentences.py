@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.compiling import Compiling
-from profkit.analysis.estimate import Estimate
-from profkit.analysis.exchange import LateRank
 from profkit.analysis.overview import build_overview
-from profkit.analysis.selection import CAPTURED
 from profkit.explain.coverage import Coverage
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
 from profkit.explain.rules.base import Cause
+from profkit.frame.compiling import Compiling
+from profkit.frame.estimate import Estimate
+from profkit.frame.exchange import LateRank
+from profkit.frame.selection import CAPTURED
 from profkit.instrument.rows import EventRow
 from profkit.report import cause_words, ledger_words
 from profkit.report.exchange_sections import COMPILED_WAITS, by_rank, say_late

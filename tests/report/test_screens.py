@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.overview import build_overview
 from profkit.cli import main
 from profkit.errors import ExitCode
+from profkit.frame.estimate import Estimate
 from profkit.report import kernel_sections, machine_sections
 from profkit.report.overview_document import overview
 from profkit.show import json as show_json

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.analysis.views.pictures import rank_phases, step_points
 from profkit.cli import main
 from profkit.errors import ExitCode
+from profkit.frame.run_frame import frame_of
 from profkit.show.markdown import plain
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from profkit.analysis.estimate import Estimate
 from profkit.explain.predict.prediction import (
     FASTER,
     LINK,
@@ -15,6 +14,7 @@ from profkit.explain.predict.prediction import (
     Prediction,
     Question,
 )
+from profkit.frame.estimate import Estimate
 from profkit.report.whatif_document import PREDICTIONS
 from profkit.show import json as show_json
 from profkit.show.document import Table

@@ -17,8 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profkit.analysis.estimate import Estimate
-from profkit.analysis.lateness import WORK, RankWork
 from profkit.analysis.machine_state import MachineState
 from profkit.analysis.trend import find_trend
 from profkit.explain.causes import find_all
@@ -40,6 +38,8 @@ from profkit.explain.rules.base import Case, Cause, all_of, compute_row
 from profkit.explain.rules.more_calls import Calls
 from profkit.explain.slowness import state_of
 from profkit.explain.turned import find_gains
+from profkit.frame.estimate import Estimate
+from profkit.frame.lateness import WORK, RankWork
 from profkit.plugins import RULES
 from profkit.testing import synthetic, synthetic_trace
 from profkit.trace import Trace

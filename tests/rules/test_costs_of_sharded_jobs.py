@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.estimate import Estimate
-from profkit.analysis.frame import frame_of
 from profkit.explain.causes import settle
 from profkit.explain.explained import explain
 from profkit.explain.rules.base import Cause
+from profkit.frame.estimate import Estimate
+from profkit.frame.run_frame import frame_of
 from profkit.trace import Trace
 from tests.rules.conftest import Make
 from tests.rules.test_sharded_rules import MS, causes, cost_ms, fsdp, parts, pipeline

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profkit.analysis.estimate import Estimate
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import Load
 from profkit.explain.explained import Explained, explain
 from profkit.explain.rules import garbage_pauses, time_outside_phases
 from profkit.explain.rules.base import Cause
+from profkit.frame.estimate import Estimate
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 

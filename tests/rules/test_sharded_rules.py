@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.frame import frame_of
 from profkit.explain.explained import Explained, explain
 from profkit.explain.rules.base import Cause
+from profkit.frame.run_frame import frame_of
 from profkit.trace import Trace
 from tests.rules.conftest import Make
 from tests.sharded_runs import Action, Begin, Phase, Wait, Work, both

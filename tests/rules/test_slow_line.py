@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.run_halves import cut_at
 from profkit.analysis.stack_samples import Place
 from profkit.explain.explained import explain
 from profkit.explain.rules import slow_line
 from profkit.explain.rules.base import Case, Cause
+from profkit.frame.estimate import Estimate
 from profkit.testing.series import series_trace
 from profkit.trace import Trace
 

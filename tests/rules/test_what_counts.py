@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profkit.analysis.estimate import Estimate
-from profkit.analysis.selection import PARTIAL_BATCH, Selection
 from profkit.explain.causes import is_certain, rank, settle
 from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain
@@ -20,6 +18,8 @@ from profkit.explain.rules import bad_samples, garbage_pauses
 from profkit.explain.rules._input import is_slow_on_all_ranks, making_ns
 from profkit.explain.rules.base import Case, Cause, all_of
 from profkit.explain.rules.skipped_amp_steps import share_of_lowered_scales
+from profkit.frame.estimate import Estimate
+from profkit.frame.selection import PARTIAL_BATCH, Selection
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 

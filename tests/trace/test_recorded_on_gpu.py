@@ -9,10 +9,10 @@ import pytest
 
 from profkit.analysis.kernels.device_view import build_device_view
 from profkit.analysis.overview import build_overview
-from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.run_change import ChangeKind
 from profkit.explain.evidence_kernels import names_memories
 from profkit.explain.explained import explain
+from profkit.frame.phases import UNKNOWN
 from profkit.hangs.account import FINE, read_account
 from profkit.report.device_sections import launch_notes, what_devices_did
 from profkit.show.document import Shares

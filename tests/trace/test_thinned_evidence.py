@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
-from profkit.analysis.selection import COMPILING, EPOCH_START
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._compiling import added_ns, in_figures, later_ns
 from profkit.explain.rules.bad_samples import share_of_short_steps, short_steps_add_ns
 from profkit.explain.rules.skipped_amp_steps import skipped_share
 from profkit.explain.rules.worker_start import epoch_start_ns
+from profkit.frame.run_frame import frame_of
+from profkit.frame.selection import COMPILING, EPOCH_START
 from profkit.trace import Trace
 from tests.trace.test_thinning import Job, check_same, compiled, record
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from profkit import cli
-from profkit.analysis.selection import THINNED
+from profkit.frame.selection import THINNED
 from profkit.metrics.points import of_overview
 from profkit.trace import Trace
 from tests.trace.test_thinning import record

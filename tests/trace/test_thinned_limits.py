@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.costs import OUTLIER
-from profkit.analysis.device_times import PhaseClock
-from profkit.analysis.notices import find_thinned_notice
 from profkit.analysis.overview import build_overview
 from profkit.analysis.run_change import ChangeKind
 from profkit.analysis.whatif.loader_model import time_between_batches
+from profkit.frame.costs import OUTLIER
+from profkit.frame.device_times import PhaseClock
+from profkit.frame.notices import find_thinned_notice
 from profkit.report.words import clock_words
 from profkit.trace import Trace
 from profkit.trace.sampled import BLOCK

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from profkit.analysis import thinning
-from profkit.analysis.compiling import compiled_steps
-from profkit.analysis.parts import in_parts
 from profkit.analysis.thinning import KEPT_ROWS_PER_PART, PartThinner
+from profkit.frame.compiling import compiled_steps
+from profkit.frame.parts import in_parts
 from profkit.trace import Trace
 from profkit.trace.files import RankFiles
 from profkit.trace.recent import MOST_PENDING

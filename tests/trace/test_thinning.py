@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.frame import frame_of
 from profkit.analysis.lengths import ERROR, count_lengths, find_quantile, read_lengths
 from profkit.analysis.overview import Overview, build_overview
-from profkit.analysis.selection import PARTIAL_BATCH, SWITCHED_OFF, THINNED
 from profkit.analysis.thinning import PartThinner
 from profkit.clock import Anchor
+from profkit.frame.run_frame import frame_of
+from profkit.frame.selection import PARTIAL_BATCH, SWITCHED_OFF, THINNED
 from profkit.report.ledger_words import steps_of
 from profkit.report.words import steps_line
 from profkit.testing import synthetic_trace

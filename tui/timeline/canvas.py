@@ -13,10 +13,10 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from profkit.analysis.estimate import Ints
 from profkit.analysis.timeline.lanes import Group
 from profkit.analysis.timeline.levels import NONE
 from profkit.analysis.timeline.view import READING, Row, TimelineView
+from profkit.frame.estimate import Ints
 from profkit.text import duration
 from profkit.tui.timeline.painted import Look, Painted, filled, letters_for, strip
 from profkit.tui.timeline.row_paint import counter_cells, counter_words, row_cells

@@ -14,9 +14,9 @@ from typing import Final
 from rich.cells import cell_len
 from rich.style import Style
 
-from profkit.analysis.estimate import Ints
 from profkit.analysis.timeline.levels import NONE
 from profkit.analysis.timeline.view import SHORTEST_LABEL, CounterRow, Label, Row
+from profkit.frame.estimate import Ints
 from profkit.tui.timeline.painted import Look, Painted, filled, letters_for
 from profkit.tui.widgets.draw import fit, level
 from profkit.tui.widgets.readings import describe

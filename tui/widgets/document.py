@@ -9,7 +9,7 @@ from typing import Final
 from rich.style import Style
 from rich.text import Text
 
-from profkit.analysis.estimate import Estimate
+from profkit.frame.estimate import Estimate
 from profkit.show.document import Document, Fact, Section, Table, Tone, cell_text
 from profkit.show.figures import range_words
 from profkit.tui.themes import Palette

@@ -9,10 +9,10 @@ import json
 import math
 from pathlib import Path
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.views.runs import RunFigures, read_figures
 from profkit.cache import cache_root
 from profkit.errors import ProfkitError
+from profkit.frame.estimate import Estimate
 from profkit.show.json import dumps
 from profkit.trace.jsonfile import read_json, replace_json
 from profkit.tui.library import stamp

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from profkit.analysis.estimate import Ints
 from profkit.errors import UsageError
+from profkit.frame.estimate import Ints
 from profkit.tui.widgets.columns import Column
 
 

@@ -23,7 +23,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from profkit.analysis.estimate import Ints
+from profkit.frame.estimate import Ints
 from profkit.tui.themes import PALETTES, Palette
 from profkit.tui.widgets.columns import GAP, MEASURED_ROWS, Column, column_widths
 from profkit.tui.widgets.draw import fit

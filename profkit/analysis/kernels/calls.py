@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.columns import equals
 from profkit.analysis.kernels.idle import HOST
 from profkit.analysis.kernels.roofline import place_kernels
 from profkit.analysis.kernels.view import chosen_ranks, matrix_precision
+from profkit.frame.columns import equals
 from profkit.schema import open_schema
 from profkit.trace import Trace
 

@@ -14,10 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.columns import names_and_codes, places_of_ranks
-from profkit.analysis.estimate import Ints
-from profkit.analysis.exchange import match_all
-from profkit.analysis.intervals import covered_each, split_lanes, subtract_union, union_length
 from profkit.analysis.kernels.categories import COMMUNICATION, COPY_CATEGORIES, MEMSET
 from profkit.analysis.kernels.idle import (
     HOST,
@@ -28,6 +24,10 @@ from profkit.analysis.kernels.idle import (
     find_gaps,
     idle_reasons,
 )
+from profkit.frame.columns import names_and_codes, places_of_ranks
+from profkit.frame.estimate import Ints
+from profkit.frame.exchange import match_all
+from profkit.frame.intervals import covered_each, split_lanes, subtract_union, union_length
 
 _MOVES = frozenset({*COPY_CATEGORIES.values(), "copy", MEMSET})
 COMPUTING, COMMUNICATING, MOVING = range(3)

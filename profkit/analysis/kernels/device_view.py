@@ -8,9 +8,9 @@ from functools import reduce
 
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.kernels.device_time import DeviceTime, device_times, waits_for_ranks
 from profkit.analysis.kernels.view import chosen_ranks, host_waits
+from profkit.frame.columns import rows_of_rank
 from profkit.trace import Trace
 from profkit.vocab import KERNELS, WINDOW_STEP
 

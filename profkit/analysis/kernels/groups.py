@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profkit.analysis.columns import equals, names_and_codes
-from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.kernels.categories import MATRIX_WORK
 from profkit.analysis.kernels.idle import HOST
 from profkit.analysis.kernels.roofline import LAUNCH, Places, bound_by_work
+from profkit.frame.columns import equals, names_and_codes
+from profkit.frame.estimate import Floats, Ints
 
 _FEW_KEYS = 1_000_000
 LAUNCH_BOUND = 0.5

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of, equals, readings_of, rows_of_rank
-from profkit.analysis.estimate import Ints
-from profkit.analysis.intervals import split_lanes
 from profkit.analysis.kernels.categories import COPY_CATEGORIES
+from profkit.frame.columns import codes_of, equals, readings_of, rows_of_rank
+from profkit.frame.estimate import Ints
+from profkit.frame.intervals import split_lanes
 from profkit.vocab import HOST_SYNC, KERNELS
 
 LATE, SYNCHRONISED, QUEUED = range(3)

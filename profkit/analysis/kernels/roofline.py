@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.columns import durations, equals
-from profkit.analysis.estimate import Floats
-from profkit.analysis.intervals import split_lanes
 from profkit.analysis.kernels.idle import HOST, LAUNCH_LATENCY_NS, device_lanes
+from profkit.frame.columns import durations, equals
+from profkit.frame.estimate import Floats
+from profkit.frame.intervals import split_lanes
 
 LAUNCH, MEMORY, ARITHMETIC = "launch", "memory", "arithmetic"
 

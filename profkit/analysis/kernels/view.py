@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.columns import equals
 from profkit.analysis.kernels.groups import Call, KernelGroup, KernelSums, make_group, sum_by_kernel
 from profkit.analysis.kernels.idle import HOST, LATE, gaps_in_steps, idle_reasons
 from profkit.analysis.kernels.roofline import place_kernels
 from profkit.analysis.kernels.windows import exclusive_times
+from profkit.frame.columns import equals
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
 

@@ -13,17 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, equals, names_and_codes, readings_of
-from profkit.analysis.estimate import Ints
-from profkit.analysis.intervals import split_lanes
 from profkit.analysis.kernels.categories import MATRIX_WORK
 from profkit.analysis.kernels.idle import HOST, device_lanes
-from profkit.vocab import KERNELS, WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
+from profkit.frame.columns import durations, equals, names_and_codes, readings_of
+from profkit.frame.estimate import Ints
+from profkit.frame.intervals import split_lanes
+from profkit.frame.selection import window_steps
+from profkit.vocab import KERNELS, WINDOW_BORDER, WINDOW_READING
 
 NO_PHASE = "no phase"
-
-_MOST_STEP = 2**53
-"""Larger step numbers have no exact float, so they are not step numbers."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +44,6 @@ class KernelWindows:
     slowdown: float | None
     border_ns: float
     reading_ns: float
-
-
-def window_steps(samples: pa.Table) -> Ints:
-    """Return the steps in which a window was open or being read on some rank."""
-    return marked_steps(samples, KERNELS, WINDOW_STEP)
-
-
-def marked_steps(samples: pa.Table, source: str, metric: str) -> Ints:
-    """Return the steps that the readings of a metric name, on any rank."""
-    values = readings_of(samples, source, metric)["value"].to_numpy()
-    valid = np.isfinite(values) & (values >= 0) & (values < _MOST_STEP)
-    return np.unique(values[valid].astype(np.int64))
 
 
 def kernel_windows(

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.columns import names_and_codes
-from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.running_totals import as_rate
+from profkit.frame.columns import names_and_codes
+from profkit.frame.estimate import Floats, Ints
 from profkit.vocab import KERNELS, QUEUE_DEPTH
 
 COLUMNS: Final = ("device", "source", "metric", "time_ns", "value")

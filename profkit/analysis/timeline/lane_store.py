@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from profkit.analysis.device_clock import has_device_times
-from profkit.analysis.device_times import trains_on_device
 from profkit.analysis.timeline.cache import LaneCache
 from profkit.analysis.timeline.lanes import COLUMNS, TABLE_OF, Group, Lane, lanes_of, streams_of
 from profkit.errors import UnreadableError
+from profkit.frame.device_clock import has_device_times
+from profkit.frame.device_times import trains_on_device
 from profkit.trace.reader import RankTrace
 from profkit.vocab import END_FILE
 

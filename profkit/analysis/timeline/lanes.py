@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.device_clock import exposed_spans, has_device_times, works
-from profkit.analysis.estimate import Ints
 from profkit.analysis.timeline.levels import Codes, Level, Pieces, first_begun, innermost
+from profkit.frame.device_clock import exposed_spans, has_device_times, works
+from profkit.frame.estimate import Ints
 from profkit.vocab import PHASES
 
 

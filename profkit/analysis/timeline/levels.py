@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from profkit.analysis.estimate import Ints
+from profkit.frame.estimate import Ints
 
 Codes: TypeAlias = npt.NDArray[Any]
 """Small whole numbers of any width."""

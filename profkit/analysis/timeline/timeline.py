@@ -17,19 +17,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.device_times import is_own
-from profkit.analysis.estimate import Ints
-from profkit.analysis.exchange import match_collectives
-from profkit.analysis.frame import frame_of
 from profkit.analysis.run_change import RunChange
 from profkit.analysis.run_changes import find_changes
-from profkit.analysis.selection import including_batches
 from profkit.analysis.timeline.clocks import align_clocks
 from profkit.analysis.timeline.counters import COLUMNS as SAMPLE_COLUMNS
 from profkit.analysis.timeline.counters import Counter, counters_of
 from profkit.analysis.timeline.lane_store import LaneStore
 from profkit.analysis.timeline.lanes import COLUMNS, TABLE_OF, Group, Lane
 from profkit.analysis.timeline.levels import Gap, nearest
+from profkit.frame.device_times import is_own
+from profkit.frame.estimate import Ints
+from profkit.frame.exchange import match_collectives
+from profkit.frame.run_frame import frame_of
+from profkit.frame.selection import including_batches
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
 

@@ -10,11 +10,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from profkit.analysis.change_words import say_change
-from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.timeline.lanes import Group, Lane
 from profkit.analysis.timeline.levels import NONE
 from profkit.analysis.timeline.timeline import Timeline
 from profkit.analysis.timeline.window import Window
+from profkit.frame.estimate import Floats, Ints
 
 SHORTEST_LABEL: Final = 3
 """A name is written over at least this many cells that show the same."""

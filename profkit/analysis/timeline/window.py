@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profkit.analysis.estimate import Ints
+from profkit.frame.estimate import Ints
 
 
 @dataclass(frozen=True)

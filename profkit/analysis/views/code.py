@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.flames import Flame, build_flames
-from profkit.analysis.frame import frame_of
 from profkit.analysis.stacks import FEWEST_SAMPLES, CodeView, LineTime, view_code
 from profkit.analysis.worker_lines import WorkerLines, view_workers
+from profkit.frame.columns import rows_of_rank
+from profkit.frame.run_frame import frame_of
 from profkit.trace import Trace
 
 WORKERS = "workers"

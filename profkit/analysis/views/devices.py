@@ -13,10 +13,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import rows_of_rank
 from profkit.analysis.running_totals import as_rate
 from profkit.analysis.views.series import Series, bin_readings
 from profkit.errors import UnreadableError
+from profkit.frame.columns import rows_of_rank
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
 from profkit.vocab import COLLECTORS_CPU, KERNELS, LOST_GPU

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from profkit.analysis.device_times import device_kinds
-from profkit.analysis.frame import frame_of
-from profkit.analysis.notices import NO_END
 from profkit.analysis.run_series import Course, find_course
 from profkit.errors import ProfkitError, UnreadableError
+from profkit.frame.device_times import device_kinds
+from profkit.frame.notices import NO_END
+from profkit.frame.run_frame import frame_of
 from profkit.text import plural, safe_text
 from profkit.trace import Trace
 from profkit.trace.manifest import RunManifest, fits_a_column

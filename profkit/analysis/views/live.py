@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import rows_of_steps
-from profkit.analysis.device_clock import has_device_times
-from profkit.analysis.device_times import HOST, PhaseClock, ranks_on_device, rows_of_ranks
-from profkit.analysis.estimate import Estimate, Ints, estimate_ratios
-from profkit.analysis.phases import StepTimes, step_times
-from profkit.analysis.rank_sums import untimed_work
-from profkit.analysis.selection import Selection
 from profkit.analysis.views.pictures import StepPoint, step_points
+from profkit.frame.columns import rows_of_steps
+from profkit.frame.device_clock import has_device_times
+from profkit.frame.device_times import HOST, PhaseClock, ranks_on_device, rows_of_ranks
+from profkit.frame.estimate import Estimate, Ints, estimate_ratios
+from profkit.frame.phases import StepTimes, step_times
+from profkit.frame.rank_sums import untimed_work
+from profkit.frame.selection import Selection
 from profkit.trace.sharing import say_world
 from profkit.trace.tail import Latest
 from profkit.vocab import RunState

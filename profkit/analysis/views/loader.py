@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, names_and_codes, rows_of_rank, rows_of_steps
-from profkit.analysis.device_clock import exposed_spans
-from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.exposed import INPUT_PIECES
-from profkit.analysis.frame import frame_of
 from profkit.analysis.kernels.idle import HOST
 from profkit.analysis.views.series import Series, bin_readings
+from profkit.frame.columns import durations, names_and_codes, rows_of_rank, rows_of_steps
+from profkit.frame.device_clock import exposed_spans
+from profkit.frame.estimate import Floats, Ints
+from profkit.frame.exposed import INPUT_PIECES
+from profkit.frame.run_frame import frame_of
 from profkit.trace import Trace
 from profkit.vocab import LOADER_WORKER, QUEUE_DEPTH, Phase
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.columns import durations
-from profkit.analysis.estimate import Ints
-from profkit.analysis.frame import RunFrame
-from profkit.analysis.selection import Selection
+from profkit.frame.columns import durations
+from profkit.frame.estimate import Ints
+from profkit.frame.run_frame import RunFrame
+from profkit.frame.selection import Selection
 
 USED = "used"
 

@@ -16,22 +16,22 @@ import pyarrow.compute as pc
 
 from profkit.analysis.bandwidth import SizeUse, size_use
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.columns import split_ranks
-from profkit.analysis.estimate import Ints
-from profkit.analysis.exchange import (
+from profkit.analysis.kernels.categories import COMMUNICATION
+from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
+from profkit.errors import UnreadableError
+from profkit.frame.columns import split_ranks
+from profkit.frame.estimate import Ints
+from profkit.frame.exchange import (
     LateRank,
     Matched,
     RankExchange,
     exposed_windows,
     match_collectives,
 )
-from profkit.analysis.frame import frame_of
-from profkit.analysis.intervals import covered_each, union_length
-from profkit.analysis.kernels.categories import COMMUNICATION
-from profkit.analysis.notices import is_log, others_in_log
-from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
-from profkit.errors import UnreadableError
+from profkit.frame.intervals import covered_each, union_length
+from profkit.frame.notices import is_log, others_in_log
+from profkit.frame.phases import UNKNOWN
+from profkit.frame.run_frame import frame_of
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace
 from profkit.vocab import PHASES

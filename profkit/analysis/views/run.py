@@ -6,18 +6,18 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from profkit.analysis.apart import Apart
 from profkit.analysis.ceilings import Ceilings
-from profkit.analysis.costs import EVALUATION, INPUT, OUTLIER, REST, RunCosts
-from profkit.analysis.device_clock import WORKS
-from profkit.analysis.device_times import PhaseClock
-from profkit.analysis.estimate import NEGLIGIBLE, Estimate, Ints
-from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import Overview, build_overview
 from profkit.analysis.phase_shares import estimate_parts
-from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.selection import COMPILING, EPOCH_START
 from profkit.analysis.views.pictures import StepPoint, step_points
+from profkit.frame.apart import Apart
+from profkit.frame.costs import EVALUATION, INPUT, OUTLIER, REST, RunCosts
+from profkit.frame.device_clock import WORKS
+from profkit.frame.device_times import PhaseClock
+from profkit.frame.estimate import NEGLIGIBLE, Estimate, Ints
+from profkit.frame.phases import UNKNOWN
+from profkit.frame.run_frame import frame_of
+from profkit.frame.selection import COMPILING, EPOCH_START
 from profkit.text import duration, percent, plural
 from profkit.trace import Trace
 from profkit.vocab import OTHER_OF_PIPELINE, Phase

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from profkit.analysis.estimate import Estimate, divide, scale
 from profkit.analysis.views.run import build_run_view
 from profkit.errors import ProfkitError
+from profkit.frame.estimate import Estimate, divide, scale
 from profkit.hangs.incidents import is_hung
 from profkit.trace import Trace
 from profkit.trace.folders import find_ranks, find_runs, read_run

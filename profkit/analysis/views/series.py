@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profkit.analysis.estimate import Floats, Ints
+from profkit.frame.estimate import Floats, Ints
 
 MOST_BINS = 240
 """A terminal has fewer columns for a curve than this."""

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from profkit.analysis.estimate import Floats, Ints
 from profkit.analysis.whatif.loader_model import LoaderLine
 from profkit.analysis.whatif.step_model import DATA, EXCHANGE, PARTS, StepModel, set_part
+from profkit.frame.estimate import Floats, Ints
 from profkit.vocab import Phase
 
 COMPUTES = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value)

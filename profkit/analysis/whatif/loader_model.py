@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of, durations, places_in, step_places
-from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.exposed import INPUT_PIECES
+from profkit.frame.columns import codes_of, durations, places_in, step_places
+from profkit.frame.estimate import Floats, Ints
+from profkit.frame.exposed import INPUT_PIECES
 from profkit.trace.sampled import BLOCK
 from profkit.vocab import LOADER_WORKER
 

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of, split_ranks, step_places
-from profkit.analysis.device_clock import Bools
-from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.exchange import HOST_BACKENDS, exposed_windows, is_end_shared
-from profkit.analysis.intervals import union
-from profkit.analysis.pipelines import MESSAGES
 from profkit.errors import ProfkitError
+from profkit.frame.columns import codes_of, split_ranks, step_places
+from profkit.frame.device_clock import Bools
+from profkit.frame.estimate import Floats, Ints
+from profkit.frame.exchange import HOST_BACKENDS, exposed_windows, is_end_shared
+from profkit.frame.intervals import union
+from profkit.frame.pipelines import MESSAGES
 
 JOIN = -1
 """The code of an event at which a rank waits; codes above it are communicators.

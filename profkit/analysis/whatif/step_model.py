@@ -17,7 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import (
+from profkit.analysis.whatif.loader_model import LoaderLine, find_loader
+from profkit.analysis.whatif.meetings import JOIN, Events, Meetings, ReplayError, find_meetings
+from profkit.errors import UnreadableError
+from profkit.frame.columns import (
     codes_of,
     durations,
     places_in,
@@ -25,13 +28,10 @@ from profkit.analysis.columns import (
     split_ranks,
     step_places,
 )
-from profkit.analysis.device_clock import Bools, find_parents, levels_of
-from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.frame import PhaseBasis
-from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.whatif.loader_model import LoaderLine, find_loader
-from profkit.analysis.whatif.meetings import JOIN, Events, Meetings, ReplayError, find_meetings
-from profkit.errors import UnreadableError
+from profkit.frame.device_clock import Bools, find_parents, levels_of
+from profkit.frame.estimate import Floats, Ints
+from profkit.frame.phases import UNKNOWN
+from profkit.frame.run_frame import PhaseBasis
 from profkit.trace import Trace
 from profkit.vocab import PHASES, Phase
 

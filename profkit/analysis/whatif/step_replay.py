@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from profkit.analysis.estimate import Floats
 from profkit.analysis.whatif.meetings import ReplayError
 from profkit.analysis.whatif.step_model import DATA, EXCHANGE, OWN, Line, StepModel, set_part
+from profkit.frame.estimate import Floats
 
 MOST_PASSES = 6
 """A rank that is late at the end of a step begins the next one late; this settles in few passes."""

@@ -14,12 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, rows_of_steps, step_places
-from profkit.analysis.costs import EVALUATION
-from profkit.analysis.estimate import Estimate, Floats
-from profkit.analysis.lateness import Lateness
-from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.pipelines import MESSAGES
 from profkit.analysis.trend import find_trend
 from profkit.analysis.unknown_places import unknown_places
 from profkit.analysis.whatif.changes import (
@@ -39,6 +33,12 @@ from profkit.explain.rules.checkpoint_in_training import CHECKPOINT
 from profkit.explain.rules.garbage_pauses import garbage_ns
 from profkit.explain.rules.input_stalls import MAX_STALLED_SHARE, STALL_RATIO
 from profkit.explain.rules.late_rank import MIN_LATE_SHARE
+from profkit.frame.columns import durations, rows_of_steps, step_places
+from profkit.frame.costs import EVALUATION
+from profkit.frame.estimate import Estimate, Floats
+from profkit.frame.lateness import Lateness
+from profkit.frame.phases import UNKNOWN
+from profkit.frame.pipelines import MESSAGES
 from profkit.text import duration, percent, plural
 from profkit.vocab import Phase
 

@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from profkit.analysis.device_times import PhaseClock, is_own
-from profkit.analysis.estimate import FEWEST_STEPS, USUAL_LEVEL, Estimate, Floats, estimate_ratios
-from profkit.analysis.notices import is_log
 from profkit.analysis.whatif.meetings import ReplayError
 from profkit.analysis.whatif.step_model import StepModel, build_model
 from profkit.analysis.whatif.step_replay import replay
@@ -28,6 +25,9 @@ from profkit.explain.slowness import (
     quiet_share,
     state_of,
 )
+from profkit.frame.device_times import PhaseClock, is_own
+from profkit.frame.estimate import FEWEST_STEPS, USUAL_LEVEL, Estimate, Floats, estimate_ratios
+from profkit.frame.notices import is_log
 from profkit.text import percent, plural, safe_text
 from profkit.trace import Trace
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from profkit.analysis.estimate import Estimate
+from profkit.frame.estimate import Estimate
 from profkit.notebook import ShownInNotebook
 from profkit.text import plural, safe_text, significant
 

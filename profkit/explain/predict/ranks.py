@@ -17,11 +17,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.config_join import HARMLESS, NOT_SAID, Difference, join_config
-from profkit.analysis.device_times import device_kinds
-from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, block_length
 from profkit.analysis.kept_ceilings import load_ceilings
-from profkit.analysis.notices import is_log
-from profkit.analysis.pipelines import MESSAGES, is_model_dimension, of_model_dimensions
 from profkit.analysis.whatif.changes import (
     expected_maximum,
     extrapolated_maximum,
@@ -33,6 +29,10 @@ from profkit.analysis.whatif.step_replay import replay
 from profkit.explain.predict.job import MORE_STEPS, Job, describe_replay, unanswered, widen_step
 from profkit.explain.predict.prediction import Prediction, Question, RankPoint
 from profkit.explain.slowness import is_on_host
+from profkit.frame.device_times import device_kinds
+from profkit.frame.estimate import FEWEST_STEPS, Estimate, Floats, block_length
+from profkit.frame.notices import is_log
+from profkit.frame.pipelines import MESSAGES, is_model_dimension, of_model_dimensions
 from profkit.text import plural, shorten
 from profkit.trace import RunManifest, Trace
 from profkit.trace.sharing import PARALLEL

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from profkit.analysis.costs import INPUT
-from profkit.analysis.estimate import Estimate
-from profkit.analysis.notices import is_log
 from profkit.analysis.whatif.changes import reduce_evenly, shift_parts, without_transfers
 from profkit.analysis.whatif.step_model import PARTS, StepModel
 from profkit.explain.ledger import Ledger
 from profkit.explain.predict.job import Job, open_job, predict
 from profkit.explain.predict.prediction import WITHOUT, Question
 from profkit.explain.rules.base import Case, Cause
+from profkit.frame.costs import INPUT
+from profkit.frame.estimate import Estimate
+from profkit.frame.notices import is_log
 from profkit.vocab import Phase
 
 LATE = "late_rank"

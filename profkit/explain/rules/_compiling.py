@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from profkit.analysis.compiling import Compiling, find_compiling
-from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.selection import NO_STEPS, WARM_UP
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import Case
+from profkit.frame.compiling import Compiling, find_compiling
+from profkit.frame.estimate import Floats, Ints
+from profkit.frame.selection import NO_STEPS, WARM_UP
 
 
 def compiling_of(evidence: Evidence) -> Compiling | None:

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profkit.analysis.estimate import Estimate
-from profkit.analysis.pipelines import MESSAGES
 from profkit.analysis.whatif.step_model import ranks_by_host
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import places_of
 from profkit.explain.rules.base import Case, is_material, shift, trains_on_host
+from profkit.frame.estimate import Estimate
+from profkit.frame.pipelines import MESSAGES
 from profkit.text import duration
 
 CORES_PER_RANK = 2

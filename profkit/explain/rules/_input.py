@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.costs import INPUT
-from profkit.analysis.exposed import INPUT_PIECES
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import Case, computing_factor, is_material
+from profkit.frame.costs import INPUT
+from profkit.frame.exposed import INPUT_PIECES
 
 NO_WORKERS = "no workers"
 QUEUE = "queue"

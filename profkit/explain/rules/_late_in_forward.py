@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.device_times import is_own
-from profkit.analysis.exchange import HOST_BACKENDS
-from profkit.analysis.lateness import Lateness
 from profkit.explain.evidence import Evidence
+from profkit.frame.device_times import is_own
+from profkit.frame.exchange import HOST_BACKENDS
+from profkit.frame.lateness import Lateness
 from profkit.text import duration
 from profkit.vocab import Phase
 

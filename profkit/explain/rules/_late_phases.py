@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from profkit.analysis.costs import INPUT
-from profkit.analysis.estimate import Estimate, scale, subtract
-from profkit.analysis.lateness import Lateness
-from profkit.analysis.phases import UNKNOWN
 from profkit.explain.rules._hidden import Hidden, find_hidden
 from profkit.explain.rules._input import is_slow_on_all_ranks
 from profkit.explain.rules.base import Case, here, is_material, other_side
+from profkit.frame.costs import INPUT
+from profkit.frame.estimate import Estimate, scale, subtract
+from profkit.frame.lateness import Lateness
+from profkit.frame.phases import UNKNOWN
 from profkit.text import duration
 from profkit.vocab import Phase
 

@@ -10,19 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import places_in, rows_of_rank, step_places
-from profkit.analysis.device_clock import Bools
-from profkit.analysis.device_times import PhaseClock
-from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios, scale, subtract
-from profkit.analysis.intervals import covered_each
-from profkit.analysis.lateness import WORK, RankWork
-from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.unknown_places import main_thread
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._input import is_slow_on_all_ranks
 from profkit.explain.rules._late_phases import row_of
 from profkit.explain.rules._stages import pipeline_of
 from profkit.explain.rules.base import Case, grew, here
+from profkit.frame.columns import places_in, rows_of_rank, step_places
+from profkit.frame.device_clock import Bools
+from profkit.frame.device_times import PhaseClock
+from profkit.frame.estimate import Estimate, Floats, Ints, estimate_ratios, scale, subtract
+from profkit.frame.intervals import covered_each
+from profkit.frame.lateness import WORK, RankWork
+from profkit.frame.phases import UNKNOWN
 from profkit.text import duration
 from profkit.vocab import Phase
 

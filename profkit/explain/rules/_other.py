@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from profkit.analysis.estimate import Estimate, scale
 from profkit.explain.rules.base import Case, cost, in_time, is_material
+from profkit.frame.estimate import Estimate, scale
 from profkit.text import duration
 from profkit.vocab import PIPELINE_BATCHES, PIPELINE_SCHEDULE, Phase
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profkit.analysis.estimate import Estimate, estimate_ratios, scale, subtract
 from profkit.analysis.place_costs import PIPELINE, Pipeline, cost_pipeline
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import places_of
@@ -21,6 +20,7 @@ from profkit.explain.rules.base import (
     share_of,
     shift,
 )
+from profkit.frame.estimate import Estimate, estimate_ratios, scale, subtract
 from profkit.text import duration
 from profkit.vocab import Phase
 

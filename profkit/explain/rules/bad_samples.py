@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.selection import PARTIAL_BATCH
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import (
     Case,
@@ -19,6 +18,7 @@ from profkit.explain.rules.base import (
     share_of,
     shift,
 )
+from profkit.frame.selection import PARTIAL_BATCH
 from profkit.text import percent, plural
 from profkit.trace.reader import events_of
 from profkit.vocab import EventKind

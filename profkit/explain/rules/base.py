@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from profkit.analysis.config_join import COMPUTE, NOT_SAID, Difference
-from profkit.analysis.costs import INPUT
-from profkit.analysis.device_times import HOST
-from profkit.analysis.estimate import Estimate, scale
-from profkit.analysis.phases import UNKNOWN
 from profkit.errors import UnreadableError
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger, Row, Verdict, judge, sum_rows
+from profkit.frame.costs import INPUT
+from profkit.frame.device_times import HOST
+from profkit.frame.estimate import Estimate, scale
+from profkit.frame.phases import UNKNOWN
 from profkit.text import duration
 from profkit.trace import RunManifest
 

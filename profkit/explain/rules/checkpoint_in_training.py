@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from profkit.analysis.estimate import scale
-from profkit.analysis.phases import UNKNOWN
 from profkit.explain.ledger import sum_rows
 from profkit.explain.rules import slow_line
 from profkit.explain.rules._other import Growth, growth_of
@@ -18,6 +16,8 @@ from profkit.explain.rules.base import (
     is_material,
     share_of,
 )
+from profkit.frame.estimate import scale
+from profkit.frame.phases import UNKNOWN
 from profkit.text import duration
 from profkit.vocab import Phase
 

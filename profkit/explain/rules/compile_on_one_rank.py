@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from profkit.analysis.device_clock import Bools
-from profkit.analysis.estimate import Estimate
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._compiling import added_ns, compiling_of, in_figures, later_ns
 from profkit.explain.rules.base import Case, Cause, all_of, here, is_material, other_side, share_of
+from profkit.frame.device_clock import Bools
+from profkit.frame.estimate import Estimate
 from profkit.text import duration, plural
 
 EXPLAINS = ("recompiles", "garbage_pauses", "late_rank", "exposed_communication")

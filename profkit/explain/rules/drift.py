@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from profkit.analysis.estimate import Estimate
 from profkit.analysis.trend import Trend, find_trend
 from profkit.explain.rules.base import Case, Cause, all_of, here, is_material, share_of
+from profkit.frame.estimate import Estimate
 from profkit.text import duration, percent
 from profkit.vocab import THROTTLED
 

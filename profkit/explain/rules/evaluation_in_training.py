@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from profkit.analysis.costs import EVALUATION, RunCosts
 from profkit.explain.ledger import Row
 from profkit.explain.rules._other import OF_PIPELINE, growth_of
 from profkit.explain.rules.base import (
@@ -15,6 +14,7 @@ from profkit.explain.rules.base import (
     is_material,
     share_of,
 )
+from profkit.frame.costs import EVALUATION, RunCosts
 from profkit.text import duration, plural
 from profkit.vocab import Phase
 

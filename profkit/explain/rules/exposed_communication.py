@@ -6,13 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, rows_of_rank
 from profkit.analysis.config_join import NOT_SAID
-from profkit.analysis.costs import INPUT, REST
-from profkit.analysis.exchange import exposed_windows
-from profkit.analysis.exposed import TRANSFER, WAITING
-from profkit.analysis.intervals import covered_each
-from profkit.analysis.pipelines import MESSAGES
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Row
 from profkit.explain.rules.base import (
@@ -28,6 +22,12 @@ from profkit.explain.rules.base import (
     stated_input_ns,
     trains_on_host,
 )
+from profkit.frame.columns import durations, rows_of_rank
+from profkit.frame.costs import INPUT, REST
+from profkit.frame.exchange import exposed_windows
+from profkit.frame.exposed import TRANSFER, WAITING
+from profkit.frame.intervals import covered_each
+from profkit.frame.pipelines import MESSAGES
 from profkit.text import duration, percent
 from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import Phase

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from profkit.analysis.estimate import Z_95, Estimate, scale
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import (
     Case,
@@ -17,6 +16,7 @@ from profkit.explain.rules.base import (
     shift,
     significantly_more,
 )
+from profkit.frame.estimate import Z_95, Estimate, scale
 from profkit.text import duration, significant
 
 EXPLAINS = ("drift", "optimizer_unfused", "time_outside_phases")

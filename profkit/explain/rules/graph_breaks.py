@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profkit.analysis.compiling import join_reason
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._compiling import compiling_of
 from profkit.explain.rules.base import Case, Cause, here, other_side
+from profkit.frame.compiling import join_reason
 from profkit.text import plural
 
 MOST_NAMED = 3

@@ -10,8 +10,6 @@ import dataclasses
 from typing import NamedTuple
 
 from profkit.analysis.config_join import COMPUTE, NOT_SAID
-from profkit.analysis.costs import INPUT
-from profkit.analysis.estimate import scale
 from profkit.explain.evidence_counters import Load
 from profkit.explain.ledger import Row, sum_rows
 from profkit.explain.rules import more_calls
@@ -27,6 +25,8 @@ from profkit.explain.rules.base import (
     trains_on_host,
 )
 from profkit.explain.slowness import state_of, waited_ns
+from profkit.frame.costs import INPUT
+from profkit.frame.estimate import scale
 from profkit.text import duration, significant
 from profkit.vocab import Phase
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from profkit.analysis.costs import INPUT
-from profkit.analysis.notices import is_log
 from profkit.explain.evidence import Loader
 from profkit.explain.ledger import sum_rows
 from profkit.explain.rules._input import (
@@ -24,6 +22,8 @@ from profkit.explain.rules.base import (
     input_is_hidden,
     knobs_for,
 )
+from profkit.frame.costs import INPUT
+from profkit.frame.notices import is_log
 from profkit.text import duration, significant
 from profkit.vocab import Phase
 

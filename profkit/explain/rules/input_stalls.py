@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from profkit.analysis.costs import INPUT
-from profkit.analysis.device_times import is_own
-from profkit.analysis.estimate import Estimate
 from profkit.explain.rules._input import is_crowded_out
 from profkit.explain.rules.base import Case, Cause, grew, here, input_is_hidden
+from profkit.frame.costs import INPUT
+from profkit.frame.device_times import is_own
+from profkit.frame.estimate import Estimate
 from profkit.text import duration, percent, plural
 
 STALL_RATIO = 5.0

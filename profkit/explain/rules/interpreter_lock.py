@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from profkit.analysis.costs import INPUT
 from profkit.explain.ledger import Verdict, judge, sum_rows
 from profkit.explain.rules.base import WORK, Case, Cause, from_to, grew, in_time
 from profkit.explain.rules.thread_oversubscription import uses_python_threads
+from profkit.frame.costs import INPUT
 from profkit.text import significant
 
 EXPLAINS = (

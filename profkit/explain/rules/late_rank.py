@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from profkit.analysis.costs import INPUT
-from profkit.analysis.device_times import PhaseClock
-from profkit.analysis.estimate import Estimate, scale, subtract
-from profkit.analysis.lateness import Lateness
 from profkit.analysis.line_changes import LineChange
-from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.rank_lines import lines_by_rank
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._late_in_forward import (
@@ -24,6 +19,11 @@ from profkit.explain.rules._late_phases import Growth, describe_lateness, find_g
 from profkit.explain.rules._late_ranks import LateRanks, find_late_ranks
 from profkit.explain.rules._stages import find_uneven, pipeline_of
 from profkit.explain.rules.base import Case, Cause, grew, share_of
+from profkit.frame.costs import INPUT
+from profkit.frame.device_times import PhaseClock
+from profkit.frame.estimate import Estimate, scale, subtract
+from profkit.frame.lateness import Lateness
+from profkit.frame.phases import UNKNOWN
 from profkit.text import duration, percent
 from profkit.vocab import Phase
 

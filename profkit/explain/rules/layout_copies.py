@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from profkit.analysis.estimate import Estimate
 from profkit.explain.rules.base import (
     WORK,
     Case,
@@ -17,6 +16,7 @@ from profkit.explain.rules.base import (
     share_of,
     share_of_gap,
 )
+from profkit.frame.estimate import Estimate
 from profkit.text import duration, significant
 
 WHOLE_COST_SHARE = 0.5

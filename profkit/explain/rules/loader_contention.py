@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from profkit.analysis.costs import INPUT
 from profkit.explain.rules.base import (
     Case,
     Cause,
@@ -11,6 +10,7 @@ from profkit.explain.rules.base import (
     grew,
     in_time,
 )
+from profkit.frame.costs import INPUT
 from profkit.text import significant
 
 MIN_ADDED_WORKER_CORES = 0.15

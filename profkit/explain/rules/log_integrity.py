@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from profkit.analysis.notices import is_log
 from profkit.explain.rules.base import Case, Cause
+from profkit.frame.notices import is_log
 from profkit.text import plural
 from profkit.trace.flag import HARMLESS
 

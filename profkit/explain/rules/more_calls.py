@@ -10,10 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import places_in, step_places
 from profkit.analysis.config_join import SURE_ERRORS
-from profkit.analysis.device_times import is_own
-from profkit.analysis.estimate import scale
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Verdict, judge, sum_rows
 from profkit.explain.rules.base import (
@@ -26,6 +23,9 @@ from profkit.explain.rules.base import (
     in_time,
     share_of,
 )
+from profkit.frame.columns import places_in, step_places
+from profkit.frame.device_times import is_own
+from profkit.frame.estimate import scale
 from profkit.text import amount
 from profkit.vocab import ZERO_GRAD, Phase
 

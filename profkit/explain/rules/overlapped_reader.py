@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from profkit.analysis.costs import INPUT
 from profkit.explain.rules.base import Case, Cause, from_to, input_is_hidden
+from profkit.frame.costs import INPUT
 
 
 def find(case: Case) -> Cause | None:

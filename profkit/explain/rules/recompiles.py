@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from profkit.analysis.compiling import Recompiled, find_recompiled
-from profkit.analysis.estimate import Estimate
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._compiling import (
     added_ns,
@@ -22,6 +20,8 @@ from profkit.explain.rules.base import (
     other_side,
     share_of,
 )
+from profkit.frame.compiling import Recompiled, find_recompiled
+from profkit.frame.estimate import Estimate
 from profkit.text import duration, plural
 from profkit.vocab import Phase
 

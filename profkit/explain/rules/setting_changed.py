@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from profkit.analysis.config_join import NOT_SAID, Difference
-from profkit.analysis.estimate import scale
 from profkit.explain.ledger import Ledger, Row, Verdict, judge, sum_rows
 from profkit.explain.rules import host_busy
 from profkit.explain.rules.base import (
@@ -19,6 +18,7 @@ from profkit.explain.rules.base import (
     share_of,
     trains_on_host,
 )
+from profkit.frame.estimate import scale
 from profkit.text import duration
 
 _SIZES = {"world_size", "gpus", "batch_size", "global_batch_size"}

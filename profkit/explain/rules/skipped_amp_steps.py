@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.estimate import Estimate, as_floats
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import Case, Cause, here, other_side
+from profkit.frame.estimate import Estimate, as_floats
 from profkit.text import percent
 from profkit.trace.sampled import step_levels
 from profkit.vocab import SKIPPED_STEP

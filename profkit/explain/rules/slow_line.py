@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from profkit.analysis.costs import INPUT
-from profkit.analysis.estimate import scale
 from profkit.analysis.line_changes import LineChange, compare_lines
-from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.stacks import CodeView
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._late_phases import row_of
 from profkit.explain.rules._outside import largest_place
 from profkit.explain.rules.base import Case, Cause, cost, grew, here, in_time, share_of
+from profkit.frame.costs import INPUT
+from profkit.frame.estimate import scale
+from profkit.frame.phases import UNKNOWN
 from profkit.text import duration
 from profkit.vocab import Phase
 

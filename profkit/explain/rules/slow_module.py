@@ -10,11 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import names_and_codes, split_ranks
-from profkit.analysis.device_clock import Bools
-from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios, subtract
 from profkit.analysis.exchange_places import Places
-from profkit.analysis.intervals import covered_each
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import places_of
 from profkit.explain.rules.base import (
@@ -26,6 +22,10 @@ from profkit.explain.rules.base import (
     other_side,
     share_of,
 )
+from profkit.frame.columns import names_and_codes, split_ranks
+from profkit.frame.device_clock import Bools
+from profkit.frame.estimate import Estimate, Floats, Ints, estimate_ratios, subtract
+from profkit.frame.intervals import covered_each
 from profkit.text import duration, plural, safe_text
 from profkit.vocab import ROOT_MODULE, Phase
 

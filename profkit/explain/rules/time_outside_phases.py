@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from profkit.analysis.estimate import scale
-from profkit.analysis.phases import UNKNOWN
 from profkit.analysis.unknown_places import BEGIN
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Row
@@ -22,6 +20,8 @@ from profkit.explain.rules.base import (
     here,
     share_of,
 )
+from profkit.frame.estimate import scale
+from profkit.frame.phases import UNKNOWN
 from profkit.text import duration, percent
 from profkit.vocab import Phase
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from profkit.analysis.exchange_places import Place
-from profkit.analysis.pipelines import MESSAGES
 from profkit.analysis.place_costs import PlaceCost
 from profkit.explain.ledger import Ledger, Row
 from profkit.explain.rules._overhead import with_overhead
 from profkit.explain.rules._sharded import MAX_BYTES_RATIO, Traffic, compared, costs_of, traffic
 from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
+from profkit.frame.pipelines import MESSAGES
 from profkit.text import byte_size, significant
 from profkit.vocab import Phase
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 
-from profkit.analysis.estimate import scale, subtract
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._hidden import Hidden, find_hidden
 from profkit.explain.rules.base import (
@@ -16,6 +15,7 @@ from profkit.explain.rules.base import (
     other_side,
     share_of,
 )
+from profkit.frame.estimate import scale, subtract
 from profkit.text import duration, significant
 from profkit.vocab import Phase
 

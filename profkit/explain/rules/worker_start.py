@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from profkit.analysis.estimate import Estimate, Floats, Ints, scale
-from profkit.analysis.frame import frame_of
-from profkit.analysis.selection import EPOCH_START
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import estimate_mean
 from profkit.explain.rules.base import (
@@ -19,6 +16,9 @@ from profkit.explain.rules.base import (
     shift,
     significantly_more,
 )
+from profkit.frame.estimate import Estimate, Floats, Ints, scale
+from profkit.frame.run_frame import frame_of
+from profkit.frame.selection import EPOCH_START
 from profkit.text import duration, plural
 from profkit.vocab import USED, Phase
 

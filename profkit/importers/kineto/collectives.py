@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from profkit.analysis.device_clock import Bools
 from profkit.analysis.kernels.categories import COMMUNICATION, categorise
+from profkit.frame.device_clock import Bools
 from profkit.importers.kineto.aligning import use_stated_numbers
 from profkit.importers.kineto.events import Events, Role, whole
 from profkit.importers.kineto.steps import Steps

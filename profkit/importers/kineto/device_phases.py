@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profkit.analysis.intervals import ranges
 from profkit.analysis.kernels.device_time import COMMUNICATING, exposed_communication
+from profkit.frame.intervals import ranges
 from profkit.importers.kineto.phases import NestedSpan, PhaseSpan
 from profkit.importers.kineto.work import DeviceWork
 from profkit.importers.reading.numbers import Ints

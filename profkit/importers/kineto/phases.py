@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profkit.analysis.intervals import union
 from profkit.analysis.kernels.categories import COPY_CATEGORIES, copy_category
-from profkit.analysis.phases import UNKNOWN
+from profkit.frame.intervals import union
+from profkit.frame.phases import UNKNOWN
 from profkit.importers.kineto.events import Events, Role, is_autograd, plain_name
 from profkit.importers.kineto.steps import COLLECTIVE_CALL, LOADER_CALL, OPTIMIZER_CALL, Steps
 from profkit.importers.kineto.work import DeviceWork

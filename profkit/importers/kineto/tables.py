@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from profkit.analysis.intervals import union
 from profkit.analysis.kernels.categories import (
     MEMSET,
     categorise,
     copy_category,
     uses_tensor_cores,
 )
-from profkit.analysis.phases import UNKNOWN
+from profkit.frame.intervals import union
+from profkit.frame.phases import UNKNOWN
 from profkit.importers.kineto.device_phases import NOWHERE, PlacedSpan
 from profkit.importers.kineto.events import Events, Role, thread_names
 from profkit.importers.kineto.phases import NestedSpan

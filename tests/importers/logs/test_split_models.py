@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from profkit.analysis.frame import frame_of
 from profkit.analysis.overview import build_overview
 from profkit.explain.explained import explain
+from profkit.frame.run_frame import frame_of
 from profkit.importers.base import Target
 from profkit.importers.training_log import IMPORTER
 from profkit.report.ledger_document import explained

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profkit.analysis.estimate import estimate_ratios
 from profkit.analysis.overview import build_overview
 from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
+from profkit.frame.estimate import estimate_ratios
 from profkit.importers.base import Imported, ImportOptions, Target
 from profkit.importers.reading.plan import plan_import
 from profkit.importers.training_log import IMPORTER

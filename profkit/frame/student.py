@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from profkit.analysis.estimate import USUAL_LEVEL
+from profkit.frame.estimate import USUAL_LEVEL
 
 _FEWEST_EXPANDED = 3
 """From so many degrees of freedom on, the expansion of Student's t is accurate."""

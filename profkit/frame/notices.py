@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from profkit.analysis.device_times import find_device_times
-from profkit.analysis.parts import sampled_one_in
 from profkit.errors import UnreadableError
+from profkit.frame.device_times import find_device_times
+from profkit.frame.parts import sampled_one_in
 from profkit.hangs.incidents import is_hung
 from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace

@@ -13,17 +13,18 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from profkit.analysis.columns import durations, split_ranks, step_places
-from profkit.analysis.compiling import compiled_steps
-from profkit.analysis.costs import (
+from profkit.errors import UnreadableError
+from profkit.frame.columns import durations, split_ranks, step_places
+from profkit.frame.compiling import compiled_steps
+from profkit.frame.costs import (
     MOST_UNTIMED_SHARE,
     NO_DEVICE_TIMES,
     RunCosts,
     cost_of_sums,
     exclude_outliers,
 )
-from profkit.analysis.device_clock import exposed_spans
-from profkit.analysis.device_times import (
+from profkit.frame.device_clock import exposed_spans
+from profkit.frame.device_times import (
     DeviceTimes,
     PhaseClock,
     clock_of,
@@ -31,18 +32,16 @@ from profkit.analysis.device_times import (
     is_own,
     rows_of_ranks,
 )
-from profkit.analysis.estimate import Ints
-from profkit.analysis.exchange import Exchange, LateRank, find_late_rank, split_exchange
-from profkit.analysis.exposed import untimed_exchanges
-from profkit.analysis.kernels.windows import marked_steps, window_steps
-from profkit.analysis.lateness import RankWork, work_of
-from profkit.analysis.notices import is_log, ranks_of_model
-from profkit.analysis.own_cost import OwnCost, own_cost, span_price_ns, switched_cost, without
-from profkit.analysis.parts import count_rank_steps, sampled_one_in
-from profkit.analysis.phases import UNKNOWN, StepTimes
-from profkit.analysis.rank_sums import SpanSums, add_sums, sum_ranks, sum_spans
-from profkit.analysis.selection import Selection, steady_steps, warm_up_of
-from profkit.errors import UnreadableError
+from profkit.frame.estimate import Ints
+from profkit.frame.exchange import Exchange, LateRank, find_late_rank, split_exchange
+from profkit.frame.exposed import untimed_exchanges
+from profkit.frame.lateness import RankWork, work_of
+from profkit.frame.notices import is_log, ranks_of_model
+from profkit.frame.own_cost import OwnCost, own_cost, span_price_ns, switched_cost, without
+from profkit.frame.parts import count_rank_steps, sampled_one_in
+from profkit.frame.phases import UNKNOWN, StepTimes
+from profkit.frame.rank_sums import SpanSums, add_sums, sum_ranks, sum_spans
+from profkit.frame.selection import Selection, marked_steps, steady_steps, warm_up_of, window_steps
 from profkit.text import safe_text
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper

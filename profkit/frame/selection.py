@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.compiling import MOST_COMPILED_SHARE, compiled_steps
-from profkit.analysis.estimate import Ints
-from profkit.analysis.kernels.windows import marked_steps
-from profkit.analysis.parts import count_kinds
+from profkit.frame.columns import readings_of
+from profkit.frame.compiling import MOST_COMPILED_SHARE, compiled_steps
+from profkit.frame.estimate import Ints
+from profkit.frame.parts import count_kinds
 from profkit.trace import Trace
 from profkit.trace.sampled import step_levels
-from profkit.vocab import CAPTURED_STEP, CHANGES, USED
+from profkit.vocab import CAPTURED_STEP, CHANGES, KERNELS, USED, WINDOW_STEP
 
 WARM_UP = "warm-up"
 EPOCH_START = "epoch start"
@@ -254,3 +254,19 @@ def least_whole_batch(counts: Mapping[int, int]) -> int:
     steps = counts[usual] + larger + smaller
     varies = larger > MOST_LARGER * steps or smaller > MOST_SMALLER * steps
     return 0 if varies else usual
+
+
+_MOST_STEP = 2**53
+"""Larger step numbers have no exact float, so they are not step numbers."""
+
+
+def window_steps(samples: pa.Table) -> Ints:
+    """Return the steps in which a window was open or being read on some rank."""
+    return marked_steps(samples, KERNELS, WINDOW_STEP)
+
+
+def marked_steps(samples: pa.Table, source: str, metric: str) -> Ints:
+    """Return the steps that the readings of a metric name, on any rank."""
+    values = readings_of(samples, source, metric)["value"].to_numpy()
+    valid = np.isfinite(values) & (values >= 0) & (values < _MOST_STEP)
+    return np.unique(values[valid].astype(np.int64))

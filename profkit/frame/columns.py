@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.estimate import Ints
+from profkit.frame.estimate import Ints
 
 
 def names_and_codes(column: pa.ChunkedArray) -> tuple[list[str], Ints]:

@@ -15,18 +15,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of, places_of_ranks, rows_of_steps, split_ranks
-from profkit.analysis.device_clock import Bools
-from profkit.analysis.estimate import NEGLIGIBLE, Ints
-from profkit.analysis.intervals import covered_each, union_length
-from profkit.analysis.lateness import RankWork
-from profkit.analysis.pipelines import (
+from profkit.frame.columns import codes_of, places_of_ranks, rows_of_steps, split_ranks
+from profkit.frame.device_clock import Bools
+from profkit.frame.estimate import NEGLIGIBLE, Ints
+from profkit.frame.intervals import covered_each, union_length
+from profkit.frame.lateness import RankWork
+from profkit.frame.pipelines import (
     MESSAGES,
     find_pipelines,
     join_stages,
     longest_transfers,
 )
-from profkit.analysis.whole_collectives import group_rows, whole_collectives
+from profkit.frame.whole_collectives import group_rows, whole_collectives
 from profkit.vocab import Phase
 
 

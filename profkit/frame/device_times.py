@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import step_places
-from profkit.analysis.device_clock import Bools, has_device_times, works
-from profkit.analysis.estimate import Ints
 from profkit.errors import UnreadableError
+from profkit.frame.columns import step_places
+from profkit.frame.device_clock import Bools, has_device_times, works
+from profkit.frame.estimate import Ints
 from profkit.text import plural
 from profkit.trace import Trace
 from profkit.trace.reader import RankTrace, events_of

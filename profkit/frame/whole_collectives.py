@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of
-from profkit.analysis.device_clock import Bools
-from profkit.analysis.estimate import Ints
+from profkit.frame.columns import codes_of
+from profkit.frame.device_clock import Bools
+from profkit.frame.estimate import Ints
 
 MOST_SPARSE = 4
 """So many places for each row are a table that takes less time than sorting the rows."""

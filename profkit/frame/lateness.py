@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from profkit.analysis.estimate import Estimate, Floats, Ints, estimate_ratios
-from profkit.analysis.phases import UNKNOWN
+from profkit.frame.estimate import Estimate, Floats, Ints, estimate_ratios
+from profkit.frame.phases import UNKNOWN
 from profkit.vocab import PHASES, Phase
 
 AS_LATE_SHARE = 0.5

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import rows_of_rank
-from profkit.analysis.device_clock import Bools
-from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.parts import count_rank_steps
+from profkit.frame.columns import rows_of_rank
+from profkit.frame.device_clock import Bools
+from profkit.frame.estimate import Floats, Ints
+from profkit.frame.parts import count_rank_steps
 from profkit.trace import Trace
 from profkit.trace.reader import events_of
 from profkit.vocab import COMPILATIONS, OF_COMPILER, EventKind

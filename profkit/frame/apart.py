@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations
-from profkit.analysis.parts import count_kinds, count_rank_steps, in_parts
-from profkit.analysis.selection import NO_STEPS, REASONS, THINNED, Selection
+from profkit.frame.columns import durations
+from profkit.frame.parts import count_kinds, count_rank_steps, in_parts
+from profkit.frame.selection import NO_STEPS, REASONS, THINNED, Selection
 
 
 @dataclass(frozen=True)

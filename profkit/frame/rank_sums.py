@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import step_places
-from profkit.analysis.device_clock import Bools, exposed_spans, has_device_times, works
-from profkit.analysis.estimate import Ints
-from profkit.analysis.exposed import input_pieces
-from profkit.analysis.phases import sum_phases
+from profkit.frame.columns import step_places
+from profkit.frame.device_clock import Bools, exposed_spans, has_device_times, works
+from profkit.frame.estimate import Ints
+from profkit.frame.exposed import input_pieces
+from profkit.frame.phases import sum_phases
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper, RankTrace, check_seen
 from profkit.vocab import PHASES, Phase

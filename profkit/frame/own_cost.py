@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.lib.stride_tricks import sliding_window_view
 
-from profkit.analysis.columns import durations, readings_of
-from profkit.analysis.estimate import Estimate, Floats, Ints, student_95
-from profkit.analysis.selection import NO_STEPS
+from profkit.frame.columns import durations, readings_of
+from profkit.frame.estimate import Estimate, Floats, Ints, student_95
+from profkit.frame.selection import NO_STEPS
 from profkit.vocab import (
     COLLECTORS_CPU,
     MARK_COST,

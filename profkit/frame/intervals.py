@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.analysis.estimate import Floats, Ints
+from profkit.frame.estimate import Floats, Ints
 
 
 def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:

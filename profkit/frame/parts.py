@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import rows_of_rank
-from profkit.analysis.device_clock import Bools
+from profkit.frame.columns import rows_of_rank
+from profkit.frame.device_clock import Bools
 
 
 def in_parts(sums: pa.Table, steps: pa.Table) -> Bools:

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of, equals, places_in
-from profkit.analysis.estimate import Ints
+from profkit.frame.columns import codes_of, equals, places_in
+from profkit.frame.estimate import Ints
 from profkit.vocab import Phase
 
 Bools = npt.NDArray[np.bool_]

@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, places_of_ranks, split_ranks, step_places
-from profkit.analysis.device_clock import Bools
-from profkit.analysis.estimate import Floats, Ints
-from profkit.analysis.exchange import (
+from profkit.frame.columns import durations, places_of_ranks, split_ranks, step_places
+from profkit.frame.device_clock import Bools
+from profkit.frame.estimate import Floats, Ints
+from profkit.frame.exchange import (
     HOST_BACKENDS,
     Matched,
     exposed_windows,
     match_collectives,
 )
-from profkit.analysis.intervals import covered_each, union
+from profkit.frame.intervals import covered_each, union
 from profkit.vocab import Phase
 
 INPUT_PIECES = ("read", "decode", "collate", "queue")

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import durations, places_in, step_places
-from profkit.analysis.device_clock import exposed_spans, find_parents, lanes_of, levels_of
-from profkit.analysis.estimate import Floats, Ints
+from profkit.frame.columns import durations, places_in, step_places
+from profkit.frame.device_clock import exposed_spans, find_parents, lanes_of, levels_of
+from profkit.frame.estimate import Floats, Ints
 from profkit.vocab import PHASES
 
 UNKNOWN = "unknown"

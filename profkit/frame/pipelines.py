@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.columns import codes_of
-from profkit.analysis.device_clock import Bools
-from profkit.analysis.estimate import Floats, Ints
+from profkit.frame.columns import codes_of
+from profkit.frame.device_clock import Bools
+from profkit.frame.estimate import Floats, Ints
 from profkit.vocab import MODEL_DIMENSIONS
 
 SEND, RECEIVE = "send", "recv"

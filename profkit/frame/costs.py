@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.apart import Apart, find_apart
-from profkit.analysis.columns import durations, step_places
-from profkit.analysis.device_times import (
+from profkit.frame.apart import Apart, find_apart
+from profkit.frame.columns import durations, step_places
+from profkit.frame.device_times import (
     PhaseClock,
 )
-from profkit.analysis.estimate import FEWEST_STEPS, Estimate, Floats, Ints
-from profkit.analysis.exposed import share_input, split_allreduce
-from profkit.analysis.phases import UNKNOWN
-from profkit.analysis.rank_sums import SpanSums
-from profkit.analysis.selection import Selection
+from profkit.frame.estimate import FEWEST_STEPS, Estimate, Floats, Ints
+from profkit.frame.exposed import share_input, split_allreduce
+from profkit.frame.phases import UNKNOWN
+from profkit.frame.rank_sums import SpanSums
+from profkit.frame.selection import Selection
 from profkit.vocab import PHASES, Phase
 
 INPUT = "input"

@@ -1,0 +1,1 @@
+"""A run, computed once: which steps count, and where their time went."""
