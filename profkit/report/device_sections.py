@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import NamedTuple
@@ -129,7 +130,7 @@ def what_devices_did(view: DeviceView) -> Section:
             continue
         if part in (_EXPOSED, _WAITING, _HIDDEN) and not whole.communication_ns:
             continue
-        share = ns / whole.window_ns if whole.window_ns else 0.0
+        share = ns / (whole.window_ns or math.inf)
         rows.append((part.name, share, ns / steps, part.meaning))
         if part in _FILLING:
             shares.append((part.name, share))
@@ -146,7 +147,7 @@ def _notes(view: DeviceView) -> tuple[str, ...]:
     subject = "The device"
     if len(view.devices) > 1:
         subject = f"Mean of {plural(len(view.devices), 'device')}, each"
-    busy = percent(whole.busy_ns / whole.window_ns if whole.window_ns else 0.0)
+    busy = percent(whole.busy_ns / (whole.window_ns or math.inf))
     words = (
         f"{subject} {window}: {duration(whole.window_ns / steps)} per step, of which it is busy "
         f"for {duration(whole.busy_ns / steps)} ({busy})."

@@ -88,12 +88,11 @@ def _facts(view: Overview) -> dict[str, Any]:
             "excess_ms": Quantity(late.excess_ns, MS),
             "also_ms": Quantity(late.also_ns, MS),
         }
-    return {
-        "collectives": exchange.collectives if exchange else None,
-        "collectives_seen_on_all_ranks": exchange.matched if exchange else None,
-        "share_of_waiting_by_late_rank": exchange.waited_for if exchange else None,
-        "late_rank": late_rank,
-    }
+    seen = (None, None, None)
+    if exchange:
+        seen = (exchange.collectives, exchange.matched, exchange.waited_for)
+    names = ("collectives", "collectives_seen_on_all_ranks", "share_of_waiting_by_late_rank")
+    return {**dict(zip(names, seen, strict=True)), "late_rank": late_rank}
 
 
 def waiting_words(view: Overview) -> str:

@@ -14,7 +14,7 @@ from profkit.text import duration, significant
 
 def long_steps_section(view: Overview) -> Iterator[Section]:
     """Yield a line for each of these steps; nothing if there are none."""
-    title = "Long steps" if view.long_steps.longest else ""
+    title = "Long steps" * bool(view.long_steps.longest)
     yield Section(title, table=Table(_COLUMNS, view.long_steps.longest), key="long_steps")
 
 

@@ -321,7 +321,7 @@ def phases_section(view: Overview) -> Iterator[Section]:
     shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
     notes = (*clock_words(view), *launch_notes(view), *unknown_note(view))
     table = Table(columns, view.phases, only_known=True)
-    title = "Where a step goes" if view.phases else ""
+    title = "Where a step goes" * bool(view.phases)
     yield Section(title, notes, (("", shares),), table, key="phases")
     unknown = data_columns("after", "before", ns_per_step="step_ns")
     yield Section(key="unknown_places", table=Table(unknown, view.unknown_places))

@@ -67,7 +67,7 @@ def headline(answers: Sequence[Prediction]) -> str:
     if not known:
         return ""
     best = max(known, key=lambda answer: answer.speed_up.value if answer.speed_up else 0.0)
-    doubt = "" if best.conclusive else " (inconclusive)"
+    doubt = " (inconclusive)" * (not best.conclusive)
     words = best.question.words
     return f"{words[:1].upper()}{words[1:]}: {gain_words(best)}{doubt}."
 
@@ -96,7 +96,9 @@ def step_words(answer: Prediction) -> str:
     if step is None:
         return ""
     words = f"{duration(step.value)} per step{interval_in_brackets(step, duration)}"
-    return f"{words}, {plain(pace.value)} samples/s" if pace is not None else words
+    if pace is None:
+        return words
+    return f"{words}, {plain(pace.value)} samples/s"
 
 
 def main_rows(answer: Prediction) -> tuple[tuple[str, str], ...]:

@@ -230,8 +230,11 @@ class Table:
 
 def grid_of(table: Table | Grid | None) -> Grid | None:
     """Return a table in words; `None` if it has no row."""
-    grid = table.grid() if isinstance(table, Table) else table
-    return grid if grid is not None and grid.rows else None
+    if isinstance(table, Table):
+        table = table.grid()
+    if table is None or not table.rows:
+        return None
+    return table
 
 
 # -- sections --------------------------------------------------------------------------------------

@@ -112,6 +112,6 @@ def table_html(grid: Grid) -> str:
 def row_html(tag: str, cells: Sequence[str], right: frozenset[int]) -> str:
     made = ""
     for column, cell in enumerate(cells):
-        opening = f"{tag} class=n" if column in right else tag
+        opening = tag + " class=n" * (column in right)
         made += f"<{opening}>{text(cell)}</{tag}>"
     return f"<tr>{made}</tr>"

@@ -32,7 +32,7 @@ def document(content: Document) -> str:
     for warning in content.warnings:
         head.append(fold(f"note: {warning}"))
     words = ": ".join(filter(None, (content.verdict, content.summary)))
-    conclusion = [fold(words)] if words else []
+    conclusion = list(map(fold, filter(None, [words])))
     if figures := content.figures:
         conclusion.append(grid_text(Grid(("", "", ""), tuple(figures))))
     blocks = ["\n".join(block) for block in (head, conclusion) if block]
