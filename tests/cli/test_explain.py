@@ -199,7 +199,7 @@ def test_what_switching_profkit_off_shows_is_in_text_and_json(
 ) -> None:
     """Its row has what can be counted; below the rows stands all of it, where both runs tried."""
     cost = Estimate(200_000.0, 100_000.0, 300_000.0)
-    monkeypatch.setattr("profkit.analysis.frame.switched_cost", lambda steps, warm_up: cost)
+    monkeypatch.setattr("profkit.frame.run_frame.switched_cost", lambda steps, warm_up: cost)
     _, text = explain(runs["base"], runs["again"])
     assert (
         "profkit itself in total, measured with control steps (recording off): 200 us and 200 us, "
