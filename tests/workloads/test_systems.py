@@ -46,7 +46,7 @@ FEW = [
     ("tsm", "torch", "alone"),
     ("resnet50", "paddle", "alone"),
 ]
-BY_DAY = ("hrnet_w18", "resnet50")
+BY_DAY = ("resnet50",)
 IS_ALL = os.environ.get("PROFKIT_ALL_SYSTEMS") == "1"
 PATIENCE_S = 300
 
