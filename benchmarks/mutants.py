@@ -54,6 +54,7 @@ class Mutant(NamedTuple):
 
     file: str
     line: int
+    in_function: bool
     begin: int
     end: int
     text: str
@@ -65,17 +66,18 @@ def candidates(file: Path) -> Iterator[Mutant]:
     lengths = map(len, source.splitlines(keepends=True))
     offsets = [0, *itertools.accumulate(lengths)]
 
-    def visit(node: ast.AST) -> Iterator[Mutant]:
+    def visit(node: ast.AST, in_function: bool) -> Iterator[Mutant]:
+        in_function |= isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         for place, text in changes(node):
             begin = offsets[place.lineno - 1] + place.col_offset
             end = offsets[(place.end_lineno or 0) - 1] + (place.end_col_offset or 0)
-            yield Mutant(name, place.lineno, begin, end, text)
+            yield Mutant(name, place.lineno, in_function, begin, end, text)
         for field, value in ast.iter_fields(node):
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST) and field not in SKIPPED:
-                    yield from visit(child)
+                    yield from visit(child, in_function)
 
-    yield from visit(ast.parse(source))
+    yield from visit(ast.parse(source), False)
 
 
 def changes(node: ast.AST) -> Iterator[tuple[Any, str]]:
@@ -122,8 +124,14 @@ class Map:
         )
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Return the test functions that run the line, quick ones first."""
-        contexts = self._data.contexts_by_lineno(self._top + mutant.file).get(mutant.line, [])
+        """Return the test functions that run the line, quick ones first.
+
+        A line outside of functions runs at the import, for all tests of the file.
+        """
+        by_line = self._data.contexts_by_lineno(self._top + mutant.file)
+        contexts = by_line.get(mutant.line, [])
+        if not mutant.in_function:
+            contexts = list(itertools.chain.from_iterable(by_line.values()))
         found = {each.partition("|")[0].partition("[")[0] for each in contexts if each}
         return sorted(found, key=self.seconds)
 

@@ -68,20 +68,26 @@ def shell_word(value: str) -> str:
     return f"$'{word}'"
 
 
+_UNIT_AHEAD = re.compile(r"(?<=\d) (?=(?:%|[num]?s|x|[KMGT]?B|MHz|W|samples/s)(?![\w]))")
+_NO_BREAK = "\x1f"
+"""Stands for a space while lines are broken. No safe text has this character."""
+
+
 def fold(text: str, indent: str = "  ", rest: str | None = None, width: int = WIDTH) -> str:
     """Return `text`, made safe, in lines that fit a screen.
 
     The first line begins with `indent`, the others with `rest` (default: two columns more).
     """
-    return "\n".join(
-        textwrap.wrap(
-            safe_text(text),
-            width,
-            initial_indent=indent,
-            subsequent_indent=indent + "  " if rest is None else rest,
-            break_on_hyphens=False,
-        )
-    )
+    if rest is None:
+        rest = indent + "  "
+    return "\n".join(wrap(safe_text(text), width, indent, rest))
+
+
+def wrap(text: str, width: int, indent: str = "", rest: str = "") -> list[str]:
+    """Return the lines of a safe text; a number and its unit stay on one line."""
+    wrapper = textwrap.TextWrapper(width, indent, rest, break_on_hyphens=False)
+    lines = wrapper.wrap(_UNIT_AHEAD.sub(_NO_BREAK, text))
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def shorten(text: str, longest: int) -> str:

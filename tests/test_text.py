@@ -15,6 +15,7 @@ from profkit.text import (
     byte_size,
     did_you_mean,
     duration,
+    fold,
     percent,
     plural,
     safe_text,
@@ -230,3 +231,9 @@ def test_the_ends_of_an_interval_are_told_apart(
 def test_two_shares_have_one_percent_sign() -> None:
     assert share_range(Estimate(0.5, 0.41, 0.62)) == "41.0 to 62.0 %"
     assert share_range(Estimate(0.5, 0.50011, 0.50012)) == "within 0.1 %"
+
+
+def test_a_number_and_its_unit_stay_on_one_line() -> None:
+    for width in range(8, 30):
+        lines = fold("it takes 24.1 ms, which is 49.9 % of 2 GB in all", "", "", width).split("\n")
+        assert not any(line.split()[0].rstrip(",") in {"ms", "%", "GB"} for line in lines), lines

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterable, Iterator
 
 from profkit.show.document import Cause, Document, Grid, Section, Shares
-from profkit.text import WIDTH, fold, safe_text, shorten, table
+from profkit.text import WIDTH, fold, safe_text, shorten, table, wrap
 
 INDENT = "  "
 GAP = "  "
@@ -109,7 +108,7 @@ def grid_text(grid: Grid) -> str:
     for row in cells:
         text = [row.pop()]
         if len(text[0]) > widths[last]:
-            text = textwrap.wrap(text[0], widths[last], break_on_hyphens=False) or [""]
+            text = wrap(text[0], widths[last]) or [""]
         lines.append([*map(shorten, row, widths), text[0]])
         for more in text[1:]:
             lines.append([*[""] * last, more])
