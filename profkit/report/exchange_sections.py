@@ -88,7 +88,7 @@ def _facts(view: Overview) -> dict[str, Any]:
             "excess_ms": Quantity(late.excess_ns, MS),
             "also_ms": Quantity(late.also_ns, MS),
         }
-    seen = (None, None, None)
+    seen: tuple[Any, ...] = (None, None, None)
     if exchange:
         seen = (exchange.collectives, exchange.matched, exchange.waited_for)
     names = ("collectives", "collectives_seen_on_all_ranks", "share_of_waiting_by_late_rank")
