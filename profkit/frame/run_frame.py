@@ -96,7 +96,7 @@ class RunFrame:
 
     @functools.cached_property
     def numbers(self) -> Ints:
-        """The numbers of all steps, ascending; `by_rank` and `walls` have a column for each."""
+        """The numbers of all steps, ascending; `by_rank` and `walls_ns` have a column each."""
         return np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
 
     @functools.cached_property

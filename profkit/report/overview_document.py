@@ -154,11 +154,13 @@ def overview(
 
 
 def headline(view: Overview) -> str:
-    """Return how long a step takes, and where most of it goes."""
+    """Return how long a step takes, and where most of it goes, if the run's times say so."""
     step = view.step_ns
-    if not step.value > 0:
+    if not step.value > 0 or not view.times_hold:
         return ""
     words = f"A step takes {duration(step.value)}{interval_in_brackets(step, duration)}"
+    if view.clock is PhaseClock.LAUNCH:
+        return f"{words}; without device times, nobody knows where it goes."
     largest = max(view.phases, key=lambda part: part.share.value, default=None)
     if largest is not None and largest.name == UNKNOWN:
         return f"{words}; no phase covers {percent(largest.share.value)} of it."

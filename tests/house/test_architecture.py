@@ -102,3 +102,11 @@ def test_the_groups_of_entry_points_exist() -> None:
     groups = re.findall(r"an entry point in `(profkit\.\w+)`", PAGE)
     assert len(groups) >= 6
     assert [group for group in groups if f'"{group}"' not in plugins] == []
+
+
+def test_the_internals_name_modules_that_exist() -> None:
+    ends = tuple(f"/{path.as_posix()}" for path in _modules())
+    for page in sorted((TOP / "docs/internals").glob("*.md")):
+        for found in re.findall(r"`([\w/]+\.py)`", page.read_text(encoding="utf-8")):
+            is_module = any(end.endswith(f"/{found}") for end in ends)
+            assert is_module or (TOP / found).exists(), (page.name, found)

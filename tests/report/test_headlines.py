@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from profkit.analysis.overview import build_overview
 from profkit.explain.explained import explain, scale_runs
+from profkit.frame.device_times import PhaseClock
 from profkit.report.ledger_document import explained
 from profkit.report.overview_document import overview
 from profkit.report.scaling_document import scaling
@@ -39,6 +41,18 @@ def _check(document: Document) -> None:
 @pytest.mark.parametrize("name", ["plain-loop", "resnet50-2-ranks"])
 def test_of_one_run(name: str) -> None:
     _check(overview(build_overview(_open(name))))
+
+
+def test_without_device_times_no_phase_is_the_largest() -> None:
+    view = build_overview(_open("plain-loop"))
+    document = overview(dataclasses.replace(view, clock=PhaseClock.LAUNCH))
+    _check(document)
+    assert "largest" not in document.headline
+
+
+def test_times_that_do_not_hold_are_in_no_headline() -> None:
+    view = build_overview(_open("plain-loop"))
+    assert overview(dataclasses.replace(view, changed=("rank 0, steps",))).headline == ""
 
 
 @pytest.mark.parametrize("swapped", [False, True])
