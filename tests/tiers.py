@@ -87,7 +87,7 @@ NIGHTLY = (
     "cli/test_repeats.py::test_two_commands_run_in_turn_as_two_groups_of_one_workload",
     "cli/test_scheduler.py::test_a_report_says_the_same_wherever_ranks_are_read",
     "cli/test_scheduler.py::test_a_scheduler_that_is_not_there_is_said",
-    "cli/test_scheduler.py::test_threads_give_the_same_bytes",
+    "cli/test_scheduler.py::test_processes_give_the_same_bytes",
     "cli/test_trace_faults.py::test_a_killed_rank_ends_the_others_and_leaves_its_parts",
     "cli/test_trace_faults.py::test_a_loss_that_is_no_number_ends_the_run_with_step_rate_and_batch",
     "cli/test_trace_faults.py::test_a_missing_frame_is_named_with_what_can_be_done",

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from profkit.analysis.ceilings import Ceilings, Links
+from profkit.frame.calls import Calls
 from profkit.frame.columns import codes_of, rows_of_steps
 from profkit.frame.estimate import Floats, Ints
 from profkit.frame.exchange import is_end_shared
@@ -126,7 +127,7 @@ class _Operation(NamedTuple):
 
 
 def link_use(
-    collectives: pa.Table, used: Ints, ceilings: Ceilings | None = None
+    collectives: pa.Table | Calls, used: Ints, ceilings: Ceilings | None = None
 ) -> tuple[LinkUse, ...]:
     """Return every communicator and operation of the used steps, most bytes first."""
     found = []
@@ -186,13 +187,19 @@ def size_use(
     return tuple(found)
 
 
-def _by_operation(collectives: pa.Table, used: Ints) -> Iterator[tuple[_Operation, Floats, Floats]]:
+def _by_operation(
+    collectives: pa.Table | Calls, used: Ints
+) -> Iterator[tuple[_Operation, Floats, Floats]]:
     """Yield each operation of the used steps, with its messages' sizes and transfer times."""
-    rows = rows_of_steps(collectives, used)
-    if not rows.num_rows:
-        return
-    transfer, first = _shortest(rows)
-    kept = rows.take(pa.array(first))
+    if isinstance(collectives, Calls):
+        calls = collectives.of_steps(used)
+        kept, transfer = calls.layout, _shortest_calls(calls)
+    else:
+        rows = rows_of_steps(collectives, used)
+        if not rows.num_rows:
+            return
+        transfer, first = _shortest(rows)
+        kept = rows.take(pa.array(first))
     size = kept["bytes"].to_numpy().astype(np.float64)
     names = [kept[name].cast(pa.string()).to_pylist() for name in ("communicator", "op", "backend")]
     places: dict[tuple[str, str, str, int], list[int]] = {}
@@ -221,3 +228,13 @@ def _shortest(rows: pa.Table) -> tuple[Floats, Ints]:
     first = first_least(np.where(shared, np.inf, own), group)
     own[shared] = math.nan
     return own[first], first
+
+
+def _shortest_calls(calls: Calls) -> Floats:
+    """Return the same of ranks that all made the same calls."""
+    shortest = np.empty(calls.layout.num_rows, dtype=np.float64)
+    for places in calls.lanes():
+        start, end = calls.start[:, places], calls.end[:, places]
+        free = np.maximum.accumulate(np.concatenate([start[:, :1], end[:, :-1]], axis=1), axis=1)
+        shortest[places] = np.maximum(end - np.maximum(start, free), 0).min(axis=0)
+    return shortest

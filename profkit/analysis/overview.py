@@ -24,9 +24,8 @@ from profkit.analysis.phase_shares import PhaseShare, phases_of
 from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.rank_lines import lines_by_rank
 from profkit.analysis.run_change import RunChange
-from profkit.analysis.stacks import CodeView, view_code
+from profkit.analysis.stacks import CodeView, code_of
 from profkit.analysis.thinned import Thinned, find_thinned
-from profkit.analysis.unknown_places import UnknownPlace, unknown_places
 from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
 from profkit.frame.compiling import Compiling, find_compiling
@@ -34,10 +33,11 @@ from profkit.frame.costs import RunCosts
 from profkit.frame.device_times import DeviceTimes, PhaseClock, is_own
 from profkit.frame.estimate import FEWEST_STEPS, Estimate, Ints, estimate_ratios
 from profkit.frame.exchange import Exchange, LateRank
+from profkit.frame.gaps import UnknownPlace
 from profkit.frame.notices import find_notices, is_log
 from profkit.frame.own_cost import OwnCost
 from profkit.frame.run_frame import SHARED_ENDS, UNTIMED_EXCHANGE, PhaseBasis, RunFrame, frame_of
-from profkit.frame.selection import Selection, lacks_spans
+from profkit.frame.selection import Selection
 from profkit.text import safe_text, shell_word
 from profkit.trace import Trace
 from profkit.trace.flag import Flag, FlagKind
@@ -193,13 +193,13 @@ def build_overview(
         exchange=basis.exchange,
         late_rank=basis.late_rank,
         own_cost=frame.own_cost,
-        quality=(*find_notices(trace), *_exchange_notices(basis)),
+        quality=(*find_notices(trace, frame.device_times), *_exchange_notices(basis)),
         kernels=kernels,
         by_kernel=by_kernel,
         devices=devices,
-        links=link_use(trace.collectives, used, ceilings),
+        links=link_use(frame.collectives, used, ceilings),
         flags=manifest.flags,
-        **_lines_of_code(trace, steps, basis.used),
+        **_lines_of_code(frame, steps),
         changed=trace.changed,
         silent_ranks=silent_ranks(trace),
         clock=basis.clock,
@@ -213,14 +213,15 @@ def build_overview(
     )
 
 
-def _lines_of_code(trace: Trace, steps: pa.Table, used: Ints) -> dict[str, Any]:
+def _lines_of_code(frame: RunFrame, steps: pa.Table) -> dict[str, Any]:
+    trace, used = frame.trace, frame.basis.used
     # A log says how long its parts took, and not where in the step they were.
-    known = not (is_log(trace) or lacks_spans(trace))
+    known = not (is_log(trace) or frame.lacks_spans)
     return {
-        "code": view_code(trace.stacks, trace.frames, steps, trace.spans, used),
+        "code": code_of(trace, used),
         "rank_lines": lines_by_rank(trace, used),
         "worker_lines": view_workers(trace.worker_stacks, steps, used),
-        "unknown_places": unknown_places(steps, trace.spans, used) if known else (),
+        "unknown_places": frame.unknown_places(used) if known else (),
     }
 
 
@@ -337,4 +338,4 @@ def _estimate(frame: RunFrame) -> tuple[Estimate, Estimate, tuple[PhaseShare, ..
     phases = []
     for row, name in enumerate(times.names):
         phases.append(PhaseShare(name, rest[row], rest[parts + row]))
-    return throughput, step_ns, () if lacks_spans(trace) else tuple(phases)
+    return throughput, step_ns, () if frame.lacks_spans else tuple(phases)

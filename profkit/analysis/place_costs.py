@@ -19,6 +19,7 @@ from profkit.analysis.exchange_places import (
     find_places,
     is_sharded,
 )
+from profkit.frame.calls import Calls
 from profkit.frame.estimate import NEGLIGIBLE
 from profkit.frame.exchange import LATE_SHARE
 from profkit.frame.intervals import covered_each, union_length
@@ -122,7 +123,8 @@ class ShardedExchange:
 
 def sharded_exchange(trace: Trace, basis: PhaseBasis) -> ShardedExchange | None:
     """Return the exchange by dimension; `None` if the job is not sharded or not timed."""
-    if basis.why_no_exchange or not is_sharded(basis.collectives):
+    layout = basis.calls.layout if isinstance(basis.calls, Calls) else basis.calls
+    if basis.why_no_exchange or not is_sharded(layout):
         return None
     found = find_places(basis.collectives, basis.spans, basis.used)
     if found is None:

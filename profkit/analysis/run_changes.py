@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +17,7 @@ from profkit.analysis.change_levels import Levels, is_sure, usual_places
 from profkit.analysis.run_change import ChangeKind, LateSince, RunChange
 from profkit.clock import Anchor
 from profkit.errors import UnreadableError
-from profkit.frame.columns import rows_of_rank
+from profkit.frame.columns import rows_of_rank, split_ranks
 from profkit.frame.estimate import Floats, Ints, estimate_ratios, subtract
 from profkit.frame.notices import is_log
 from profkit.frame.phases import StepTimes, step_times
@@ -47,12 +49,31 @@ def find_changes(trace: Trace, used: Ints) -> tuple[RunChange, ...]:
     with contextlib.suppress(UnreadableError):  # the rank was killed while it opened its files
         anchor = trace.ranks[0].manifest.anchor
     rank = trace.ranks[0].rank
-    times = frame_of(trace).times(used)
-    found = changes_of(trace.steps, trace.spans, used, rank=rank, anchor=anchor, times=times)
+    frame = frame_of(trace)
+    times, works = frame.times(used), frame.by_phase
+    found = describe_changes(trace.steps, used, times, works, rank=rank, anchor=anchor)
     if not trace.sums.num_rows:
         return found
     # between the blocks of a sample, slow steps are missing, and so is their interval
     return tuple(each for each in found if each.kind is not ChangeKind.PERIODIC)
+
+
+Works: TypeAlias = Callable[[Ints], Mapping[int, Mapping[str, Floats]]]
+"""Returns the time of each rank by phase and step, in some steps."""
+
+
+def works_of(steps: pa.Table, spans: pa.Table) -> Works:
+    """Return the time of each rank in these tables."""
+    own, of_rank = split_ranks(steps), split_ranks(spans)
+
+    def works(used: Ints) -> dict[int, dict[str, Floats]]:
+        found = {}
+        for rank, rows in own.items():
+            times = step_times(rows, of_rank[rank], used)
+            found[rank] = dict(zip(times.names, times.parts, strict=True))
+        return found
+
+    return works
 
 
 def changes_of(
@@ -63,16 +84,32 @@ def changes_of(
     rank: int,
     anchor: Anchor | None,
     spans_from: int = 0,
-    times: StepTimes | None = None,
 ) -> tuple[RunChange, ...]:
-    """Return the changes in some steps, dated by the clocks of one rank; `times` may be known.
+    """Return the changes in some steps, of these tables, dated by the clocks of one rank.
 
     Spans of steps before `spans_from` may be missing: those steps show no phases.
     """
+    times = step_times(steps, spans, used)
+    works = works_of(steps, spans)
+    return describe_changes(
+        steps, used, times, works, rank=rank, anchor=anchor, spans_from=spans_from
+    )
+
+
+def describe_changes(
+    steps: pa.Table,
+    used: Ints,
+    times: StepTimes,
+    works: Works,
+    *,
+    rank: int,
+    anchor: Anchor | None,
+    spans_from: int = 0,
+) -> tuple[RunChange, ...]:
+    """Return the changes in some steps; `works` returns the time of each rank by phase."""
     if not len(used):
         return ()
-    times = times or step_times(steps, spans, used)
-    levels = _Described(times, used, spans_from, (steps, spans))
+    levels = _Described(times, used, spans_from, works)
     changes = [levels.describe(*place) for place in levels.places()]
     periodic = find_periodic(used, times.wall_ns, levels.usual_ns())
     if periodic is not None:
@@ -99,10 +136,10 @@ class _Described(Levels):
         times: StepTimes,
         used: Ints,
         spans_from: int,
-        tables: tuple[pa.Table, pa.Table],
+        works: Works,
     ) -> None:
         super().__init__(times.wall_ns)
-        self._tables = tables
+        self._works = works
         self._times = times
         self._used = used
         self._has_spans = used >= spans_from
@@ -140,7 +177,7 @@ class _Described(Levels):
             known = places[self._has_spans[places]]
             sides.append(used[usual_places(self._times.wall_ns, known)])
         by_ns = change.after_ns.value - change.before_ns.value
-        late = find_late(*self._tables, sides[0], sides[1], by_ns)
+        late = find_late(self._works, sides[0], sides[1], by_ns)
         return dataclasses.replace(change, late=late)
 
     def _samples(self, before: Ints, after: Ints) -> tuple[float, float] | None:
@@ -186,20 +223,20 @@ LEAST_SHARE = 0.5
 """A rank is late if it explains at least this share of the change."""
 
 
-def find_late(
-    steps: pa.Table, spans: pa.Table, before: Ints, after: Ints, change_ns: float
-) -> LateSince | None:
+def find_late(works: Works, before: Ints, after: Ints, change_ns: float) -> LateSince | None:
     """Return the rank that grew most beyond the others' median, if that explains the change.
 
     The wait for other ranks is no work of a rank.
     """
-    ranks = pc.unique(steps["rank"]).to_pylist()
-    if len(ranks) < 2 or change_ns <= 0 or not len(before) or not len(after):
+    if change_ns <= 0 or not len(before) or not len(after):
+        return None
+    found = works(np.concatenate([before, after]))
+    if len(found) < 2:
         return None
     work = []
-    for rank in ranks:
-        own = rows_of_rank(steps, rank), rows_of_rank(spans, rank)
-        work.append(_work(*own, np.concatenate([before, after])))
+    for phases in found.values():
+        own = {name: ns for name, ns in phases.items() if name != Phase.ALLREDUCE.value}
+        work.append(own)
     whole = np.stack([np.sum(list(phases.values()), axis=0) for phases in work])
     split = len(before)
     own_ns = _growth(whole, split)
@@ -213,15 +250,7 @@ def find_late(
     for name, ns in work[late].items():
         growths = [float(_growth(phases.get(name, np.zeros(1)), split)) for phases in others]
         later[name] = float(_growth(ns, split)) - float(np.median(growths))
-    return LateSince(ranks[late], max(later, key=lambda name: later[name]), later_ns)
-
-
-def _work(steps: pa.Table, spans: pa.Table, used: Ints) -> dict[str, Floats]:
-    """Return the time of each phase of one rank's own work in each step."""
-    times = step_times(steps, spans, used)
-    found = dict(zip(times.names, times.parts, strict=True))
-    found.pop(Phase.ALLREDUCE.value, None)
-    return found
+    return LateSince(list(found)[late], max(later, key=lambda name: later[name]), later_ns)
 
 
 def _growth(series: Floats, split: int) -> Floats:

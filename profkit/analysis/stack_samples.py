@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.unknown_places import NO_GAPS, find_gaps, sum_gaps
 from profkit.frame.columns import names_and_codes, places_in, rows_of_rank, step_places
 from profkit.frame.estimate import Floats, Ints
+from profkit.frame.gaps import NO_GAPS, find_gaps, sum_gaps
 from profkit.job_code import CodeLine, mark_own
 from profkit.text import shorten
 from profkit.vocab import OWN_CODE, PHASES

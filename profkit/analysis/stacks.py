@@ -24,6 +24,7 @@ from profkit.analysis.stack_samples import (
 )
 from profkit.frame.estimate import Z_95, Estimate, Floats, Ints, scale
 from profkit.frame.phases import UNKNOWN, step_times
+from profkit.trace import Trace
 from profkit.vocab import PHASES
 
 FEWEST_SAMPLES = 30
@@ -87,6 +88,13 @@ class CodeView:
     phases: tuple[PhaseLines, ...]
     folder: str
     """What all files begin with; it is left out where they are shown."""
+
+
+def code_of(trace: Trace, used: Ints) -> CodeView | None:
+    """Return the lines of each phase in the used steps; `None` if no stack was sampled there."""
+    if not trace.stacks.num_rows or not len(used):  # then spans need not be read
+        return None
+    return view_code(trace.stacks, trace.frames, trace.steps, trace.spans, used)
 
 
 def view_code(

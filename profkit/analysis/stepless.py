@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from profkit.frame.device_times import is_own
 from profkit.frame.notices import find_notices
+from profkit.frame.run_frame import frame_of
 from profkit.trace import Trace, verify
 from profkit.vocab import Integrity, RunState
 
@@ -61,7 +62,7 @@ def view_stepless(trace: Trace) -> Stepless | None:
         ranks_seen=len(trace.ranks),
         config=manifest.config,
         collectives=count_collectives(trace.collectives),
-        quality=find_notices(trace),
+        quality=find_notices(trace, frame_of(trace).device_times),
         flags=manifest.flags,
     )
 

@@ -83,10 +83,10 @@ def run_or_newest(run: Path | None, folder: Path, *, with_steps: bool = True) ->
 def add_scheduler(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scheduler",
-        default="serial",
+        default="",
         metavar="WHERE",
-        help="where ranks are read: serial, threads, or the address of a Dask scheduler such as "
-        "tcp://host:8786 (default: %(default)s)",
+        help="where ranks are read: serial, processes, or the address of a Dask scheduler such as "
+        "tcp://host:8786 (default: processes for many ranks)",
     )
 
 

@@ -225,12 +225,11 @@ def _explain(
     from profkit.explain.published import compare_with_published
     from profkit.report import history_document, published_document
     from profkit.report.ledger_document import explained, illustrate_sides
-    from profkit.run.scheduling import open_scheduler
+    from profkit.run.scheduling import read_ranks
 
     ceilings = [load_ceilings(side[0].manifest.environment) for side in (bases, targets)]
-    with open_scheduler(args.scheduler) as scheduler:
-        for trace in (*bases, *targets):
-            trace.read_with(scheduler)
+    for trace in (*bases, *targets):
+        read_ranks(trace, args.scheduler, whole=True)
     view = explain_repeats(bases, targets, (ceilings[0], ceilings[1]))
     past = compare_with_past(getattr(args, "past", []), targets, args.last)
     judgements = judge_by_past(apply_gates(view.ledger, gates), past, view.ledger)
@@ -254,9 +253,10 @@ def _explain(
 def _scale(traces: Sequence[Trace], args: argparse.Namespace) -> ExitCode:
     from profkit.explain.explained import scale_runs
     from profkit.report.scaling_document import scaling
-    from profkit.run.scheduling import open_scheduler
+    from profkit.run.scheduling import read_ranks
 
-    with open_scheduler(args.scheduler) as scheduler:
-        rows = scale_runs(traces, scheduler)
+    for trace in traces:
+        read_ranks(trace, args.scheduler)
+    rows = scale_runs(traces)
     deliver(args, renderers(lambda: scaling(rows)))
     return ExitCode.DONE

@@ -34,14 +34,13 @@ def run(args: argparse.Namespace) -> int:
     from profkit.analysis.stepless import view_stepless
     from profkit.report import stepless_document
     from profkit.report.overview_document import illustrate, overview
-    from profkit.run.scheduling import check_scheduler, open_scheduler
+    from profkit.run.scheduling import check_scheduler, read_ranks
     from profkit.trace.reader import Trace
 
     check_shape(args)
     check_scheduler(args.scheduler)
     trace = Trace.open(run_or_newest(args.path, args.output))
-    with open_scheduler(args.scheduler) as scheduler:
-        trace.read_with(scheduler)
+    read_ranks(trace, args.scheduler)
     contents = view_stepless(trace)
     if contents is not None:
         show = functools.partial(stepless_document.stepless, contents)

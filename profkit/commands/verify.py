@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from profkit.frame.device_times import read_device_times
+    from profkit.frame.run_frame import read_device_times
     from profkit.report.machine_sections import verification
     from profkit.show import json, text
     from profkit.trace.integrity import verify

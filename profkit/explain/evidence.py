@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.kernels.view import KernelsView, kernels_of
-from profkit.analysis.stacks import CodeView, view_code
+from profkit.analysis.stacks import CodeView, code_of
 from profkit.analysis.whatif.step_model import ranks_by_host
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load
 from profkit.explain.evidence_kernels import Windows, summarize_windows
@@ -147,8 +147,7 @@ class Evidence:
     @functools.cached_property
     def code(self) -> CodeView | None:
         """The lines of the used steps, or `None` if no stack was sampled there."""
-        trace = self.trace
-        return view_code(trace.stacks, trace.frames, trace.steps, trace.spans, self.used)
+        return code_of(self.trace, self.used)
 
     @functools.cached_property
     def counters(self) -> Counters:

@@ -52,7 +52,6 @@ from profkit.notebook import ShownInNotebook
 from profkit.text import amount, duration, percent, plural
 from profkit.trace import RunManifest, Trace
 from profkit.trace.flag import FlagKind
-from profkit.trace.reader import Mapper
 from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import ZERO_GRAD, Phase
 
@@ -241,12 +240,9 @@ def _flags(traces: Sequence[Trace]) -> Iterator[str]:
         yield f"{' and '.join(dict.fromkeys(own))}: {flag}"
 
 
-def scale_runs(traces: Sequence[Trace], each: Mapper = map) -> tuple[ScalingRow, ...]:
-    """Return how a job scales over runs, the first of which is the base.
-
-    `each` maps a function over the ranks, to sum up their spans.
-    """
-    return scale_sides([read_side([trace], each) for trace in traces])
+def scale_runs(traces: Sequence[Trace]) -> tuple[ScalingRow, ...]:
+    """Return how a job scales over runs, the first of which is the base."""
+    return scale_sides([read_side([trace]) for trace in traces])
 
 
 class Side(NamedTuple):
@@ -261,15 +257,12 @@ class Side(NamedTuple):
         return _middle(self.runs)
 
 
-def read_side(traces: Sequence[Trace], each: Mapper = map) -> Side:
-    """Read what comparisons need of repeats, once for all of them; `each` maps over ranks."""
-    for trace in traces:
-        if trace.steps.num_rows:
-            frame_of(trace).sum_with(each)
+def read_side(traces: Sequence[Trace]) -> Side:
+    """Read what comparisons need of repeats, once for all of them."""
     runs = list(map(Evidence, traces))
     middle = _middle(runs)
     meeting = find_meeting(
-        middle.trace.collectives,
+        frame_of(middle.trace).collectives,
         frame_of(middle.trace).by_rank,
         middle.used,
         load_ceilings(middle.trace.manifest.environment),

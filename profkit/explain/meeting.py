@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
+from profkit.frame.calls import Calls
 from profkit.frame.costs import INPUT
 from profkit.frame.estimate import Ints
-from profkit.frame.exchange import Exchange, match_collectives, split_exchange
+from profkit.frame.exchange import Exchange, match_run, split_exchange
 from profkit.frame.rank_sums import SpanSums, add_sums, mean_phases
 from profkit.vocab import Phase
 
@@ -53,7 +54,7 @@ class Meeting:
 
 
 def find_meeting(
-    collectives: pa.Table,
+    collectives: pa.Table | Calls,
     sums: Mapping[int, SpanSums],
     used: Ints,
     ceilings: Ceilings | None = None,
@@ -70,17 +71,16 @@ def find_meeting(
     exchange = split_exchange(collectives, add_sums(list(sums.values())).windows, used)
     if exchange is None:
         return None
-    found = match_collectives(collectives, used)
+    found = match_run(collectives, used)
     waited_for = []
     if timed and found.count == found.matched_count:
-        last = found.rank[found.rank == found.late_rank]
-        last_in = np.bincount(last, minlength=int(found.rank.max(initial=0)) + 1)
+        last_in = found.last_in()
         work = {}
         for rank, each in sums.items():
             work[rank] = mean_phases(each, used)
             work[rank].pop(Phase.ALLREDUCE.value, None)  # the others make it wait there
         for rank, share in exchange.waited_for.items():
-            waited_for.append(WaitedFor(rank, int(last_in[rank]), share, *_latest(work, rank)))
+            waited_for.append(WaitedFor(rank, last_in.get(rank, 0), share, *_latest(work, rank)))
     waiting_ns = transfer_ns = None
     if timed:
         waiting_ns, transfer_ns = _mean_times(exchange)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.frame.apart import Apart, find_apart
+from profkit.frame.calls import Calls
 from profkit.frame.columns import durations, step_places
 from profkit.frame.device_times import (
     PhaseClock,
@@ -179,7 +180,7 @@ def exclude_outliers(steps: pa.Table, sums: SpanSums, selection: Selection) -> S
 def cost_of_sums(
     steps: pa.Table,
     sums: SpanSums,
-    collectives: pa.Table,
+    collectives: pa.Table | Calls,
     selection: Selection,
     price_ns: float | None = None,
     long_sums: pa.Table | None = None,

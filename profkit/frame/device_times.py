@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from profkit.errors import UnreadableError
 from profkit.frame.columns import step_places
@@ -79,47 +77,58 @@ class DeviceTimes:
         yield f"{words}, in {plural(self.steps, 'step')} ({why}); {kept}"
 
 
-def find_device_times(trace: Trace) -> DeviceTimes | None:
-    """Count the device times of a run; `None` for other tools' runs, and without a device."""
-    spans = trace.spans
-    timed = has_device_times(spans)
-    if not is_own(trace) or not (timed.any() or uses_device(trace)):
+@dataclass(frozen=True)
+class DeviceCounts:
+    """The phases of one rank that a device works for, and those without device times."""
+
+    phases: int
+    missing: int
+    steps: Ints
+    """The steps of those that are missing."""
+    any_timed: bool
+    """True if any span has device times."""
+
+    @classmethod
+    def of(cls, spans: pa.Table) -> DeviceCounts:
+        timed = has_device_times(spans)
+        works_for = works(spans) & ~_before_the_first(spans, timed)
+        missing = works_for & ~timed
+        steps = spans["step"].filter(pa.array(missing)).drop_null()
+        found = np.unique(steps.to_numpy()).astype(np.int64)
+        return cls(int(works_for.sum()), int(missing.sum()), found, bool(timed.any()))
+
+
+def join_device_times(trace: Trace, counts: Mapping[int, DeviceCounts]) -> DeviceTimes | None:
+    """Add up the ranks' counts; `None` for other tools' runs, and without a device."""
+    any_timed = any(each.any_timed for each in counts.values())
+    if not is_own(trace) or not (any_timed or uses_device(trace)):
         return None
-    works_for = works(spans) & ~_before_the_first(spans, timed)
-    rank, step = spans["rank"].to_numpy(), spans["step"]
-    missing = works_for & ~timed
-    without = np.setdiff1d(rank[works_for], rank[timed & works_for])
+    phases = missing = 0
+    without, steps = [], set[int]()
+    for rank, own in counts.items():
+        phases, missing = phases + own.phases, missing + own.missing
+        steps.update(own.steps.tolist())
+        if own.phases and own.missing == own.phases:
+            without.append(rank)
     return DeviceTimes(
-        phases=int(works_for.sum()),
-        missing=int(missing.sum()),
-        steps=len(pc.unique(step.filter(pa.array(missing)).drop_null())),
-        ranks=tuple(without.tolist()),
+        phases=phases,
+        missing=missing,
+        steps=len(steps),
+        ranks=tuple(without),
         ranks_in_all=len(trace.ranks),
         reasons=tuple(_reasons(trace)),
     )
 
 
 def _before_the_first(spans: pa.Table, timed: Bools) -> Bools:
-    """Return which spans are before the first device time of their rank.
+    """Return which spans of a rank are before its first device time.
 
     If that is not in the rank's first step, device times were missing.
     """
-    rank, start = spans["rank"].to_numpy(), spans["start_ns"].to_numpy()
-    step = spans["step"].fill_null(0).to_numpy()
-    before = np.zeros(len(rank), dtype=bool)
-    for each in np.unique(rank[timed]):
-        mine = rank == each
-        if step[mine & timed].min() == step[mine].min():
-            before |= mine & (start < start[mine & timed].min())
-    return before
-
-
-def read_device_times(run: Path) -> DeviceTimes | None:
-    """Count the device times of a run on disk, as far as it can be read."""
-    try:
-        return find_device_times(Trace.open(run))
-    except UnreadableError:
-        return None
+    start, step = spans["start_ns"].to_numpy(), spans["step"].fill_null(0).to_numpy()
+    if not timed.any() or step[timed].min() != step.min():
+        return np.zeros(len(start), dtype=bool)
+    return np.asarray(start < start[timed].min())
 
 
 def is_own(trace: Trace) -> bool:

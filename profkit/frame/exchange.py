@@ -8,16 +8,19 @@ only: the ranks' clocks need not agree. Messages between two ranks may be begun 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.frame.calls import Calls
 from profkit.frame.columns import codes_of, places_of_ranks, rows_of_steps, split_ranks
 from profkit.frame.device_clock import Bools
-from profkit.frame.estimate import NEGLIGIBLE, Ints
+from profkit.frame.estimate import NEGLIGIBLE, Floats, Ints
 from profkit.frame.intervals import covered_each, union_length
 from profkit.frame.lateness import RankWork
 from profkit.frame.pipelines import (
@@ -114,6 +117,21 @@ def find_late_rank(exchange: Exchange, work: RankWork, step_ns: float) -> LateRa
     return LateRank(rank, share, waited_ns, phase, excess.get(phase, 0.0), also)
 
 
+class OfRank(NamedTuple):
+    """One rank's collectives of the used steps."""
+
+    start: Ints
+    end: Ints
+    transfer: Ints
+    step: Ints
+
+    def exposed(self, opens: Ints, closes: Ints) -> tuple[Floats, Floats]:
+        """Return how long collectives were begun, and were sent, in each window."""
+        sent_from = np.maximum(self.start, self.end - self.transfer)
+        flying = covered_each(self.start, self.end, opens, closes)
+        return flying, covered_each(sent_from, self.end, opens, closes)
+
+
 @dataclass(frozen=True)
 class Matched:
     """The collectives of the used steps, with the transfer that their fastest ranks show.
@@ -141,6 +159,21 @@ class Matched:
     rows: pa.Table
     """The same collectives, as they were recorded."""
 
+    @property
+    def has_messages(self) -> bool:
+        return bool(self.is_message.any())
+
+    def by_rank(self) -> Iterator[tuple[int, OfRank]]:
+        """Yield each rank's collectives."""
+        for rank, mine in places_of_ranks(self.rank).items():
+            columns = self.start, self.end, self.transfer, self.step
+            yield rank, OfRank(*(column[mine] for column in columns))
+
+    def last_in(self) -> dict[int, int]:
+        """Return how many collectives each rank was the last one in."""
+        ranks, counts = np.unique(self.rank[self.rank == self.late_rank], return_counts=True)
+        return dict(zip(ranks.tolist(), counts.tolist(), strict=True))
+
     def waited_for(self) -> dict[int, float]:
         """Return each rank's share of all waiting, by the collectives that it was last in.
 
@@ -157,9 +190,80 @@ class Matched:
         return dict(zip(ranks.tolist(), (sums / total).tolist(), strict=True))
 
 
+@dataclass(frozen=True)
+class MatchedCalls:
+    """The same of ranks that all made the same calls."""
+
+    calls: Calls
+    transfer: Ints
+    """By call."""
+    late_rank: Ints
+    ends_shared = has_messages = False
+
+    @classmethod
+    def of(cls, calls: Calls) -> MatchedCalls:
+        """Match calls as `match_all` does."""
+        is_bucket, by_host = (each(calls.layout) for each in (_is_bucket, _is_by_host))
+        if is_bucket.any():
+            calls = calls.take(is_bucket | by_host)
+        length = calls.end - calls.start
+        quickest = length.argmin(axis=0) if len(calls.ranks) else np.empty(0, dtype=np.int64)
+        late = np.array(calls.ranks, dtype=np.int64)[quickest]
+        late[_is_rooted(calls.layout) & (len(calls.ranks) > 2)] = -1
+        return cls(calls, length[quickest, np.arange(length.shape[1])], late)
+
+    @property
+    def count(self) -> int:
+        return len(self.transfer)
+
+    matched_count = count
+
+    def by_rank(self) -> Iterator[tuple[int, OfRank]]:
+        step = self.calls.layout["step"].to_numpy()
+        for row, rank in enumerate(self.calls.ranks):
+            yield rank, OfRank(self.calls.start[row], self.calls.end[row], self.transfer, step)
+
+    def last_in(self) -> dict[int, int]:
+        ranks, counts = np.unique(self.late_rank[self.late_rank >= 0], return_counts=True)
+        return dict(zip(ranks.tolist(), counts.tolist(), strict=True))
+
+    def waited_for(self) -> dict[int, float]:
+        waiting = (self.calls.end - self.calls.start - self.transfer).sum(axis=0)
+        known = self.late_rank >= 0
+        total = float(waiting[known].sum())
+        if not total:
+            return {}
+        ranks, place = np.unique(self.late_rank[known], return_inverse=True)
+        sums = np.bincount(place, weights=waiting[known])
+        return dict(zip(ranks.tolist(), (sums / total).tolist(), strict=True))
+
+
+def match_run(collectives: pa.Table | Calls, used: Ints) -> Matched | MatchedCalls:
+    """Group the used steps' collectives over the ranks, whichever way they are kept."""
+    if isinstance(collectives, Calls):
+        return MatchedCalls.of(collectives.of_steps(used))
+    return match_collectives(collectives, used)
+
+
 def match_collectives(collectives: pa.Table, used: Ints) -> Matched:
     """Group the used steps' collectives over the ranks."""
     return match_all(whole_collectives(collectives, used))
+
+
+def _is_bucket(rows: pa.Table) -> Bools:
+    return np.asarray(rows["bucket"].is_valid().to_numpy())
+
+
+def _is_by_host(rows: pa.Table) -> Bools:
+    return _is_one_of(rows["backend"], HOST_BACKENDS)
+
+
+def _is_rooted(rows: pa.Table) -> Bools:
+    return _is_one_of(rows["op"], ROOTED)
+
+
+def _is_one_of(column: pa.ChunkedArray, names: Sequence[str]) -> Bools:
+    return np.asarray(pc.is_in(column.cast(pa.string()), pa.array(names)).to_numpy())
 
 
 def match_all(rows: pa.Table) -> Matched:
@@ -169,15 +273,14 @@ def match_all(rows: pa.Table) -> Matched:
     because a job may call collectives of its own on one rank alone. On a device, nobody times the
     wait for those, so they do not count there.
     """
-    is_bucket = rows["bucket"].is_valid().to_numpy()
+    is_bucket = _is_bucket(rows)
     shared = np.zeros(len(is_bucket), dtype=bool)
     shared[is_bucket] = is_end_shared(rows.filter(pa.array(is_bucket)))
     if shared.any():
         rows, is_bucket = rows.filter(pa.array(~shared)), is_bucket[~shared]
     pipelines = find_pipelines(rows)
     group, quickest, matched = group_rows(rows)
-    by_host = pc.is_in(rows["backend"].cast(pa.string()), pa.array(HOST_BACKENDS)).to_numpy()
-    counts = is_bucket | (matched[group] & by_host)
+    counts = is_bucket | (matched[group] & _is_by_host(rows))
     if is_bucket.any() and not counts.all():
         rows = rows.filter(pa.array(counts))
         group, quickest, matched = group_rows(rows)
@@ -185,9 +288,8 @@ def match_all(rows: pa.Table) -> Matched:
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     late = rank[quickest]
     # With more than two ranks, one that has nobody to wait for may be quick and not late.
-    rooted = pc.is_in(rows["op"].cast(pa.string()), pa.array(ROOTED)).to_numpy()
-    late[rooted[quickest] & (rows["group_size"].to_numpy()[quickest] > 2)] = -1
-    is_message = pc.is_in(rows["op"].cast(pa.string()), pa.array(MESSAGES)).to_numpy()
+    late[_is_rooted(rows)[quickest] & (rows["group_size"].to_numpy()[quickest] > 2)] = -1
+    is_message = _is_one_of(rows["op"], MESSAGES)
     joins = join_stages(pipelines, rank, group, len(quickest)) | is_message[quickest]
     late[joins] = -1
     length = (end - start)[quickest]
@@ -235,14 +337,20 @@ def is_end_shared(rows: pa.Table, *, with_last: bool = False) -> Bools:
     return shared
 
 
-def split_exchange(collectives: pa.Table, spans: pa.Table, used: Ints) -> Exchange | None:
+def split_exchange(collectives: pa.Table | Calls, spans: pa.Table, used: Ints) -> Exchange | None:
     """Split the exposed exchange of the `used` steps; `None` if no rank recorded collectives."""
-    found = match_collectives(collectives, used)
+    found = match_run(collectives, used)
     if not found.count or not len(used):
         return None
     windows, ranks = split_ranks(exposed_windows(spans, used)), []
-    for rank, mine in places_of_ranks(found.rank).items():
-        ranks.append(_split_rank(rank, mine, found, windows[rank], len(used)))
+    is_whole = found.count == found.matched_count
+    for rank, own in found.by_rank():
+        part = _split_rank(rank, own, windows[rank], len(used))
+        if not is_whole:
+            part = dataclasses.replace(part, waiting_ns=None, transfer_ns=None)
+        if found.ends_shared:
+            part = dataclasses.replace(part, hidden_ns=None)
+        ranks.append(part)
     return Exchange(
         tuple(ranks), found.waited_for(), found.count, found.matched_count, found.ends_shared
     )
@@ -267,25 +375,16 @@ def exposed_windows(spans: pa.Table, used: Ints) -> pa.Table:
     return exposed
 
 
-def _split_rank(
-    rank: int, mine: Ints, found: Matched, windows: pa.Table, steps: int
-) -> RankExchange:
-    own = windows.sort_by("start_ns")
-    opens, closes = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-    start, end = found.start[mine], found.end[mine]
-    sent_from = np.maximum(start, end - found.transfer[mine])
-    flying = float(covered_each(start, end, opens, closes).sum())
-    moving = float(covered_each(sent_from, end, opens, closes).sum())
+def _split_rank(rank: int, own: OfRank, windows: pa.Table, steps: int) -> RankExchange:
+    ordered = windows.sort_by("start_ns")
+    opens, closes = ordered["start_ns"].to_numpy(), ordered["end_ns"].to_numpy()
+    flying, moving = (float(each.sum()) for each in own.exposed(opens, closes))
     exposed = float((closes - opens).sum())
-    waiting = transfer = None
-    if found.count == found.matched_count:
-        waiting, transfer = (flying - moving) / steps, moving / steps
-    hidden = None if found.ends_shared else (union_length(start, end) - flying) / steps
     return RankExchange(
         rank=rank,
         exposed_ns=exposed / steps,
-        waiting_ns=waiting,
-        transfer_ns=transfer,
+        waiting_ns=(flying - moving) / steps,
+        transfer_ns=moving / steps,
         not_ready_ns=(exposed - flying) / steps,
-        hidden_ns=hidden,
+        hidden_ns=(union_length(own.start, own.end) - flying) / steps,
     )

@@ -9,16 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.frame.columns import durations, places_of_ranks, split_ranks, step_places
+from profkit.frame.calls import Calls
+from profkit.frame.columns import durations, split_ranks, step_places
 from profkit.frame.device_clock import Bools
 from profkit.frame.estimate import Floats, Ints
 from profkit.frame.exchange import (
     HOST_BACKENDS,
-    Matched,
+    OfRank,
     exposed_windows,
-    match_collectives,
+    match_run,
 )
-from profkit.frame.intervals import covered_each, union
+from profkit.frame.intervals import union
 from profkit.vocab import Phase
 
 INPUT_PIECES = ("read", "decode", "collate", "queue")
@@ -56,6 +57,8 @@ def input_pieces(spans: pa.Table, exposed: pa.Table, used: Ints) -> tuple[Ints, 
     whole = np.bincount(place[place >= 0], weights=length, minlength=len(used)).astype(np.int64)
     data = spans.filter(pc.equal(spans["phase"], Phase.DATA.value))
     piece = pc.index_in(data["name"].cast(pa.string()), pa.array(INPUT_PIECES))
+    if piece.null_count == len(piece):  # the inside of the loader was not timed
+        return np.zeros((count, len(used)), dtype=np.int64), whole
     place, inside = _overlaps(data.filter(piece.is_valid()), waits, used)
     row = piece.drop_null().to_numpy() * len(used) + place
     kept = place >= 0
@@ -104,58 +107,61 @@ def _step_keys(rows: pa.Table, used: Ints) -> tuple[Ints, Ints]:
 
 
 def untimed_exchanges(
-    collectives: pa.Table, timed: pa.Table, used: Ints, *, with_calls: bool = False
+    collectives: pa.Table | Calls, timed: pa.Table, used: Ints, *, with_calls: bool = False
 ) -> Bools:
     """Return in which steps a device exchanged gradients and nobody timed its wait for them.
 
     `timed` are the rank and step of each wait with device times. `with_calls` includes collectives
     that the job or a library of its own calls, as FSDP does. Importers compute the waits for those.
     """
-    rows = collectives
+    rows = collectives.layout if isinstance(collectives, Calls) else collectives
     if not with_calls:
         rows = rows.filter(rows["bucket"].is_valid())
     by_host = pc.is_in(rows["backend"].cast(pa.string()), pa.array(HOST_BACKENDS))
     rows = rows.filter(pc.invert(by_host))
     place, key = _step_keys(rows, used)
+    if isinstance(collectives, Calls):
+        ranks = np.array(collectives.ranks, dtype=np.int64)
+        place = np.tile(np.unique(place[place >= 0]), len(ranks))
+        key = place + np.repeat(ranks * (len(used) + 1), len(place) // len(ranks))
     missing = (place >= 0) & ~np.isin(key, _step_keys(timed, used)[1])
     return np.asarray(np.bincount(place[missing], minlength=len(used)) > 0)
 
 
-def split_allreduce(collectives: pa.Table, spans: pa.Table, used: Ints) -> AllreduceSplit | None:
+def split_allreduce(
+    collectives: pa.Table | Calls, spans: pa.Table, used: Ints
+) -> AllreduceSplit | None:
     """Split the exposed exchange by step: not ready, waiting for a late rank, or transfer.
 
     It is `None` if no rank recorded collectives, or if some were not seen on all of their ranks:
     then nobody can tell waiting from transfer.
     """
-    found = match_collectives(collectives, used)
+    found = match_run(collectives, used)
     if not found.count or found.count > found.matched_count or not len(used):
         return None
     windows = split_ranks(exposed_windows(spans, used))
     totals = np.zeros((4, len(used)))
-    for rank, mine in places_of_ranks(found.rank).items():
-        totals += _split_rank(found, mine, windows[rank].sort_by("start_ns"), used)
+    for rank, own in found.by_rank():
+        totals += _split_rank(own, windows[rank].sort_by("start_ns"), used)
     not_ready, waiting, transfer, hidden = np.rint(totals).astype(np.int64)
-    name = WAITING_IN_PIPELINE if found.is_message.any() else WAITING
+    name = WAITING_IN_PIPELINE if found.has_messages else WAITING
     parts = {NOT_READY: not_ready, name: waiting, TRANSFER: transfer}
     return AllreduceSplit(parts, None if found.ends_shared else hidden)
 
 
-def _split_rank(found: Matched, mine: Ints, windows: pa.Table, used: Ints) -> Floats:
+def _split_rank(own: OfRank, windows: pa.Table, used: Ints) -> Floats:
     """Return a rank's time not ready, waiting, in transfer and hidden, by (kind, step)."""
-    start, end = found.start[mine], found.end[mine]
     opens, closes = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
-    sent_from = np.maximum(start, end - found.transfer[mine])
-    in_flight = covered_each(start, end, opens, closes)
-    moving = covered_each(sent_from, end, opens, closes)
+    in_flight, moving = own.exposed(opens, closes)
     exposed = (closes - opens).astype(np.float64)
     place = step_places(windows, used)
     parts = np.zeros((4, len(used)))
     for row, times in enumerate((exposed - in_flight, in_flight - moving, moving)):
         parts[row] = np.bincount(place, weights=times, minlength=len(used))
-    lows, highs = union(start, end)
-    order = np.argsort(start, kind="stable")
-    opener = order[np.searchsorted(start[order], lows, side="left")]
-    step = np.searchsorted(used, found.step[mine][opener])
+    lows, highs = union(own.start, own.end)
+    order = np.argsort(own.start, kind="stable")
+    opener = order[np.searchsorted(own.start[order], lows, side="left")]
+    step = np.searchsorted(used, own.step[opener])
     flying = np.bincount(step, weights=highs - lows, minlength=len(used))
     parts[3] = flying - parts[1] - parts[2]
     return parts

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from profkit.errors import UnreadableError
-from profkit.frame.device_times import find_device_times
+from profkit.frame.device_times import DeviceTimes
 from profkit.frame.parts import sampled_one_in
 from profkit.hangs.incidents import is_hung
 from profkit.text import duration, plural, safe_text
@@ -27,7 +27,7 @@ NO_END = "it still runs, or it was killed"
 """Why a run has no end; which of the two it is, no file says."""
 
 
-def find_notices(trace: Trace) -> tuple[str, ...]:
+def find_notices(trace: Trace, device_times: DeviceTimes | None) -> tuple[str, ...]:
     """Return the notices, most important first; none if all is well."""
     notices = []
     if trace.manifest.state is RunState.ABORTED:
@@ -45,7 +45,6 @@ def find_notices(trace: Trace) -> tuple[str, ...]:
         notices.append(f"samples are not counted, because ranks may share them: {why}")
     notices += find_thinned_notice(trace)
     notices += _failures(trace)
-    device_times = find_device_times(trace)
     if device_times is not None:
         notices += device_times.notices
     if pc.any(pc.equal(trace.samples["metric"], WHOLE_STEPS)).as_py():

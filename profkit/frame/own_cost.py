@@ -94,17 +94,19 @@ def as_record(cost: OwnCost) -> dict[str, Any]:
 
 def own_cost(
     steps: pa.Table,
-    spans: pa.Table,
     samples: pa.Table,
     warm_up: int,
     windows: Ints = NO_STEPS,
     *,
+    spans: int,
+    marks: int,
     in_all: int | None = None,
 ) -> OwnCost:
     """Return profkit's cost per step and rank.
 
     The writer's time and the collectors' are upper bounds: they run on threads of their own.
-    `in_all` is the number of steps of all ranks, if some of them have no rows.
+    `marks` are the boundaries of spans that were marked on the device. `in_all` is the number of
+    steps of all ranks, if some of them have no rows.
     """
     switched = switched_cost(without(steps, windows), warm_up)
     if readings_of(samples, "profkit", PATCHED_THREADS).num_rows:
@@ -117,8 +119,7 @@ def own_cost(
     opening = readings_of(samples, "profkit", OPENING_CPU)
     hooks_ns = writer_ns = collectors_ns = opening_ns = None
     if price is not None:
-        marks_ns = mark_price_ns(samples) * count_marks(spans)
-        hooks_ns = (price * spans.num_rows + marks_ns) / max(1, steps.num_rows)
+        hooks_ns = (price * spans + mark_price_ns(samples) * marks) / max(1, steps.num_rows)
     if writer.num_rows:
         writer_ns = float(np.sum(writer["value_max"].to_numpy())) / count
     if collectors.num_rows:
@@ -148,12 +149,6 @@ def mark_price_ns(samples: pa.Table) -> float:
     """Return what an event on the device cost the loop; 0 if no rank has measured it."""
     value = pc.mean(readings_of(samples, "profkit", MARK_COST)["value"]).as_py()
     return value if value is not None and 0 <= value < _MOST_PRICE_NS else 0.0
-
-
-def count_marks(spans: pa.Table) -> int:
-    """Return how many boundaries of spans were marked on the device."""
-    columns = ("device_start_ns", "device_end_ns")
-    return sum(spans.num_rows - spans[name].null_count for name in columns)
 
 
 def switched_cost(steps: pa.Table, warm_up: int) -> Estimate | None:

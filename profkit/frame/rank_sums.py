@@ -1,15 +1,14 @@
 """Sums of the spans of some ranks: all that a ledger needs, at a thousandth of the size.
 
 All sums are whole numbers over (step), so that the sums of single ranks add up to those of all
-ranks at once, in any order and on any machine. Other processes can run `sum_rank`.
+ranks at once, in any order and on any machine.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +19,10 @@ from profkit.frame.device_clock import Bools, exposed_spans, has_device_times, w
 from profkit.frame.estimate import Ints
 from profkit.frame.exposed import input_pieces
 from profkit.frame.phases import sum_phases
-from profkit.trace import Trace
-from profkit.trace.reader import Mapper, RankTrace, check_seen
 from profkit.vocab import PHASES, Phase
+
+ARRAYS = ("host", "exposed", "timed", "pieces", "waits", "outer", "untimed")
+"""The fields of `SpanSums` that are numbers by step."""
 
 _WINDOW = ("rank", "step", "phase", "start_ns", "end_ns")
 
@@ -53,9 +53,6 @@ class SpanSums:
 
     timed_exchange: pa.Table
     """Rank and step of the spans of the exposed exchange that have device times."""
-
-    damaged: bool = False
-    """True if some spans could not be read."""
 
     @property
     def on_device(self) -> bool:
@@ -98,12 +95,16 @@ def sum_spans(spans: pa.Table, used: Ints) -> SpanSums:
         windows=_windows(exposed),
         outer=outer,
         untimed=np.bincount(missing[missing >= 0], minlength=len(used)),
-        timed_exchange=_windows(spans.filter(pa.array(timed))).select(["rank", "step"]),
+        timed_exchange=_windows(
+            spans.filter(pa.array(timed)) if timed.any() else spans.slice(0, 0)
+        ).select(["rank", "step"]),
     )
 
 
 def untimed_work(spans: pa.Table, timed: Bools) -> Bools:
     """Return which spans lack device times that others of their rank have."""
+    if not timed.any():
+        return timed
     rank = spans["rank"].to_numpy()
     return np.asarray(works(spans) & ~timed & np.isin(rank, rank[timed]))
 
@@ -117,51 +118,21 @@ def _windows(spans: pa.Table) -> pa.Table:
     return spans.filter(pc.equal(spans["phase"], Phase.ALLREDUCE.value)).select(_WINDOW)
 
 
-def add_sums(parts: Sequence[SpanSums]) -> SpanSums:
-    """Add up the sums of several ranks."""
-
-    def total(name: str) -> Ints:
-        return np.asarray(np.sum([getattr(part, name) for part in parts], axis=0))
-
-    def joined(name: str) -> pa.Table:
-        tables = [getattr(part, name) for part in parts]
-        return pa.concat_tables(tables).unify_dictionaries()
-
-    return SpanSums(
-        steps=parts[0].steps,
-        host=total("host"),
-        exposed=total("exposed"),
-        timed=total("timed"),
-        pieces=total("pieces"),
-        waits=total("waits"),
-        windows=joined("windows"),
-        outer=total("outer"),
-        untimed=total("untimed"),
-        timed_exchange=joined("timed_exchange"),
-        damaged=bool(total("damaged")),
+def add_sums(parts: Iterable[SpanSums]) -> SpanSums:
+    """Add up the sums of several ranks, of which only one need be in memory at a time."""
+    each = iter(parts)
+    total = next(each)
+    windows, timed_exchange = [total.windows], [total.timed_exchange]
+    for part in each:
+        added = {name: getattr(total, name) + getattr(part, name) for name in ARRAYS}
+        total = dataclasses.replace(total, **added)
+        windows.append(part.windows)
+        timed_exchange.append(part.timed_exchange)
+    return dataclasses.replace(
+        total,
+        windows=pa.concat_tables(windows).unify_dictionaries(),
+        timed_exchange=pa.concat_tables(timed_exchange),
     )
-
-
-def sum_ranks(trace: Trace, used: Ints, each: Mapper = map) -> dict[int, SpanSums]:
-    """Return every rank's own sums, computed by `each`.
-
-    If `each` runs on other machines, the run must be at the same path there.
-    """
-    folders, ranks, sizes = [], [], []
-    for rank in trace.ranks:
-        folders.append(str(rank.folder.absolute()))
-        ranks.append(rank.rank)
-        sizes.append(rank.size("spans"))
-    found = each(sum_rank, folders, ranks, sizes, [used] * len(ranks))
-    return dict(zip(ranks, found, strict=True))
-
-
-def sum_rank(folder: str, rank: int, size: int | None, used: Ints) -> SpanSums:
-    """Return one rank's sums."""
-    own = RankTrace(Path(folder), rank)
-    check_seen(own, "spans", size)
-    spans = own.table("spans")
-    return dataclasses.replace(sum_spans(spans, used), damaged=any(own.problems))
 
 
 def mean_phases(sums: SpanSums, used: Ints) -> dict[str, float]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from profkit.errors import UnreadableError
+from profkit.frame.calls import Calls
 from profkit.frame.columns import durations, split_ranks, step_places
 from profkit.frame.compiling import compiled_steps
 from profkit.frame.costs import (
@@ -28,19 +30,21 @@ from profkit.frame.device_times import (
     DeviceTimes,
     PhaseClock,
     clock_of,
-    find_device_times,
     is_own,
+    join_device_times,
     rows_of_ranks,
 )
-from profkit.frame.estimate import Ints
+from profkit.frame.estimate import Floats, Ints
 from profkit.frame.exchange import Exchange, LateRank, find_late_rank, split_exchange
 from profkit.frame.exposed import untimed_exchanges
+from profkit.frame.gaps import UnknownPlace, name_places
 from profkit.frame.lateness import RankWork, work_of
 from profkit.frame.notices import is_log, ranks_of_model
 from profkit.frame.own_cost import OwnCost, own_cost, span_price_ns, switched_cost, without
 from profkit.frame.parts import count_rank_steps, sampled_one_in
 from profkit.frame.phases import UNKNOWN, StepTimes
-from profkit.frame.rank_sums import SpanSums, add_sums, sum_ranks, sum_spans
+from profkit.frame.rank_part import KEPT, NOT_KEPT, RankPart, SumsByRank, part_of, read_part
+from profkit.frame.rank_sums import SpanSums, add_sums
 from profkit.frame.selection import Selection, marked_steps, steady_steps, warm_up_of, window_steps
 from profkit.text import safe_text
 from profkit.trace import Trace
@@ -92,7 +96,13 @@ class RunFrame:
     @functools.cached_property
     def selection(self) -> Selection:
         """The steps that figures are about; of a thinned run, a sample of them."""
-        return steady_steps(self.trace, self.warm_up, self.windows, self.compiled)
+        damaged = [rank for rank, part in self.parts.items() if part.lost_spans]
+        return steady_steps(self.trace, self.warm_up, self.windows, self.compiled, damaged)
+
+    @property
+    def lacks_spans(self) -> bool:
+        """True if a rank's spans are all lost, by damage to its file: no phase is known."""
+        return any(part.lost_spans and not part.spans for part in self.parts.values())
 
     @functools.cached_property
     def numbers(self) -> Ints:
@@ -100,18 +110,61 @@ class RunFrame:
         return np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
 
     @functools.cached_property
+    def parts(self) -> Mapping[int, RankPart]:
+        """What figures need of each rank's spans."""
+        return {rank.rank: part_of(rank) for rank in self.trace.ranks}
+
+    def read_with(self, each: Mapper, *, whole: bool) -> None:
+        """Read the ranks and compute `parts` with `each`, which may work on other machines.
+
+        There, the run must have the same path. Unless the ranks are read as a whole, spans and
+        collectives are read here once more, if a view needs them.
+        """
+        if self.trace.is_part:  # its ranks are cut out of tables that are read already
+            return
+        folders, numbers, sizes = [], [], []
+        for rank in self.trace.ranks:
+            folders.append(str(rank.folder.absolute()))
+            numbers.append(rank.rank)
+            sizes.append({table: rank.size(table) for table in (*KEPT, *NOT_KEPT)})
+        tables = [(*KEPT, *NOT_KEPT) if whole else KEPT] * len(numbers)
+        tables[:1] = [(*KEPT, "collectives")] if not whole else tables[:1]  # it may stand for all
+        found, parts = each(read_part, folders, numbers, sizes, tables), {}
+        for rank, (contents, part) in zip(self.trace.ranks, found, strict=True):
+            rank.contents.update(contents)
+            parts[rank.rank] = part
+        self.parts = parts
+
+    @functools.cached_property
     def by_rank(self) -> Mapping[int, SpanSums]:
         """Each rank's time by phase and step."""
-        own = split_ranks(self.trace.spans)
-        return {rank.rank: sum_spans(own[rank.rank], self.numbers) for rank in self.trace.ranks}
+        return SumsByRank(self.parts, self.numbers)
 
-    def sum_with(self, each: Mapper) -> None:
-        """Compute `by_rank` with `each`, which may work on other processes or machines."""
-        sums = sum_ranks(self.trace, self.numbers, each)
-        for rank in self.trace.ranks:
-            if sums[rank.rank].damaged:
-                rank.table("spans")  # only reading a damaged file in this process records it
-        self.by_rank = sums
+    @functools.cached_property
+    def all_sums(self) -> SpanSums:
+        """The same of all ranks together."""
+        return add_sums(self.by_rank.values())
+
+    @functools.cached_property
+    def collectives(self) -> pa.Table | Calls:
+        """The collectives: as calls, if all ranks made the same ones."""
+        trace = self.trace
+        if len(trace.ranks) > 1:
+            own = {rank: part.calls for rank, part in self.parts.items()}
+            found = Calls.join(trace.ranks[0].table("collectives"), own)
+            if found is not None:
+                return found
+        return trace.collectives
+
+    def unknown_places(self, used: Ints) -> tuple[UnknownPlace, ...]:
+        """Return the time between neighbouring phases of the used steps, longest first."""
+        sums: dict[int, float] = {}
+        for part in self.parts.values():
+            for pair in part.gaps:
+                total = sums.get(pair, 0.0) + float(part.gap(pair, used).sum())
+                sums[pair] = total
+        ranks = int(np.sum([own[self.places(used)].any() for own in self.walls_ns.values()]))
+        return name_places(sums, ranks * len(used))
 
     def places(self, used: Ints) -> Ints:
         """Return the columns of these steps."""
@@ -134,11 +187,10 @@ class RunFrame:
             found[rank] = wall_ns
         return found
 
-    @functools.cached_property
+    @property
     def phases(self) -> Ints:
         """The time by phase and step, over all ranks, as devices noticed it."""
-        sums = [each.exposed for each in self.by_rank.values()]
-        return np.asarray(np.sum(sums, axis=0), dtype=np.int64)
+        return self.all_sums.exposed
 
     def times(self, used: Ints) -> StepTimes:
         """Return wall time, time by phase and samples of some steps, as means over the ranks."""
@@ -156,6 +208,15 @@ class RunFrame:
         ranks = self.basis.ranks
         by_phase = {rank: self.by_rank[rank].exposed[:, places] for rank in ranks}
         return work_of(by_phase, np.stack([self.walls_ns[rank][places] for rank in ranks]))
+
+    def by_phase(self, used: Ints) -> dict[int, dict[str, Floats]]:
+        """Return the time of each rank by phase in some steps, in this order, and outside all."""
+        places, found = np.searchsorted(self.numbers, used), {}
+        for rank, wall_ns in self.walls_ns.items():
+            own = self.by_rank[rank].exposed[:, places].astype(np.float64)
+            found[rank] = {PHASES[row]: own[row] for row in np.flatnonzero(own.any(axis=1))}
+            found[rank][UNKNOWN] = wall_ns[places] - own.sum(axis=0)
+        return found
 
     def means_of(self, rank: int, used: Ints) -> dict[str, float]:
         """Return a rank's mean time per step in each phase that it had, and outside all.
@@ -184,10 +245,12 @@ class RunFrame:
             raise UnreadableError(f"{safe_text(str(trace.path))}: holds no steps to compare")
         ranks = self.timed_ranks
         places = self.places(steady.steps)
-        sums = add_sums([self.by_rank[rank] for rank in ranks.tolist() or self.by_rank])
+        sums = self.all_sums
+        if len(ranks) and len(ranks) < len(self.by_rank):
+            sums = add_sums(self.by_rank[rank] for rank in ranks.tolist())
         sums = sums.take(places)
         steps = rows_of_ranks(trace.steps, ranks)
-        collectives = rows_of_ranks(trace.collectives, ranks)
+        collectives = self.collectives_of(ranks)
         selection = steady
         if is_own(trace):  # a phase of an imported trace without device times launched nothing
             missing = sums.untimed > 0
@@ -218,6 +281,11 @@ class RunFrame:
             of_lines=is_log(trace) and trace.manifest.config.get("steps_per_line") != 1,
         )
 
+    def collectives_of(self, ranks: Ints) -> pa.Table | Calls:
+        if not len(ranks) or len(ranks) == len(self.parts):
+            return self.collectives
+        return rows_of_ranks(self.trace.collectives, ranks)
+
     @functools.cached_property
     def timed_ranks(self) -> Ints:
         """The ranks with device times in the selected steps."""
@@ -231,7 +299,8 @@ class RunFrame:
 
     @functools.cached_property
     def device_times(self) -> DeviceTimes | None:
-        return find_device_times(self.trace)
+        counts = {rank: part.device for rank, part in self.parts.items()}
+        return join_device_times(self.trace, counts)
 
     @functools.cached_property
     def own_cost(self) -> OwnCost:
@@ -240,7 +309,17 @@ class RunFrame:
         slow = np.union1d(self.windows, self.compiled)
         slow = np.union1d(slow, marked_steps(trace.samples, CHANGES, CAPTURED_STEP))
         in_all = count_rank_steps(trace.steps, trace.sums)
-        return own_cost(trace.steps, trace.spans, trace.samples, self.warm_up, slow, in_all=in_all)
+        spans = sum(part.spans for part in self.parts.values())
+        marks = sum(part.marks for part in self.parts.values())
+        return own_cost(
+            trace.steps,
+            trace.samples,
+            self.warm_up,
+            slow,
+            spans=spans,
+            marks=marks,
+            in_all=in_all,
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -253,8 +332,8 @@ class PhaseBasis:
 
     frame: RunFrame
     steps: pa.Table
-    spans: pa.Table
-    collectives: pa.Table
+    windows: pa.Table
+    """The spans of the exposed exchange."""
     used: Ints
     clock: PhaseClock
     exchange_timed: bool
@@ -264,6 +343,21 @@ class PhaseBasis:
     def ranks(self) -> tuple[int, ...]:
         """The ranks that have steps and, if any has, device times."""
         return tuple(np.unique(self.steps["rank"].to_numpy()).tolist())
+
+    @functools.cached_property
+    def spans(self) -> pa.Table:
+        spans = self.frame.trace.spans
+        timed = self.frame.timed_ranks
+        return exposed_spans(rows_of_ranks(spans, timed)) if len(timed) else spans
+
+    @functools.cached_property
+    def collectives(self) -> pa.Table:
+        return rows_of_ranks(self.frame.trace.collectives, self.frame.timed_ranks)
+
+    @functools.cached_property
+    def calls(self) -> pa.Table | Calls:
+        """The collectives, as calls if all ranks made the same ones."""
+        return self.frame.collectives_of(self.frame.timed_ranks)
 
     @functools.cached_property
     def step_ns(self) -> float:
@@ -285,7 +379,7 @@ class PhaseBasis:
         """The gradient exchange, or `None` if its exposed part was not timed everywhere."""
         if self.why_no_exchange:
             return None
-        return split_exchange(self.collectives, self.spans, self.used)
+        return split_exchange(self.calls, self.windows, self.used)
 
     @functools.cached_property
     def work(self) -> RankWork:
@@ -302,14 +396,13 @@ class PhaseBasis:
 
 def _basis_of(frame: RunFrame) -> PhaseBasis:
     trace, ranks = frame.trace, frame.timed_ranks
-    steps, spans, collectives = trace.steps, trace.spans, trace.collectives
+    steps, windows = trace.steps, frame.all_sums.windows
     if len(ranks):
         costs = frame.costs
         return PhaseBasis(
             frame,
             rows_of_ranks(steps, ranks),
-            exposed_spans(rows_of_ranks(spans, ranks)),
-            rows_of_ranks(collectives, ranks),
+            rows_of_ranks(windows, ranks),
             costs.selection.steps,
             costs.clock,
             costs.exchange_timed,
@@ -318,5 +411,13 @@ def _basis_of(frame: RunFrame) -> PhaseBasis:
     used = frame.selection.steps
     clock, exchange_timed = clock_of(trace, on_device=False), True
     if clock is PhaseClock.LAUNCH:
-        exchange_timed = not untimed_exchanges(collectives, spans.slice(0, 0), used).any()
-    return PhaseBasis(frame, steps, spans, collectives, used, clock, exchange_timed)
+        exchange_timed = not untimed_exchanges(frame.collectives, windows.slice(0, 0), used).any()
+    return PhaseBasis(frame, steps, windows, used, clock, exchange_timed)
+
+
+def read_device_times(run: Path) -> DeviceTimes | None:
+    """Count the device times of a run on disk, as far as it can be read."""
+    try:
+        return frame_of(Trace.open(run)).device_times
+    except UnreadableError:
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,14 +74,17 @@ class Selection:
         return steps[step_levels(steps) >= self.level]
 
 
-def steady_steps(trace: Trace, warm_up: int, windows: Ints, compiling: Ints) -> Selection:
+def steady_steps(
+    trace: Trace, warm_up: int, windows: Ints, compiling: Ints, damaged: Collection[int]
+) -> Selection:
     """Return the steps that a run's figures are about; of a thinned run, a sample of them.
 
-    `windows` are steps in which kernels were captured, `compiling` those that compiled.
+    `windows` are steps in which kernels were captured, `compiling` those that compiled, and
+    `damaged` the ranks of which some spans could not be read.
     """
     found = select_steps(trace.steps, warm_up=warm_up, windows=windows)
     found = without_captured(found, trace.samples)
-    found = found.without(SPANS_LOST, found.steps > last_whole_step(trace, found.steps))
+    found = found.without(SPANS_LOST, found.steps > last_whole_step(trace, found.steps, damaged))
     compiled = np.isin(found.steps, compiling)
     if not mostly_compiled(trace, compiled):
         found = found.without(COMPILING, compiled)
@@ -93,24 +96,16 @@ def steady_steps(trace: Trace, warm_up: int, windows: Ints, compiling: Ints) -> 
     return _known_starts(found, trace.steps)
 
 
-def last_whole_step(trace: Trace, steps: Ints) -> int:
-    """Return the last step before spans are lost, by damage to a rank's file.
+def last_whole_step(trace: Trace, steps: Ints, damaged: Collection[int]) -> int:
+    """Return the last step before spans are lost, by damage to the files of these ranks.
 
     If a rank has no spans at all, no phase of the run is known, and its steps still are.
     """
     last = int(steps.max(initial=0))
     for rank in trace.ranks:
-        content = rank.content("spans")
-        if content.problem and content.rows:
-            own = trace.spans.filter(pc.equal(trace.spans["rank"], rank.rank))
-            last = min(last, (pc.max(own["step"]).as_py() or 0) - 1)  # the last one may be cut
+        if rank.rank in damaged and (spans := rank.table("spans")).num_rows:
+            last = min(last, (pc.max(spans["step"]).as_py() or 0) - 1)  # the last one may be cut
     return last if last >= steps.min(initial=0) else int(steps.max(initial=0))
-
-
-def lacks_spans(trace: Trace) -> bool:
-    """Return true if a rank's spans are all lost, by damage to its file: no phase is known."""
-    contents = [rank.content("spans") for rank in trace.ranks]
-    return any(content.problem and not content.rows for content in contents)
 
 
 def mostly_compiled(trace: Trace, compiled: npt.NDArray[np.bool_]) -> bool:
@@ -224,9 +219,9 @@ def _once_on_each_rank(rank: Ints, position: Ints, count: int) -> npt.NDArray[np
     if len(rank) and rank.min() == rank.max():
         return np.asarray(rows == 1)
     ranks, which = np.unique(rank, return_inverse=True)
-    pairs = np.unique(position * len(ranks) + which)
-    distinct = np.bincount(pairs // max(1, len(ranks)), minlength=count)
-    return np.asarray((distinct == len(ranks)) & (rows == len(ranks)))
+    is_there = np.zeros((count, len(ranks)), dtype=bool)
+    is_there[position, which] = True
+    return np.asarray(is_there.all(axis=1) & (rows == len(ranks)))
 
 
 def _partial_batches(

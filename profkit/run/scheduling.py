@@ -1,6 +1,6 @@
-"""Work on single ranks: in this process, on its threads, or on a Dask cluster.
+"""Work on single ranks: in this process, on others of this machine, or on a Dask cluster.
 
-All three are `map` by another name, so that the results are the same. Dask sends functions and
+The results are the same. Dask sends functions and
 results as pickles, so a scheduler can do anything that this account can. Its workers need profkit,
 and must see the runs under the same paths as this process.
 """
@@ -11,17 +11,27 @@ import contextlib
 import functools
 import importlib.util
 import logging
+import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import Any, Final
 
 from profkit.errors import ProfkitError, UsageError
+from profkit.frame.run_frame import frame_of
 from profkit.text import safe_text
+from profkit.trace import Trace
 from profkit.trace.reader import Mapper
 
 SERIAL: Final = "serial"
-THREADS: Final = "threads"
+PROCESSES: Final = "processes"
+MANY_RANKS: Final = 64
+"""From so many ranks on, processes take less time than they need to start."""
+
+RANKS_AT_ONCE: Final = 16
+"""A process is given so many ranks at a time."""
+
+MOST_PROCESSES: Final = 16
 CLUSTERS: Final = ("tcp://", "tls://")
 CONNECT_S: Final = 10
 """A scheduler may take this long to answer."""
@@ -32,24 +42,38 @@ MAX_MESSAGE_CHARS = 200
 
 def check_scheduler(where: str) -> None:
     """Raise a `UsageError` for an unknown scheduler, before anything is read."""
-    if where not in {SERIAL, THREADS} and not where.startswith(CLUSTERS):
+    if where not in {"", SERIAL, PROCESSES} and not where.startswith(CLUSTERS):
         raise UsageError(
-            f"--scheduler '{safe_text(where)}' is none: it takes {SERIAL}, {THREADS}, "
+            f"--scheduler '{safe_text(where)}' is none: it takes {SERIAL}, {PROCESSES}, "
             "or the address of a Dask scheduler, as in tcp://host:8786"
         )
     if where.startswith(CLUSTERS) and importlib.util.find_spec("distributed") is None:
         raise UsageError("--scheduler: Dask is not installed here: pip install 'profkit[dask]'")
 
 
+def read_ranks(trace: Trace, where: str, *, whole: bool = False) -> None:
+    """Read the ranks of a run on this scheduler, if it is another place than this process.
+
+    Without a place, those of a run with many ranks are read on processes of this machine.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if not where and cores > 1 and len(trace.ranks) >= MANY_RANKS:
+        where = PROCESSES
+    if where in {"", SERIAL}:
+        return
+    with _open_scheduler(where, min(cores, MOST_PROCESSES)) as each:
+        frame_of(trace).read_with(each, whole=whole)
+
+
 @contextlib.contextmanager
-def open_scheduler(where: str) -> Iterator[Mapper]:
-    """Yield a `map` that works on this scheduler."""
+def _open_scheduler(where: str, processes: int) -> Iterator[Mapper]:
     check_scheduler(where)
-    if where == SERIAL:
-        yield map
-    elif where == THREADS:
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            yield pool.map
+    if where == PROCESSES:
+        # A fork of a process that has threads may hang, and this one has Arrow's.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["profkit.frame.rank_part"])
+        with ProcessPoolExecutor(processes, context) as pool:
+            yield functools.partial(pool.map, chunksize=RANKS_AT_ONCE)
     else:
         with _cluster(where) as executor:
             yield functools.partial(_map_there, where, executor)

@@ -46,7 +46,7 @@ class RankTrace:
         self.folder = folder
         self.rank = rank
         self.contents: dict[str, StreamContent] = {}
-        """The tables that were read, also those that `read_rank` has read in another process."""
+        """The tables that were read, also those that another process has read."""
 
     @functools.cached_property
     def is_ended(self) -> bool:
@@ -269,14 +269,6 @@ def name_ids(ids: pa.ChunkedArray, names: pa.Array) -> pa.DictionaryArray:
     known = pc.and_(pc.greater_equal(ids, first), pc.less(ids, lost))
     safe = pc.if_else(pc.or_kleene(known, pc.is_null(ids)), ids, lost)
     return pa.DictionaryArray.from_arrays(safe.combine_chunks(), names)
-
-
-def read_rank(folder: str, rank: int, sizes: Mapping[str, int | None]) -> dict[str, StreamContent]:
-    """Read tables of one rank, each of at least this size. Also called on other machines."""
-    own = RankTrace(Path(folder), rank)
-    for table, size in sizes.items():
-        check_seen(own, table, size)
-    return {table: own.content(table) for table in sizes}
 
 
 def check_seen(rank: RankTrace, table: str, size: int | None) -> None:

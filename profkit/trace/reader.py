@@ -16,7 +16,7 @@ from profkit.schema import open_schema
 from profkit.text import safe_text
 from profkit.trace.folders import check_folder, find_ranks, find_runs, rank_manifests, read_run
 from profkit.trace.manifest import RunManifest
-from profkit.trace.rank import LOST_NAME, RankEnd, RankTrace, check_seen, name_ids, read_rank
+from profkit.trace.rank import LOST_NAME, RankEnd, RankTrace, check_seen, name_ids
 from profkit.trace.sharing import Sharing, find_sharing, share_samples
 from profkit.trace.worker_stacks import WorkerStacks, join_worker_stacks
 from profkit.vocab import EventKind
@@ -33,21 +33,10 @@ __all__ = [
     "find_ranks",
     "find_runs",
     "name_ids",
-    "read_rank",
 ]
 
 Mapper: TypeAlias = Callable[..., Iterable[Any]]
 """`map`, or an executor's method of that name: it returns results in the order of the input."""
-
-TABLES_OF_FIGURES = (
-    *("sums", "steps", "spans", "collectives", "samples", "events", "stacks", "frames"),
-    "strings",
-)
-"""The tables that figures are computed from.
-
-Names come last, so that a growing run has the names of all rows that were read. Kernels can be far
-larger; they are read only where they are shown.
-"""
 
 SMALL_PIECE_ROWS = 1_000
 """To go through pieces of a table costs as much as through so many rows, at each selection."""
@@ -136,20 +125,6 @@ class Trace(ShownInNotebook):
         if whole.num_rows > min(MOST_JOINED_ROWS, SMALL_PIECE_ROWS * pieces):
             return whole
         return whole.combine_chunks()
-
-    def read_with(self, each: Mapper) -> None:
-        """Read the tables of figures rank by rank with `each`.
-
-        On another machine the run must have the same path.
-        """
-        folders = [str(rank.folder.absolute()) for rank in self.ranks]
-        numbers = [rank.rank for rank in self.ranks]
-        sizes = []
-        for rank in self.ranks:
-            sizes.append({table: rank.size(table) for table in TABLES_OF_FIGURES})
-        found = each(read_rank, folders, numbers, sizes)
-        for rank, contents in zip(self.ranks, found, strict=True):
-            rank.contents.update(contents)
 
     @property
     def dropped(self) -> int:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from profkit.analysis.run_change import LateSince
-from profkit.analysis.run_changes import find_late
+from profkit.analysis.run_changes import find_late, works_of
 from tests.analysis.tables import Span, Step, spans_table, steps_table
 
 MS = 1_000_000
@@ -32,7 +32,7 @@ def _find(work: Floats, wait: Floats) -> LateSince | None:
             start = end
     change_ns = float(whole[BEFORE:].mean() - whole[:BEFORE].mean())
     before, after = np.arange(BEFORE), np.arange(BEFORE, work.shape[1])
-    return find_late(steps_table(rows), spans_table(spans), before, after, change_ns)
+    return find_late(works_of(steps_table(rows), spans_table(spans)), before, after, change_ns)
 
 
 def _work(seed: int, ranks: int, after: int) -> tuple[Floats, Floats]:

@@ -11,7 +11,6 @@ import pytest
 from profkit.explain.explained import scale_runs
 from profkit.explain.meeting import Meeting, find_meeting
 from profkit.frame.costs import INPUT
-from profkit.frame.rank_sums import sum_ranks
 from profkit.frame.run_frame import frame_of
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -24,7 +23,7 @@ STEPS = 60
 def meeting_of(run: Path) -> Meeting | None:
     trace = Trace.open(run)
     used = frame_of(trace).costs.selection.steps
-    return find_meeting(trace.collectives, sum_ranks(trace, used), used)
+    return find_meeting(trace.collectives, frame_of(trace).by_rank, used)
 
 
 @pytest.mark.parametrize(

@@ -102,18 +102,17 @@ def test_marks_on_the_device_count_with_their_price() -> None:
     count = 10
     rows = {"rank": [0, 0], "source": ["profkit"] * 2, "metric": [SPAN_COST, MARK_COST]}
     samples = pa.table({**rows, "value": [1_000.0, 5_000.0]})
-    marked = pa.array([1, None] * count)
-    spans = pa.table({"device_start_ns": marked, "device_end_ns": marked})
     steps = _steps(count, 0)
-    cost = own_cost(steps, spans, samples, 0)
+    cost = own_cost(steps, samples, 0, spans=2 * count, marks=2 * count)
     assert cost.hooks_ns == pytest.approx(2 * 1_000 + 2 * 5_000)
-    assert own_cost(steps, spans, samples.slice(0, 1), 0).hooks_ns == pytest.approx(2 * 1_000)
+    assert own_cost(
+        steps, samples.slice(0, 1), 0, spans=2 * count, marks=2 * count
+    ).hooks_ns == pytest.approx(2 * 1_000)
 
 
 def test_the_cost_of_threads_that_are_greenlets_is_not_measured() -> None:
     metrics = [SPAN_COST, WRITER_CPU, COLLECTORS_CPU, PATCHED_THREADS]
     rows = {"rank": [0] * 4, "source": ["profkit"] * 4, "metric": metrics, "value": [1e9] * 4}
-    spans = pa.table({"device_start_ns": [None], "device_end_ns": [None]})
-    cost = own_cost(_steps(600, 0), spans, pa.table(rows), 0)
+    cost = own_cost(_steps(600, 0), pa.table(rows), 0, spans=1, marks=0)
     assert (cost.total_ns, cost.collectors_ns, cost.opening_ns) == (None, None, None)
     assert cost.switched is not None

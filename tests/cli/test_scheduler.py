@@ -11,11 +11,18 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
+from profkit.analysis.bandwidth import link_use
 from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
-from profkit.frame.rank_sums import add_sums, sum_rank, sum_ranks, sum_spans
+from profkit.frame.calls import Calls, RankCalls
+from profkit.frame.columns import rows_of_rank, split_ranks
+from profkit.frame.exchange import split_exchange
+from profkit.frame.exposed import split_allreduce, untimed_exchanges
+from profkit.frame.rank_part import KEPT, read_part
+from profkit.frame.rank_sums import sum_spans
 from profkit.frame.run_frame import frame_of
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -55,11 +62,11 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, verb: str = "explain")
 
 
 @pytest.mark.parametrize("shape", ["text", "json"])
-def test_threads_give_the_same_bytes(
+def test_processes_give_the_same_bytes(
     runs: list[str], capsys: pytest.CaptureFixture[str], shape: str
 ) -> None:
     for named in (runs, runs[1:]):
-        assert said(capsys, *named, "--format", shape, "--scheduler", "threads") == said(
+        assert said(capsys, *named, "--format", shape, "--scheduler", "processes") == said(
             capsys, *named, "--format", shape
         )
 
@@ -83,7 +90,7 @@ def test_a_report_says_the_same_wherever_ranks_are_read(
 ) -> None:
     for run in runs:
         assert said(
-            capsys, run, "--format", shape, "--scheduler", "threads", verb="report"
+            capsys, run, "--format", shape, "--scheduler", "processes", verb="report"
         ) == said(capsys, run, "--format", shape, verb="report")
 
 
@@ -91,15 +98,20 @@ def test_two_runs_and_a_report_are_read_on_the_scheduler_alone(
     runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing but kernels is read here once more, and these runs have no kernels."""
-    here, read = threading.current_thread(), RankTrace._read
+    read = RankTrace._read
 
     def read_elsewhere(rank: RankTrace, table: str, columns: Sequence[str] | None) -> StreamContent:
         assert table == "kernels" or threading.current_thread() is not here, table
         return read(rank, table, columns)
 
+    here = threading.current_thread()
     monkeypatch.setattr(RankTrace, "_read", read_elsewhere)
-    said(capsys, *runs[1:], "--scheduler", "threads")
-    said(capsys, runs[2], "--scheduler", "threads", verb="report")
+    with ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr(
+            "profkit.run.scheduling._open_scheduler", lambda *_: contextlib.nullcontext(pool.map)
+        )
+        said(capsys, *runs[1:], "--scheduler", "processes")
+        said(capsys, runs[2], "--scheduler", "processes", verb="report")
 
 
 def test_what_goes_wrong_in_a_cluster_is_one_line(
@@ -131,35 +143,58 @@ def test_what_goes_wrong_in_a_cluster_is_one_line(
 
 def test_the_sums_of_ranks_are_those_of_all_of_them_at_once(runs: list[str]) -> None:
     for run in runs:
-        trace = Trace.open(run)
-        used = frame_of(trace).selection.steps
-        together, added = (
-            sum_spans(trace.spans, used),
-            add_sums(list(sum_ranks(trace, used).values())),
-        )
+        frame = frame_of(Trace.open(run))
+        together, added = sum_spans(frame.trace.spans, frame.numbers), frame.all_sums
         for name in ("steps", "host", "exposed", "pieces", "waits", "outer"):
             assert np.array_equal(getattr(together, name), getattr(added, name)), name
         assert together.windows.equals(added.windows)
         assert together.on_device == added.on_device
 
 
+def test_calls_of_all_ranks_say_the_same_as_their_rows(runs: list[str]) -> None:
+    """Ranks of a data-parallel job make the same calls, which are then kept once."""
+    frame = frame_of(Trace.open(runs[1]))
+    calls, used, windows = frame.collectives, frame.selection.steps, frame.all_sums.windows
+    rows = frame.trace.collectives
+    assert isinstance(calls, Calls)
+    assert split_exchange(calls, windows, used) == split_exchange(rows, windows, used)
+    assert link_use(calls, used) == link_use(rows, used)
+    of_rows, of_calls = (split_allreduce(each, windows, used) for each in (rows, calls))
+    assert of_rows is not None
+    assert of_calls is not None
+    assert of_rows.hidden_ns is not None
+    assert of_calls.hidden_ns is not None
+    assert np.array_equal(of_rows.hidden_ns, of_calls.hidden_ns)
+    for name, ns in of_rows.parts.items():
+        assert np.array_equal(of_calls.parts[name], ns), name
+    for timed in (windows.slice(0, 0), windows.slice(10), windows):
+        first, other = (
+            untimed_exchanges(each, timed, used, with_calls=True) for each in (rows, calls)
+        )
+        assert np.array_equal(first, other)
+    others = rows.set_column(
+        rows.schema.get_field_index("bytes"), "bytes", pc.add(rows["bytes"], rows["rank"])
+    )
+    own = {rank: RankCalls.of(each) for rank, each in split_ranks(others).items()}
+    assert Calls.join(rows_of_rank(others, 0), own) is None, "the sizes differ by rank"
+
+
 def test_a_worker_that_does_not_see_the_run_is_an_error_and_not_an_empty_rank(
     runs: list[str], tmp_path: Path
 ) -> None:
-    trace = Trace.open(runs[1])
-    used = frame_of(trace).selection.steps
-    size = trace.ranks[0].path("spans").stat().st_size
+    rank = Trace.open(runs[1]).ranks[0]
+    sizes = {"spans": rank.path("spans").stat().st_size}
     with pytest.raises(UnreadableError, match="does not see the spans"):
-        sum_rank(str(tmp_path / "elsewhere"), 0, size, used)
-    shutil.copytree(trace.ranks[0].folder, tmp_path / "here")
-    assert sum_rank(str(tmp_path / "here"), 0, size, used).host.any()
+        read_part(str(tmp_path / "elsewhere"), 0, sizes, KEPT)
+    shutil.copytree(rank.folder, tmp_path / "here")
+    assert read_part(str(tmp_path / "here"), 0, sizes, KEPT)[1].sums.host.any()
 
 
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        ("ftp://here:1", "takes serial, threads, or the address of a Dask scheduler"),
-        ("dask", "takes serial, threads"),
+        ("ftp://here:1", "takes serial, processes, or the address of a Dask scheduler"),
+        ("dask", "takes serial, processes"),
     ],
 )
 def test_what_is_no_scheduler_is_a_usage_error(

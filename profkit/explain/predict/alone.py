@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis.trend import find_trend
-from profkit.analysis.unknown_places import unknown_places
 from profkit.analysis.whatif.changes import (
     level_out,
     reduce_peaks,
@@ -36,6 +35,7 @@ from profkit.explain.rules.late_rank import MIN_LATE_SHARE
 from profkit.frame.columns import durations, rows_of_steps, step_places
 from profkit.frame.costs import EVALUATION
 from profkit.frame.estimate import Estimate, Floats
+from profkit.frame.gaps import unknown_places
 from profkit.frame.lateness import Lateness
 from profkit.frame.phases import UNKNOWN
 from profkit.frame.pipelines import MESSAGES

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.analysis.unknown_places import main_thread
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._input import is_slow_on_all_ranks
 from profkit.explain.rules._late_phases import row_of
@@ -20,6 +19,7 @@ from profkit.frame.columns import places_in, rows_of_rank, step_places
 from profkit.frame.device_clock import Bools
 from profkit.frame.device_times import PhaseClock
 from profkit.frame.estimate import Estimate, Floats, Ints, estimate_ratios, scale, subtract
+from profkit.frame.gaps import main_thread
 from profkit.frame.intervals import covered_each
 from profkit.frame.lateness import WORK, RankWork
 from profkit.frame.phases import UNKNOWN

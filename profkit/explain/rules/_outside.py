@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from profkit.analysis.unknown_places import unknown_places
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import Case
+from profkit.frame.gaps import unknown_places
 
 Place = tuple[str, str]
 """The phases, or ends of the step, before and after a piece of time."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from profkit.analysis.unknown_places import BEGIN
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Row
 from profkit.explain.rules import slow_line
@@ -21,6 +20,7 @@ from profkit.explain.rules.base import (
     share_of,
 )
 from profkit.frame.estimate import scale
+from profkit.frame.gaps import BEGIN
 from profkit.frame.phases import UNKNOWN
 from profkit.text import duration, percent
 from profkit.vocab import Phase

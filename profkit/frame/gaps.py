@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from profkit.frame.columns import (
     durations,
+    equals,
     names_and_codes,
     places_in,
     rows_of_steps,
@@ -42,6 +42,16 @@ class Gaps:
     start: Ints
     end: Ints
     pair: Ints
+    step: Ints
+
+    def by_step(self, numbers: Ints) -> dict[int, Ints]:
+        """Return the time of each pair in each of these steps."""
+        place, took = np.searchsorted(numbers, self.step), self.end - self.start
+        sums = {}
+        for pair in np.unique(self.pair).tolist():
+            own = self.pair == pair
+            sums[pair] = np.bincount(place[own], took[own], len(numbers)).astype(np.int64)
+        return sums
 
     def find(self, moments: Ints) -> Ints:
         """Return the pair around each moment; -1 outside all gaps."""
@@ -55,7 +65,7 @@ class Gaps:
         return np.where(inside, self.pair[gap], -1)
 
 
-NO_GAPS = Gaps(*np.zeros((3, 0), dtype=np.int64))
+NO_GAPS = Gaps(*np.zeros((4, 0), dtype=np.int64))
 
 
 def unknown_places(steps: pa.Table, spans: pa.Table, used: Ints) -> tuple[UnknownPlace, ...]:
@@ -65,12 +75,16 @@ def unknown_places(steps: pa.Table, spans: pa.Table, used: Ints) -> tuple[Unknow
     The places add up to the wall time minus the outer phases of the thread that runs the steps.
     """
     gaps = find_gaps(steps, spans, used)
+    return name_places(sum_gaps(gaps.values()), len(gaps) * len(used))
+
+
+def name_places(sums: Mapping[int, float], count: int) -> tuple[UnknownPlace, ...]:
+    """Return the places of these sums by pair, longest first; they are over `count` steps."""
     names = (*PHASES, BEGIN, END)
     found = []
-    for pair, total in sum_gaps(gaps.values()).items():
+    for pair, total in sums.items():
         after, before = divmod(pair, len(names))
-        step_ns = total / max(1, len(gaps) * len(used))
-        found.append(UnknownPlace(names[after], names[before], step_ns))
+        found.append(UnknownPlace(names[after], names[before], total / max(1, count)))
     return tuple(sorted(found, key=lambda place: -place.step_ns))
 
 
@@ -87,7 +101,8 @@ def sum_gaps(gaps: Iterable[Gaps]) -> dict[int, float]:
 def find_gaps(steps: pa.Table, spans: pa.Table, used: Ints) -> dict[int, Gaps]:
     """Return the gaps in the used steps of each rank that has such steps."""
     steps, spans = rows_of_steps(steps, used), rows_of_steps(spans, used)
-    spans = spans.filter(pc.equal(spans["depth"], pa.scalar(0, pa.int16())))
+    outer = spans["depth"].to_numpy() == 0
+    spans = spans if outer.all() else spans.filter(pa.array(outer))
     own = split_ranks(spans)
     return {rank: _gaps_of_rank(rows, own[rank]) for rank, rows in split_ranks(steps).items()}
 
@@ -97,15 +112,14 @@ def _gaps_of_rank(steps: pa.Table, spans: pa.Table) -> Gaps:
     thread = main_thread(spans)
     if thread is None or not steps.num_rows:
         return NO_GAPS
-    spans = spans.filter(pc.equal(spans["thread"], thread))
+    own = equals(spans["thread"], thread)
+    spans = spans if own.all() else spans.filter(pa.array(own))
     phase = places_in(spans["phase"], PHASES)
     known = phase >= 0
-    step = steps["step"].to_numpy()
+    step, opens, closes = (steps[name].to_numpy() for name in ("step", "start_ns", "end_ns"))
     number = np.concatenate([step, spans["step"].to_numpy()[known], step])
-    start = np.concatenate(
-        [steps["start_ns"], spans["start_ns"].to_numpy()[known], steps["end_ns"]]
-    )
-    until = np.concatenate([steps["start_ns"], spans["end_ns"].to_numpy()[known], steps["end_ns"]])
+    start = np.concatenate([opens, spans["start_ns"].to_numpy()[known], closes])
+    until = np.concatenate([opens, spans["end_ns"].to_numpy()[known], closes])
     edge = np.ones(len(step), dtype=np.int64)
     kind = np.concatenate([edge * begin, phase[known], edge * end])
     no_reset = places_in(spans["name"], (ZERO_GRAD,))[known] < 0
@@ -115,7 +129,7 @@ def _gaps_of_rank(steps: pa.Table, spans: pa.Table) -> Gaps:
     last, following = _find_named(is_named[order])
     inside = np.flatnonzero(number[1:] == number[:-1])
     pair = kind[last[inside]] * (end + 1) + kind[following[inside + 1]]
-    return Gaps(until[inside], start[inside + 1], pair)
+    return Gaps(until[inside], start[inside + 1], pair, number[inside])
 
 
 def _find_named(is_named: Bools) -> tuple[Ints, Ints]:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.analysis.unknown_places import BEGIN, END, unknown_places
+from profkit.frame.gaps import BEGIN, END, unknown_places
 from profkit.vocab import ZERO_GRAD
 
 STEPS, LENGTH = 3, 100
