@@ -127,8 +127,8 @@ class RunFrame:
             folders.append(str(rank.folder.absolute()))
             numbers.append(rank.rank)
             sizes.append({table: rank.size(table) for table in (*KEPT, *NOT_KEPT)})
-        tables = [(*KEPT, *NOT_KEPT) if whole else KEPT] * len(numbers)
-        tables[:1] = [(*KEPT, "collectives")] if not whole else tables[:1]  # it may stand for all
+        tables: list[tuple[str, ...]] = [(*KEPT, *NOT_KEPT) if whole else KEPT] * len(numbers)
+        tables[:1] = [(*KEPT, *NOT_KEPT)]  # the first rank's calls may stand for those of all
         found, parts = each(read_part, folders, numbers, sizes, tables), {}
         for rank, (contents, part) in zip(self.trace.ranks, found, strict=True):
             rank.contents.update(contents)
