@@ -7,13 +7,26 @@ import importlib
 import keyword
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol
 
 from profkit.errors import ExitCode, ProfkitError, UsageError
-from profkit.own_process import claim_process
-from profkit.text import did_you_mean, safe_text, without_password
 from profkit.version import __version__
+
+TYPE_CHECKING = False  # importing typing would cost every command 6 ms
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn, Protocol
+
+    class Command(Protocol):
+        """A module of `profkit.commands`: its docstring is its help, and `run` does slow imports."""
+
+        __doc__: str | None
+
+        def configure(self, parser: argparse.ArgumentParser) -> None:
+            """Declare the arguments."""
+
+        def run(self, args: argparse.Namespace) -> int:
+            """Run the verb and return the exit code; `args.words` is the whole command line."""
+
 
 VERBS = (
     "trace",
@@ -39,18 +52,6 @@ VERBS = (
 """The verbs in the order of `--help`; each is a module of `profkit.commands`."""
 
 
-class Command(Protocol):
-    """A module of `profkit.commands`: its docstring is its help, and `run` does slow imports."""
-
-    __doc__: str | None
-
-    def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
-
-    def run(self, args: argparse.Namespace) -> int:
-        """Run the verb and return the exit code; `args.words` is the whole command line."""
-
-
 class Parser(argparse.ArgumentParser):
     """A parser that reports errors as `UsageError`, in one line like every other error."""
 
@@ -65,15 +66,23 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser(verbs: Sequence[str] = VERBS) -> Parser:
     """Return a parser with these verbs. It imports their modules, which import little."""
-    parser = Parser(
-        prog="profkit",
-        description="Show where training throughput goes.",
-        epilog="'profkit VERB --help' shows more about each verb.",
-    )
-    parser.add_argument("--version", action="version", version=f"profkit {__version__}")
-    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    parser = build_overview()
+    subparsers = parser.add_subparsers(prog="profkit", dest="verb")
     for verb in verbs:
         add_verb(subparsers, verb)
+    return parser
+
+
+def build_overview() -> Parser:
+    """Return a parser that only lists the verbs. It imports none of their modules."""
+    verbs = "\n".join(f"  {verb:<12}{_first_line(verb)}" for verb in VERBS)
+    parser = Parser(
+        prog="profkit",
+        usage="profkit [-h] [--version] VERB ...",
+        description="Show where training throughput goes.",
+        epilog=f"verbs:\n{verbs}\n\n'profkit VERB --help' shows more about each verb.",
+    )
+    parser.add_argument("--version", action="version", version=f"profkit {__version__}")
     return parser
 
 
@@ -88,10 +97,21 @@ def add_verb(subparsers: Any, verb: str) -> Parser:
 
 
 def load_command(verb: str) -> Command:
-    """Import the verb's module; a verb that is a Python keyword has a trailing underscore."""
-    name = f"{verb}_" if keyword.iskeyword(verb) else verb
-    module: Any = importlib.import_module(f"profkit.commands.{name}")
+    """Import the verb's module."""
+    module: Any = importlib.import_module(f"profkit.commands.{_module_of(verb)}")
     return module  # type: ignore[no-any-return]  # a module implements the protocol
+
+
+def _module_of(verb: str) -> str:
+    """Return the name of the verb's module; a keyword of Python has a trailing underscore."""
+    return f"{verb}_" if keyword.iskeyword(verb) else verb
+
+
+def _first_line(verb: str) -> str:
+    """Read the first line of the help of a verb, without its full stop."""
+    path = os.path.join(os.path.dirname(__file__), "commands", f"{_module_of(verb)}.py")
+    with open(path, encoding="utf-8") as module:
+        return module.readline().strip('".\n')
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -99,14 +119,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     verb = arguments[0] if arguments else ""
     if verb not in VERBS:
         if verb and not verb.startswith("-"):
+            from profkit.text import did_you_mean, safe_text
+
             raise UsageError(
                 f"unknown verb '{safe_text(verb)}'{did_you_mean(verb, VERBS)} "
                 "(see 'profkit --help')"
             )
-        parser = build_parser()
-        args = parser.parse_args(arguments)
+        parser = build_overview()
+        parser.parse_args(arguments)
         parser.print_help()
-        raise SystemExit(ExitCode.USAGE if args.verb is None else ExitCode.DONE)
+        raise SystemExit(ExitCode.USAGE)
     parser = Parser(prog="profkit")
     subparsers = parser.add_subparsers(dest="verb")
     verb_parser = add_verb(subparsers, verb)
@@ -124,15 +146,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args = parse(words)
         args.words = words
         if arguments is None:
+            from profkit.own_process import claim_process
+
             claim_process()
         code = int(args.run(args))
         sys.stdout.flush()
     except ProfkitError as error:
+        from profkit.text import without_password
+
         print(f"profkit: {without_password(str(error))}", file=sys.stderr)
         return int(error.exit_code)
     except PermissionError as error:
         if error.filename is None:
             raise
+        from profkit.text import safe_text
+
         remedy = "have its owner share it, or copy it"
         print(
             f"profkit: {safe_text(str(error.filename))}: no permission; {remedy}", file=sys.stderr

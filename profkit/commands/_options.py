@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from profkit.address import to_path
 from profkit.errors import UsageError
 from profkit.text import safe_text
 
@@ -44,10 +45,10 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     """Declare a run to read; if none is named, the newest in the folder of runs is read."""
     parser.add_argument(
         "path",
-        type=Path,
+        type=to_path,
         nargs="?",
         metavar="RUN",
-        help="folder of the run (default: the newest run below --output)",
+        help="folder or address of the run (default: the newest run below --output)",
     )
     add_output(parser)
 

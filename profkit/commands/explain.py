@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profkit.address import Address, to_path
 from profkit.commands._options import add_scheduler, whole
 from profkit.commands._published import KNOWN, compare_run, figures_for
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs",
-        type=Path,
+        type=to_path,
         nargs="+",
         metavar="RUN",
         help="BASE and TARGET, each a run, a name or repeats; with more targets a scaling table",
@@ -183,20 +184,17 @@ def _repeats(path: Path) -> list[Path]:
     from profkit.commands._options import DEFAULT_RUNS
     from profkit.trace.folders import check_one_session, find_named, find_runs
 
+    names = str(path).split(",")
+    if len(names) > 1 and (isinstance(path, Address) or not path.exists()):
+        return [run for name in names for run in _repeats(to_path(name))]
     if path.is_dir():
         runs = [] if (path / RUN_FILE).exists() else find_runs(path)
         check_one_session(path)
         return runs or [path]
-    names = str(path).split(",")
     if path.exists():
         return [path]
-    if len(names) == 1:
-        is_bare = path.name == str(path)
-        return find_named(path) or (find_named(DEFAULT_RUNS / path) if is_bare else []) or [path]
-    found: list[Path] = []
-    for name in names:
-        found.extend(_repeats(Path(name)))
-    return found
+    is_bare = path.name == str(path)
+    return find_named(path) or (find_named(DEFAULT_RUNS / path) if is_bare else []) or [path]
 
 
 def _compare(

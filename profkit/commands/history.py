@@ -15,6 +15,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profkit.address import to_path
 from profkit.commands._options import DEFAULT_RUNS, whole
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode, UnreadableError
@@ -29,7 +30,7 @@ LAST = 50
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder",
-        type=Path,
+        type=to_path,
         nargs="?",
         default=DEFAULT_RUNS,
         metavar="FOLDER",

@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profkit.address import to_path
 from profkit.commands._options import add_json, add_output, print_broken, whole
 from profkit.errors import ExitCode, UnreadableError
 from profkit.text import safe_text
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "files", type=Path, nargs="+", metavar="FILE", help="files, or folders of them"
+        "files", type=to_path, nargs="+", metavar="FILE", help="files, or folders of them"
     )
     add_output(parser)
     parser.add_argument(

@@ -16,6 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from profkit.address import to_path
 from profkit.commands._options import add_json, add_output, duration_s, run_or_newest
 from profkit.errors import ExitCode, UsageError
 
@@ -95,12 +96,12 @@ def split_words(words: list[str]) -> tuple[list[Path], str | None]:
         raise UsageError(
             f"{len(words)} runs; give one, or a base and a target, and the query in quotes"
         )
-    return list(map(Path, words)), query
+    return list(map(to_path, words)), query
 
 
 def is_path(word: str) -> bool:
     try:
-        return Path(word).exists()
+        return to_path(word).exists()
     except (OSError, ValueError):  # longer than a path can be, or with a null in it
         return False
 

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profkit.address import to_path
 from profkit.commands._options import add_json
 from profkit.errors import ExitCode, ProfkitError, UsageError
 
@@ -31,7 +32,7 @@ SLOW_LINE_FPS = "15"
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
-        type=Path,
+        type=to_path,
         nargs="?",
         default=Path("traces"),
         metavar="TRACES",
@@ -42,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--base",
-        type=Path,
+        type=to_path,
         action="append",
         default=[],
         metavar="RUN",

@@ -15,9 +15,9 @@ Each answer is a best guess with its range, what it rests on, and what it leaves
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from profkit.address import to_path
 from profkit.commands._options import add_run, run_or_newest, whole
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode, UsageError
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     add_questions(parser.add_argument_group("questions"))
     parser.add_argument(
-        "--base", type=Path, metavar="OTHER", help="a run that the answers may rest on as well"
+        "--base", type=to_path, metavar="OTHER", help="a run that the answers may rest on as well"
     )
     add_shapes(parser)
 

@@ -66,7 +66,7 @@ def save_baseline(
         content = {
             "format": FORMAT,
             "run": copy.name,
-            "saved_from": os.fspath(run.resolve()),
+            "saved_from": str(run.resolve()),
             "sha256": sums,
             "past": past[-MOST_PAST:],
         }

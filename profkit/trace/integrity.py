@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from profkit.address import to_path
 from profkit.errors import UnreadableError
 from profkit.plain_file import NOT_PLAIN
 from profkit.text import safe_text
@@ -65,7 +66,7 @@ class _Part(NamedTuple):
 
 def verify(run: str | Path) -> Verification:
     """Read every byte of a run and return its state. Raise only if there is no run."""
-    path = Path(run)
+    path = to_path(run)
     ranks = list(find_ranks(path)) if path.is_dir() else []
     parts = []
     try:

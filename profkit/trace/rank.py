@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.address import to_path
 from profkit.errors import UnreadableError
 from profkit.schema import SCHEMAS, is_name, open_schema
 from profkit.text import safe_text
@@ -43,7 +44,7 @@ class RankTrace:
     """One rank's folder. Each table is read when it is first asked for, then kept."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self.folder = folder
+        self.folder = to_path(folder)
         self.rank = rank
         self.contents: dict[str, StreamContent] = {}
         """The tables that were read, also those that another process has read."""

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.address import to_path
 from profkit.notebook import ShownInNotebook
 from profkit.schema import open_schema
 from profkit.text import safe_text
@@ -67,7 +68,7 @@ class Trace(ShownInNotebook):
     @classmethod
     def open(cls, run: str | Path) -> Trace:
         """Open a run's folder. An `UnreadableError` says what is wrong with it and what helps."""
-        path = Path(run)
+        path = to_path(run)
         check_folder(path)
         ranks = tuple(find_ranks(path))
         return cls(path, read_run(path, ranks), ranks)

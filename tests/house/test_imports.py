@@ -49,6 +49,13 @@ def test_cheap_things_load_nothing_heavy(code: str) -> None:
     assert _loaded_after(code).isdisjoint(HEAVY)
 
 
+def test_the_list_of_verbs_imports_none_of_them() -> None:
+    code = "import profkit.cli\ntry: profkit.cli.main(['--help'])\nexcept SystemExit: pass"
+    loaded = _loaded_after(code)
+    assert not {name for name in loaded if name.startswith("profkit.commands")}
+    assert loaded.isdisjoint({"typing", "dataclasses", "profkit.text"})
+
+
 def test_the_workloads_are_listed_without_a_framework() -> None:
     assert _loaded_after("from profkit.plugins import WORKLOADS; WORKLOADS.load_all()").isdisjoint(
         {"torch", "paddle", "PIL"}

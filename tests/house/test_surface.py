@@ -7,7 +7,7 @@ import ast
 import pytest
 
 import profkit
-from profkit.cli import VERBS, build_parser
+from profkit.cli import VERBS, build_parser, load_command, main
 from profkit.errors import ExitCode
 from profkit.report import contract
 from profkit.schema import SCHEMAS
@@ -129,6 +129,16 @@ def test_the_schema_version_and_its_columns() -> None:
 
 def test_the_schema_page_is_current() -> None:
     assert (TOP / "docs" / "schema.md").read_text() == contract.as_markdown(), "run 'make docs'"
+
+
+def test_the_help_has_the_first_line_of_each_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    printed = capsys.readouterr().out.splitlines()
+    for verb in VERBS:
+        summary = (load_command(verb).__doc__ or "").strip().partition("\n")[0]
+        assert f"  {verb:<12}{summary.rstrip('.')}" in printed
 
 
 @pytest.mark.parametrize("verb", VERBS)

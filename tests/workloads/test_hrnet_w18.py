@@ -199,6 +199,19 @@ def test_the_loss_is_the_mean_over_pixels_that_have_a_class(torch_parts: Parts) 
     )
 
 
+def test_the_loss_is_computed_in_a_layer_so_that_its_time_is_forward(torch_parts: Parts) -> None:
+    """Time between the last layer and the backward belongs to no phase in Paddle."""
+    returned = []
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, given, result: returned.append(result)
+    )
+    with hook:
+        loss = torch_parts.loss_of(
+            Constant(torch.ones(1, CLASSES, 3, 4)), (None, torch.zeros(1, 3, 4, dtype=torch.int64))
+        )
+    assert returned[-1] is loss
+
+
 def test_a_batch_without_any_class_loses_nothing(torch_parts: Parts, paddle_parts: Parts) -> None:
     import paddle
 

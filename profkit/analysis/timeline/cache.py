@@ -101,7 +101,7 @@ class LaneCache:
 
 
 def _entry(folder: Path, group: Group, sources: Sequence[Path]) -> Path:
-    names = "\0".join([group.value, *map(os.path.realpath, sources)])
+    names = "\0".join([group.value, *(str(source.resolve()) for source in sources)])
     return folder / (hashlib.sha256(os.fsencode(names)).hexdigest()[:32] + _SUFFIX)
 
 

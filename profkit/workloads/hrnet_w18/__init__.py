@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from profkit.workloads.base import Build, Defaults, MixedPrecision, Parts, Workload
 from profkit.workloads.datasets import generate_default
-from profkit.workloads.training.network import Ops, builders
+from profkit.workloads.training.network import Ops, builders, make_part
 
 if TYPE_CHECKING:
     from profkit.workloads.datasets.cityscapes import StreetIndex
@@ -61,7 +61,7 @@ def make_parts(build: Build, ops: Ops) -> Parts:
     return Parts(
         model=model,
         optimizer=ops.make_sgd(model, config),
-        loss_of=functools.partial(net.loss_of, ops),
+        loss_of=functools.partial(net.loss_of, make_part(ops, net.PixelLoss)),
         dataset=dataset,
         synthetic=lambda count: made_up_batch(count, crop, seed),
         lr_at=schedule(run_length(config, samples).steps),

@@ -129,6 +129,13 @@ class HRNet(Part):
         return stretch(self.ops, scores, images.shape[2:])
 
 
+class PixelLoss(Part):
+    """The mean cross-entropy of the pixels that have a class."""
+
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return self.ops.masked_cross_entropy(self.ops.to_float(scores), labels, IGNORED)
+
+
 def conv_norm(
     ops: Ops,
     inside: int,
@@ -191,10 +198,10 @@ def first_weight(name: str, shape: Sequence[int], seed: int) -> npt.NDArray[np.f
     return draw_weight(name, shape, seed)
 
 
-def loss_of(ops: Ops, model: Any, batch: Any) -> Tensor:
-    """Return the mean cross-entropy of the pixels that have a class."""
+def loss_of(loss: Any, model: Any, batch: Any) -> Tensor:
+    """Return what `loss`, a layer, makes of the model's scores."""
     images, labels = batch
-    return ops.masked_cross_entropy(ops.to_float(model(images)), labels, IGNORED)
+    return loss(model(images), labels)
 
 
 def predict(ops: Ops, model: Any, images: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
