@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from profkit.address import to_path
 from profkit.frame.calls import RankCalls
 from profkit.frame.device_times import DeviceCounts
 from profkit.frame.estimate import Ints
@@ -105,7 +105,7 @@ def read_part(
 
     Also called on other machines.
     """
-    own = RankTrace(Path(folder), number)
+    own = RankTrace(to_path(folder), number)
     for table, size in sizes.items():
         check_seen(own, table, size)
     part = part_of(own)
