@@ -87,7 +87,7 @@ def add_scheduler(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="WHERE",
         help="where ranks are read: serial, processes, or the address of a Dask scheduler such as "
-        "tcp://host:8786 (default: processes for many ranks)",
+        "tcp://host:8786 (default: processes for a large run)",
     )
 
 

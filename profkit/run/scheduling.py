@@ -18,6 +18,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import Any, Final
 
 from profkit.errors import ProfkitError, UsageError
+from profkit.frame.rank_part import NOT_KEPT
 from profkit.frame.run_frame import frame_of
 from profkit.text import safe_text
 from profkit.trace import Trace
@@ -25,8 +26,8 @@ from profkit.trace.reader import Mapper
 
 SERIAL: Final = "serial"
 PROCESSES: Final = "processes"
-MANY_RANKS: Final = 64
-"""From so many ranks on, processes take less time than they need to start."""
+LARGE_BYTES: Final = 50_000_000
+"""Of larger files, processes save more time than they take to start."""
 
 RANKS_AT_ONCE: Final = 16
 """A process is given so many ranks at a time."""
@@ -54,11 +55,12 @@ def check_scheduler(where: str) -> None:
 def read_ranks(trace: Trace, where: str, *, whole: bool = False) -> None:
     """Read the ranks of a run on this scheduler, if it is another place than this process.
 
-    Without a place, those of a run with many ranks are read on processes of this machine.
+    Without a place, those of a large run are read on processes of this machine.
     """
     cores = len(os.sched_getaffinity(0))
-    if not where and cores > 1 and len(trace.ranks) >= MANY_RANKS:
-        where = PROCESSES
+    if not where and cores > 1:
+        sizes = (rank.size(table) or 0 for rank in trace.ranks for table in NOT_KEPT)
+        where = PROCESSES if sum(sizes) > LARGE_BYTES else SERIAL
     if where in {"", SERIAL}:
         return
     with _open_scheduler(where, min(cores, MOST_PROCESSES)) as each:
