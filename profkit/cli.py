@@ -28,28 +28,24 @@ if TYPE_CHECKING:
             """Run the verb and return the exit code; `args.words` is the whole command line."""
 
 
-VERBS = (
-    "trace",
-    "run",
-    "report",
-    "explain",
-    "whatif",
-    "why",
-    "sql",
-    "history",
-    "bench",
-    "tui",
-    "import",
-    "export",
-    "verify",
-    "doctor",
-    "ceilings",
-    "workloads",
-    "schema",
-    "mcp",
-    "completions",
-)
+GROUPS = {
+    "your job": ("run", "report", "explain", "whatif", "why"),
+    "look closer": ("tui", "sql", "history", "import", "verify"),
+    "monitor and share": ("export", "mcp", "completions", "schema"),
+    "machine and reference systems": ("doctor", "ceilings", "trace", "bench", "workloads"),
+}
+VERBS = tuple(verb for group in GROUPS.values() for verb in group)
 """The verbs in the order of `--help`; each is a module of `profkit.commands`."""
+
+OTHER_WORDS = {
+    **dict.fromkeys(("compare", "diff"), "explain"),
+    **dict.fromkeys(("profile", "record", "attach"), "run"),
+    **dict.fromkeys(("show", "summary", "stats"), "report"),
+    **dict.fromkeys(("predict", "simulate"), "whatif"),
+    **dict.fromkeys(("ui", "view", "open"), "tui"),
+    **dict.fromkeys(("hang", "stuck"), "why"),
+}
+"""What other tools call the verbs."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -75,12 +71,18 @@ def build_parser(verbs: Sequence[str] = VERBS) -> Parser:
 
 def build_overview() -> Parser:
     """Return a parser that only lists the verbs. It imports none of their modules."""
-    verbs = "\n".join(f"  {verb:<12}{_first_line(verb)}" for verb in VERBS)
+    lines = []
+    for group, verbs in GROUPS.items():
+        lines += [f"{group}:", *(f"  {verb:<12}{_first_line(verb)}" for verb in verbs), ""]
     parser = Parser(
         prog="profkit",
         usage="profkit [-h] [--version] VERB ...",
-        description="Show where training throughput goes.",
-        epilog=f"verbs:\n{verbs}\n\n'profkit VERB --help' shows more about each verb.",
+        description=(
+            "Show where training throughput goes.\n\n"
+            "  profkit run -- python train.py    record a job of your own, unchanged\n"
+            "  profkit explain prev last         say why the last two runs differ"
+        ),
+        epilog="\n".join([*lines, "'profkit VERB --help' shows more about each verb."]),
     )
     parser.add_argument("--version", action="version", version=f"profkit {__version__}")
     return parser
@@ -121,10 +123,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         if verb and not verb.startswith("-"):
             from profkit.text import did_you_mean, safe_text
 
-            raise UsageError(
-                f"unknown verb '{safe_text(verb)}'{did_you_mean(verb, VERBS)} "
-                "(see 'profkit --help')"
-            )
+            meant = did_you_mean(verb, VERBS)
+            if verb in OTHER_WORDS:
+                meant = f"; did you mean '{OTHER_WORDS[verb]}'?"
+            raise UsageError(f"unknown verb '{safe_text(verb)}'{meant} (see 'profkit --help')")
         parser = build_overview()
         parser.parse_args(arguments)
         parser.print_help()

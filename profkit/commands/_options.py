@@ -48,7 +48,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         type=to_path,
         nargs="?",
         metavar="RUN",
-        help="folder or address of the run (default: the newest run below --output)",
+        help="folder or address of the run, or its name below --output or the beginning of it, "
+        "'last' or 'prev' (default: last)",
     )
     add_output(parser)
 
@@ -59,9 +60,11 @@ def add_write(parser: argparse.ArgumentParser, text: str) -> None:
 
 def run_or_newest(run: Path | None, folder: Path, *, with_steps: bool = True) -> Path:
     """Return the named run, or the newest one in the folder of runs, if wanted one with steps."""
+    from profkit.trace.folders import find_called, find_runs, newest_run
+
     if run is not None:
-        return run
-    from profkit.trace.folders import find_runs, newest_run
+        is_name = str(run) == run.name and not run.exists()
+        return (find_called(run.name, folder) if is_name else None) or run
 
     runs = find_runs(folder)
     if not runs:

@@ -182,7 +182,7 @@ def _check_runs(args: argparse.Namespace) -> None:
 def _repeats(path: Path) -> list[Path]:
     """Return the runs of one argument: a run, a folder or a name, or several with commas."""
     from profkit.commands._options import DEFAULT_RUNS
-    from profkit.trace.folders import check_one_session, find_named, find_runs
+    from profkit.trace.folders import check_one_session, find_called, find_named, find_runs
 
     names = str(path).split(",")
     if len(names) > 1 and (isinstance(path, Address) or not path.exists()):
@@ -193,8 +193,11 @@ def _repeats(path: Path) -> list[Path]:
         return runs or [path]
     if path.exists():
         return [path]
-    is_bare = path.name == str(path)
-    return find_named(path) or (find_named(DEFAULT_RUNS / path) if is_bare else []) or [path]
+    if named := find_named(path):
+        return named
+    if path.name != str(path):
+        return [path]
+    return find_named(DEFAULT_RUNS / path) or [find_called(path.name, DEFAULT_RUNS) or path]
 
 
 def _compare(

@@ -29,6 +29,8 @@ from profkit.commands._trace_alone import train_alone
 from profkit.commands._trace_options import add_data, add_end, add_scale, add_training
 from profkit.commands._trace_ranks import train_as_rank, train_team
 from profkit.commands._trace_request import TraceRequest
+from profkit.errors import UsageError
+from profkit.text import shell_word
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +51,11 @@ def run(args: argparse.Namespace) -> int:
     from profkit.plugins import WORKLOADS
     from profkit.workloads.training.target import Target
 
+    if args.workload.endswith(".py"):
+        raise UsageError(
+            "trace runs reference systems; a script of your own is recorded by "
+            f"'profkit run -- python {shell_word(args.workload)}'"
+        )
     request = TraceRequest.from_args(args, WORKLOADS.load(args.workload))
     request.workload.check(request.settings)
     pass_on_collect(args)

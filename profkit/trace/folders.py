@@ -42,6 +42,9 @@ def rank_manifests(ranks: Iterable[RankTrace]) -> list[RankManifest]:
     return found
 
 
+MOST_NAMES = 4
+
+
 def find_runs(folder: Path) -> list[Path]:
     """Return the runs in a folder, oldest first."""
     if not folder.is_dir():
@@ -125,6 +128,31 @@ def find_named(path: Path) -> list[Path]:
         if repeats and group_of(RunManifest.read(run)) == path.name:
             return repeats
     return [run]
+
+
+LAST, PREVIOUS = "last", "prev"
+
+
+def find_called(name: str, folder: Path) -> Path | None:
+    """Return the run in a folder that is called so; `None` if there is none.
+
+    It has this name, or is the only one whose name begins so, or the last one or that before it.
+    """
+    runs = find_runs(folder)
+    if name in {LAST, PREVIOUS}:
+        of_use = [run for run in runs if _is_of_use(run, or_running=False)]
+        place = -1 if name == LAST else -2
+        return of_use[place] if len(of_use) >= -place else None
+    called = [run for run in runs if run.name == name] or [
+        run for run in runs if run.name.startswith(name)
+    ]
+    if len(called) > 1:
+        names = ", ".join(safe_text(run.name) for run in called[-MOST_NAMES:])
+        raise UsageError(
+            f"the names of {len(called)} runs in {safe_text(str(folder))} begin with "
+            f"'{safe_text(name)}'; the newest are {names}"
+        )
+    return called[0] if called else None
 
 
 def check_one_session(folder: Path) -> None:

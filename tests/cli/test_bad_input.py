@@ -27,6 +27,9 @@ def _complaint(done: subprocess.CompletedProcess[str], code: int) -> str:
 
 def test_an_unknown_verb_names_the_nearest(profkit: Command) -> None:
     assert "unknown verb 'reprot'; did you mean 'report'?" in _complaint(profkit("reprot"), 2)
+    assert "unknown verb 'diff'; did you mean 'explain'?" in _complaint(profkit("diff"), 2)
+    own = "recorded by 'profkit run -- python train.py'"
+    assert own in _complaint(profkit("trace", "train.py"), 2)
 
 
 def test_an_unknown_workload_names_the_nearest(profkit: Command) -> None:
@@ -37,7 +40,7 @@ def test_an_unknown_workload_names_the_nearest(profkit: Command) -> None:
 def test_no_verb_shows_the_help_and_is_wrong_usage(profkit: Command) -> None:
     done = profkit()
     assert done.returncode == 2
-    assert "verbs:" in done.stdout
+    assert "your job:" in done.stdout
 
 
 def test_a_folder_that_is_no_run(profkit: Command, tmp_path: Path) -> None:

@@ -236,6 +236,24 @@ def test_a_run_without_steps_is_not_the_newest(tmp_path: Path, capsys: Capture) 
     assert f"{late}: holds no steps" in capsys.readouterr().err
 
 
+def test_runs_are_called_by_the_beginning_of_their_names(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("plain-1", "plain-2", "padded"):
+        _named(tmp_path / "traces", name, 12)
+    for called, run in (("last", "padded"), ("prev", "plain-2"), ("pad", "padded")):
+        assert main(["report", called, "--json"]) == ExitCode.DONE
+        assert json.loads(capsys.readouterr().out)["run"] == f"traces/{run}"
+    assert _target("prev", "last", capsys) == "padded"
+    assert main(["report", "plain"]) == ExitCode.USAGE
+    assert "2 runs in traces begin with 'plain'; the newest are plain-1, plain-2" in (
+        capsys.readouterr().err
+    )
+    assert main(["report", "nothing"]) == ExitCode.UNREADABLE
+    assert "nothing: no such folder" in capsys.readouterr().err
+
+
 def test_a_job_that_has_no_steps_yet_is_explained_and_followed(
     tmp_path: Path, capsys: Capture
 ) -> None:
