@@ -6,7 +6,6 @@ those of their headers. They hold for Linux on 64 bits.
 
 from __future__ import annotations
 
-import functools
 import os
 import struct
 from dataclasses import dataclass, replace
@@ -47,28 +46,11 @@ class Layout:
     ascii_size: int = 40
     """Size of the head of a string of ASCII."""
 
-    @functools.cached_property
-    def frame(self) -> struct.Struct:
-        """What is read of a frame, as it lies there; `order` says which value is where."""
-        kinds = {self.back: "Q", self.code_of_frame: "Q", self.instruction: "Q"}
-        if self.owner is None:
-            kinds[self.instruction] = "i"
-        else:
-            kinds[self.owner] = "B"
-        form, end = "=", 0
-        for offset, kind in sorted(kinds.items()):
-            form += f"{offset - end}x{kind}"
-            end = offset + struct.calcsize(f"={kind}")
-        return struct.Struct(form)
-
-    @functools.cached_property
-    def order(self) -> tuple[int, int, int, int]:
-        """The places of back, code, instruction and owner among the values of `frame`."""
-        owner = 1 << 20 if self.owner is None else self.owner
-        wanted = (self.back, self.code_of_frame, self.instruction, owner)
-        places = sorted(wanted)
-        back, code, instruction, owner = (places.index(offset) for offset in wanted)
-        return back, code, instruction, owner
+    @property
+    def frame_size(self) -> int:
+        """Size of what is read of a frame."""
+        last = max(self.back, self.code_of_frame, self.instruction)
+        return max(last + 8, (self.owner or 0) + 1)
 
     @property
     def thread_size(self) -> int:

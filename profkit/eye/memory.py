@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import struct
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 MOST_PIECES = 1_000
 """The kernel takes 1,024 pieces in one call."""
@@ -22,6 +23,19 @@ _REFUSED = frozenset({errno.EPERM, errno.EACCES, errno.ENOSYS})
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def read_slowly(pid: int, pieces: bytes, size: int) -> bytes | None:
+    """Return pieces of the memory of a process; `None` if one of them is not there."""
+    buffer = ctypes.create_string_buffer(size)
+    own = struct.pack("QQ", ctypes.addressof(buffer), size)
+    done = _libc.process_vm_readv(pid, own, 1, pieces, len(pieces) // 16, 0)
+    return buffer.raw if done == size else None
+
+
+_read: Any = read_slowly
+with contextlib.suppress(ImportError):  # profkit was installed without a compiler
+    from profkit.eye._frames import read as _read
+
+
 class ForbiddenError(Exception):
     """The system does not let this process read the other one's memory."""
 
@@ -34,8 +48,6 @@ class Memory:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._buffer = ctypes.create_string_buffer(LARGEST_READ)
-        self._address = ctypes.addressof(self._buffer)
         self._file = -1
 
     def close(self) -> None:
@@ -58,25 +70,36 @@ class Memory:
 
     def read(self, pieces: Sequence[Piece]) -> bytes | None:
         """Return the bytes of all pieces in one; `None` if one of them cannot be read."""
-        if len(pieces) > MOST_PIECES:
-            head, rest = self.read(pieces[:MOST_PIECES]), self.read(pieces[MOST_PIECES:])
-            return None if head is None or rest is None else head + rest
         flat = [number for piece in pieces for number in piece]
         return self.read_flat(flat, sum(flat[1::2]))
 
     def read_flat(self, flat: Sequence[int], size: int) -> bytes | None:
         """Do the same for addresses and sizes in turns, of which the sizes have this sum."""
-        if size > LARGEST_READ:
-            return None
-        if self._file >= 0:
-            return self._read_file(flat)
         try:
-            remote = struct.pack(f"{len(flat)}Q", *flat)
+            return self.read_packed(struct.pack(f"{len(flat)}Q", *flat), size)
         except struct.error:  # what was taken for an address is none
             return None
-        own = struct.pack("QQ", self._address, size)
-        done = _libc.process_vm_readv(self._pid, own, 1, remote, len(flat) // 2, 0)
-        return ctypes.string_at(self._address, size) if done == size else None
+
+    def read_packed(self, pieces: bytes, size: int) -> bytes | None:
+        """Do the same for pieces as the kernel takes them."""
+        count = len(pieces) // 16
+        if size > LARGEST_READ:
+            return None
+        if self._file >= 0 or count > MOST_PIECES:
+            return self._read_each(pieces)
+        content: bytes | None = _read(self._pid, pieces, size)
+        return content
+
+    def _read_each(self, pieces: bytes) -> bytes | None:
+        if self._file < 0:
+            half = len(pieces) // 32 * 16
+            head, rest = self._read_sized(pieces[:half]), self._read_sized(pieces[half:])
+            return None if head is None or rest is None else head + rest
+        return self._read_file(struct.unpack(f"{len(pieces) // 8}Q", pieces))
+
+    def _read_sized(self, pieces: bytes) -> bytes | None:
+        sizes = struct.unpack(f"{len(pieces) // 8}Q", pieces)[1::2]
+        return self.read_packed(pieces, sum(sizes))
 
     def _read_file(self, flat: Sequence[int]) -> bytes | None:
         parts = []

@@ -8,19 +8,15 @@ torn, and not shown.
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from profkit.eye.codes import Code, CodeReader
-from profkit.eye.layout import UnknownPythonError, find_layout, find_runtime
+from profkit.eye.following import MOST_DEPTH, follow
+from profkit.eye.layout import Layout, UnknownPythonError, find_layout, find_runtime
 from profkit.eye.lines import find_line
 from profkit.eye.memory import Memory
-
-MOST_DEPTH = 128
-"""Outer frames of a deeper stack are dropped, which bounds the time of a sample."""
 
 MOST_TRIES = 8
 MOST_THREADS = 4_096
@@ -53,31 +49,22 @@ Stack = list[tuple[Code, int]]
 """Codes and lines, innermost first."""
 
 
-class Frame(NamedTuple):
-    """What is read of a frame, and where."""
-
-    address: int
-    back: int
-    code: int
-    instruction: int
-    owner: int
-
-
 class _Names(NamedTuple):
     """What is read to see that the codes of a stack are still those that are known."""
 
     codes: list[Code | None]
-    flat: list[int]
+    pieces: bytes
     known: bytes
 
 
 class _Window:
     """Pieces of memory that hold the frames that a thread had lately; the innermost is last."""
 
-    def __init__(self, places: list[int], size: int, above: int) -> None:
-        self.places = places
-        self.entered: list[int] = []
-        """Before 3.13, these point to the frame: places on the stack of C, which come and go."""
+    def __init__(self, places: list[int], entered: list[int], layout: Layout, head: int) -> None:
+        self.places, self.entered = places, entered
+        """Before 3.13, places on the stack of C point to the frame. They come and go."""
+        size = layout.frame_size
+        above = ABOVE if layout.owner is not None else 0
         regions: list[list[int]] = []
         for place in sorted(places):
             if regions and place - regions[-1][1] < NEAR:
@@ -88,19 +75,25 @@ class _Window:
             if region[0] <= places[-1] < region[1]:
                 # Not into the next page, which need not exist.
                 region[1] = max(region[1], min(region[1] + above, (region[1] | (PAGE - 1)) + 1))
-        self.flat = [number for start, end in regions for number in (start, end - start)]
-        self.size = sum(self.flat[1::2])
-        self._starts = [start for start, _ in regions]
-        self._ends = [end for _, end in regions]
-        sizes = itertools.accumulate(self.flat[1::2], initial=0)
-        self._offsets = list(itertools.islice(sizes, len(regions)))
+        self.head = layout.thread_size + 8 * len(entered)
+        """Size of what comes before the frames in each pass."""
+        flat, offset, packed = [head, layout.thread_size], 0, list[int]()
+        for place in entered:
+            flat += (place, 8)
+        for start, end in regions:
+            flat += (start, end - start)
+            packed += (start, end, offset)
+            offset += end - start
+        self.length = self.head + offset
+        self.pieces = struct.pack(f"{len(flat)}Q", *flat) * PASSES
+        self.regions = struct.pack(f"{len(packed)}Q", *packed)
 
-    def find(self, address: int, size: int) -> int:
-        """Return where a frame is in what is read; -1 if it is not read."""
-        number = bisect.bisect_right(self._starts, address) - 1
-        if number < 0 or address + size > self._ends[number]:
-            return -1
-        return self._offsets[number] + address - self._starts[number]
+    def form(self, layout: Layout, at: int) -> bytes:
+        """Return what `follow` must know; `at` is where the pointer to the frame is."""
+        owner = -1 if layout.owner is None else layout.owner
+        places = layout.back, layout.code_of_frame, layout.instruction, owner
+        numbers = PASSES, self.length, self.head, layout.frame_size, *places
+        return struct.pack("10q", *numbers, layout.frame_of_thread, at)
 
 
 class StackReader:
@@ -114,6 +107,7 @@ class StackReader:
         self._codes = CodeReader(self._memory, self.layout)
         self._names: dict[tuple[int, ...], _Names] = {}
         self._windows: dict[Thread, _Window] = {}
+        self._outer: dict[tuple[tuple[int, ...], tuple[int, ...]], Stack] = {}
         self._is_old = self.layout.owner is None
         self.taken = self.torn = 0
 
@@ -157,14 +151,8 @@ class StackReader:
         return None
 
     def _try(self, thread: Thread) -> Stack | None:
-        window = self._windows.get(thread) or self._walk(thread)
-        layout = self.layout
-        pieces = [thread.address, layout.thread_size]
-        for place in window.entered:
-            pieces += (place, 8)
-        ahead = sum(pieces[1::2])
-        length = ahead + window.size
-        content = self._memory.read_flat([*pieces, *window.flat] * PASSES, PASSES * length)
+        layout, window = self.layout, self._windows.get(thread) or self._walk(thread)
+        content = self._memory.read_packed(window.pieces, PASSES * window.length)
         if content is None:
             self._windows.pop(thread, None)
             return None
@@ -175,135 +163,106 @@ class StackReader:
         if layout.entered is not None:
             entered = innermost + layout.entered
             if entered not in window.entered:
-                window.entered = [*window.entered[-MOST_ENTERED:], entered]
+                self._walk(thread)
                 return None
             at = layout.thread_size + 8 * window.entered.index(entered)
             innermost = struct.unpack_from("Q", content, at)[0]
-        frames, offsets = self._follow(content, innermost, ahead, window)
-        if frames is None:
+        found = follow(content, window.form(layout, at), window.regions, innermost)
+        if found is None:
             self._walk(thread)
-            return None
-        frames = self._compare(content, length, at, frames, offsets)
-        return None if frames is None else self._name(frames)
+        return self._name(*found) if found else None
 
     def _walk(self, thread: Thread) -> _Window:
         """Follow the frames one by one, so that the next reading has most of them."""
         layout, read, places = self.layout, self._memory.number, list[int]()
+        known = self._windows.get(thread)
+        entered = known.entered if known else []
         address = read(thread.address + layout.frame_of_thread)
         if address and layout.entered is not None:
-            address = read(address + layout.entered)
+            place = address + layout.entered
+            if place not in entered:
+                entered = [*entered[-MOST_ENTERED:], place]
+            address = read(place)
         while address and len(places) < MOST_DEPTH:
             places.append(address)
             address = read(address + layout.back)
-        known = self._windows.get(thread)
         joined = dict.fromkeys(known.places if known else ())
         for place in places[::-1]:  # those of now come last
             joined.pop(place, None)
             joined[place] = None
-        above = 0 if self._is_old else ABOVE
-        window = _Window([*joined][-MOST_PLACES:], layout.frame.size, above)
-        window.entered = known.entered if known else []
-        self._windows[thread] = window
+        kept = [*joined][-MOST_PLACES:]
+        window = self._windows[thread] = _Window(kept, entered, layout, thread.address)
         return window
 
-    def _follow(
-        self, content: bytes, address: int, ahead: int, window: _Window
-    ) -> tuple[list[Frame] | None, list[int]]:
-        """Return the frames of the first pass; none if one of them is in no piece."""
-        frames: list[Frame] = []
-        offsets: list[int] = []
-        size = self.layout.frame.size
-        while address and len(frames) < MOST_DEPTH:
-            offset = window.find(address, size)
-            if offset < 0:
-                return None, offsets
-            offsets.append(ahead + offset)
-            frames.append(self._parse(address, content, ahead + offset))
-            address = frames[-1].back
-        return frames, offsets
-
-    def _compare(
-        self, content: bytes, length: int, at: int, frames: list[Frame], offsets: list[int]
-    ) -> list[Frame] | None:
-        """Return the frames as they were in the last pass, if all passes show the same.
-
-        The innermost frame may have gone on to another instruction meanwhile.
-        """
-        if not frames or content[:length] * PASSES == content:
-            return frames
-        size, first, pointer = self.layout.frame.size, frames[0], self.layout.frame_of_thread
-        same = [(pointer, pointer + 8), (at, at + 8)]
-        same += [(offset, offset + size) for offset in offsets[1:]]
-        for begin in range(length, PASSES * length, length):
-            for start, end in same:
-                if content[start:end] != content[begin + start : begin + end]:
-                    return None
-            frames[0] = self._parse(first.address, content, begin + offsets[0])
-            if frames[0]._replace(instruction=first.instruction) != first:
-                return None
-        return frames
-
-    def _parse(self, address: int, content: bytes, offset: int) -> Frame:
-        values = self.layout.frame.unpack_from(content, offset)
-        back, code, instruction, owner = self.layout.order
-        of = 0 if self._is_old else values[owner]
-        return Frame(address, values[back], values[code] & ~7, values[instruction], of)
-
-    def _name(self, frames: list[Frame]) -> Stack | None:
+    def _name(
+        self, codes: tuple[int, ...], instructions: tuple[int, ...], owners: tuple[int, ...]
+    ) -> Stack | None:
         """Return codes and lines, if the codes are those that were known before."""
-        names = self._names_of(frames)
+        names = self._names.get(codes) or self._names_of(codes, owners)
         if names is None:
             return None
-        if self._memory.read_flat(names.flat, len(names.known)) != names.known:
-            self._codes.forget(frame.code for frame in frames)
+        if self._memory.read_packed(names.pieces, len(names.known)) != names.known:
+            self._codes.forget(codes)
             self._names.clear()
-            self._names_of(frames)  # for the next try
+            self._outer.clear()
+            self._names_of(codes, owners)  # for the next try
             return None
+        key = codes, instructions[1:]
+        outer = self._outer.get(key)
+        if outer is None:
+            outer = []
+            for place in range(1, len(codes)):
+                if not self._add(
+                    outer, names.codes[place], codes[place], instructions[place], owners[place]
+                ):
+                    return None
+            if len(self._outer) >= MOST_STACKS:
+                self._outer.clear()
+            self._outer[key] = outer
         stack: Stack = []
-        for frame, code in zip(frames, names.codes, strict=True):
-            if code is not None and not self._add(stack, code, frame):
-                return None
-        return stack
+        if codes and not self._add(stack, names.codes[0], codes[0], instructions[0], owners[0]):
+            return None
+        return stack + outer
 
-    def _names_of(self, frames: list[Frame]) -> _Names | None:
+    def _names_of(self, addresses: tuple[int, ...], owners: tuple[int, ...]) -> _Names | None:
         """Return the code of each frame, which is none for those that only mark a place.
 
-        None are returned if one of them was not known before.
+        `None` is returned if one of them was not known before.
         """
-        key = tuple([frame.code for frame in frames])
-        known = self._names.get(key)
-        if known is not None:
-            return known
         codes: list[Code | None] = []
-        for frame in frames:
-            is_code = frame.owner not in self.layout.marks
-            codes.append(self._codes.known.get(frame.code) if is_code else None)
-            if is_code and codes[-1] is None:
-                self._codes.learn(frame.code)
-        are_known = [code is not None or frame.owner in self.layout.marks
-                     for frame, code in zip(frames, codes, strict=True)]  # fmt: skip
-        if not all(are_known):
+        is_new = False
+        for address, owner in zip(addresses, owners, strict=True):
+            code = None
+            if owner not in self.layout.marks:
+                code = self._codes.known.get(address)
+                if code is None:
+                    is_new = True
+                    self._codes.learn(address)
+            codes.append(code)
+        if is_new:
             return None
         unique = list(dict.fromkeys(code for code in codes if code is not None))
         flat = [number for code in unique for number in code.flat]
-        found = _Names(codes, flat, b"".join([code.known for code in unique]))
+        pieces, known = struct.pack(f"{len(flat)}Q", *flat), [code.known for code in unique]
         if len(self._names) >= MOST_STACKS:
             self._names.clear()
-        self._names[key] = found
+        found = self._names[addresses] = _Names(codes, pieces, b"".join(known))
         return found
 
-    def _add(self, stack: Stack, code: Code, frame: Frame) -> bool:
+    def _add(
+        self, stack: Stack, code: Code | None, address: int, instruction: int, owner: int
+    ) -> bool:
         """Add where a frame is. One that has not begun is left out, as Python does."""
-        if self._is_old:
-            place = frame.instruction
-        else:
-            offset = frame.instruction - frame.code - self.layout.code[4]
-            place = offset // 2
-            if offset % 2:
+        if code is None:
+            return True
+        place = instruction
+        if not self._is_old:
+            place, rest = divmod(instruction - address - self.layout.code[4], 2)
+            if rest:
                 return False
         if not -1 <= place < code.size:
             return False
-        if place < code.begins and frame.owner != GENERATOR:
+        if place < code.begins and owner != GENERATOR:
             return True
         line = code.lines.get(place)
         if line is None:
