@@ -24,12 +24,16 @@ MAX_CHARS = 300
 
 
 class Origins:
-    """Names the origin of files and shortens their paths. It opens no file."""
+    """Names the origin of files and shortens their paths. It opens no file.
 
-    def __init__(self) -> None:
-        own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    The files are those of this process, or of one with another folder and another Python.
+    """
+
+    def __init__(self, folder: str = "", python: str = "", own: str = "") -> None:
+        self._folder = folder
+        own = own or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         self._profkit = tuple({own + os.sep, os.path.realpath(own) + os.sep})
-        folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+        folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")} | {python}
         both = {path for folder in folders if folder for path in (folder, os.path.realpath(folder))}
         self._python = tuple(folder + os.sep for folder in both)
         self._home = os.path.expanduser("~").rstrip(os.sep)
@@ -51,7 +55,7 @@ class Origins:
         """Return the path as it is stored: whole, with `~` for the user's home."""
         path = file
         if not file.startswith("<"):
-            path = os.path.abspath(file)
+            path = os.path.abspath(os.path.join(self._folder, file))
         if self._home and path.startswith(self._home + os.sep):
             path = "~" + path.removeprefix(self._home)
         return cut(path)

@@ -28,6 +28,8 @@ class Inside(NamedTuple):
     """Return false in control steps (recording off)."""
     stacks: Callable[[tuple[Any, ...]], None]
     frames: Callable[[tuple[Any, ...]], None]
+    needs_lines: Callable[[], bool] = lambda: False
+    """Return true if no other process samples this one's stacks."""
     device: str = ""
     """The device that the thread trains on, such as `cuda:3`; other threads have another one."""
 
@@ -44,7 +46,7 @@ class Collector(Protocol):
     `limits()`, which returns what it can measure only in part. With `watch(inside)`, it gets the
     training thread before its first reading, as `stacks.py` does. With `on_request = True`, it runs
     only if it is named. With `wait_s()`, the time from the end of a reading to the next one differs
-    each time. With `ahead_s`, it is called so much earlier, and waits for the exact time itself.
+    each time.
     With `reads_at_end = True`, it is read once more when the job ends, so that a short run has two
     readings.
     """

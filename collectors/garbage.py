@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from profkit.clock import Clock, now_ns
-from profkit.collectors._thread_stacks import AT_RISK, compiled
+from profkit.collectors.stacks import AT_RISK
 from profkit.collectors.base import Reading
+
+compiled: Any = None
+with contextlib.suppress(ImportError):  # profkit was installed without a compiler
+    from profkit.collectors import _garbage
+
+    compiled = _garbage
 
 
 class Pauses:

@@ -189,6 +189,8 @@ _STACKS: Final = [
         null=True,
         kind=pa.int32(),
     ),
+    _name("state", "what the kernel says the thread did: R runs or waits for a core", null=True),
+    _name("call", "the system call that it was in, if it did not run", null=True),
 ]
 
 _FRAMES: Final = [
@@ -237,7 +239,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "collectives": "One row per collective operation and rank.",
     "samples": "Readings over time in long form: a new collector adds rows, never columns.",
     "events": "What happened at one time: compilations, bad samples, failures of profkit, ...",
-    "stacks": "Samples of the training thread's Python stack, if they were asked for.",
+    "stacks": "Samples of the training thread's Python stack, with the state of the thread.",
     "frames": "The places in code that `stacks` refers to, as a tree; no values of the job.",
     "sums": "Exact sums of the steps whose own rows a long run did not keep, by kind and phase.",
     "strings": "The names of the rank's other tables, in the order in which they first appeared.",

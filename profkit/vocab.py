@@ -251,6 +251,12 @@ STREAM_SUFFIX: Final = ".arrows"
 WORKER_STACKS: Final = "worker-stacks"
 """Folder in a rank's folder for the stacks of loader workers, a file of lines for each process."""
 
+EYE: Final = "eye"
+"""Folder in a rank's folder for what a process outside of the job wrote of it."""
+
+EYE_TABLES: Final = ("stacks", "frames")
+"""Tables that are in that folder if there is one."""
+
 LINES_SUFFIX: Final = ".jsonl"
 
 

@@ -14,7 +14,6 @@ from profkit.instrument.batches import count_samples
 from profkit.instrument.device import Device
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.identity import Facts, describe_job
-from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, EventRow, SampleRow
 from profkit.instrument.tracking.tracker import Tracker
@@ -33,7 +32,6 @@ class Books:
     collectives: Append
     samples: Append
     events: Append
-    watch: WorkerWatch | None = None
 
 
 _FOREIGN = threading._DummyThread  # noqa: SLF001  # a thread that Python did not start
@@ -136,9 +134,8 @@ class Seams(Books):
         collectives: Append,
         samples: Append = lambda row: None,
         events: Append = lambda row: None,
-        watch: WorkerWatch | None = None,
     ) -> None:
-        super().__init__(tracker.recorder, collectives, samples, events, watch)
+        super().__init__(tracker.recorder, collectives, samples, events)
         self.tracker = tracker
         notes = tracker.notes  # reports that may be buffered go here
         self.begin_data = guarded("begin_data", tracker.begin_data, None)

@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 
 from profkit.clock import now_ns
 from profkit.instrument.loading.ring import Ring
-from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, BatchTimes, Row, SampleRow, SpanRow
 from profkit.vocab import LOADER_WORKER, QUEUE_DEPTH, Phase
@@ -74,8 +73,6 @@ class Loaders:
 
     recorder: Recorder
     samples: Append
-    watch: WorkerWatch | None = None
-    """Samples the stacks of workers, if that was asked for."""
     starting: _Starting = field(default_factory=_Starting)
     channels: weakref.WeakKeyDictionary[Any, Channel] = field(
         default_factory=weakref.WeakKeyDictionary
@@ -86,8 +83,6 @@ class Loaders:
     def open(self, iterator: Any, workers: int, under_way: int) -> None:
         """Open a channel for a loader that is about to start its workers."""
         ring = Ring.create(workers, under_way)
-        if self.watch is not None:
-            self.watch.follow(ring)
         self.channels[iterator] = Channel(ring)
         self.starting.ring = ring
 

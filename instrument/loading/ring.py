@@ -16,16 +16,8 @@ _MAGIC = 0x34676E69726B7270
 _HEADER = 3
 """Words before the rest: magic, number of workers, number of slots.
 
-Behind them are the workers' process ids, the stamps, the slots, and the folder for stacks: the
-length of its name, and the name.
+Behind them are the workers' process ids, the stamps, and the slots.
 """
-
-FOLDER_BYTES = 1024
-"""Room for the name of the folder for stacks; with a longer one, workers are not sampled."""
-
-_FOLDER_WORDS = 1 + FOLDER_BYTES // 8
-_UNKNOWN = -1
-"""The length of the folder's name while it is not known yet. No stacks are wanted if it is 0."""
 
 _FIELDS = len(BatchTimes._fields)
 _NAME = "profkit-loader"
@@ -50,7 +42,6 @@ class Ring:
             raise ValueError("not a ring of this version")
         self._stamps = _HEADER + self.workers
         self._slots = self._stamps + self.size
-        self._folder = self._slots + self.size * _FIELDS
 
     @classmethod
     def create(cls, workers: int, under_way: int) -> Ring:
@@ -72,31 +63,6 @@ class Ring:
 
     def name_workers(self, processes: Sequence[int]) -> None:
         self._words[_HEADER : _HEADER + len(processes)] = array.array("q", processes)
-
-    def ask_for_stacks(self) -> None:
-        """Have the workers sampled, into a folder that is named later."""
-        self._words[self._folder] = _UNKNOWN
-
-    def name_folder(self, folder: str) -> None:
-        """Name the folder into which workers write their stacks; its length is written last."""
-        name = os.fsencode(folder)
-        if len(name) > FOLDER_BYTES:
-            name = b""
-        words = array.array("q", name.ljust(-(-len(name) // 8) * 8, b"\0"))
-        first = self._folder + 1
-        self._words[first : first + len(words)] = words
-        self._words[self._folder] = len(name)
-
-    def stacks_folder(self) -> str | None:
-        """Return the folder for stacks; an empty text if it is not known yet, `None` without."""
-        length = self._words[self._folder]
-        if length == _UNKNOWN:
-            return ""
-        if not 0 < length <= FOLDER_BYTES:
-            return None
-        first = self._folder + 1
-        words = self._words[first : first + -(-length // 8)]
-        return os.fsdecode(words.tobytes()[:length])
 
     def is_for(self, worker: int, process: int) -> bool:
         return worker < self.workers and self._words[_HEADER + worker] == process
@@ -127,7 +93,7 @@ def _stamp(epoch: int, task: int) -> int:
 
 
 def _count_words(workers: int, size: int) -> int:
-    return _HEADER + workers + size * (1 + _FIELDS) + _FOLDER_WORDS
+    return _HEADER + workers + size * (1 + _FIELDS)
 
 
 def find_ring(worker: int) -> Ring | None:

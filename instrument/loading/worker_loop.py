@@ -25,7 +25,7 @@ class WorkerMeter:
     """
 
     def __init__(self, worker: int, ring: Ring | None) -> None:
-        self._worker = worker
+        self.worker = worker
         self._ring = ring
         self._searched = ring is not None
         self._clock = WaitClock()
@@ -59,11 +59,11 @@ class WorkerMeter:
             return None
         if not self._searched:
             self._searched = True
-            self._ring = find_ring(self._worker)
+            self._ring = find_ring(self.worker)
         return None if self._ring is None else Fetch(fetcher, self._clock, task)
 
     def end(self, fetch: Fetch) -> None:
-        times = fetch.close(self._worker)
+        times = fetch.close(self.worker)
         if self._ring is not None:
             self._ring.write(self._epoch, fetch.task, times)
 
@@ -78,18 +78,11 @@ class WorkerLoop:
 
     original: Callable[..., Any]
     place: str
-    set_up: Callable[
-        [Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Callable[[], None] | None
-    ]
-    """Returns what ends the sampling of the worker's stacks, if they are sampled."""
+    set_up: Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], None]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        finish = self.set_up(self.original, args, kwargs)
-        try:
-            return self.original(*args, **kwargs)
-        finally:
-            if finish is not None:
-                finish()
+        self.set_up(self.original, args, kwargs)
+        return self.original(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
         return pkgutil.resolve_name, (self.place,)
@@ -106,23 +99,18 @@ def hook_worker_loop(
 
     def set_up(
         original: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Callable[[], None] | None:
+    ) -> None:
         arguments = inspect.signature(original).bind(*args, **kwargs).arguments
         if threading.current_thread() is not threading.main_thread():
-            return None  # the worker is a thread of the process that trains
+            return  # the worker is a thread of the process that trains
         loaders.recorder.stop()
         remove_hooks()
         worker, ring = arguments["worker_id"], loaders.starting.ring
-        finish = None
-        if loaders.watch is not None:
-            begin = guarded("loader: stacks of a worker", loaders.watch.begin, None)
-            finish = begin(ring, worker, WorkerLoop.__call__.__code__)
         meter = WorkerMeter(worker, ring)
         loaders.recorder.in_worker(meter)
         arguments[queue].get = meter.numbered(arguments[queue].get)
         for fetcher in fetchers:
             hook_fetch(Patches(), fetcher, Meter(meter.begin, meter.end, Fetch.drop))
-        return finish
 
     place = f"{module.__name__}:{name}"
     set_up_guarded = guarded("loader: worker", set_up, None)

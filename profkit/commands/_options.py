@@ -101,14 +101,14 @@ def add_collect(parser: Any) -> None:
         default="",
         metavar="NAMES",
         help="collectors, such as host,nvml,kernels, or 'none'; 'usual' means those that run by "
-        "default: all that work here except stacks (see 'profkit doctor')",
+        "default: all that work here (see 'profkit doctor')",
     )
     parser.add_argument(
-        "--stacks",
-        default="",
-        choices=("loop", "workers"),
-        help="sample the lines that run: in the loop, or also in the loader's workers "
-        "(default: no samples)",
+        "--lines",
+        default="on",
+        choices=("on", "off"),
+        help="sample the lines that run, in the loop and in the loader's workers, from a process "
+        "outside of the job (default: %(default)s)",
     )
     parser.add_argument(
         "--kernels",
@@ -139,7 +139,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
         args.kernels,
         operators=args.ops,
         source=args.kernels_from,
-        stacks=args.stacks,
+        lines=args.lines,
     )
     if choice.windows is not None and choice.source == choosing.CUPTI:
         from profkit.machine import doctor
@@ -148,7 +148,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
         if found.state == doctor.CANNOT:
             raise UsageError(f"--kernels-from cupti: {found.why}; {found.help or 'leave it out'}")
     os.environ[choosing.COLLECT] = args.collect
-    os.environ[choosing.STACKS] = args.stacks
+    os.environ[choosing.LINES] = args.lines
     os.environ[choosing.WINDOWS] = args.kernels
     os.environ[choosing.SOURCE] = args.kernels_from
     os.environ[choosing.OPERATORS] = str(int(args.ops))

@@ -89,7 +89,7 @@ def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
     words = _read_call(folder)
     name, reads = "", ""
     if words and words[0].isdigit():
-        name = _NAMES.get(int(words[0]), f"system call {words[0]}")
+        name = name_call(int(words[0]))
         if name in _WITH_DESCRIPTOR and len(words) > 1:
             reads = describe_descriptor(pid, int(words[1], 16), proc)
         elif name in _POLLS and pid == os.getpid() and len(words) > 1:
@@ -99,6 +99,10 @@ def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
             if words == _read_call(folder):  # otherwise the path may be gone, and this is no path
                 reads = path
     return look._replace(system_call=name, reads=reads, kernel_wait=kernel_wait)
+
+
+def name_call(number: int) -> str:
+    return _NAMES.get(number, f"system call {number}")
 
 
 def caught_signals(pid: int, *, proc: Path = PROC) -> frozenset[int] | None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from profkit.errors import ProfkitError, UsageError
-from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.windows.windows import WindowPlan
 from profkit.plugins import COLLECTORS
 from profkit.text import did_you_mean, safe_text
@@ -21,23 +20,23 @@ log = logging.getLogger("profkit")
 KERNELS = "kernels"
 NOTHING = "none"
 USUAL = "usual"
-"""Stands for the collectors that run by default, as in `usual,stacks`."""
+"""Stands for the collectors that run by default, as in `usual,nvml`."""
 
 DEFAULT_PLAN = "every:100"
 COLLECT = "PROFKIT_COLLECT"
 WINDOWS = "PROFKIT_KERNELS"
-STACKS = "PROFKIT_STACKS"
+LINES = "PROFKIT_LINES"
 SOURCE = "PROFKIT_KERNELS_FROM"
 OPERATORS = "PROFKIT_OPS"
 
 PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
 """Kernels are captured by the framework's own profiler, or by NVIDIA's library itself."""
 
-LOOP, WORKERS = STACK_CHOICES = ("loop", "workers")
-"""Stacks are sampled of the training thread, or of the loader's workers, too."""
+ON, OFF = LINE_CHOICES = ("on", "off")
+"""Whether the lines that run are sampled, in the loop and in the loader's workers."""
 
 SAMPLER = "stacks"
-"""The collector that samples the training thread."""
+"""The collector that samples the training thread where no other process may."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,7 @@ class Choice:
     windows: WindowPlan | None = None
     operators: bool = False
     source: str = PROFILER
-    of_workers: bool = False
-    """True if the stacks of the loader's workers are sampled."""
+    lines: bool = True
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
@@ -65,7 +63,7 @@ class Choice:
                 environ.get(WINDOWS, ""),
                 operators=operators,
                 source=environ.get(SOURCE) or PROFILER,
-                stacks=environ.get(STACKS, ""),
+                lines=environ.get(LINES) or ON,
             )
         except ProfkitError as error:
             log.warning("profkit: no collector runs: %s", error)
@@ -79,7 +77,7 @@ class Choice:
         *,
         operators: bool,
         source: str = PROFILER,
-        stacks: str = "",
+        lines: str = ON,
     ) -> Choice:
         """Return a user's choice; an unknown name or a wrong window is a `UsageError`."""
         names = [name.strip() for name in collect.split(",") if name.strip()]
@@ -91,15 +89,15 @@ class Choice:
                     f"(there are: {', '.join(known)})"
                 )
         for option, word, choices in (
-            ("--stacks", stacks, ("", *STACK_CHOICES)),
+            ("--lines", lines, LINE_CHOICES),
             ("--kernels-from", source, SOURCES),
         ):
             if word not in choices:
-                known_words = ", ".join(filter(None, choices))
+                known_words = ", ".join(choices)
                 raise UsageError(
                     f"{option}: unknown choice '{safe_text(word)}' (there are: {known_words})"
                 )
-        if stacks:
+        if lines == ON:
             names = [*(names or [USUAL]), SAMPLER]
         if operators and source == CUPTI:
             raise UsageError(
@@ -110,17 +108,8 @@ class Choice:
         if windows or KERNELS in names:
             plan = WindowPlan.parse(windows or DEFAULT_PLAN)
         chosen = tuple(name for name in names if name not in {KERNELS, NOTHING})
-        by_workers = stacks == WORKERS
         wanted = chosen if names else None
-        return cls(wanted, plan, operators, source, by_workers)
-
-    def watch_workers(self) -> WorkerWatch | None:
-        """Return what has the loader's workers sampled; `None` if that was not asked for."""
-        if not self.of_workers:
-            return None
-        from profkit.collectors._worker_stacks import sample_worker
-
-        return WorkerWatch(sample_worker)
+        return cls(wanted, plan, operators, source, lines == ON)
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
         """Return a test for steps with timed phases; windows need those of theirs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -49,11 +49,14 @@ class Collecting:
         *,
         device: str = "",
         rows: Mapping[str, list[Row]] = MappingProxyType({}),
+        needs_lines: Callable[[], bool] = lambda: False,
     ) -> None:
         """Call this on the thread that trains."""
+        self._needs_lines = needs_lines
         self._choice = choice
         self._recorder, self._rows = recorder, rows
-        self._thread = threading.get_ident(), recorder.nests.own.thread
+        self.native_id = threading.get_native_id()
+        self.thread = threading.get_ident(), recorder.nests.own.thread
         self._samples, self._device = samples, device
         self._events: Append = rows["events"].append if "events" in rows else lambda row: None
         self._patches = Patches()
@@ -85,10 +88,11 @@ class Collecting:
     def _inside(self) -> Inside:
         recorder = self._recorder
         return Inside(
-            *self._thread,
+            *self.thread,
             lambda: recorder.measuring and not recorder.stopped,
             self._rows["stacks"].append,
             self._rows["frames"].append,
+            self._needs_lines,
             self._device,
         )
 

@@ -34,6 +34,7 @@ from profkit.run.attach.watcher import watch
 from profkit.run.awaiting import DISK_S, DiskWork, await_thread
 from profkit.run.choosing import Choice
 from profkit.run.collecting import Collecting
+from profkit.run.eye_process import eye_on
 from profkit.run.late_sink import LateSink
 from profkit.run.own_run import conclude_own_run, own_run_folder, write_own_run
 from profkit.run.wiring import (
@@ -44,7 +45,7 @@ from profkit.run.wiring import (
     note_threads,
     open_writer,
 )
-from profkit.vocab import OPENING_CPU, WORKER_STACKS, rank_folder
+from profkit.vocab import OPENING_CPU, rank_folder
 
 if TYPE_CHECKING:
     from profkit.instrument.frameworks.base import Framework
@@ -77,8 +78,6 @@ class Job:
         self.sink = LateSink()
         self.ranges = nvtx_ranges()
         self._choice = Choice.read()
-        watch = guarded("stacks of loader workers", self._choice.watch_workers, None)
-        self._watch = watch()
         self._collecting: Collecting | None = None
         self.recorder = make_recorder(self.sink, self._choice, self.ranges)
         self.recorder.in_worker = guarded("lookout in a worker", self._look_out_in_worker, None)
@@ -107,7 +106,6 @@ class Job:
                 self.sink.appender("collectives"),
                 self.sink.appender("samples"),
                 self.sink.appender("events"),
-                self._watch,
             )
             self._patches.append(known.install(seams))
             hook_later(known, self._patches[-1], seams)
@@ -180,6 +178,7 @@ class Job:
             self.sink.appender("samples"),
             device=device,
             rows=self.sink.rows,
+            needs_lines=self._needs_lines,
         )
         opener = threading.Thread(
             target=guarded("opening the trace", self._open_files, None),
@@ -228,9 +227,7 @@ class Job:
                     shutil.rmtree(self.run / rank_folder(rank.number), ignore_errors=True)
                     return
                 self.sink.attach(writer)
-                if self._watch is not None:
-                    folder = self.run.absolute() / rank_folder(rank.number) / WORKER_STACKS
-                    self._watch.publish(str(folder))
+                guarded("lines", self._announce, None)(rank)
             except FileExistsError:
                 others = f"another process of the job trains as rank {rank.number}"
                 self._stay_out(f"{others} and is recorded already")
@@ -240,6 +237,22 @@ class Job:
         samples((None, "profkit", OPENING_CPU, now_ns(), spent_ns))
         if framework is not None and not self.sink.failure:
             guarded("identity", self._describe, None)(framework, manifest)
+
+    def _announce(self, rank: Rank) -> None:
+        """Have the training thread sampled from outside."""
+        from profkit.eye.announcing import announce
+
+        if self._collecting is not None and self._choice.lines:
+            thread, name = self._collecting.thread
+            witness = self._lookout.thread if self._lookout is not None else 0
+            native = self._collecting.native_id
+            announce(self.run, rank.number, thread, name, native=native, witness=witness)
+
+    def _needs_lines(self) -> bool:
+        """Return true if this process must sample its own stacks, because no other one does."""
+        from profkit.eye.announcing import why_not_read
+
+        return why_not_read(self.run) is not None
 
     def look_out(self, rank: Rank) -> None:
         """Have the lookout note from now on when this rank stands still."""
@@ -257,7 +270,7 @@ class Job:
     def _look_out_in_worker(self, meter: Any) -> None:
         from profkit.run.lookout.workers import watch_worker
 
-        watch_worker(self.run, meter)
+        watch_worker(self.run, meter, lines=self._choice.lines)
 
     def _describe(self, framework: Framework, manifest: RankManifest) -> None:
         """Write what the job trains into `rank.json`, after its first steps or at its end."""
@@ -323,6 +336,11 @@ def _before_flush(tracker: Tracker, timer: DeviceTimer | None, final: bool) -> N
 @contextlib.contextmanager
 def recorded(run: Path, rank: Rank) -> Iterator[Job]:
     """Record the block as a rank of a run that is made already; hooks are removed after it."""
+    with eye_on(run, os.environ, in_job=True):
+        yield from _recorded(run, rank)
+
+
+def _recorded(run: Path, rank: Rank) -> Iterator[Job]:
     job = Job(run)
     job.look_out(rank)
     finish = guarded("the end of the recording", job.finish, None)

@@ -23,6 +23,7 @@ from profkit.instrument.guard import guarded
 from profkit.run.awaiting import DISK_S, DiskWork
 from profkit.run.change_alarm import ChangeAlarm
 from profkit.run.concluding import Concluded, conclude_run
+from profkit.run.eye_process import eye_on
 from profkit.run.hang_alarm import HangAlarm
 from profkit.run.naming import clean, name_job, name_run
 from profkit.run.probe import probe_machine
@@ -115,7 +116,10 @@ def _record(
     alarm = HangAlarm(run, read_limit(os.environ), _say)
     changes = ChangeAlarm(run, _say)
     try:
-        with _started(program, command, environment, received, alarm.note_told) as process:
+        with (
+            eye_on(run, environment),
+            _started(program, command, environment, received, alarm.note_told) as process,
+        ):
             witness = Witness(run, process.pid, ATTACH_FOLDER)
             watchers = (witness, alarm, changes)
             for watcher in watchers:

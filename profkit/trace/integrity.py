@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import platform
@@ -19,7 +20,16 @@ from profkit.text import safe_text
 from profkit.trace.manifest import RunManifest
 from profkit.trace.reader import RankEnd, RankTrace, find_ranks
 from profkit.trace.worker_stacks import read_worker_stacks
-from profkit.vocab import RANK_FILE, RUN_FILE, TABLES, WORKER_STACKS, Integrity, RunState
+from profkit.vocab import (
+    EYE,
+    EYE_TABLES,
+    RANK_FILE,
+    RUN_FILE,
+    TABLES,
+    WORKER_STACKS,
+    Integrity,
+    RunState,
+)
 
 MOST_RANKS_NAMED = 8
 """A sentence names this number of ranks and counts the others."""
@@ -83,6 +93,7 @@ def verify(run: str | Path) -> Verification:
     running = whole.state is Integrity.RUNNING
     for rank in ranks:
         parts.append(_state_of_rank(rank, running=running))
+        parts += _check_eye(rank, running=running)
         parts += _check_workers(rank, running=running)
     parts += _check_others(path)
     missing = sorted(set(range(manifest.world_size)) - {rank.rank for rank in ranks})
@@ -170,6 +181,8 @@ def _state_of_rank(rank: RankTrace, *, running: bool) -> _Part:
 
 def _check_tables(rank: RankTrace, end: RankEnd | None) -> Iterator[TableCheck]:
     for table in TABLES:
+        if rank.eye is not None and table in EYE_TABLES:
+            continue
         counts = []  # of a long run's table: of the rows that were thinned, and of the last part
         for known in (end.tables, end.recent) if end else ():
             if table in known:
@@ -188,6 +201,16 @@ def _check_tables(rank: RankTrace, end: RankEnd | None) -> Iterator[TableCheck]:
             dropped = sum(each.get("dropped", 0) for each in counts)
         lost = max(0, (expected or 0) - content.rows)
         yield TableCheck(rank.rank, table, content.rows, expected, lost, dropped, problem)
+
+
+def _check_eye(rank: RankTrace, *, running: bool) -> Iterator[_Part]:
+    """Yield the state of what a process outside of the job wrote of the rank."""
+    if rank.eye is None:
+        return
+    found, name = _state_of_rank(rank.eye, running=running), f"the lines of rank {rank.rank}"
+    tables = [dataclasses.replace(check, table=f"{EYE}/{check.table}") for check in found.tables]
+    reason = found.reason.replace(f"rank {rank.rank}", name, 1)
+    yield found._replace(tables=tuple(tables), reason=reason)
 
 
 def _check_workers(rank: RankTrace, *, running: bool) -> Iterator[_Part]:

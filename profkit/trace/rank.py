@@ -24,7 +24,7 @@ from profkit.trace.jsonfile import read_json
 from profkit.trace.manifest import RankManifest
 from profkit.trace.recent import recent_file
 from profkit.trace.stream import StreamContent, file_checksum, read_row, read_stream
-from profkit.vocab import END_FILE, RECENT, STREAM_SUFFIX, THINNED_TABLES
+from profkit.vocab import END_FILE, EYE, EYE_TABLES, RECENT, STREAM_SUFFIX, THINNED_TABLES
 
 LOST_NAME = "(name lost)"
 
@@ -74,8 +74,18 @@ class RankTrace:
     def manifest(self) -> RankManifest:
         return RankManifest.read(self.folder)
 
+    @functools.cached_property
+    def eye(self) -> RankTrace | None:
+        """What a process outside of the job wrote of this rank; `None` if there was none."""
+        folder = self.folder / EYE
+        return RankTrace(folder, self.rank) if folder.is_dir() else None
+
+    def _elsewhere(self, table: str) -> RankTrace | None:
+        """Return the folder of a table that the rank did not write itself."""
+        return self.eye if table in EYE_TABLES else None
+
     def path(self, table: str) -> Path:
-        return self.folder / (table + STREAM_SUFFIX)
+        return (self._elsewhere(table) or self).folder / (table + STREAM_SUFFIX)
 
     def size(self, table: str) -> int | None:
         """Return the size of the table's file, or `None` if there is no file."""
@@ -85,6 +95,9 @@ class RankTrace:
 
     def content(self, table: str) -> StreamContent:
         """Return the readable part of a table. A table that was never begun is empty and whole."""
+        elsewhere = self._elsewhere(table)
+        if elsewhere is not None:
+            return elsewhere.content(table)
         if table not in self.contents:
             found = self._check_against_end(table, self._read(table, None), self.path(table))
             recent = self.recent_path(table)
@@ -161,8 +174,9 @@ class RankTrace:
     def read_so_far(self) -> Iterator[tuple[str, StreamContent]]:
         """Yield the tables that were read, in the order of the schema."""
         for table in SCHEMAS:
-            if table in self.contents:
-                yield table, self.contents[table]
+            contents = (self._elsewhere(table) or self).contents
+            if table in contents:
+                yield table, contents[table]
 
     @functools.cached_property
     def names(self) -> pa.Array:
@@ -176,6 +190,15 @@ class RankTrace:
 
     def table(self, table: str) -> pa.Table:
         """Return the rows of a table, with names in place of ids."""
+        elsewhere = self._elsewhere(table)
+        if elsewhere is not None:
+            return elsewhere.table(table)
+        rows = self._own_table(table)
+        if table == "samples" and self.eye is not None:
+            return pa.concat_tables([rows, self.eye.table(table)])
+        return rows
+
+    def _own_table(self, table: str) -> pa.Table:
         batches = self.content(table).batches
         if not batches:
             return empty_table(table)
@@ -193,6 +216,9 @@ class RankTrace:
 
     def select(self, table: str, columns: Sequence[str]) -> tuple[pa.Table, str]:
         """Return some columns of a table, and its damage. Unpack no others and keep nothing."""
+        elsewhere = self._elsewhere(table)
+        if elsewhere is not None:
+            return elsewhere.select(table, columns)
         content, recent = self._read(table, columns), self.recent_path(table)
         if recent is not None:
             content = _join(content, self._read(table, columns, recent))
@@ -201,6 +227,9 @@ class RankTrace:
 
     def row(self, table: str, place: int) -> dict[str, Any] | None:
         """Return one row, with names in place of ids, or `None` if it can no longer be read."""
+        elsewhere = self._elsewhere(table)
+        if elsewhere is not None:
+            return elsewhere.row(table, place)
         row = read_row(self.path(table), table, place, mapped=self.is_ended)
         recent = self.recent_path(table)
         if row is None and recent is not None:

@@ -212,6 +212,9 @@ def _table(name: str, rank: int, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     schema = open_schema(name)
     columns = []
     for place, column in enumerate(schema):
+        if rows and place > len(rows[0]):  # what is only known of the training thread
+            columns.append(pa.nulls(len(rows), column.type))
+            continue
         values = [rank] * len(rows) if not place else [row[place - 1] for row in rows]
         if pa.types.is_dictionary(column.type):
             columns.append(pa.array(values, pa.string()).dictionary_encode())

@@ -34,7 +34,7 @@ from profkit.vocab import LOADER_THREAD
 
 def _hook_workers(patches: Patches, books: Books) -> None:
     """Time the reading, decoding, collating and queueing of batches, if this Paddle can."""
-    loaders = Loaders(books.recorder, books.samples, books.watch)
+    loaders = Loaders(books.recorder, books.samples)
     fetchers = (fetcher._MapDatasetFetcher, fetcher._IterableDatasetFetcher)
     _hook_thread(patches, loaders, fetchers)
     # Open a ring before the workers start, and begin an epoch before its first task is sent.

@@ -30,7 +30,7 @@ LOOPS = ("_worker_loop", "_process_worker_loop")
 
 def _hook_workers(patches: Patches, books: Books) -> None:
     """Time the reading, decoding, collating and queueing of batches, if this torch can."""
-    loaders = Loaders(books.recorder, books.samples, books.watch)
+    loaders = Loaders(books.recorder, books.samples)
     fetchers = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
     meter = LoopMeter(loaders.keep, books.recorder)
     hook_loop_fetch(patches, fetchers, meter, books.recorder.notes)

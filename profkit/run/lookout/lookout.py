@@ -119,6 +119,11 @@ class Lookout:
             thread.start()
             self._thread = thread  # now it can be joined: the job may end on another thread
 
+    @property
+    def thread(self) -> int:
+        """The number of the thread, which stays in `_watch`; 0 if there is none."""
+        return (self._thread and self._thread.ident) or 0
+
     def stop(self, error: BaseException | None = None, longest_s: float = LONGEST_END_S) -> None:
         """Have the thread write how the rank ended, and wait for that for a moment.
 

@@ -10,7 +10,7 @@ from multiprocessing import process as multiprocessing_process
 from types import CodeType
 
 from profkit.collectors._origins import Origins, cut
-from profkit.collectors._thread_stacks import stacks
+from profkit.collectors.stacks import stacks
 from profkit.hangs.activity import find_writer
 from profkit.hangs.processes import find_exit_code, look_at
 from profkit.hangs.status import Frame, Worker

@@ -31,22 +31,26 @@ class Meter(Protocol):
 
     tasks: int
     idle: bool
+    worker: int
 
 
-def watch_worker(run: Path, meter: Meter) -> None:
+def watch_worker(run: Path, meter: Meter, *, lines: bool = False) -> None:
     """Start the thread in this process, which is a worker of a loader."""
     threading.Thread(
         target=guarded("lookout in a worker", _watch, None),
-        args=(run / FOLDER, meter),
+        args=(run, meter, lines),
         name="profkit-lookout",
         daemon=True,
     ).start()
 
 
-def _watch(folder: Path, meter: Meter) -> None:
+def _watch(run: Path, meter: Meter, lines: bool) -> None:
+    folder = run / FOLDER
     every_s = (read_limit(os.environ) or USUAL_LIMIT_S) / LOOKS_PER_LIMIT
     stacks, thread = Stacks(), threading.main_thread()
     rank = rank_of()
+    if lines:
+        guarded("lines of a worker", _announce, None)(run, meter.worker)
     tasks, looks, path = -1, 0, None
     while True:
         time.sleep(every_s)
@@ -76,3 +80,13 @@ def _watch(folder: Path, meter: Meter) -> None:
         path = folder / status.file_name.replace(SUFFIX, WORKER_SUFFIX)
         with contextlib.suppress(OSError):  # a disk may be full for a while
             replace_json(path, status.as_content())
+
+
+def _announce(run: Path, worker: int) -> None:
+    """Have the thread that makes batches sampled from outside."""
+    from profkit.eye.announcing import announce
+
+    rank, thread = rank_of(), threading.main_thread().ident or 0
+    witness, native = threading.get_ident(), os.getpid()
+    number = rank.number if rank else 0
+    announce(run, number, thread, "", native=native, witness=witness, worker=worker)

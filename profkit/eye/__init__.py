@@ -1,0 +1,1 @@
+"""The eye: a process outside of the job that reads the stacks of its threads."""

@@ -1,0 +1,6 @@
+from typing import Literal
+
+def read(pid: int, pieces: bytes, size: int, /) -> bytes | None: ...
+def follow(
+    content: bytes, form: bytes, regions: bytes, innermost: int, /
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | Literal[False] | None: ...

@@ -1,0 +1,81 @@
+"""Tell the eye which thread of this process it shall read.
+
+This runs inside the job, so it needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import sys
+from pathlib import Path
+
+import profkit
+from profkit.hangs.processes import look_at, pid_space
+from profkit.plain_file import read_plain
+from profkit.trace.jsonfile import replace_json
+
+EYE_VARIABLE = "PROFKIT_EYE"
+"""The environment variable with the process id of the eye of this host."""
+
+FOLDER = "eye"
+"""Folder in a run in which processes of the job say that they can be read."""
+
+SUFFIX, ANSWER_SUFFIX = ".json", ".answer"
+MOST_BYTES = 65_536
+
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+PR_SET_PTRACER = 0x59616D61
+
+
+def announce(
+    run: Path, rank: int, thread: int, name: str, *, native: int, witness: int, worker: int = -1
+) -> None:
+    """Write down what is to be read: a thread of this rank, or of a worker of its loader.
+
+    `witness` is a thread that stays in a known function, by which the eye checks what it reads.
+    """
+    eye = os.environ.get(EYE_VARIABLE, "")
+    if not eye.isdecimal():
+        return
+    allow(int(eye))
+    own = os.getpid()
+    content = {
+        "rank": rank,
+        "worker": worker,
+        "pid": own,
+        "started": look_at(own).started_ticks,
+        "host": platform.node(),
+        "pid_space": pid_space(),
+        "thread": thread,
+        "native": native,
+        "witness": witness,
+        "name": name,
+        "version": list(sys.version_info[:2]),
+        "folder": os.getcwd(),
+        "python": os.path.dirname(os.__file__),
+        "profkit": os.path.dirname(profkit.__file__),
+    }
+    folder = run / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    replace_json(folder / f"{own}{SUFFIX}", content)
+
+
+def allow(eye: int) -> None:
+    """Let the eye read this process, if the system lets only ancestors do that (Yama 1)."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        if YAMA.read_text().strip() == "1":
+            ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(eye), 0, 0, 0)
+
+
+def why_not_read(run: Path) -> str | None:
+    """Return why the eye does not read this process; `None` if it does, or has not answered."""
+    if not os.environ.get(EYE_VARIABLE):
+        return "no process outside of the job was started"
+    path = run / FOLDER / f"{os.getpid()}{ANSWER_SUFFIX}"
+    try:
+        return read_plain(path, MOST_BYTES).decode("utf-8", "replace") or None
+    except OSError:
+        return None

@@ -1,0 +1,181 @@
+"""The process that samples all threads of a run on this host that can be read."""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from profkit.clock import Clock, now_ns
+from profkit.errors import ProfkitError
+from profkit.eye.announcing import ANSWER_SUFFIX, FOLDER, SUFFIX
+from profkit.eye.layout import UnknownPythonError
+from profkit.eye.targets import RankTarget, Said, WorkerTarget, make_target
+from profkit.hangs.processes import is_visible
+from profkit.trace.jsonfile import read_json
+
+LOOK_NS = 200_000_000
+"""New processes are looked for this often; later, in a tenth of the time that has passed."""
+
+LONGEST_LOOK_NS = 1_000_000_000
+FLUSH_NS = 2_000_000_000
+"""Samples are on disk this long after they were taken. The eye survives the end of the job."""
+
+COST_NS = 5_000_000_000
+MOST_COST = 0.005
+"""Share of a core for each rank above which samples are taken more rarely."""
+
+SLOWEST = 20.0
+NOBODY_S = 0.5
+"""A pause while there is nothing to sample."""
+
+PROCESS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+"""Signals that end a job reach all of its processes; the eye ends after the job."""
+
+
+class Eye:
+    """Finds the threads, takes samples at random times, and writes them."""
+
+    def __init__(self, run: Path, clock: Clock = now_ns) -> None:
+        self._run, self._clock = run, clock
+        self._began_ns = clock()
+        self._seen: set[str] = set()
+        self._targets: list[RankTarget | WorkerTarget] = []
+        self._look_ns = self._flush_ns = self._cost_ns = 0
+        self._start_s = self._used_s = 0.0
+        self._slower = 1.0
+
+    def watch(self, parent: int) -> None:
+        """Sample until the parent has ended, and all threads too. `parent` is a pipe from it."""
+        has_parent = True
+        while has_parent or self._targets:
+            wait_s = self._turn()
+            if not has_parent:
+                time.sleep(wait_s)
+            elif select.select([parent], [], [], wait_s)[0]:
+                has_parent = False
+                self._close_ended()
+                if os.read(parent, 1):  # the parent goes on without us
+                    break
+        self._flush(self._targets)
+        self._close(self._targets)
+
+    def _turn(self) -> float:
+        """Do what is due; return how long nothing is."""
+        now = self._clock()
+        if now >= self._look_ns:
+            pause_ns = max(LOOK_NS, min(LONGEST_LOOK_NS, (now - self._began_ns) // 10))
+            self._look_ns = now + pause_ns
+            self._find()
+        for target in self._targets:
+            if target.due_ns <= self._clock():
+                target.sample()
+                target.plan(self._slower)
+        if self._clock() >= self._flush_ns:
+            self._flush_ns = self._clock() + FLUSH_NS
+            self._flush(self._targets)
+            self._close_ended()
+            self._bound_cost()
+        due = [self._look_ns, *(target.due_ns for target in self._targets)]
+        return max(0.0, min(NOBODY_S, (min(due) - self._clock()) / 1e9))
+
+    def _find(self) -> None:
+        """Begin to sample the threads that have been announced since."""
+        try:
+            names = os.listdir(self._run / FOLDER)
+        except OSError:
+            return
+        for name in sorted(names):
+            if name.endswith(SUFFIX) and not name.startswith(".") and name not in self._seen:
+                try:
+                    self._begin(self._run / FOLDER / name)
+                except FileNotFoundError:  # the rank of a worker has no folder yet
+                    continue
+                except (ProfkitError, OSError, ValueError):
+                    pass
+                self._seen.add(name)
+
+    def _begin(self, path: Path) -> None:
+        content = read_json(path)
+        if not is_visible(str(content.get("host")), str(content.get("pid_space"))):
+            return
+        said, why = Said.parse(content), ""
+        try:
+            target = make_target(said, self._run)
+        except UnknownPythonError as error:
+            why = str(error)
+        else:
+            self._targets.append(target)
+            self._share(said.rank)
+            if len(self._targets) == 1:  # what came before was the start
+                self._cost_ns = self._clock() + COST_NS
+                self._start_s = self._used_s = time.process_time()
+        path.with_suffix(ANSWER_SUFFIX).write_text(why)
+
+    def _share(self, rank: int) -> None:
+        """Divide the rate for workers among those of a rank."""
+        workers = [each for each in self._targets
+                   if isinstance(each, WorkerTarget) and each.thread.said.rank == rank]  # fmt: skip
+        for target in workers:
+            target.share = len(workers)
+
+    def _flush(self, targets: list[RankTarget | WorkerTarget]) -> None:
+        cpu_ns = int((time.process_time() - self._start_s) * 1e9 / max(1, len(self._targets)))
+        for target in targets:
+            target.flush(cpu_ns)
+
+    def _close_ended(self) -> None:
+        ended = [target for target in self._targets if target.thread.has_ended]
+        self._flush(ended)
+        self._targets = [target for target in self._targets if target not in ended]
+        self._close(ended)
+        for rank in {target.thread.said.rank for target in ended}:
+            self._share(rank)
+
+    def _close(self, targets: list[RankTarget | WorkerTarget]) -> None:
+        for target in targets:
+            target.close()
+
+    def _bound_cost(self) -> None:
+        """Sample more rarely if the eye uses more of a core than it may."""
+        now = self._clock()
+        ranks = len({target.thread.said.rank for target in self._targets})
+        if now < self._cost_ns or not ranks:
+            return
+        used_s = time.process_time()
+        share = (used_s - self._used_s) / ((now - self._cost_ns + COST_NS) / 1e9) / ranks
+        self._slower = min(SLOWEST, max(1.0, self._slower * share / MOST_COST))
+        self._used_s, self._cost_ns = used_s, now + COST_NS
+
+
+def claim_host(run: Path) -> socket.socket | None:
+    """Return what makes this the only eye of a run on this host; `None` if there is another."""
+    status = run.stat()
+    name = f"\0profkit-eye-{os.getuid()}-{platform.node()}-{status.st_dev}-{status.st_ino}"
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(name)
+    except OSError:
+        claim.close()
+        return None
+    return claim
+
+
+def main(run: str) -> None:
+    """Watch this run until the process that holds the other end of our input has ended."""
+    for number in PROCESS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    parent = sys.stdin.fileno()
+    while True:
+        claim = claim_host(Path(run))
+        if claim is not None:
+            break
+        if select.select([parent], [], [], 1.0)[0]:
+            return
+    with claim:
+        Eye(Path(run)).watch(parent)

@@ -1,0 +1,86 @@
+"""Stacks of another process that runs: nothing that is shown is wrong, and it is not harmed."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profkit.eye import memory
+from profkit.eye.layout import UnknownPythonError, find_layout
+from profkit.eye.memory import Memory
+from profkit.eye.reader import StackReader
+from tests.eye.breaker import read_program
+from tests.house.test_python_versions import interpreters
+
+WAITS = """
+import sys, threading
+
+def inner(number):
+    yield number
+    print(threading.get_ident(), *sys.version_info[:2], flush=True)
+    sys.stdin.read()
+
+def outer():
+    return sorted([1], key=lambda number: list(inner(number)))
+
+outer()
+"""
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_a_thread_that_waits_is_seen_as_it_is(python: str, tmp_path: Path) -> None:
+    path = tmp_path / "wäits.py"
+    path.write_text(WAITS)
+    with subprocess.Popen(
+        [python, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        number, major, minor = map(int, process.stdout.readline().split())
+        reader = StackReader(process.pid, (major, minor))
+        stack = None
+        while not stack or stack[0][1] != 7:  # it is about to wait
+            stack = reader.read(reader.find(number))
+        names = [(code.co_qualname.rpartition(".")[2], line) for code, line in stack]
+        assert names == [("inner", 7), ("<lambda>", 10), ("outer", 10), ("<module>", 12)]
+        assert {code.co_filename for code, _ in stack} == {str(path)}
+        process.communicate("")
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_nothing_is_wrong_of_a_program_made_to_break_readers(python: str, tmp_path: Path) -> None:
+    told = subprocess.run(
+        [python, "-c", "import sys; print(*sys.version_info[:2])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    major, minor = map(int, told.stdout.split())
+    reader, wrong, code = read_program(python, (major, minor), str(tmp_path / "breaker.py"), 2_000)
+    assert code is None  # it runs on
+    assert set(wrong) == {""}
+    assert reader.torn < reader.taken / 2
+
+
+def test_memory_is_read_through_proc_if_the_call_is_filtered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Filtered:
+        def process_vm_readv(self, *arguments: object) -> int:
+            ctypes.set_errno(errno.EPERM)
+            return -1
+
+    monkeypatch.setattr(memory, "_libc", Filtered())
+    path = str(tmp_path / "breaker.py")
+    _, wrong, _ = read_program(sys.executable, sys.version_info[:2], path, 50, ["sleeping"])
+    assert set(wrong) == {""}
+
+
+def test_a_version_that_is_not_known_is_refused_by_name() -> None:
+    with pytest.raises(UnknownPythonError, match=r"Python 3\.99 is not known"):
+        find_layout(Memory(os.getpid()), 0, (3, 99))
