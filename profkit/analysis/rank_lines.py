@@ -15,7 +15,7 @@ from profkit.analysis.stacks import (
     PhaseLines,
     view_code,
 )
-from profkit.frame.columns import rows_of_rank
+from profkit.frame.columns import split_ranks
 from profkit.frame.estimate import Estimate, Ints
 from profkit.trace import Trace
 
@@ -33,10 +33,9 @@ def lines_by_rank(trace: Trace, used: Ints) -> dict[int, tuple[LineChange, ...]]
     if not 2 <= len(ranks) <= MOST_RANKS:
         return {}
     views = {}
+    tables = [*map(split_ranks, (trace.stacks, trace.frames, trace.steps, trace.spans))]
     for rank in ranks:
-        tables = (trace.stacks, trace.frames, trace.steps, trace.spans)
-        stacks, frames, steps, spans = (rows_of_rank(table, rank) for table in tables)
-        view = view_code(stacks, frames, steps, spans, used)
+        view = view_code(*(table[rank] for table in tables), used)
         if view is not None:
             views[rank] = dataclasses.replace(view, folder="")
     return compare_ranks(views)

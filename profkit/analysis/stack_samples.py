@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.frame.columns import names_and_codes, places_in, rows_of_rank, step_places
+from profkit.frame.columns import names_and_codes, places_in, split_ranks, step_places
 from profkit.frame.estimate import Floats, Ints
 from profkit.frame.gaps import NO_GAPS, find_gaps, sum_gaps
 from profkit.job_code import CodeLine, mark_own
@@ -108,17 +108,17 @@ def read_samples(
     trees = {}
     lost = 0
     gaps = find_gaps(steps, spans, used)
-    for rank in np.unique(stacks["rank"].to_numpy()).tolist():
-        own = rows_of_rank(stacks, rank)
+    steps_of, spans_of, frames_of = map(split_ranks, (steps, spans, frames))
+    for rank, own in split_ranks(stacks).items():
         late = own["late_ns"].to_numpy()
         moments = own["time_ns"].to_numpy() - late
-        place = find_steps(moments, rows_of_rank(steps, rank), used)
-        phase = _find_phases(moments, rows_of_rank(spans, rank), own)
-        seen_in = _find_phases(moments + late, rows_of_rank(spans, rank), own)
+        place = find_steps(moments, steps_of[rank], used)
+        phase = _find_phases(moments, spans_of[rank], own)
+        seen_in = _find_phases(moments + late, spans_of[rank], own)
         kind = kinds_of(late)
         kind[(late >= PROMPT_NS) & (phase != seen_in)] = UNSURE
         ids = own["stack"].fill_null(-1).to_numpy().astype(np.int64)
-        tree = trees[rank] = FrameTree(rows_of_rank(frames, rank))
+        tree = trees[rank] = FrameTree(frames_of[rank])
         known = (ids >= 0) & (ids < len(tree))
         lost += int(np.count_nonzero(~known & (place >= 0)))
         kept = np.flatnonzero(known & (place >= 0))
