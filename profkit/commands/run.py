@@ -31,6 +31,8 @@ from profkit.commands._options import (
 from profkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from profkit.metrics.base import Sink
 
 
@@ -112,8 +114,23 @@ def split_command(words: str) -> list[str]:
     return command
 
 
+def answer_lines(run: Path) -> list[str]:
+    """Return the first sentence of the report, unless the run is so large that it takes long."""
+    from profkit.analysis.overview import build_overview
+    from profkit.report.overview_document import headline
+    from profkit.run.scheduling import is_large
+    from profkit.trace.reader import Trace
+
+    trace = Trace.open(run)
+    if is_large(trace) or not trace.steps.num_rows:
+        return []
+    words = headline(build_overview(trace, with_kernels=False))
+    return [words[:1].lower() + words[1:]] if words else []
+
+
 def run(args: argparse.Namespace) -> int:
-    from profkit.run.launch import end_like, run_job
+    from profkit.instrument.guard import guarded
+    from profkit.run.launch import end_like, run_job, say
 
     pass_on_collect(args)
     command = list(args.command)
@@ -128,6 +145,9 @@ def run(args: argparse.Namespace) -> int:
     if args.run_repeats is None and args.against is None:
         sinks = open_sinks(args)
         ended = run_job(command, args.output, name=args.name, samples_per_step=samples, sinks=sinks)
+        if ended.run is not None and not ended.code:
+            for line in guarded("the answer", answer_lines, [])(ended.run):
+                say(line)
         return end_like(ended.code)
     if args.export_to or args.log_to:
         raise UsageError("--export-to and --log-to go with one run; leave out --repeats")

@@ -64,7 +64,8 @@ class Ended(NamedTuple):
     """The end of a job: its exit code, negative for a signal, and the run that it left."""
 
     code: int
-    recorded: bool = False
+    run: Path | None = None
+    """The run, if it has ranks."""
     stopped_by: int = 0
     """The signal that asked profkit and the job to end; 0 without one."""
 
@@ -100,7 +101,7 @@ def run_job(
         if sinks:
             from profkit.metrics.follow import following
 
-            stack.enter_context(following(run, sinks, _say))
+            stack.enter_context(following(run, sinks, say))
         return _record(run, program, command, environment, received)
 
 
@@ -113,8 +114,8 @@ def _record(
 ) -> Ended:
     """Run the job with the hooks in its processes, and conclude its run."""
     probes = [probe_machine()]
-    alarm = HangAlarm(run, read_limit(os.environ), _say)
-    changes = ChangeAlarm(run, _say)
+    alarm = HangAlarm(run, read_limit(os.environ), say)
+    changes = ChangeAlarm(run, say)
     try:
         with (
             eye_on(run, environment),
@@ -142,8 +143,8 @@ def _record(
     except ProfkitError as error:
         concluded = Concluded(False, [f"the run cannot be marked as ended: {error}"])
     for line in concluded.lines:
-        _say(line)
-    return Ended(code, concluded.recorded, _ending(received))
+        say(line)
+    return Ended(code, run if concluded.recorded else None, _ending(received))
 
 
 def _ending(received: Sequence[int]) -> int:
@@ -182,7 +183,7 @@ def _new_run(
         remove = functools.partial(shutil.rmtree, ignore_errors=True)
         return DiskWork[Path](make, undo=remove).finish(output)
     except (ProfkitError, OSError) as error:
-        _say(f"{error}; the job runs unrecorded")
+        say(f"{error}; the job runs unrecorded")
         return None
 
 
@@ -213,7 +214,7 @@ def _started(
         yield process
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     print(f"profkit: {line}", file=sys.stderr)
 
 

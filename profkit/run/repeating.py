@@ -77,7 +77,7 @@ def _why_stop(ended: Ended) -> str:
         return "failed"
     if ended.stopped_by:
         return f"was ended by {signal.Signals(ended.stopped_by).name}"
-    return "" if ended.recorded or disabled() else "recorded nothing"
+    return "" if ended.run is not None or disabled() else "recorded nothing"
 
 
 def take_turns(

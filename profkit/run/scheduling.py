@@ -58,13 +58,18 @@ def read_ranks(trace: Trace, where: str, *, whole: bool = False) -> None:
     Without a place, those of a large run are read on processes of this machine.
     """
     cores = len(os.sched_getaffinity(0))
-    if not where and cores > 1:
-        sizes = (rank.size(table) or 0 for rank in trace.ranks for table in NOT_KEPT)
-        where = PROCESSES if sum(sizes) > LARGE_BYTES else SERIAL
+    if not where and cores > 1 and is_large(trace):
+        where = PROCESSES
     if where in {"", SERIAL}:
         return
     with _open_scheduler(where, min(cores, MOST_PROCESSES)) as each:
         frame_of(trace).read_with(each, whole=whole)
+
+
+def is_large(trace: Trace) -> bool:
+    """Return true if a run takes more than a moment to read."""
+    sizes = (rank.size(table) or 0 for rank in trace.ranks for table in NOT_KEPT)
+    return sum(sizes) > LARGE_BYTES
 
 
 @contextlib.contextmanager

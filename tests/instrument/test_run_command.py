@@ -124,6 +124,16 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
     )
 
 
+def test_a_run_ends_with_how_long_a_step_takes_and_where_it_goes(
+    single: tuple[Ended, Ended],
+) -> None:
+    """It is the sentence that its report begins with."""
+    _, recorded = single
+    last = recorded.err.splitlines()[-1]
+    assert last.startswith("profkit: a step takes "), recorded.err
+    assert "the largest part in" in last or "no phase covers" in last
+
+
 def test_an_unedited_script_trains_to_the_bit_as_without_profkit(
     single: tuple[Ended, Ended],
 ) -> None:
