@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import keyword
 import os
@@ -56,9 +57,8 @@ class Parser(argparse.ArgumentParser):
     """A parser that reports errors as `UsageError`, in one line like every other error."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(
-            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options
-        )
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see '{self.prog} --help')")
@@ -80,6 +80,8 @@ def build_overview() -> Parser:
         prog="profkit",
         usage="profkit [-h] [--version] VERB ...",
         description="Show where training throughput goes.",
+        # No line is folded, and without a width argparse loads what asks the terminal for it.
+        formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, width=100),
         epilog=f"verbs:\n{verbs}\n\n'profkit VERB --help' shows more about each verb.",
     )
     parser.add_argument("--version", action="version", version=f"profkit {__version__}")
