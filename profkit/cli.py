@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import keyword
 import os
@@ -52,9 +53,8 @@ class Parser(argparse.ArgumentParser):
     """A parser that reports errors as `UsageError`, in one line like every other error."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(
-            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options
-        )
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see '{self.prog} --help')")
@@ -83,6 +83,8 @@ def build_overview() -> Parser:
             "  profkit explain prev last         say why the last two runs differ"
         ),
         epilog="\n".join([*lines, "'profkit VERB --help' shows more about each verb."]),
+        # No line is folded, and without a width argparse loads what asks the terminal for it.
+        formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, width=100),
     )
     parser.add_argument("--version", action="version", version=f"profkit {__version__}")
     return parser

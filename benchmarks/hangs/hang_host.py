@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import gc
 import importlib
@@ -121,7 +122,7 @@ def supervise(work: Path, framework: str, name: str, ranks: int, limit_s: float)
         "alarms": sum(ALARM in line for _, line in said),
         "early_alarms": sum(ALARM in line and at < planted_at for at, line in said),
         "said": [line for _, line in said],
-        "account": read_account(run).as_json(),
+        "account": dataclasses.asdict(read_account(run)),
     }
     (folder / "result.json").write_text(json.dumps(result, indent=1))
 

@@ -73,11 +73,10 @@ class Answers:
         from profkit.analysis.kept_ceilings import load_ceilings
         from profkit.analysis.overview import build_overview
         from profkit.report.overview_document import overview
-        from profkit.show.json import document
 
         trace = self._open(run)
         view = build_overview(trace, load_ceilings(trace.manifest.environment))
-        return _plain(document(overview(view)))
+        return _plain(overview(view))
 
     def explain(self, base: str, target: str) -> dict[str, Any]:
         """Explain why two runs differ: rows that add up to the gap, and likely causes.
@@ -88,11 +87,10 @@ class Answers:
         from profkit.analysis.kept_ceilings import load_ceilings
         from profkit.explain.explained import explain
         from profkit.report.ledger_document import explained
-        from profkit.show.json import document
 
         sides = self._open(base), self._open(target)
         found = [load_ceilings(trace.manifest.environment) for trace in sides]
-        return _plain(document(explained(explain(*sides, (found[0], found[1])))))
+        return _plain(explained(explain(*sides, (found[0], found[1]))))
 
     def whatif(self, run: str, change: str, value: float = 1, cause: str = "") -> dict[str, Any]:
         """Predict the step and the throughput of a changed job from a recorded run.
@@ -105,14 +103,13 @@ class Answers:
         from profkit.explain.predict.ask import ask
         from profkit.explain.predict.job import open_job
         from profkit.report.whatif_document import whatif as whatif_document
-        from profkit.show.json import document
 
         question = check_question(change, value, cause)
         trace = self._open(run)
         evidence = Evidence(trace)
         if not evidence.costs.steps:
             raise UsageError(f"{safe_text(run)}: no step can be used; record more steps")
-        return _plain(document(whatif_document([ask(open_job(evidence), question)])))
+        return _plain(whatif_document([ask(open_job(evidence), question)]))
 
     def why(self, run: str) -> dict[str, Any]:
         """Explain why a job hangs or hung: which rank the others wait for, and at which line."""
@@ -120,7 +117,7 @@ class Answers:
 
         path = self._within(run)
         check_folder(path)
-        return _plain(read_account(path).as_json())
+        return _plain(read_account(path))
 
     def _open(self, run: str) -> Trace:
         return Trace.open(self._within(run))
@@ -188,10 +185,10 @@ def check_question(change: str, value: float, cause: str) -> Question:
 
 
 def _plain(content: Any) -> dict[str, Any]:
-    """Return what a verb prints: what is not finite is null, and names cannot steer a screen."""
-    from profkit.show.json import dumps
+    """Return what a verb prints of a result: what is not finite is null, and names cannot steer a screen."""
+    from profkit.show.json import dumps, of
 
-    found: dict[str, Any] = json.loads(dumps(content))
+    found: dict[str, Any] = json.loads(dumps(of(content)))
     return found
 
 

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from profkit.environment import read_environment
     from profkit.machine import ceilings
     from profkit.report import machine_sections
-    from profkit.show.json import dumps
+    from profkit.show.json import dumps, of
     from profkit.show.text import sections
 
     known = load_ceilings(read_environment())
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         found = ceilings.with_links(found, ceilings.measure_links(args.ranks))
     path = keep_ceilings(found)
     if args.json:
-        print(dumps(dataclasses.asdict(found)))
+        print(dumps(of(found)))
     else:
         print(sections(machine_sections.ceilings(found)))
     _report_progress(f"kept in {path}")

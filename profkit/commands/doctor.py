@@ -6,7 +6,6 @@ Each framework is loaded in a process of its own, which takes some seconds.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
 from profkit.commands._options import add_json
 from profkit.errors import ExitCode
@@ -19,12 +18,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from profkit.machine.doctor import examine
     from profkit.report.machine_sections import examination
-    from profkit.show.json import dumps
+    from profkit.show.json import dumps, of
     from profkit.show.text import sections
 
     findings = examine()
     if args.json:
-        print(dumps(list(map(dataclasses.asdict, findings))))
+        print(dumps(of(findings)))
     else:
         print(sections(examination(findings)))
     return ExitCode.DONE

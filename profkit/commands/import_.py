@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from profkit.importers.reading.plan import plan_import
     from profkit.plugins import IMPORTERS
     from profkit.report import imported
-    from profkit.show.json import dumps
+    from profkit.show.json import dumps, of
 
     importers, broken = IMPORTERS.load_all()
     print_broken("importer", broken)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         _import_all(plan, importers, target, runs, problems)
     finally:  # what was written exists, whatever came after it
         if args.json and (runs or not problems):
-            print(dumps(list(map(imported.as_json, runs))))
+            print(dumps(of(runs)))
         elif runs:
             print("\n\n".join(map(imported.as_text, runs)))
         for problem in problems:

@@ -20,14 +20,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.hangs.account import HUNG, UNKNOWN, read_account
-    from profkit.show.json import dumps
+    from profkit.show.json import dumps, of
     from profkit.trace.reader import check_folder
 
     path = run_or_newest(args.path, args.output, with_steps=False)
     check_folder(path)
     account = read_account(path)
     if args.json:
-        print(dumps(account.as_json()))
+        print(dumps(of(account)))
     else:
         print("\n".join(account.lines()))
     if account.state == HUNG:

@@ -43,22 +43,12 @@ class Account:
     state: str
     headline: str
     verdict: dict[str, Any] | None = None
-    past: tuple[dict[str, Any], ...] = ()
+    moved_again: tuple[dict[str, Any], ...] = ()
     """Standstills after which the job moved again: their verdicts, and how long they took."""
     later: tuple[str, ...] = ()
     """What was seen after the first verdict."""
     damaged: tuple[str, ...] = ()
     """Files that could not be read, and ranks whose file is missing."""
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "state": self.state,
-            "headline": self.headline,
-            "verdict": self.verdict,
-            "later": list(self.later),
-            "moved_again": list(self.past),
-            "damaged": list(self.damaged),
-        }
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that `profkit why` prints."""
@@ -72,7 +62,7 @@ class Account:
                 yield fold(f"not known: {line}")
         for words in self.later:
             yield fold(f"later: {words}")
-        for each in self.past:
+        for each in self.moved_again:
             stood = duration(float(each.get("stood_s") or 0) * 1e9)
             yield fold(f"moved again after {stood}: {each.get('class')}: {each.get('text')}")
         said = [self.headline, *((self.verdict or {}).get("missing") or ())]
@@ -128,7 +118,7 @@ def account_of_watched(run: Path) -> Account:
         why = "the run has no status files of its ranks"
         if evidence is not None and evidence.damaged:
             why = evidence.damaged[0]
-        return Account(UNKNOWN, f"inconclusive: {why}", past=tuple(past))
+        return Account(UNKNOWN, f"inconclusive: {why}", moved_again=tuple(past))
     return account_of_files(run, evidence, verdict, tuple(past))
 
 
@@ -148,7 +138,7 @@ def account_of_end(verdicts: list[dict[str, Any]], past: tuple[dict[str, Any], .
     """Return the account of a job that ended well soon after it had stood still."""
     alarms = _alarms(verdicts)
     if not alarms:
-        return Account(FINE, "the job did not hang: it ended with exit code 0", past=past)
+        return Account(FINE, "the job did not hang: it ended with exit code 0", moved_again=past)
     kind = safe_text(str(alarms[0].get("class")))
     headline = f"the job stood still and then ended with exit code 0: {kind}"
     return Account(FINE, headline, alarms[0], past)

@@ -14,7 +14,7 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,13 +54,13 @@ class Imported:
     """One run that was written: its sources, its ranks of the job's, its rows and its flags."""
 
     run: Path
-    importer: str
+    format: str
     sources: tuple[Path, ...]
     ranks: int
+    ranks_of_job: int
     rows: Mapping[str, int]
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    flags: tuple[str, ...] = ()
-    job_ranks: int = 1
+    dropped: Mapping[str, int]
+    flags: tuple[str, ...]
 
 
 class Importer(Protocol):
@@ -154,8 +154,9 @@ class RunDraft:
         with _writing_into(self.run):
             whole.write(self.run)
         self._finished = True
-        counts = len(self._ranks), dict(rows), dict(self.dropped)
-        return Imported(self.run, self._importer, self._sources, *counts, flags, whole.world_size)
+        ranks = len(self._ranks), max(len(self._ranks), whole.world_size)
+        counts = dict(rows), dict(self.dropped)
+        return Imported(self.run, self._importer, self._sources, *ranks, *counts, flags)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+from operator import attrgetter
 
 from profkit.schema import ABOUT, SCHEMAS, describe_type, meaning_of, unit_of
-from profkit.show.json import dumps
+from profkit.show.document import Column, Table
+from profkit.show.json import dumps, of
 from profkit.text import table
 from profkit.vocab import SCHEMA_VERSION
 
@@ -56,36 +57,28 @@ def as_markdown() -> str:
     for name, schema in SCHEMAS.items():
         lines = [f"## {name}", "", ABOUT[name], ""]
         lines += ["| column | type | unit | meaning |", "|---|---|---|---|"]
-        for field in schema:
-            lines.append(f"| {' | '.join(_cells(field))} |")
+        lines += [f"| {' | '.join(cells)} |" for cells in Table(_COLUMNS, schema).grid().rows]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
 
-def _cells(field: pa.Field) -> list[str]:
-    return [field.name, describe_type(field), unit_of(field), meaning_of(field)]
+_COLUMNS = (
+    Column("column", "column", attrgetter("name")),
+    Column("type", None, lambda field: str(field.type)),
+    Column("", "type", describe_type),
+    Column("nullable", None, attrgetter("nullable")),
+    Column("unit", "unit", unit_of),
+    Column("meaning", "meaning", meaning_of),
+)
 
 
 def as_text() -> str:
     blocks = [f"schema {_VERSION}\n"]
     for name, schema in SCHEMAS.items():
-        blocks.append(f"{name}: {ABOUT[name]}\n{table(list(map(_cells, schema)))}\n")
+        blocks.append(f"{name}: {ABOUT[name]}\n{table(Table(_COLUMNS, schema).grid().rows)}\n")
     return "\n".join(blocks)
 
 
 def as_json() -> str:
-    tables = {}
-    for name, schema in SCHEMAS.items():
-        columns = []
-        for field in schema:
-            columns.append(
-                {
-                    "column": field.name,
-                    "type": str(field.type),
-                    "nullable": field.nullable,
-                    "unit": unit_of(field),
-                    "meaning": meaning_of(field),
-                }
-            )
-        tables[name] = columns
+    tables = {name: of(Table(_COLUMNS, schema)) for name, schema in SCHEMAS.items()}
     return dumps({"schema_version": _VERSION, "tables": tables})

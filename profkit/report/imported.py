@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from profkit.hangs.status import FOLDER
 from profkit.importers.base import Imported
 from profkit.text import plural, safe_text
@@ -18,9 +16,9 @@ def as_text(made: Imported) -> str:
         if count:
             rows.append(plural(count, table.removesuffix("s")))
     ranks, found = plural(made.ranks, "rank"), ", ".join(rows) or "nothing"
-    if made.job_ranks > made.ranks:
-        ranks = f"{made.ranks:,} of {plural(made.job_ranks, 'rank')}"
-    lines = [f"{safe_text(files)} ({made.importer}): {ranks}, {found}"]
+    if made.ranks_of_job > made.ranks:
+        ranks = f"{made.ranks:,} of {plural(made.ranks_of_job, 'rank')}"
+    lines = [f"{safe_text(files)} ({made.format}): {ranks}, {found}"]
     for flag in made.flags:
         lines.append(f"  flag      {flag}")
     for what, count in sorted(made.dropped.items()):
@@ -30,16 +28,3 @@ def as_text(made: Imported) -> str:
         verb = "why"
     lines.append(f"  next      profkit {verb} {safe_text(str(made.run))}")
     return "\n".join(lines)
-
-
-def as_json(made: Imported) -> dict[str, Any]:
-    return {
-        "run": str(made.run),
-        "format": made.importer,
-        "sources": list(map(str, made.sources)),
-        "ranks": made.ranks,
-        "ranks_of_job": max(made.ranks, made.job_ranks),
-        "rows": dict(made.rows),
-        "dropped": dict(made.dropped),
-        "flags": list(made.flags),
-    }

@@ -98,7 +98,7 @@ def test_a_standstill_is_said_once_and_its_end_too(run: Path) -> None:
     assert read_head(run).state == HUNG_STATE
     assert say_standstill(run).startswith("the job stood still: never entered: ranks 0-2 wait")
     account = read_account(run)
-    assert (account.state, account.past) == (HUNG, ())
+    assert (account.state, account.moved_again) == (HUNG, ())
 
     moved = NOW + 5 * SECOND
     for number in range(4):
@@ -107,7 +107,7 @@ def test_a_standstill_is_said_once_and_its_end_too(run: Path) -> None:
     assert said[2:] == ["the job moves again, after 45.0 s without a step"]
     assert alarm.unresolved == ""
     assert not is_hung(run)
-    (past,) = read_account(run).past
+    (past,) = read_account(run).moved_again
     assert (past["class"], past["ranks"], past["stood_s"]) == ("entered late", [3], 45.0)
 
 
@@ -467,7 +467,7 @@ def test_a_verdict_of_the_moment_in_which_the_job_moves_is_not_said(run: Path) -
     assert not any("own code" in line for line in said)
     write(run, *(rank(number, moved_ns=NOW) for number in range(4)))
     look_at_ranks(alarm, run, NOW)
-    (past,) = read_account(run).past
+    (past,) = read_account(run).moved_again
     assert (past["class"], past["ranks"]) == ("entered late", [3])
 
 

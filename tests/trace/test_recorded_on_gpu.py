@@ -105,7 +105,7 @@ def test_a_device_that_hung_is_said_later_and_its_step_in_the_report() -> None:
     assert long_step.wall_ns / 1e9 == pytest.approx(10, rel=0.05)
     account = read_account(trace.path)
     assert account.state == FINE
-    (hang,) = account.past
+    (hang,) = account.moved_again
     assert hang["class"] == "device busy"
     assert "rank 0 stands: job.py:129 Job._plant" in hang["text"]
     assert "its device is still at work that was launched more than 5.10 s ago" in hang["text"]
