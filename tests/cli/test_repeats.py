@@ -43,7 +43,7 @@ def test_two_commands_run_in_turn_as_two_groups_of_one_workload(
 ) -> None:
     def run_recorded(*arguments: Any, **options: Any) -> launch.Ended:
         """Run the job; that it recorded steps is made up, as a framework takes long to import."""
-        return launch.run_job(*arguments, **options)._replace(recorded=True)
+        return launch.run_job(*arguments, **options)._replace(run=Path("here"))
 
     monkeypatch.setattr(repeating, "run_job", run_recorded)
     log = tmp_path / "log"
@@ -245,7 +245,7 @@ def test_runs_are_called_by_the_beginning_of_their_names(
     for called, run in (("last", "padded"), ("prev", "plain-2"), ("pad", "padded")):
         assert main(["report", called, "--json"]) == ExitCode.DONE
         assert json.loads(capsys.readouterr().out)["run"] == f"traces/{run}"
-    assert _target("prev", "last", capsys) == "padded"
+    assert _target(Path("prev"), "last", capsys) == "padded"
     assert main(["report", "plain"]) == ExitCode.USAGE
     assert "2 runs in traces begin with 'plain'; the newest are plain-1, plain-2" in (
         capsys.readouterr().err
