@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, Protocol
 
     class Command(Protocol):
-        """A module of `profkit.commands`: its docstring is its help, and `run` does slow imports."""
+        """A module of `profkit.commands`: its docstring is its help; `run` does slow imports."""
 
         __doc__: str | None
 

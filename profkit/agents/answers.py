@@ -185,7 +185,7 @@ def check_question(change: str, value: float, cause: str) -> Question:
 
 
 def _plain(content: Any) -> dict[str, Any]:
-    """Return what a verb prints of a result: what is not finite is null, and names cannot steer a screen."""
+    """Return what a verb prints: names cannot steer a screen, and no number is infinite."""
     from profkit.show.json import dumps, of
 
     found: dict[str, Any] = json.loads(dumps(of(content)))
