@@ -36,10 +36,12 @@ def make_run(folder: Path, ranks: int, steps: int) -> None:
     synthetic_trace(folder, ranks=2, steps=steps, kernels_per_step=0)
     manifest = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**manifest, "world_size": ranks}))
-    own, random = RankTrace(folder / "r00001", 1), np.random.default_rng(0)
+    own, random = RankTrace(folder / "one", 1), np.random.default_rng(0)
+    shutil.copytree(folder / "r00001", own.folder)
     tables = {name: own.content(name).batches for name in SCHEMAS if own.path(name).exists()}
-    for rank in range(2, ranks):
+    for rank in range(ranks):
         place = folder / f"r{rank:05d}"
+        shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         for path in own.folder.glob("*.json"):
             shutil.copy(path, place)
@@ -50,19 +52,20 @@ def make_run(folder: Path, ranks: int, steps: int) -> None:
         for name, batches in tables.items():
             writer = StreamWriter(place / f"{name}.arrows", name)
             for batch in batches:
-                writer.write(_moved(batch, rank, late_ns))
+                writer.write(_moved(batch, rank, ranks, late_ns))
             writer.close()
             count = writer.count
             end["tables"][name] |= {"bytes": count.bytes, "crc32": count.crc32}
         (place / "end.json").write_text(json.dumps(end))
+    shutil.rmtree(own.folder)
 
 
-def _moved(batch: pa.RecordBatch, rank: int, late_ns: int) -> pa.RecordBatch:
-    columns = {}
+def _moved(batch: pa.RecordBatch, rank: int, ranks: int, late_ns: int) -> pa.RecordBatch:
+    columns, constant = {}, {"rank": rank, "group_size": ranks}
     for field in batch.schema:
         column = batch[field.name]
-        if field.name == "rank":
-            column = pa.array(np.full(len(column), rank), field.type)
+        if field.name in constant:
+            column = pa.array(np.full(len(column), constant[field.name]), field.type)
         elif field.name in TIMES and not column.null_count:
             column = pa.array(column.to_numpy() + late_ns, field.type)
         columns[field.name] = column

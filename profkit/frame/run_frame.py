@@ -63,6 +63,10 @@ SHARED_ENDS = (
 )
 
 
+MOST_KEPT = 64
+"""Of more ranks, rows of which there is a `RankPart` are read again where they are needed."""
+
+
 def frame_of(trace: Trace) -> RunFrame:
     """Return the frame of a run, which is made once."""
     frame: RunFrame = trace.derived.setdefault(RunFrame, RunFrame(trace))
@@ -111,8 +115,14 @@ class RunFrame:
 
     @functools.cached_property
     def parts(self) -> Mapping[int, RankPart]:
-        """What figures need of each rank's spans."""
-        return {rank.rank: part_of(rank) for rank in self.trace.ranks}
+        """What figures need of each rank's spans; of many ranks, the spans are not kept."""
+        found = {}
+        for rank in self.trace.ranks:
+            found[rank.rank] = part_of(rank)
+            if len(self.trace.ranks) > MOST_KEPT and not found[rank.rank].damaged:
+                for table in NOT_KEPT:
+                    rank.contents.pop(table, None)
+        return found
 
     def read_with(self, each: Mapper, *, whole: bool) -> None:
         """Read the ranks and compute `parts` with `each`, which may work on other machines.
