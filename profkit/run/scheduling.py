@@ -26,7 +26,7 @@ from profkit.trace.reader import Mapper
 
 SERIAL: Final = "serial"
 PROCESSES: Final = "processes"
-LARGE_BYTES: Final = 50_000_000
+LARGE_BYTES: Final = 150_000_000
 """Of larger files, processes save more time than they take to start."""
 
 RANKS_AT_ONCE: Final = 16
