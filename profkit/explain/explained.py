@@ -29,12 +29,15 @@ from profkit.analysis.run_change import ChangeKind
 from profkit.analysis.run_changes import LEAST_OTHER_BATCH, find_changes
 from profkit.explain.between import carry, find_order, judge_between
 from profkit.explain.causes import find_all, rank
+from profkit.explain.cell_places import locate
+from profkit.explain.cells import NO_CELLS, Cell, Cells, divide_gap
 from profkit.explain.coverage import Coverage, cover
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import ExchangeLedger, compare_places
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
+from profkit.explain.policy import POLICY
 from profkit.explain.predict.removal import predict_without
 from profkit.explain.rules.base import Case, Cause, is_material
 from profkit.explain.scaling import ScalingRow, scaling_table
@@ -75,6 +78,8 @@ class Explained(ShownInNotebook):
     """The exchange by place; null unless a run is sharded, and all waits were timed."""
     lines: LineChanges | None = None
     """Lines of code by phase; null unless both runs sampled stacks."""
+    cells: Cells = NO_CELLS
+    """The parts of the gap, which add up to it."""
 
     @property
     def recorded(self) -> Recorded:
@@ -89,6 +94,27 @@ class Explained(ShownInNotebook):
     def coverage(self) -> Coverage | None:
         """The part of the gap that the causes explain, or `None` without a sure gap."""
         return cover(self.case, self.causes)
+
+    @property
+    def told_cells(self) -> tuple[Cell, ...]:
+        """The cells that are surely there, in the direction of the gap, the largest first."""
+        return tuple(self.cells.told(gains=self.ledger.total.delta.value < 0))
+
+    @property
+    def open_cells(self) -> tuple[Cell, ...]:
+        """Those of which no cause takes most."""
+        return tuple(
+            each for each in self.told_cells if not is_claimed(each, self.causes, self.ledger)
+        )
+
+
+def is_claimed(cell: Cell, causes: Sequence[Cause], ledger: Ledger) -> bool:
+    """Return true if causes in the cell's row cost most of it."""
+    found_ns = 0.0
+    for cause in causes:
+        if cell.row in cause.rows and cause.cost_ns and cause.is_gain == (cell.ns < 0):
+            found_ns += cause.cost_ns.value
+    return found_ns >= POLICY.place_share * abs(cell.ns) * ledger.samples_per_step
 
 
 def explain(base: Trace, target: Trace, ceilings: BothCeilings = (None, None)) -> Explained:
@@ -158,7 +184,8 @@ def explain_sides(
     kernels = compare_kernels(before, after, ledger, ceilings)
     lines = _compare_lines(before, after, ledger)
     exchange = compare_places(ledger, before, after)
-    return Explained(case, tuple(causes), tuple(caveats), kernels, exchange, lines)
+    cells = locate(divide_gap(ledger, bases, targets), ledger, before, after, kernels)
+    return Explained(case, tuple(causes), tuple(caveats), kernels, exchange, lines, cells)
 
 
 def _with_devices(*runs: Trace) -> Iterator[RunManifest]:

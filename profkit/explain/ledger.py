@@ -191,14 +191,14 @@ def compare(
     base, target = at_one_resolution(base, target)
     names = [name for name in _ORDER if name in base.parts or name in target.parts]
     ns = {TOTAL: base.wall_ns, **base.parts}, {TOTAL: target.wall_ns, **target.parts}
-    total, *rows = _make_rows(*ns, [TOTAL, *names], base, target)
+    total, *rows = rows_of_parts(*ns, [TOTAL, *names], base, target)
     hidden = sorted({*base.beside, *target.beside} - base.not_beside - target.not_beside)
     return Ledger(
         base,
         target,
         total,
         tuple(_open(row, base, target) for row in rows),
-        tuple(_make_rows(base.beside, target.beside, hidden, base, target)),
+        tuple(rows_of_parts(base.beside, target.beside, hidden, base, target)),
         per_sample,
         (*unlike, *filter(None, [clocks])),
         tuple(differences),
@@ -211,7 +211,7 @@ def sum_rows(ledger: Ledger, name: str, names: Sequence[str]) -> Row:
     for each in names:
         base = base + ledger.base.parts.get(each, 0)
         target = target + ledger.target.parts.get(each, 0)
-    (row,) = _make_rows({name: base}, {name: target}, [name], ledger.base, ledger.target)
+    (row,) = rows_of_parts({name: base}, {name: target}, [name], ledger.base, ledger.target)
     return dataclasses.replace(row, sums=tuple(names))
 
 
@@ -223,12 +223,12 @@ def _open(row: Row, base: RunCosts, target: RunCosts) -> Row:
     if (not before and row.name in base.parts) or (not after and row.name in target.parts):
         return row
     before, after = before or {}, after or {}
-    found = _make_rows(before, after, list({**before, **after}), base, target)
+    found = rows_of_parts(before, after, list({**before, **after}), base, target)
     parts = [part for part in found if part.base.value or part.target.value]
     return dataclasses.replace(row, inside=tuple(parts))
 
 
-def _make_rows(
+def rows_of_parts(
     base_ns: Mapping[str, Ints],
     target_ns: Mapping[str, Ints],
     names: Sequence[str],

@@ -125,14 +125,14 @@ def test_the_rest_of_the_gap_is_named_with_its_row_and_settings(pair: Pair) -> N
     shares = percent(found.share, 0), percent(found.row_share, 0)
     words = (
         f"The causes explain {shares[0]} of the gap; {shares[1]} is in backward, "
-        "for which no cause was found"
+        "which no rule names"
     )
     document = ledger_document.explained(view)
     for page in (show_text.document(document), markdown.document(document)):
         plain = " ".join(page.replace("\\", "").split())
         assert words in plain
         assert plain.index("input_bound") < plain.index(words), "it stands under the causes"
-    assert "for which no cause was found" in html.document(document, "0")
+    assert "which no rule names" in html.document(document, "0")
     told = gap_json(view)["explained"]
     assert told["row_without_cause"] == "backward"
 
@@ -152,7 +152,7 @@ def test_lines_are_asked_for_where_they_show_more(
     """Not where both sides have them, and not for what a device computes."""
     view = pair(base, {"phase_ns": {"backward": 39 * MS}, **target})
     words = " ".join(show_text.document(ledger_document.explained(view)).split())
-    assert "is in backward, for which no cause was found" in words
+    assert "is in backward, which no rule names" in words
     assert ("to see its lines, record with 'profkit run --stacks loop'" in words) == shows
 
 

@@ -173,7 +173,7 @@ def _healthy(work: RankWork, phase: int, late: Sequence[Late]) -> Floats:
     for each in late:
         if each.phase == work.phases[phase] and each.rank in work.ranks:
             is_late[work.ranks.index(each.rank)] = True
-    others = np.flatnonzero(~is_late)
+    others = np.flatnonzero(~is_late if not is_late.all() else is_late)
     return np.asarray(np.median(work.ns[others, phase], axis=0))
 
 
