@@ -32,6 +32,9 @@ from profkit.frame.phases import UNKNOWN
 from profkit.text import significant
 from profkit.vocab import Phase
 
+QUEUE = "queue"
+"""The piece of a batch that is not its making: it lies ready."""
+
 _COMPUTE = (Phase.H2D.value, Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value)
 
 
@@ -89,7 +92,7 @@ def locate(
 
 
 def _divide(cell: Cell, sides: _Sides) -> Iterable[Cell]:
-    cell = dataclasses.replace(cell, how=_how(cell, sides))
+    cell = dataclasses.replace(cell, how=_how(cell, sides), is_beyond=_is_beyond(cell, sides))
     best = max(_places(cell, sides), key=lambda each: abs(each[1]), default=("", 0.0))
     where, ns = best
     sign = 1 if cell.ns > 0 else -1
@@ -176,7 +179,8 @@ def _by_counters(cell: Cell, sides: _Sides) -> How | None:
         waits = (states[0].waited or 0.0), (states[1].waited or 0.0)
         step_ns = sides.before.step_ns * sides.scales[0], sides.after.step_ns * sides.scales[1]
         waited_ns = max(0.0, waits[1] * step_ns[1] - waits[0] * step_ns[0])
-    if own_ns + waited_ns <= (1 - POLICY.how_share) * lost_ns:
+    is_known = all(state is not None and state.waited is not None for state in states)
+    if is_known and own_ns + waited_ns <= (1 - POLICY.how_share) * lost_ns:
         return How.BLOCKED
     gap_ns = abs(sides.ledger.total.delta.value) * sides.factor
     is_most = cell.ns * sides.factor >= POLICY.how_share * gap_ns
@@ -313,10 +317,24 @@ def _pieces(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
             grown[piece] = ns * scale - before.pieces.get(piece, 0.0) * known_scale
         largest = max(grown, key=lambda piece: grown[piece], default="")
         if largest and grown[largest] > 0:
-            yield f"{largest} of a batch", cell.ns if largest != "queue" else 0.0
+            yield f"{largest} of a batch", cell.ns if largest != QUEUE else 0.0
         return
     for part in row.inside:
         yield f"{part.name} of a batch", part.delta.value
+
+
+def _is_beyond(cell: Cell, sides: _Sides) -> bool:
+    """Return true if a piece of making a batch grew beyond what the slowest machine makes of it."""
+    before, after = sides.before.loader, sides.after.loader
+    if cell.row != INPUT or before is None or after is None:
+        return False
+    known_scale, scale = sides.scales
+    least_ns = POLICY.place_share * abs(cell.ns) * sides.factor
+    for piece, ns in after.pieces.items():
+        was, now = sorted((before.pieces.get(piece, 0.0) * known_scale, ns * scale))
+        if piece != QUEUE and now > POLICY.most_slowdown * was and now - was > least_ns:
+            return True
+    return False
 
 
 def _kernels(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:

@@ -43,7 +43,7 @@ def place_words(cell: Cell) -> str:
     return f"at {where}" if re.search(r":\d+ ", where) else where
 
 
-def _parts(cell: Cell, *, with_place: bool = True) -> Iterator[str]:
+def parts_of(cell: Cell, *, with_place: bool = True) -> Iterator[str]:
     """Yield the parts of a sentence about a cell, the most important first."""
     on = f" on {rank_words(cell.ranks)}" if cell.ranks else ""
     yield f"{row_words(cell.row)}{on}"
@@ -61,14 +61,14 @@ def sentence(cell: Cell, step: float) -> str:
     direction = "more" if cell.ns > 0 else "less"
     if cell.ns < 0 and cost.low is not None and cost.high is not None:
         cost = type(cost)(-cost.value, -cost.high, -cost.low, cost.level)
-    words = f"{duration(cost.value)} per step {direction} {', '.join(_parts(cell))}"
+    words = f"{duration(cost.value)} per step {direction} {', '.join(parts_of(cell))}"
     return f"{words}."
 
 
 def tail(cell: Cell, step: float, most: int) -> str:
     """Return the cell as the end of a headline, in at most so many words."""
     words = f"{duration(abs(cell.ns) * step)} of it"
-    for number, part in enumerate(_parts(cell)):
+    for number, part in enumerate(parts_of(cell)):
         longer = f"{words}{',' if number else ''} {part}"
         if count_words(longer) <= most:
             words = longer

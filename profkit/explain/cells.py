@@ -19,7 +19,8 @@ from profkit.explain.cell_steps import EVERY, Pattern, Steps, When, find_pattern
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger, rows_of_parts
 from profkit.explain.policy import POLICY
-from profkit.explain.rank_times import RankTimes, read_rank_times
+from profkit.explain.rank_times import RankTimes, read_rank_times, waits_at_cause
+from profkit.frame.costs import RunCosts
 from profkit.frame.estimate import Z_95, Estimate, Floats, Ints
 
 ALL_RANKS: tuple[int, ...] = ()
@@ -46,6 +47,8 @@ class Cell:
     """The part that is other ranks' waiting for these."""
     is_rest: bool = False
     """True for what no finer cell of its level holds."""
+    is_beyond: bool = False
+    """True if its work was timed and takes longer than the slowest machine makes any work."""
     long: Ints | None = field(default=None, compare=False)
     """The numbers of the target's long steps; null if the cell is about all steps."""
 
@@ -113,6 +116,11 @@ def divide_gap(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evid
         return Cells((), base_ns, step)
     before = read_rank_times(bases, ledger.base, names)
     after = read_rank_times(targets, ledger.target, names)
+    scales = [_samples(costs) for costs in (ledger.base, ledger.target)]
+    before, after = (
+        waits_at_cause(before, after, scales[0] / scales[1]),
+        waits_at_cause(after, before, scales[1] / scales[0]),
+    )
     keys: list[_Key] = []
     parts: list[tuple[_Piece, _Piece]] = []
     for row, name in enumerate(names):
@@ -128,18 +136,22 @@ def divide_gap(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evid
     return Cells(tuple(sorted(cells, key=lambda cell: -sign * cell.ns)), base_ns, step)
 
 
+def _samples(costs: RunCosts) -> float:
+    """Return the samples of a rank per step."""
+    return max(1e-9, float(costs.samples.sum()) / max(1, costs.steps * costs.ranks))
+
+
 def _late_ranks(ledger: Ledger, before: RankTimes, after: RankTimes, row: int) -> tuple[int, ...]:
     """Return the ranks that lose more in a row than the others do, by more than chance."""
     ranks = after.ranks
     if len(ranks) < 2:
         return ()
-    factor = ledger.target.samples.sum() / max(1, ledger.target.steps * ledger.target.ranks)
-    grown = after.ns[row].mean(axis=1) / max(factor, 1e-9)
-    errors = _errors(after.ns[row]) / max(factor, 1e-9)
+    factor, known = _samples(ledger.target), _samples(ledger.base)
+    grown = after.ns[row].mean(axis=1) / factor
+    errors = _errors(after.ns[row]) / factor
     if before.ranks == ranks:
-        known = ledger.base.samples.sum() / max(1, ledger.base.steps * ledger.base.ranks)
-        grown = grown - before.ns[row].mean(axis=1) / max(known, 1e-9)
-        errors = np.hypot(errors, _errors(before.ns[row]) / max(known, 1e-9))
+        grown = grown - before.ns[row].mean(axis=1) / known
+        errors = np.hypot(errors, _errors(before.ns[row]) / known)
     usual = _usual(grown)
     over = grown - usual
     worst = float(np.abs(over).max())
@@ -151,6 +163,8 @@ def _late_ranks(ledger: Ledger, before: RankTimes, after: RankTimes, row: int) -
     chosen &= np.abs(over) > POLICY.sure_errors * errors
     if not chosen.any() or chosen.sum() > len(ranks) / 2:
         return ()
+    if before.ranks == ranks and abs(grown.sum()) < POLICY.place_share * abs(over[chosen].sum()):
+        return ()  # as much as another rank lost before
     return tuple(rank for rank, is_late in zip(ranks, chosen, strict=True) if is_late)
 
 
@@ -189,7 +203,9 @@ def _by_steps(
     found: dict[tuple[When, int], list[Pattern | None]] = {}
     for place, (side, piece) in enumerate(((before, base), (after, target))):
         per_rank = piece.ns / side.count
-        pattern = find_pattern(per_rank, side.steps, side.step_ns, is_one_run=side.runs == 1)
+        pattern = None
+        if side.runs:
+            pattern = find_pattern(per_rank, side.steps, side.step_ns, is_one_run=side.runs == 1)
         if pattern is not None:
             found.setdefault(pattern.steps.key, [None, None])[place] = pattern
     for known, now in found.values():

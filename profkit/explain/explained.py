@@ -28,9 +28,9 @@ from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.run_change import ChangeKind
 from profkit.analysis.run_changes import LEAST_OTHER_BATCH, find_changes
 from profkit.explain.between import carry, find_order, judge_between
-from profkit.explain.causes import find_all, rank
 from profkit.explain.cell_places import locate
-from profkit.explain.cells import NO_CELLS, Cell, Cells, divide_gap
+from profkit.explain.cells import Cell, Cells, divide_gap
+from profkit.explain.claims import find_all, rank
 from profkit.explain.coverage import Coverage, cover
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import ExchangeLedger, compare_places
@@ -78,8 +78,6 @@ class Explained(ShownInNotebook):
     """The exchange by place; null unless a run is sharded, and all waits were timed."""
     lines: LineChanges | None = None
     """Lines of code by phase; null unless both runs sampled stacks."""
-    cells: Cells = NO_CELLS
-    """The parts of the gap, which add up to it."""
 
     @property
     def recorded(self) -> Recorded:
@@ -89,6 +87,11 @@ class Explained(ShownInNotebook):
     @property
     def ledger(self) -> Ledger:
         return self.case.ledger
+
+    @property
+    def cells(self) -> Cells:
+        """The parts of the gap, which add up to it."""
+        return self.case.cells
 
     @property
     def coverage(self) -> Coverage | None:
@@ -156,7 +159,9 @@ def explain_sides(
     if impossible := doubt_efficiency(before.trace, after.trace, ledger):
         ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, impossible))
     ledger = judge_between(ledger, bases, targets)
-    case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
+    kernels = compare_kernels(before, after, ledger, ceilings)
+    cells = locate(divide_gap(ledger, bases, targets), ledger, before, after, kernels)
+    case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after, cells)
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *log_caveats(before.trace, after.trace)]
     caveats += part_caveats(before, after)
@@ -178,14 +183,12 @@ def explain_sides(
     causes = [*find_all(case, rules.values()), *find_gains(case, rules.values())]
     falls = ledger.total.delta.value < 0
     causes = rank(predict_without(case, causes), falls=falls)
-    case = dataclasses.replace(case, ledger=carry(ledger, causes))
+    case = dataclasses.replace(case, ledger=carry(ledger, causes, cells))
     # After the rules: reading their tables may show more damage.
     caveats += _flags([run.trace for run in (*bases, *targets)])
-    kernels = compare_kernels(before, after, ledger, ceilings)
     lines = _compare_lines(before, after, ledger)
     exchange = compare_places(ledger, before, after)
-    cells = locate(divide_gap(ledger, bases, targets), ledger, before, after, kernels)
-    return Explained(case, tuple(causes), tuple(caveats), kernels, exchange, lines, cells)
+    return Explained(case, tuple(causes), tuple(caveats), kernels, exchange, lines)
 
 
 def _with_devices(*runs: Trace) -> Iterator[RunManifest]:

@@ -52,6 +52,39 @@ class Policy:
     tenths: int = 10
     """A run is cut into so many blocks to see if its steps grow (`analysis/trend.py`)."""
 
+    same_bytes_ratio: float = 1.2
+    """Messages that carry up to this many times the bytes carry the same gradients or weights."""
+
+    more_ratio: float = 1.2
+    """A number that is larger by this factor explains time; runs of one job differ by less."""
+
+    most_power: float = 2.0
+    """Work grows with at most the square of its size, as attention does with the length."""
+
+    more_collectives: float = 0.9
+    """A call in nearly every step is a call per step."""
+
+    certain: float = 0.975
+    """A change is certain from this probability on."""
+
+    probable: float = 0.8
+    """A change is probable from this probability on."""
+
+    twins_floor: float = 0.005
+    """Healthy twins differ by so much besides the scatter of their steps (docs/calibration.md)."""
+
+    twins_errors: float = 2.2
+    """So many of their errors apart are at most 2 % of healthy twins (docs/calibration.md)."""
+
+    twins_most_error: float = 0.01
+    """A larger scatter of steps says nothing more of the runs (docs/calibration.md)."""
+
+    most_slowdown: float = 3.0
+    """A busy machine makes a job take up to so many times as long (docs/results.md)."""
+
+    carried_share: float = 0.5
+    """What no machine makes carries a verdict if it is this share of the change."""
+
     how_share: float = 0.7
     """A cell is told as blocked, or as computing, from this share on."""
 

@@ -6,6 +6,7 @@ which the rank was late, so that one loss is one thing. Nothing is added or take
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,9 @@ class RankTimes:
     moved: Floats
     """The part of `ns` that is other ranks' waiting, by (row, rank, step)."""
     runs: int = 1
+    """The runs that have such steps; 0 for a log, whose lines are means of several."""
+    is_timed: bool = False
+    """True if the exchange was timed on all ranks, so that waits have a cause."""
 
     @property
     def count(self) -> int:
@@ -56,15 +60,55 @@ def read_rank_times(runs: Sequence[Evidence], costs: RunCosts, names: Sequence[s
     if len(steps) != costs.steps:
         steps = np.arange(costs.steps)
     found = _by_rank(known, costs, names, whole)
-    if found is None:
-        summed = whole[:, None, :].astype(np.float64)
-        unmoved = np.zeros_like(summed)
-        return RankTimes(tuple(names), summed, (), steps, step_ns, unmoved, len(known))
-    ranks, ns = found
-    moved = _waits_at_cause(ns, names, _waits(ns, names, costs), steps)
-    ns = ns + moved
-    caused = np.maximum(moved, 0.0)
-    return RankTimes(tuple(names), ns, ranks, steps, step_ns, caused, len(known))
+    ranks, ns = found or ((), whole[:, None, :].astype(np.float64))
+    is_timed = EXCHANGE in names and costs.exchange_timed and len(ranks) > 1
+    count = 0 if costs.of_lines else len(known)
+    return RankTimes(tuple(names), ns, ranks, steps, step_ns, np.zeros_like(ns), count, is_timed)
+
+
+def waits_at_cause(side: RankTimes, other: RankTimes, factor: float) -> RankTimes:
+    """Return the times of a side with each wait at the rank and in the row that caused it.
+
+    The rank that waits least is the last to come: all others wait for what it takes longer than
+    they do, in this step or, after its exchange, in the step before. What one of them takes longer
+    itself meanwhile delays nobody, so it is a part of that wait. `factor` turns a step of the other
+    side into one of this side's batch; what a rank takes longer than there is its own doing.
+    """
+    ns, names, steps = side.ns, side.names, side.steps
+    if not side.is_timed or ns.shape[2] < 1:
+        return side
+    moved, caused = np.zeros_like(ns), np.zeros_like(ns)
+    exchange = names.index(EXCHANGE)
+    work = np.delete(np.arange(len(names)), exchange)
+    last, step = np.argmin(ns[exchange], axis=0), np.arange(ns.shape[2])
+    before = np.maximum(step - 1, 0)
+    follows = (steps == steps[before] + 1) & (step > 0)
+    usual = factor * other.ns.mean(axis=2)
+    if other.ranks != side.ranks:
+        usual = np.broadcast_to(np.median(ns.mean(axis=2), axis=1)[:, None], ns.shape[:2])
+    for rank in range(ns.shape[1]):
+        left = ns[exchange, rank] - ns[exchange].min(axis=0)
+        used = np.zeros((len(work), len(step)))
+        for at, applies in ((step, np.ones(len(step), dtype=bool)), (before, follows)):
+            apart = ns[work][:, last, at] - ns[work, rank][:, at]
+            longer = np.where(applies, np.maximum(0.0, apart - used[:, at]), 0.0)
+            own = np.minimum(-apart, ns[work, rank][:, at] - usual[work, rank][:, None])
+            own = np.where(applies & (at == step), np.maximum(0.0, own), 0.0)
+            total = longer.sum(axis=0)
+            own *= np.minimum(1.0, _ratio(np.maximum(0.0, total - left), own.sum(axis=0)))
+            wait = np.minimum(left, total)
+            share = np.minimum(1.0, _ratio(wait + own.sum(axis=0), total))
+            for place, row in enumerate(work.tolist()):
+                np.add.at(moved[row], (last, at), share * longer[place])
+                np.add.at(caused[row], (last, at), share * longer[place])
+                moved[row, rank] -= own[place]
+            used, left = share * longer, left - wait
+            moved[exchange, rank] -= wait
+    return dataclasses.replace(side, ns=ns + moved, moved=caused)
+
+
+def _ratio(above: Floats, below: Floats) -> Floats:
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
 def _by_rank(
@@ -114,45 +158,3 @@ def _of_run(run: Evidence, ranks: Sequence[int], names: Sequence[str], *, is_tim
             if name == Phase.BACKWARD.value and not is_timed:
                 ns[row, column] += sums.exposed[PHASES.index(EXCHANGE), places]
     return ns
-
-
-def _waits(ns: Floats, names: Sequence[str], costs: RunCosts) -> Floats | None:
-    """Return how long each rank waits for another one in each step, or `None` if unknown.
-
-    The rank that waits least is the last to come; what it takes in the exchange is no waiting for a
-    rank.
-    """
-    if EXCHANGE not in names or not costs.exchange_timed:
-        return None
-    exchange = ns[names.index(EXCHANGE)]
-    return np.asarray(exchange - exchange.min(axis=0))
-
-
-def _waits_at_cause(ns: Floats, names: Sequence[str], waits: Floats | None, steps: Ints) -> Floats:
-    """Return what each row, rank and step gains or loses, if waits are moved to their cause.
-
-    The cause is the rank that waits least, in the rows in which it takes longer than the one that
-    waits: in this step or, after its exchange, in the step before.
-    """
-    moved = np.zeros_like(ns)
-    if waits is None or ns.shape[1] < 2:
-        return moved
-    exchange = names.index(EXCHANGE)
-    work = np.delete(np.arange(len(names)), exchange)
-    last, step = np.argmin(ns[exchange], axis=0), np.arange(ns.shape[2])
-    before = np.maximum(step - 1, 0)
-    follows = (steps == steps[before] + 1) & (step > 0)
-    for rank in range(ns.shape[1]):
-        left = waits[rank].copy()
-        used = np.zeros((len(work), len(step)))
-        for at, applies in ((step, np.ones(len(step), dtype=bool)), (before, follows)):
-            longer = np.maximum(0.0, ns[work][:, last, at] - ns[work, rank][:, at]) - used[:, at]
-            longer = np.where(applies, np.maximum(0.0, longer), 0.0)
-            total = longer.sum(axis=0)
-            wait = np.minimum(left, total)
-            share = np.divide(wait, total, out=np.zeros_like(total), where=total > 0)
-            for place, row in enumerate(work.tolist()):
-                np.add.at(moved[row], (last, at), share * longer[place])
-            used, left = share * longer, left - wait
-            moved[exchange, rank] -= wait
-    return moved

@@ -60,6 +60,8 @@ from profkit.trace import Trace
 TONES = {
     Verdict.REGRESSION: Tone.BAD,
     Verdict.IMPROVEMENT: Tone.GOOD,
+    Verdict.PROBABLE_REGRESSION: Tone.BAD,
+    Verdict.PROBABLE_IMPROVEMENT: Tone.GOOD,
     Verdict.NEUTRAL: Tone.PLAIN,
     Verdict.CANNOT_JUDGE: Tone.UNSURE,
 }
@@ -168,6 +170,8 @@ def gap_data(view: Explained) -> dict[str, Any]:
         "base": view.case.base_name,
         "target": view.case.target_name,
         "verdict": ledger.verdict,
+        "probability_of_change": ledger.probability,
+        "smallest_change_seen_share": ledger.smallest_seen,
         "why_not_judged": why_not(ledger) or None,
         "between_runs": between_data(ledger.between),
         "rows_of_machine": sorted(ledger.unsure_rows),

@@ -89,7 +89,9 @@ def verdict_words(ledger: Ledger) -> str:
     if not math.isfinite(ledger.change.value):
         return reason
     words = f"throughput per rank is {percent(ledger.efficiency.value)} of the base's"
-    if not reason:
+    if ledger.verdict is Verdict.NEUTRAL and ledger.smallest_seen is not None:
+        words += f"; a change of {percent(ledger.smallest_seen)} would have been seen"
+    if not reason or ledger.evident:
         return words
     words += f"; {reason}"
     row = ledger.largest
@@ -131,6 +133,8 @@ def row_table(
 _VERDICT_ROLES = {
     Verdict.REGRESSION: "bad",
     Verdict.IMPROVEMENT: "good",
+    Verdict.PROBABLE_REGRESSION: "bad",
+    Verdict.PROBABLE_IMPROVEMENT: "good",
     Verdict.NEUTRAL: "dim",
     Verdict.CANNOT_JUDGE: "unsure",
 }
