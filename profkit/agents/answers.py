@@ -163,12 +163,13 @@ class Answers:
 def check_question(change: str, value: float, cause: str) -> Question:
     """Return a question about a changed job; the limits are those of `profkit whatif`."""
     from profkit import plugins
+    from profkit.explain.named import KINDS as CELLS
     from profkit.explain.predict.prediction import FASTER, KINDS, WITHOUT, Question
 
     if change not in KINDS:
         raise UsageError(f"change '{safe_text(change)}': not one of {', '.join(KINDS)}")
     if change == WITHOUT:
-        known = plugins.RULES.names()
+        known = sorted({*plugins.RULES.names(), *CELLS})
         if cause not in known:
             near = did_you_mean(cause, known)
             raise UsageError(f"cause '{safe_text(cause)}' is unknown{near}; `explain` names causes")

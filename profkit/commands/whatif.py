@@ -121,10 +121,11 @@ def run(args: argparse.Namespace) -> int:
 def read_questions(args: argparse.Namespace) -> list[Question]:
     """Return what was asked, in the order of the help."""
     from profkit import plugins
+    from profkit.explain.named import KINDS
     from profkit.explain.predict.prediction import FASTER, LINK, RANKS, WITHOUT, WORKERS, Question
 
     found = []
-    known = sorted(plugins.RULES.load_all()[0])
+    known = sorted({*plugins.RULES.names(), *KINDS})
     for cause in args.ask_without or ():
         if cause not in known:
             raise UsageError(

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 
 from profkit.analysis.config_join import COMPUTE
 from profkit.command_words import LEFT_OUT
-from profkit.explain.causes import COUNTED
+from profkit.explain.cell_places import How
+from profkit.explain.cell_steps import When
+from profkit.explain.cells import Cell, Cells
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import TOTAL, Ledger, Row
-from profkit.explain.rules.base import MIN_COST_SHARE, Cause
+from profkit.explain.policy import POLICY
+from profkit.explain.rules.base import MIN_COST_SHARE, Cause, Specific
 from profkit.explain.slowness import Slowness, find_slowness
 from profkit.explain.verdict import Basis, Between, Verdict, judge
 from profkit.frame.costs import INPUT, RunCosts
@@ -29,9 +32,6 @@ from profkit.vocab import Phase
 
 if TYPE_CHECKING:
     from profkit.explain.slowness import Slowness
-
-CARRIED_SHARE = 0.5
-"""Causes that are counted carry a verdict if they cost at least this share of the change."""
 
 QUEUE = "queue"
 """The piece of a batch that is not its making: it lies ready."""
@@ -89,22 +89,47 @@ def _unsure_rows(
                 is_whole_unsure = is_unsure
 
 
-def carry(ledger: Ledger, causes: Sequence[Cause]) -> Ledger:
-    """Return the ledger without doubt if causes that are counted explain most of the change."""
-    if ledger.between is None or not ledger.doubt:
+def carry(ledger: Ledger, causes: Sequence[Cause], cells: Cells) -> Ledger:
+    """Return the ledger with what no machine makes, if that is most of the change.
+
+    Causes that are counted are that, and cells of long steps with a period, of a sleep, or of more
+    than the slowest machine makes.
+    """
+    gap_ns = ledger.total.delta.value
+    is_gain, names, sure_ns = gap_ns < 0, list[str](), 0.0
+    if ledger.unlike or abs(gap_ns) < MIN_COST_SHARE * ledger.total.base.value:
         return ledger
-    is_gain = ledger.total.delta.value < 0
-    kinds: list[str] = []
-    sure_ns = 0.0
     for cause in causes:
         low = cause.cost_ns.low if cause.cost_ns else None
-        if cause.kind in COUNTED and cause.is_gain == is_gain and low is not None and low > 0:
-            kinds.append(cause.kind)
-            sure_ns += low
-    if sure_ns < CARRIED_SHARE * abs(ledger.total.delta.value) * ledger.samples_per_step:
+        if cause.specific >= Specific.COUNT and cause.is_gain == is_gain and low and low > 0:
+            names.append(cause.kind)
+            sure_ns += low / ledger.samples_per_step
+    evident_ns = 0.0
+    for cell in cells.told(gains=is_gain):
+        if is_evident(cell, ledger):
+            low, high = cell.delta.low or 0.0, cell.delta.high or 0.0
+            evident_ns += min(abs(low), abs(high))
+            names.append(cell.row)
+    if max(sure_ns, evident_ns) < POLICY.carried_share * abs(gap_ns):
         return ledger
-    between = dataclasses.replace(ledger.between, carried_by=tuple(kinds), doubt="")
-    return dataclasses.replace(ledger, between=between)
+    between = ledger.between
+    if between is not None:
+        between = dataclasses.replace(between, carried_by=tuple(dict.fromkeys(names)), doubt="")
+    is_open = judge(ledger.total.delta, ledger.total.base.value) not in _SURE
+    evident = tuple(dict.fromkeys(names)) if evident_ns >= sure_ns or not is_open else ()
+    return dataclasses.replace(ledger, between=between, evident=evident)
+
+
+def is_evident(cell: Cell, ledger: Ledger) -> bool:
+    """Return true if no machine makes such a cell, however busy or slow it is."""
+    if cell.is_beyond or cell.steps.when is When.PERIODIC:
+        return True
+    if cell.steps.when is When.RARE:
+        each_ns = abs(cell.ns) * cell.steps.of / max(1, cell.steps.long)
+        return each_ns > (POLICY.most_slowdown - 1) * ledger.total.base.value
+    if cell.how == How.BLOCKED.value:
+        return cell.row not in (INPUT, Phase.ALLREDUCE.value)
+    return False
 
 
 def find_order(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Iterator[str]:
@@ -146,8 +171,8 @@ def _split(
             if judge(row.delta, base) in _SURE:
                 carried.append((grown_ns - allowed_ns, row.name))
     least_ns = MIN_COST_SHARE * base
-    if slowness.basis is Basis.REPEATS:
-        least_ns = 0.0  # the interval holds the rest of the noise
+    if slowness.basis in (Basis.REPEATS, Basis.DEVICE):
+        least_ns = 0.0  # the interval, or what is known of twins, holds the rest of the noise
     if carried_ns <= 0 or carried_ns < least_ns:
         return machine_ns, ()
     largest = max((over_ns for over_ns, _ in carried), default=0.0)

@@ -10,9 +10,9 @@ from profkit.analysis.config_join import ANY, COMPUTE, NOT_SAID
 from profkit.explain.ledger import Row, Verdict
 from profkit.explain.rules.base import (
     EXCHANGE,
-    SETTING_CHANGED,
     Case,
     Cause,
+    Specific,
     grew,
     is_material,
     share_of,
@@ -62,7 +62,7 @@ def cover(case: Case, causes: Sequence[Cause]) -> Coverage | None:
         is_alone = len(counted) == 1 or bool(cause.rows)
         # A setting is only possible, nothing divides the rest of a log, and a wait in one may pass
         # while the device works.
-        is_possible = cause.kind == SETTING_CHANGED or REST in cause.rows
+        is_possible = cause.specific is Specific.SETTING or REST in cause.rows
         may_be_hidden = INPUT in cause.rows and is_log(case.after.trace)
         is_bound = is_bound or not is_alone or is_possible or may_be_hidden
 

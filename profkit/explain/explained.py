@@ -28,13 +28,16 @@ from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.run_change import ChangeKind
 from profkit.analysis.run_changes import LEAST_OTHER_BATCH, find_changes
 from profkit.explain.between import carry, find_order, judge_between
-from profkit.explain.causes import find_all, rank
+from profkit.explain.cell_places import locate
+from profkit.explain.cells import Cell, Cells, divide_gap
+from profkit.explain.claims import find_all, rank
 from profkit.explain.coverage import Coverage, cover
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import ExchangeLedger, compare_places
 from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
+from profkit.explain.policy import POLICY
 from profkit.explain.predict.removal import predict_without
 from profkit.explain.rules.base import Case, Cause, is_material
 from profkit.explain.scaling import ScalingRow, scaling_table
@@ -85,9 +88,35 @@ class Explained(ShownInNotebook):
         return self.case.ledger
 
     @property
+    def cells(self) -> Cells:
+        """The parts of the gap, which add up to it."""
+        return self.case.cells
+
+    @property
     def coverage(self) -> Coverage | None:
         """The part of the gap that the causes explain, or `None` without a sure gap."""
         return cover(self.case, self.causes)
+
+    @property
+    def told_cells(self) -> tuple[Cell, ...]:
+        """The cells that are surely there, in the direction of the gap, the largest first."""
+        return tuple(self.cells.told(gains=self.ledger.total.delta.value < 0))
+
+    @property
+    def open_cells(self) -> tuple[Cell, ...]:
+        """Those of which no cause takes most."""
+        return tuple(
+            each for each in self.told_cells if not is_claimed(each, self.causes, self.ledger)
+        )
+
+
+def is_claimed(cell: Cell, causes: Sequence[Cause], ledger: Ledger) -> bool:
+    """Return true if causes in the cell's row cost most of it."""
+    found_ns = 0.0
+    for cause in causes:
+        if cell.row in cause.rows and cause.cost_ns and cause.is_gain == (cell.ns < 0):
+            found_ns += cause.cost_ns.value
+    return found_ns >= POLICY.place_share * abs(cell.ns) * ledger.samples_per_step
 
 
 def explain(base: Trace, target: Trace, ceilings: BothCeilings = (None, None)) -> Explained:
@@ -129,7 +158,9 @@ def explain_sides(
     if impossible := doubt_efficiency(before.trace, after.trace, ledger):
         ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, impossible))
     ledger = judge_between(ledger, bases, targets)
-    case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after)
+    kernels = compare_kernels(before, after, ledger, ceilings)
+    cells = locate(divide_gap(ledger, bases, targets), ledger, before, after, kernels)
+    case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after, cells)
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *log_caveats(before.trace, after.trace)]
     caveats += part_caveats(before, after)
@@ -151,10 +182,9 @@ def explain_sides(
     causes = [*find_all(case, rules.values()), *find_gains(case, rules.values())]
     falls = ledger.total.delta.value < 0
     causes = rank(predict_without(case, causes), falls=falls)
-    case = dataclasses.replace(case, ledger=carry(ledger, causes))
+    case = dataclasses.replace(case, ledger=carry(ledger, causes, cells))
     # After the rules: reading their tables may show more damage.
     caveats += _flags([run.trace for run in (*bases, *targets)])
-    kernels = compare_kernels(before, after, ledger, ceilings)
     lines = _compare_lines(before, after, ledger)
     exchange = compare_places(ledger, before, after)
     return Explained(case, tuple(causes), tuple(caveats), kernels, exchange, lines)

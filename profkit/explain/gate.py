@@ -87,6 +87,8 @@ def apply_gates(ledger: Ledger, gates: Sequence[Gate]) -> tuple[Judgement, ...]:
             if gate.share is not None:
                 limit = gate.share * base
             outcome, why = judge_change(row.delta, limit, base, ledger.what_helps)
+            if ledger.evident and row is ledger.total and row.delta.value > limit:
+                outcome, why = Outcome.FAILED, "above the limit, by what no machine makes"
             doubt = ledger.doubt
             if row.name in ledger.unsure_rows:
                 doubt = "the machine may change it as much from run to run: repeats are needed"

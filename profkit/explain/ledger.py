@@ -17,6 +17,8 @@ import numpy as np
 
 from profkit.analysis import run_noise
 from profkit.analysis.config_join import Difference
+from profkit.explain.noise import probability
+from profkit.explain.policy import POLICY
 from profkit.explain.resolution import at_one_resolution, unlike_clocks
 from profkit.explain.verdict import INDECISIVE, Between, Verdict, judge, more_repeats_words
 from profkit.frame.costs import INPUT, OWN, REST, RunCosts
@@ -75,6 +77,8 @@ class Ledger(ShownInNotebook):
     """The noise between runs; null if nobody asked for it."""
     unsure_rows: frozenset[str] = frozenset()
     """Rows that the machine may have changed as much, if the total has no sure change."""
+    evident: tuple[str, ...] = ()
+    """The rows with most of the change, if it is one that no machine makes."""
 
     @property
     def switched(self) -> Row | None:
@@ -118,14 +122,49 @@ class Ledger(ShownInNotebook):
 
     @property
     def verdict(self) -> Verdict:
-        if self.unlike or self.doubt:
+        if self.unlike:
             return Verdict.CANNOT_JUDGE
+        is_more = self.total.delta.value > 0
+        if self.evident:
+            return Verdict.REGRESSION if is_more else Verdict.IMPROVEMENT
+        if self.doubt:
+            is_bounded = self.between is not None and self.between.machine_ns is not None
+            if not is_bounded or (self.probability or 0.0) < POLICY.probable:
+                return Verdict.CANNOT_JUDGE
+            return Verdict.PROBABLE_REGRESSION if is_more else Verdict.PROBABLE_IMPROVEMENT
         return judge(self.total.delta, self.total.base.value)
+
+    @property
+    def probability(self) -> float | None:
+        """How probable it is that the job changed, and not chance or the machine; null if unknown.
+
+        What no machine makes is certain.
+        """
+        delta = self.total.delta
+        if self.unlike or delta.low is None or delta.high is None:
+            return None
+        if self.evident:
+            return 1.0
+        machine_ns = 0.0
+        if self.doubt and self.between is not None:
+            if self.between.machine_ns is None:
+                return None  # repeats of one side alone met a busier machine
+            machine_ns = self.between.machine_ns
+        return probability(delta.value, (delta.high - delta.low) / 2, machine_ns)
+
+    @property
+    def smallest_seen(self) -> float | None:
+        """The smallest change that would have been certain, as a share; null if nothing says it."""
+        delta, base = self.total.delta, self.total.base.value
+        if delta.low is None or delta.high is None or not base > 0:
+            return None
+        machine_ns = (self.between.machine_ns or 0.0) if self.between else 0.0
+        return math.hypot((delta.high - delta.low) / 2, machine_ns) / base
 
     @property
     def doubt(self) -> str:
         """The reason to suspect the machine behind the change; empty without one."""
-        return self.between.doubt if self.between else ""
+        return self.between.doubt if self.between and not self.evident else ""
 
     @property
     def what_helps(self) -> str:
@@ -191,14 +230,14 @@ def compare(
     base, target = at_one_resolution(base, target)
     names = [name for name in _ORDER if name in base.parts or name in target.parts]
     ns = {TOTAL: base.wall_ns, **base.parts}, {TOTAL: target.wall_ns, **target.parts}
-    total, *rows = _make_rows(*ns, [TOTAL, *names], base, target)
+    total, *rows = rows_of_parts(*ns, [TOTAL, *names], base, target)
     hidden = sorted({*base.beside, *target.beside} - base.not_beside - target.not_beside)
     return Ledger(
         base,
         target,
         total,
         tuple(_open(row, base, target) for row in rows),
-        tuple(_make_rows(base.beside, target.beside, hidden, base, target)),
+        tuple(rows_of_parts(base.beside, target.beside, hidden, base, target)),
         per_sample,
         (*unlike, *filter(None, [clocks])),
         tuple(differences),
@@ -211,7 +250,7 @@ def sum_rows(ledger: Ledger, name: str, names: Sequence[str]) -> Row:
     for each in names:
         base = base + ledger.base.parts.get(each, 0)
         target = target + ledger.target.parts.get(each, 0)
-    (row,) = _make_rows({name: base}, {name: target}, [name], ledger.base, ledger.target)
+    (row,) = rows_of_parts({name: base}, {name: target}, [name], ledger.base, ledger.target)
     return dataclasses.replace(row, sums=tuple(names))
 
 
@@ -223,12 +262,12 @@ def _open(row: Row, base: RunCosts, target: RunCosts) -> Row:
     if (not before and row.name in base.parts) or (not after and row.name in target.parts):
         return row
     before, after = before or {}, after or {}
-    found = _make_rows(before, after, list({**before, **after}), base, target)
+    found = rows_of_parts(before, after, list({**before, **after}), base, target)
     parts = [part for part in found if part.base.value or part.target.value]
     return dataclasses.replace(row, inside=tuple(parts))
 
 
-def _make_rows(
+def rows_of_parts(
     base_ns: Mapping[str, Ints],
     target_ns: Mapping[str, Ints],
     names: Sequence[str],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,8 +13,10 @@ from profkit.errors import UnreadableError
 from profkit.explain.earlier import Spread, spread_of_earlier
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger
+from profkit.explain.noise import spread_of_twins
 from profkit.explain.verdict import Basis
 from profkit.frame.device_times import HOST, PhaseClock, is_own
+from profkit.frame.estimate import Z_95
 from profkit.trace import RunManifest
 from profkit.vocab import PROBES
 
@@ -23,8 +26,8 @@ QUIET_SHARE = 0.08
 VIRTUAL_SHARE = 0.25
 """The same for a virtual machine: nothing shows what else its host does (docs/results.md)."""
 
-DEVICE_SHARE = 0.02
-"""The same for work of a device, which only its clocks and temperature change."""
+DEVICE_SHARE = spread_of_twins(math.inf)
+"""The same for work of a device, however its steps scatter (docs/calibration.md)."""
 
 UNKNOWN_SHARE = 2.0
 """The same where nothing is known of the machine: a busy one can make a job take thrice as long."""
@@ -80,20 +83,21 @@ def find_slowness(
     `with_earlier` also reads earlier runs of the same jobs.
     """
     one, other = slow[0].trace, quick[0].trace
+    twins = _twins_share(ledger)
     state, other_state = _mean_state(slow), _mean_state(quick)
     slower = _find_slower_probe(slow, quick)
     if max(len(slow), len(quick)) > 1:
         return _slowness_of_repeats(ledger, state, other_state, slower)
     if not (is_own(one) and is_own(other)):
         on_host = any(is_on_host(each) for each in (slow[0], quick[0]))
-        share = UNKNOWN_SHARE if on_host else DEVICE_SHARE
-        return Slowness(Basis.NOTHING if on_host else Basis.DEVICE, share, DEVICE_SHARE)
+        share = UNKNOWN_SHARE if on_host else twins
+        return Slowness(Basis.NOTHING if on_host else Basis.DEVICE, share, twins)
     spread = spread_of_earlier(other, one) if with_earlier else None
-    basis, share, device = Basis.NOTHING, UNKNOWN_SHARE, DEVICE_SHARE
+    basis, share, device = Basis.NOTHING, UNKNOWN_SHARE, twins
     if spread is not None:
         basis, share, device = Basis.EARLIER, spread.half, spread.half
     elif ledger.base.clock is not PhaseClock.HOST:
-        basis, share = Basis.DEVICE, quiet_share(one.manifest)
+        basis, share = Basis.DEVICE, twins
     elif state is not None:
         basis, share = Basis.READINGS, quiet_share(one.manifest)
     if state is None:
@@ -104,6 +108,14 @@ def find_slowness(
         waits_ns = waited_ns(ledger, state.waited, before or 0.0, state.others)
     lost = _share_lost(state)
     return Slowness(basis, share, device, lost, slower, waits_ns, state, spread)
+
+
+def _twins_share(ledger: Ledger) -> float:
+    """Return by how much healthy runs on devices differ, with steps that scatter as these do."""
+    delta, base = ledger.total.delta, ledger.total.base.value
+    if delta.low is None or delta.high is None or not base > 0:
+        return DEVICE_SHARE
+    return spread_of_twins((delta.high - delta.low) / 2 / Z_95 / base)
 
 
 def quiet_share(slow: RunManifest) -> float:

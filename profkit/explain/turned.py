@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from profkit.explain.causes import find_all
+from profkit.explain.claims import find_all, turn_cells
 from profkit.explain.ledger import Ledger, Row
 from profkit.explain.rules.base import Case, Cause, Rule, grew
 from profkit.frame.estimate import Estimate
@@ -39,6 +39,7 @@ def turn(case: Case) -> Case:
         ledger=turn_ledger(case.ledger),
         before=case.after,
         after=case.before,
+        cells=turn_cells(case.cells),
     )
 
 

@@ -20,6 +20,8 @@ class Verdict(str, Enum):
 
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"
+    PROBABLE_REGRESSION = "probable regression"
+    PROBABLE_IMPROVEMENT = "probable improvement"
     NEUTRAL = "neutral"
     CANNOT_JUDGE = "cannot judge"
 

@@ -29,14 +29,14 @@ def no_cause_words(ledger: Ledger, coverage: Coverage | None = None) -> str:
         if is_sure and abs(row.delta.value) >= least_ns:
             changed.append(row.name)
     if coverage is not None and coverage.row:
-        words = "No cause was found."
+        words = ""
     elif changed and not ledger.unlike:
-        words = f"No cause was found for what changed by more than the noise: {', '.join(changed)}."
+        words = f"No rule names what changed by more than the noise: {', '.join(changed)}."
     if PhaseClock.LAUNCH in (ledger.base.clock, ledger.target.clock):
         words += " Causes in what the device did cannot be found without device times."
     elif not ledger.base.exchange_timed:
         words += " The exchange of gradients cannot be one here: it was not timed."
-    return words
+    return words.strip()
 
 
 def doubted_causes(ledger: Ledger) -> str:
@@ -62,7 +62,7 @@ def coverage_words(coverage: Coverage | None, *, is_gain: bool) -> str:
     if coverage.row and coverage.row_share is not None:
         of_gap = "" if words else f" of the {gap}"
         share = percent(coverage.row_share, 0)
-        why = "for which no cause was found"
+        why = "which no rule names"
         if coverage.row == REST:
             why = "which is not divided any further"
         words.append(f"{share}{of_gap} is in {coverage.row}, {why}")

@@ -13,6 +13,7 @@ from profkit.analysis.config_join import HARMLESS
 from profkit.analysis.overview import build_overview
 from profkit.analysis.views.pictures import StepPoint
 from profkit.errors import UnreadableError
+from profkit.explain import cell_words
 from profkit.explain.compared import Compared, Pair
 from profkit.explain.coverage import Coverage
 from profkit.explain.explained import Explained
@@ -24,6 +25,7 @@ from profkit.explain.verdict import Between
 from profkit.frame.costs import HIDDEN_EXCHANGE, INPUT, RunCosts
 from profkit.frame.estimate import scale
 from profkit.report import cause_words, ledger_words
+from profkit.report.cells_section import cells_section
 from profkit.report.code_sections import BASE, TARGET, changed_lines
 from profkit.report.log_words import is_log, sample_unit
 from profkit.report.overview_document import Illustrated, illustrate, quality, ranks_section, strip
@@ -58,6 +60,8 @@ from profkit.trace import Trace
 TONES = {
     Verdict.REGRESSION: Tone.BAD,
     Verdict.IMPROVEMENT: Tone.GOOD,
+    Verdict.PROBABLE_REGRESSION: Tone.BAD,
+    Verdict.PROBABLE_IMPROVEMENT: Tone.GOOD,
     Verdict.NEUTRAL: Tone.PLAIN,
     Verdict.CANNOT_JUDGE: Tone.UNSURE,
 }
@@ -94,6 +98,7 @@ def explained(
     sections = [
         *gates(judgements),
         rows_that_add_up(view),
+        cells_section(view.cells, view.told_cells),
         *changed_lines(view),
         *kernels(view, is_page=is_page),
         *exchange_places(view.exchange, view.ledger),
@@ -129,7 +134,13 @@ def headline(view: Explained) -> str:
     ledger = view.ledger
     if not math.isfinite(ledger.change.value):
         return ""
-    words = ledger_words.change_words(ledger, unit_of(view.case))
+    words = ledger_words.change_words(ledger, unit_of(view.case), is_short=True)
+    verdict = ledger_words.verdict_name(ledger.verdict).capitalize()
+    words = f"{verdict}: {words}"
+    told = [] if ledger.verdict is Verdict.NEUTRAL else [*view.told_cells]
+    if told:
+        left = cell_words.MOST_WORDS - cell_words.count_words(words)
+        return f"{words}; {cell_words.tail(told[0], view.cells.step, left)}."
     row, total = ledger.largest, ledger.total.delta.value
     if row is not None and len(ledger.rows) > 1 and total and math.isfinite(row.delta.value):
         share = row.delta.value / total
@@ -137,8 +148,7 @@ def headline(view: Explained) -> str:
     if view.causes:
         less = "less " if view.causes[0].is_gain else ""
         words += f", likely by {less}{view.causes[0].kind}"
-    verdict = ledger_words.verdict_name(ledger.verdict)
-    return f"{verdict.capitalize()}: {words}."
+    return f"{words}."
 
 
 def compared(view: Compared, pairs: Sequence[Pair]) -> Document:
@@ -160,6 +170,8 @@ def gap_data(view: Explained) -> dict[str, Any]:
         "base": view.case.base_name,
         "target": view.case.target_name,
         "verdict": ledger.verdict,
+        "probability_of_change": ledger.probability,
+        "smallest_change_seen_share": ledger.smallest_seen,
         "why_not_judged": why_not(ledger) or None,
         "between_runs": between_data(ledger.between),
         "rows_of_machine": sorted(ledger.unsure_rows),
@@ -379,15 +391,18 @@ _KERNEL_SUMS = (
 )
 
 
-# -- causes and differences ------------------------------------------------------------------------
+# -- cells, causes and differences ------------------------------------------------------------------------
 
 
 def causes(view: Explained) -> Section:
     is_gain = view.ledger.total.delta.value < 0
     ending = cause_words.coverage_words(view.coverage, is_gain=is_gain)
     table = Table(_CAUSES, view.causes)
+    still_open = [cell_words.sentence(cell, view.cells.step) for cell in view.open_cells[:1]]
+    if view.causes and still_open:
+        ending = " ".join([ending, f"Besides: {still_open[0]}"]).strip()
     if not view.causes:
-        words = cause_words.no_cause_words(view.ledger, view.coverage)
+        words = " ".join(still_open) or cause_words.no_cause_words(view.ledger, view.coverage)
         return Section("Causes", (words,), ending=ending, table=table, key="causes")
     found = []
     for cause in view.causes:

@@ -59,10 +59,10 @@ def pace(ledger: Ledger, own: Estimate, trace: Trace, unit: str = "samples") -> 
     return f"{significant(rate, 4)} {unit}/s", plural(gpus, "rank")
 
 
-def change_words(ledger: Ledger, unit: str) -> str:
+def change_words(ledger: Ledger, unit: str, *, is_short: bool = False) -> str:
     """Return how much longer or shorter one of what a run trains on takes, with the interval.
 
-    `unit` is the plural of what that is.
+    `unit` is the plural of what that is. A headline is short: it has the bounds alone.
     """
     what = "a step"
     if ledger.per_sample:
@@ -71,6 +71,14 @@ def change_words(ledger: Ledger, unit: str) -> str:
     change = ledger.change
     direction = "more" if change.value > 0 else "less"
     size = percent(abs(change.value))
+    if is_short:
+        bounds = ""
+        if change.low is not None and change.high is not None:
+            low, high = sorted((abs(change.low), abs(change.high)))
+            if change.low < 0 < change.high:
+                low, high = change.low, change.high
+            bounds = f" ({percent(low)} to {percent(high)})"
+        return f"{what} takes {size} {direction} time{bounds}"
     interval = interval_in_brackets(change, percent)
     return f"{what} takes {size} {direction} time per rank{interval}"
 
@@ -81,7 +89,9 @@ def verdict_words(ledger: Ledger) -> str:
     if not math.isfinite(ledger.change.value):
         return reason
     words = f"throughput per rank is {percent(ledger.efficiency.value)} of the base's"
-    if not reason:
+    if ledger.verdict is Verdict.NEUTRAL and ledger.smallest_seen is not None:
+        words += f"; a change of {percent(ledger.smallest_seen)} would have been seen"
+    if not reason or ledger.evident:
         return words
     words += f"; {reason}"
     row = ledger.largest
@@ -123,6 +133,8 @@ def row_table(
 _VERDICT_ROLES = {
     Verdict.REGRESSION: "bad",
     Verdict.IMPROVEMENT: "good",
+    Verdict.PROBABLE_REGRESSION: "bad",
+    Verdict.PROBABLE_IMPROVEMENT: "good",
     Verdict.NEUTRAL: "dim",
     Verdict.CANNOT_JUDGE: "unsure",
 }

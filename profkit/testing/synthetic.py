@@ -17,7 +17,14 @@ from profkit.testing.synthetic_tables import (
     stack_columns,
     step_columns,
 )
-from profkit.testing.synthetic_timeline import BEGIN_NS, PHASE_ORDER, Plan, Timeline, build_timeline
+from profkit.testing.synthetic_timeline import (
+    BEGIN_NS,
+    PHASE_ORDER,
+    Longer,
+    Plan,
+    Timeline,
+    build_timeline,
+)
 from profkit.trace.files import RankFiles
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.vocab import RunState, rank_folder
@@ -60,12 +67,14 @@ def synthetic_trace(
     framework: str = "pytorch",
     config: Mapping[str, Any] | None = None,
     others: float | None = 0.0,
+    longer: Longer | None = None,
 ) -> Path:
     """Write a complete run into a new `folder`. Equal arguments give equal tables.
 
     `phase_ns` replaces means (0 excludes a phase), `rank_phase_ns` those of single ranks. `jitter`
     is the relative spread of a duration: with 0 all steps are equal but the slow ones, the first
-    three and each epoch's first. `others` are cores that other processes use; `None` is not read.
+    three and each epoch's first. `others` are cores that other processes use; `None` is not read. `longer`
+    changes the durations of a phase, or of what is `outside` all, by rank and step.
     """
     means = {**MEAN_PHASE_NS, **(phase_ns or {})}
     if unknown := sorted(means.keys() - set(PHASE_ORDER)):
@@ -83,6 +92,7 @@ def synthetic_trace(
         last_batch_size=last_batch_size,
         buckets=buckets,
         device=device,
+        longer=longer,
     )
     timeline = build_timeline(plan)
     folder.mkdir(mode=0o700, parents=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,6 +11,12 @@ import numpy.typing as npt
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
+
+Longer: TypeAlias = Callable[[str, "Ints"], "Ints"]
+"""Returns the durations of a phase, by rank and step, as a test wants them."""
+
+OUTSIDE = "outside"
+"""The name by which time after the last phase of a step is made longer."""
 
 BEGIN_NS = 1_000_000_000_000
 """The first step of all ranks begins at this time."""
@@ -60,6 +66,7 @@ class Plan:
     last_batch_size: int | None
     buckets: int
     device: str
+    longer: Longer | None = None
 
     @property
     def phases(self) -> list[str]:
@@ -104,7 +111,10 @@ class Plan:
             noise = self.random(rank, 1 + PHASE_ORDER.index(phase)).standard_normal(self.steps)
             spread = 1 + self.jitter * (shared + NOISE_WEIGHT * noise)
             durations[rank] = self.mean_ns(phase, rank) * np.maximum(MIN_SPREAD, spread) * slowdown
-        return durations
+        return self.make_longer(phase, durations)
+
+    def make_longer(self, phase: str, durations: Ints) -> Ints:
+        return durations if self.longer is None else self.longer(phase, durations)
 
 
 @dataclass(frozen=True)
@@ -149,6 +159,7 @@ def build_timeline(plan: Plan) -> Timeline:
     lead: Ints = np.sum([took[phase] for phase in BEFORE_ALLREDUCE], axis=0)
     tail: Ints = np.sum([took[phase] for phase in AFTER_ALLREDUCE], axis=0)
     tail += (UNCOVERED_SHARE * (lead + transfer + tail)).astype(np.int64)
+    tail = plan.make_longer(OUTSIDE, tail)
     # The transfer starts when the slowest rank arrives. The others wait for it in the phase.
     arrival = np.concatenate([lead[:, :1], tail[:, :-1] + lead[:, 1:]], axis=1).max(axis=0)
     allreduce_end = np.broadcast_to(BEGIN_NS + np.cumsum(arrival + transfer), lead.shape)

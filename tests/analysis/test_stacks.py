@@ -25,7 +25,6 @@ from profkit.analysis.stacks import (
 )
 from profkit.clock import Anchor
 from profkit.explain.explained import explain
-from profkit.explain.rules import late_rank
 from profkit.exporters.stacks import flame_page
 from profkit.frame.estimate import Estimate, Floats
 from profkit.report.ledger_document import explained
@@ -616,16 +615,8 @@ def test_equal_ranks_have_no_line_of_their_own(tmp_path: Path) -> None:
 def test_a_late_rank_is_explained_by_its_line(tmp_path: Path) -> None:
     base = write_run(tmp_path / "base", clip_ms=(30, 30))
     target = write_run(tmp_path / "target", clip_ms=(30, 60))
-    case = explain(base, target).case
-    late = case.after.work.latest()
-    assert late is not None
-    assert (late.rank, late.phase) == (1, "unknown")
-    words = late_rank.describe_line(case.after, late)
-    assert "/home/x/train.py:22 clip" in words
-    assert "30.0 ms" in words
-    without = write_run(tmp_path / "without", clip_ms=(30, 60), samples=[])
-    case = explain(base, without).case
-    assert late_rank.describe_line(case.after, late) == ""
+    (cell,) = explain(base, target).told_cells
+    assert (cell.row, cell.ranks, cell.where) == ("unknown", (1,), "train.py:22 clip")
 
 
 # -- flame graphs ----------------------------------------------------------------------------------

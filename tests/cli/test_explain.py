@@ -104,7 +104,7 @@ def test_a_run_and_its_repeat_are_neutral_and_nothing_else_differs(
 def test_a_late_rank_is_named_with_its_phase(explain: Explain, runs: dict[str, Path]) -> None:
     found = _figures(explain, runs["two"], runs["late"])["causes"][0]
     assert found["kind"] == "late_rank"
-    assert "rank 1's forward takes" in found["evidence"]
+    assert "in forward on rank 1" in found["evidence"]
 
 
 def test_exposed_communication_of_more_ranks(explain: Explain, runs: dict[str, Path]) -> None:

@@ -52,10 +52,8 @@ def test_rows_that_surely_changed_are_not_called_noise(pair: Pair) -> None:
     ledger = view.ledger
     assert not view.causes
     words = cause_words.no_cause_words(ledger)
-    assert words == "No cause was found for what changed by more than the noise: forward, backward."
-    assert cause_words.no_cause_words(ledger, Coverage(0.0, False, "forward", 0.5)) == (
-        "No cause was found."
-    )
+    assert words == "No rule names what changed by more than the noise: forward, backward."
+    assert cause_words.no_cause_words(ledger, Coverage(0.0, False, "forward", 0.5)) == ""
     equal = dataclasses.replace(ledger, rows=())
     assert cause_words.no_cause_words(equal) == "No cause stands out from the noise."
 

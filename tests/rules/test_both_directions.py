@@ -16,7 +16,7 @@ from profkit.explain.evidence import Exchanges
 from profkit.explain.evidence_counters import Load
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
-from profkit.explain.rules import _late_in_forward, huge_bucket
+from profkit.explain.rules import huge_bucket
 from profkit.explain.rules.base import Cause, from_to
 from profkit.explain.turned import find_gains, turn
 from profkit.plugins import RULES
@@ -125,14 +125,14 @@ def test_the_rest_of_the_gap_is_named_with_its_row_and_settings(pair: Pair) -> N
     shares = percent(found.share, 0), percent(found.row_share, 0)
     words = (
         f"The causes explain {shares[0]} of the gap; {shares[1]} is in backward, "
-        "for which no cause was found"
+        "which no rule names"
     )
     document = ledger_document.explained(view)
     for page in (show_text.document(document), markdown.document(document)):
         plain = " ".join(page.replace("\\", "").split())
         assert words in plain
         assert plain.index("input_bound") < plain.index(words), "it stands under the causes"
-    assert "for which no cause was found" in html.document(document, "0")
+    assert "which no rule names" in html.document(document, "0")
     told = gap_json(view)["explained"]
     assert told["row_without_cause"] == "backward"
 
@@ -152,7 +152,7 @@ def test_lines_are_asked_for_where_they_show_more(
     """Not where both sides have them, and not for what a device computes."""
     view = pair(base, {"phase_ns": {"backward": 39 * MS}, **target})
     words = " ".join(show_text.document(ledger_document.explained(view)).split())
-    assert "is in backward, for which no cause was found" in words
+    assert "is in backward, which no rule names" in words
     assert ("to see its lines, record with 'profkit run --stacks loop'" in words) == shows
 
 
@@ -260,28 +260,6 @@ def test_few_buckets_are_named_unless_backward_gains_what_the_exchange_loses(
     cause = huge_bucket.find(dataclasses.replace(view.case, ledger=ledger))
     assert (cause is not None) == is_named
     assert cause is None or "; allreduce went from" in cause.evidence
-
-
-def test_who_is_late_before_its_forward_is_told_unless_it_waits_there(pair: Pair) -> None:
-    waiting = {0: {"forward": 52 * MS}, 1: {"data": 30 * MS}}
-    hidden = {"ranks": 2, "framework": "paddle"}  # the waits in its forward are not recorded
-    view = pair(hidden, {**hidden, "rank_phase_ns": waiting})
-    told = _ask("late_rank", view)
-    assert told is not None
-    assert told.detail == "input"
-    assert "rank 1's input takes" in told.evidence
-    assert told.cost_ns is not None
-    assert told.cost_ns.value == pytest.approx(28 * MS, rel=0.05)
-    view.case.after.figures[_late_in_forward.own_collectives_ns] = {0: 0.1 * MS, 1: 27.0 * MS}
-    untold = _ask("late_rank", view)
-    assert untold is not None
-    assert "cannot be told" in untold.evidence
-    assert not untold.detail
-    view.case.after.figures[_late_in_forward.broadcast_ns] = {0: 40.0 * MS, 1: 0.1 * MS}
-    told = _ask("late_rank", view)
-    assert told is not None
-    assert told.detail == "input"
-    assert "rank 1's input takes" in told.evidence
 
 
 def test_what_no_run_recorded_is_not_called_equal() -> None:

@@ -12,8 +12,8 @@ import pytest
 from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain
 from profkit.explain.rules import more_calls
+from profkit.explain.rules._calls import Calls, count_calls
 from profkit.explain.rules.base import Case, Cause
-from profkit.explain.rules.more_calls import Calls
 from profkit.explain.turned import turn
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -37,7 +37,7 @@ def _case(
     if is_gain:
         case = turn(case)
     for evidence, calls in ((case.before, before), (case.after, after)):
-        evidence.figures[more_calls.count_calls] = {"forward": calls, "backward": calls}
+        evidence.figures[count_calls] = {"forward": calls, "backward": calls}
     return case
 
 
@@ -89,7 +89,7 @@ def test_resets_of_gradients_are_no_updates(tmp_path: Path) -> None:
     """A job that resets them twice as often does not call its optimizer more often."""
     trace = Trace.open(synthetic_trace(tmp_path / "run", steps=40, ranks=2))
     evidence = Evidence(trace, explain(trace, trace).case.before.costs)
-    usual = more_calls.count_calls(evidence)
+    usual = count_calls(evidence)
     is_update = pc.equal(trace.spans["phase"].cast(pa.string()), "optimizer")
     updates = trace.spans.filter(is_update)
     column = trace.spans.schema.get_field_index("name")
@@ -97,12 +97,12 @@ def test_resets_of_gradients_are_no_updates(tmp_path: Path) -> None:
     field = updates.schema.field(column)
     resets = updates.set_column(column, field, names.cast(field.type))
     vars(trace)["spans"] = pa.concat_tables([trace.spans, resets, resets])
-    assert more_calls.count_calls(evidence) == usual
+    assert count_calls(evidence) == usual
 
 
 def test_calls_are_counted_per_step_and_rank(tmp_path: Path) -> None:
     trace = Trace.open(synthetic_trace(tmp_path / "run", steps=40, ranks=2))
-    counted = more_calls.count_calls(Evidence(trace, explain(trace, trace).case.before.costs))
+    counted = count_calls(Evidence(trace, explain(trace, trace).case.before.costs))
     assert {name: calls.mean for name, calls in counted.items()} == {
         "forward": 1.0,
         "backward": 1.0,

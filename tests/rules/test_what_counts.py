@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profkit.explain.causes import is_certain, rank, settle
+from profkit.explain.claims import is_certain, rank
 from profkit.explain.evidence import Evidence
 from profkit.explain.explained import explain
 from profkit.explain.rules import bad_samples, garbage_pauses
 from profkit.explain.rules._input import is_slow_on_all_ranks, making_ns
-from profkit.explain.rules.base import Case, Cause, all_of
+from profkit.explain.rules.base import Case, Cause, Specific
 from profkit.explain.rules.skipped_amp_steps import share_of_lowered_scales
 from profkit.frame.estimate import Estimate
 from profkit.frame.selection import PARTIAL_BATCH, Selection
@@ -45,28 +45,20 @@ def test_a_cost_is_told_where_its_interval_stays_clear_of_nothing(
 
 
 @pytest.mark.parametrize(
-    ("kind", "low", "told"),
+    ("specific", "low", "told"),
     [
-        ("checkpoint_in_training", 0.1, True),
-        ("checkpoint_in_training", 0.0, False),
-        ("setting_changed", 0.2, True),
-        ("setting_changed", 0.1, False),
-        ("late_rank", 0.2, False),
+        (Specific.COUNT, 0.1, True),
+        (Specific.COUNT, 0.0, False),
+        (Specific.SETTING, 0.2, True),
+        (Specific.SETTING, 0.1, False),
+        (Specific.PLACE, 0.2, False),
     ],
 )
 def test_evidence_besides_times_makes_a_cost_surer(
-    kind: str, low: float, told: bool, quiet: Case
+    specific: Specific, low: float, told: bool, quiet: Case
 ) -> None:
     cost = Estimate(MS, low * MS, 2.0 * MS)
-    assert is_certain(Cause(kind, cost, None, ""), quiet.ledger) is told
-
-
-def test_a_setting_that_another_cause_is_about_is_not_told_twice(quiet: Case) -> None:
-    cost = Estimate(MS, 0.9 * MS, 1.1 * MS)
-    setting = Cause("setting_changed", cost, None, "")
-    precision = Cause("amp_without_effect", cost, None, "", takes=all_of("setting_changed"))
-    assert list(settle([setting, precision], quiet.ledger)) == [precision]
-    assert list(settle([setting], quiet.ledger)) == [setting]
+    assert is_certain(Cause("a", cost, None, "", specific=specific), quiet.ledger) is told
 
 
 def test_a_cause_that_costs_nothing_is_told(quiet: Case) -> None:

@@ -24,14 +24,10 @@ from profkit.analysis.whatif.changes import (
 )
 from profkit.analysis.whatif.step_model import StepModel
 from profkit.explain.evidence import Evidence
+from profkit.explain.named import CHECKPOINT, OF_PIPELINE
 from profkit.explain.predict.job import Job
 from profkit.explain.rules._late_in_forward import confirm_lateness, find_trade, times_broadcasts
-from profkit.explain.rules._late_phases import MIN_PHASE_SHARE
-from profkit.explain.rules._other import OF_PIPELINE
-from profkit.explain.rules.checkpoint_in_training import CHECKPOINT
 from profkit.explain.rules.garbage_pauses import garbage_ns
-from profkit.explain.rules.input_stalls import MAX_STALLED_SHARE, STALL_RATIO
-from profkit.explain.rules.late_rank import MIN_LATE_SHARE
 from profkit.frame.columns import durations, rows_of_steps, step_places
 from profkit.frame.costs import EVALUATION
 from profkit.frame.estimate import Estimate, Floats
@@ -47,6 +43,15 @@ DATA, OTHER = Phase.DATA.value, Phase.OTHER.value
 SHORT_WAITS = 0.1
 """The quantile of the waits that no stall reaches, unless nearly all steps stall."""
 
+
+STALL_RATIO, MAX_STALLED_SHARE = 5.0, 0.25
+"""A step stalls if it waits so many times as long as usual, and if so few of the steps do."""
+
+MIN_LATE_SHARE = 0.05
+"""Ranks of a healthy run differ by a few percent of a step; a late one by at least this share."""
+
+MIN_PHASE_SHARE = 0.1
+"""Phases of a late rank that differ by less than this share of its latest phase are noise."""
 
 MIN_SHOWN_SHARE = 0.02
 """What is below this share of the step is noise: two runs of one job differ by as much."""

@@ -107,7 +107,7 @@ def _without_compared(job: Job, question: Question, base: Job) -> Prediction:
     if cause is None or cause.cost_ns is None or job.model is None:
         why = f"explain finds no cost of {kind} here, compared with {base.evidence.trace.name}"
         return unanswered(job, question, job.why_no_model or why)
-    if cause.is_outside:
+    if cause.apart:
         why = f"the steps that {kind} makes longer are excluded, so that no figure includes it"
         return unanswered(job, question, why, "see its cost per step in 'profkit explain'")
     factor = step_factor(found.ledger, job)

@@ -18,8 +18,6 @@ from profkit.frame.estimate import Estimate
 from profkit.frame.notices import is_log
 from profkit.vocab import Phase
 
-LATE = "late_rank"
-
 NAMES = {INPUT: Phase.DATA.value}
 """The parts of a model that have another name in the ledger."""
 
@@ -46,7 +44,7 @@ def predict_without(case: Case, causes: Sequence[Cause]) -> tuple[Cause, ...]:
     factor, found = step_factor(case.ledger, job), []
     for cause in causes:
         step = None
-        is_in_step = not cause.is_gain and not cause.is_outside
+        is_in_step = not cause.is_gain and not cause.apart
         if job.model is not None and cause.cost_ns is not None and is_in_step:
             models = remove_explained(job, job.model, cause, cause.cost_ns, factor)
             answer = predict(job, Question(WITHOUT, cause=cause.kind), models)
@@ -71,8 +69,8 @@ def remove_explained(
 
 
 def _less(job: Job, model: StepModel, cause: Cause, amount: float) -> StepModel:
-    if cause.kind == LATE:
-        return less_late(job, model, cause.rows, amount)
+    if cause.ranks:
+        return less_late(job, model, cause.ranks[0], cause.rows, amount)
     exchange, sizes = Phase.ALLREDUCE.value, dict[str, float]()
     exposed = float((model.wall.mean(axis=1) - model.own_work().mean(axis=1)).mean())
     for row in cause.rows:
@@ -93,22 +91,24 @@ def _less(job: Job, model: StepModel, cause: Cause, amount: float) -> StepModel:
     return model
 
 
-def less_late(job: Job, model: StepModel, rows: Sequence[str], amount: float) -> StepModel:
-    """Take the time from the latest rank, in the phases in which it is late.
+def less_late(
+    job: Job, model: StepModel, rank: int, rows: Sequence[str], amount: float
+) -> StepModel:
+    """Take the time from a late rank, in the phases in which it is late.
 
     If the others wait for it in a phase of their own, they wait that much less there.
     """
-    late, ranks = job.evidence.work.latest(), np.array(model.ranks)
-    if late is None or late.rank not in ranks:
+    ranks = np.array(model.ranks)
+    if rank not in ranks:
         return reduce_evenly(model, amount)
-    excess, less = job.evidence.work.by_phase(late.rank), dict[str, float]()
+    excess, less = job.evidence.work.by_phase(rank), dict[str, float]()
     for row in rows:
         name = NAMES.get(row, row)
         if name in excess and excess[name].value > 0:
             less[name] = excess[name].value
     if not less:
         return reduce_evenly(model, amount)
-    mine, others = np.flatnonzero(ranks == late.rank), np.flatnonzero(ranks != late.rank)
+    mine, others = np.flatnonzero(ranks == rank), np.flatnonzero(ranks != rank)
     shares = amount / sum(less.values()) * np.array(list(less.values()))
     model = shift_parts(model, mine.tolist(), list(less), shares.tolist())
     waits_in = rows[-1]

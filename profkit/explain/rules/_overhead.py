@@ -15,6 +15,7 @@ from profkit.analysis.place_costs import PlaceCost
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import Chosen, ExchangeLedger, places_of
 from profkit.explain.rules._hidden import shares_cores
+from profkit.explain.rules._module_times import modules_of
 from profkit.explain.rules._sharded import traffic
 from profkit.explain.rules.base import (
     Case,
@@ -26,7 +27,6 @@ from profkit.explain.rules.base import (
     share_of,
     shift,
 )
-from profkit.explain.rules.slow_module import modules_of
 from profkit.vocab import ROOT_MODULE, Phase
 
 

@@ -14,9 +14,6 @@ from profkit.vocab import Phase
 
 GATHER = "all_gather"
 
-MAX_BYTES_RATIO = 1.2
-"""Messages that grew by more than this factor carry more; they are no longer the same ones."""
-
 EXPOSED_KIND = "exposed_communication"
 
 

@@ -13,7 +13,7 @@ from profkit.explain.rules._hidden import Hidden, find_hidden
 from profkit.explain.rules.base import (
     Case,
     Cause,
-    all_of,
+    Specific,
     here,
     is_material,
     other_side,
@@ -23,9 +23,6 @@ from profkit.explain.rules.base import (
 from profkit.frame.estimate import Estimate, estimate_ratios, scale, subtract
 from profkit.text import duration
 from profkit.vocab import Phase
-
-EXPLAINS = ("exposed_communication", "late_rank", "time_outside_phases", "tiny_collectives")
-"""The kinds of causes whose time a longer stage explains."""
 
 MIN_EXCESS_SHARE = 0.1
 """Stages of a healthy pipeline differ by less than this share of what they compute."""
@@ -94,7 +91,7 @@ def stage_cause(kind: str, case: Case, uneven: Uneven, remedy: str) -> Cause | N
         share_of(uneven.cost_ns.value, case.ledger),
         _describe(case, uneven),
         remedy,
-        takes=all_of(*EXPLAINS),
+        specific=Specific.RANK,
         rows=(Phase.FORWARD.value, Phase.BACKWARD.value, Phase.ALLREDUCE.value),
     )
 

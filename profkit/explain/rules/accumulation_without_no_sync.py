@@ -7,6 +7,7 @@ from profkit.explain.rules.base import (
     EXCHANGE,
     Case,
     Cause,
+    Specific,
     from_to,
     grew,
     here,
@@ -17,7 +18,6 @@ from profkit.text import significant
 MIN_ROUNDS_RATIO = 1.5
 """Each bucket is exchanged at least this many times as often per step as in the base."""
 
-EXPLAINS = ("exposed_communication", "late_rank", "launch_bound", "host_busy")
 _REMEDY = "exchange once per step: wrap all but the last backward in model.no_sync()"
 
 
@@ -35,5 +35,5 @@ def find(case: Case) -> Cause | None:
         f"backward and exchange went from {from_to(row, ledger)} per step"
     )
     return Cause.from_row(
-        "accumulation_without_no_sync", row, ledger, evidence, _REMEDY, explains=EXPLAINS
+        "accumulation_without_no_sync", row, ledger, evidence, _REMEDY, specific=Specific.COUNT
     )

@@ -11,10 +11,9 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import find_readings
 from profkit.explain.evidence_kernels import Windows
 from profkit.explain.rules.base import (
-    SETTING_CHANGED,
     Case,
     Cause,
-    all_of,
+    Specific,
     compute_row,
     cost,
     from_to,
@@ -38,7 +37,6 @@ FEW_ON_TENSOR_CORES = 0.5
 MANY_CASTS_SHARE = 0.1
 """Casts are worth reporting if they add more than this share of the kernels' time."""
 
-EXPLAINS = ("layout_copies", "launch_bound", "optimizer_unfused")
 PRECISION = "precision"
 _REMEDY = (
     "see which of these it is: NHWC and sizes that are multiples of 8, larger batches, fewer casts "
@@ -64,17 +62,13 @@ def find(case: Case) -> Cause | None:
     price = share = None
     if is_material(whole.value, ledger) and is_clear(whole, ledger, is_recorded=True):
         price, share = whole, share_of(whole.value, ledger)
-    explains: tuple[str, ...] = EXPLAINS
-    knobs = {each.name for each in ledger.differences if any(map(each.can_affect, COMPUTE))}
-    if knobs <= {PRECISION}:
-        explains += (SETTING_CHANGED,)
     return Cause(
         "amp_without_effect",
         price,
         share,
         "; ".join(words),
         _REMEDY,
-        takes=all_of(*explains),
+        specific=Specific.RANK,
         rows=COMPUTE,
     )
 

@@ -10,7 +10,7 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import (
     Case,
     Cause,
-    all_of,
+    Specific,
     cost,
     here,
     is_material,
@@ -26,7 +26,6 @@ from profkit.vocab import EventKind
 MIN_ADDED_SHORT_SHARE = 0.05
 """Short batches count if their share of the steps exceeds the base's by at least this."""
 
-EXPLAINS = ("input_bound", "input_stalls", "launch_bound")
 _REMEDY = (
     "find and replace the files (the report names the first), or take them off the list before "
     "training: each is tried again in every epoch"
@@ -61,7 +60,7 @@ def find(case: Case) -> Cause | None:
     if whole.low is not None and whole.low > 0 and is_material(whole.value, ledger):
         price, share = whole, share_of(whole.value, ledger)
     evidence = here(ledger) + "; ".join(words)
-    return Cause("bad_samples", price, share, evidence, _REMEDY, takes=all_of(*EXPLAINS))
+    return Cause("bad_samples", price, share, evidence, _REMEDY, specific=Specific.COUNT)
 
 
 def count_bad_samples(evidence: Evidence) -> int:

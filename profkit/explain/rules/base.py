@@ -2,8 +2,9 @@
 
 A rule is a module of this folder with a function `find(case)`. It returns at most one cause (a
 `Cause`), whose kind is the name of the module, and `None` if it sees no more than noise. A cause
-states its cost, the numbers behind it, and one concrete thing to try. A cause with the cost `None`
-is always reported. `EXPLAINS` names the kinds whose cost is wholly that of this one.
+states its cost, the numbers behind it, one concrete thing to try, and how specific its evidence is.
+A cause with the cost `None` is always reported. A rule knows no other rule: `explain/claims.py`
+gives each cell of the gap to the most specific cause that covers it.
 
 A rule reads rows of `case.ledger`, and facts of either run in `case.before` and `case.after` (see
 `Evidence`). A figure of its own is `case.after.figure(function)`, as in `more_calls.py`.
@@ -15,13 +16,14 @@ drops causes with an uncertain cost. `tests/rules/test_rules.py` tests every rul
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import TypeAlias, TypeVar
 
 from profkit.analysis.config_join import COMPUTE, NOT_SAID, Difference
 from profkit.errors import UnreadableError
+from profkit.explain.cells import NO_CELLS, Cells
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger, Row, Verdict, judge, sum_rows
 from profkit.frame.costs import INPUT
@@ -48,9 +50,6 @@ MIN_LOW_BOUND_WITHOUT_GAP = 1 / 3
 
 HIDDEN_INPUT_SHARE = 0.25
 """If less than this share of a longer wait for input is in the total, other work hid the wait."""
-
-SETTING_CHANGED = "setting_changed"
-"""The kind of the cause that yields to all others: any better explanation replaces it."""
 
 WORK = (*COMPUTE, UNKNOWN)
 """The rows in which kernels can run; those outside all phases are seen in kernel windows alone."""
@@ -82,14 +81,42 @@ class Case:
     """The base."""
     after: Evidence
     """The target."""
+    cells: Cells = NO_CELLS
+    """The parts of the gap; those above zero are what the target takes longer."""
+
+
+class Specific(IntEnum):
+    """How much the evidence of a cause says: of two in one cell, the more specific one has it."""
+
+    SETTING = 0
+    """A setting differs that can affect the row: anything else says more."""
+    TIME = 1
+    """A row is longer: that alone says no more than the cell."""
+    PLACE = 2
+    """Single ranks, steps or lines are longer."""
+    MACHINE = 3
+    """Something else used the machine."""
+    PROCESS = 4
+    """The job's own threads or processes are in its way."""
+    LOCK = 5
+    """One of its threads holds the lock that the loop needs."""
+    WORK = 6
+    """The work on the device is of another kind, by its operators."""
+    OPERATOR = 7
+    """The operators that were added are known."""
+    COUNT = 8
+    """Something is done more often, or there is more of it."""
+    PART = 9
+    """A part of the model, or of the schedule, is known."""
+    RANK = 10
+    """The same, and on which rank."""
 
 
 @dataclass(frozen=True)
 class Cause:
     """A cause of the gap, with its cost in ns per step of the base's batch.
 
-    The cost is `None` if it costs nothing. `cause` separates causes of one kind. `takes` says how
-    much of the cost of other kinds is this one's, in ns per step, so that nothing is counted twice.
+    The cost is `None` if it costs nothing. `cause` separates causes of one kind.
     """
 
     kind: str
@@ -98,19 +125,23 @@ class Cause:
     evidence: str
     remedy: str = ""
     detail: str = ""
-    takes: Mapping[str, float] = field(default_factory=dict)
+    specific: Specific = Specific.TIME
     rows: tuple[str, ...] = ()
     """The rows of the ledger that hold the cost; empty if that is not known."""
     open_ns: float = 0.0
-    """The part of the cost that other causes in the same rows explain better."""
-    less: tuple[str, ...] = ()
-    """Kinds whose cost was subtracted from this one by its rule."""
+    """The part of the cost that any other cause in the same rows explains better."""
+    ranks: tuple[int, ...] | None = None
+    """The ranks that it is about, or `()` for what all of them lose; null for both."""
+    needs_processor: bool = False
+    """True if it makes work take longer: neither a sleep nor work that was added and counted."""
+    is_steady: bool = False
+    """True if it is about usual steps, not about those that are longer than others."""
     is_gain: bool = False
     """True if the target costs that much less, because the base has the cause."""
     without_ns: Estimate | None = None
     """What a step of the target would have taken without it, by a replay; null if unknown."""
-    is_outside: bool = False
-    """True if no row includes the cost, such as that of steps that the figures exclude."""
+    apart: str = ""
+    """The steps that hold the cost, if the figures exclude them: no row includes it."""
 
     @classmethod
     def from_row(
@@ -122,9 +153,9 @@ class Cause:
         remedy: str,
         *,
         detail: str = "",
-        explains: Iterable[str] = (),
+        specific: Specific = Specific.TIME,
     ) -> Cause:
-        """Return a cause that costs what a row grew by, and explains other kinds wholly."""
+        """Return a cause that costs what a row grew by."""
         return cls(
             kind,
             cost(row, ledger),
@@ -132,7 +163,7 @@ class Cause:
             evidence,
             remedy,
             detail=detail,
-            takes=all_of(*explains),
+            specific=specific,
             rows=row.sums or (row.name,),
         )
 
@@ -149,11 +180,6 @@ def is_clear(cost_ns: Estimate, ledger: Ledger, *, is_recorded: bool = False) ->
     if is_recorded or grew(ledger.total, ledger):
         clear = MIN_LOW_BOUND_WITH_GAP
     return cost_ns.low is not None and cost_ns.low > clear * cost_ns.value
-
-
-def all_of(*kinds: str) -> Mapping[str, float]:
-    """Return `takes` for a cause that explains these kinds wholly."""
-    return dict.fromkeys(kinds, math.inf)
 
 
 def shift(estimate: Estimate, by: float) -> Estimate:

@@ -6,12 +6,19 @@ import numpy as np
 
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules._compiling import added_ns, compiling_of, in_figures, later_ns
-from profkit.explain.rules.base import Case, Cause, all_of, here, is_material, other_side, share_of
+from profkit.explain.rules.base import (
+    Case,
+    Cause,
+    Specific,
+    here,
+    is_material,
+    other_side,
+    share_of,
+)
 from profkit.frame.device_clock import Bools
 from profkit.frame.estimate import Estimate
+from profkit.frame.selection import COMPILING
 from profkit.text import duration, plural
-
-EXPLAINS = ("recompiles", "garbage_pauses", "late_rank", "exposed_communication")
 
 _REMEDY = (
     "give all ranks batches of the same shapes, or mark the dimension as dynamic, so that they "
@@ -44,8 +51,8 @@ def find(case: Case) -> Cause | None:
         share_of(cost_ns, case.ledger) if is_in_rows else None,
         evidence if is_in_rows else f"{evidence}; no row above includes it",
         _REMEDY,
-        takes=all_of(*EXPLAINS) if is_in_rows else all_of(*EXPLAINS[:2]),
-        is_outside=not is_in_rows,
+        specific=Specific.RANK,
+        apart="" if is_in_rows else COMPILING,
     )
 
 

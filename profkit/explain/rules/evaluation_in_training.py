@@ -1,22 +1,15 @@
-"""Evaluation, checkpoints or logging are counted as training time."""
+"""Evaluations and checkpoints in steps that the rows exclude, and that a throughput includes."""
 
 from __future__ import annotations
 
-from profkit.explain.ledger import Row
-from profkit.explain.rules._other import OF_PIPELINE, growth_of
 from profkit.explain.rules.base import (
     Case,
     Cause,
-    cost,
-    from_to,
-    grew,
     here,
     is_material,
-    share_of,
 )
 from profkit.frame.costs import EVALUATION, RunCosts
 from profkit.text import duration, plural
-from profkit.vocab import Phase
 
 MIN_EXCESS_RATIO = 2.0
 """Excluded steps must add at least this many times what the base's add.
@@ -31,54 +24,20 @@ _REMEDY = (
 
 
 def find(case: Case) -> Cause | None:
-    """Use the growth of the phase's row, or else the steps that are excluded from the rows.
+    """Report the steps that are excluded from the rows, if the base has less of them.
 
-    Excluded steps cost nothing in the rows. They are reported if the base has less of them.
+    They cost nothing in the rows. What is left in the rows is a cell of the phase `other`.
     """
     ledger = case.ledger
-    row = ledger.find(Phase.OTHER.value)
     steps, excess = _excluded(ledger.target)
-    excluded = ""
-    if steps:
-        excluded = (
-            f"{plural(steps, 'step')} excluded from the rows would add {duration(excess)} per step "
-            "to the average"
-        )
-    if row is not None and grew(row, ledger):
-        found = _find_in_rows(case, row, excluded)
-        if found is not None:
-            return found
     known = _excluded(ledger.base)[1]
     if not steps or not is_material(excess - known, ledger) or excess < MIN_EXCESS_RATIO * known:
         return None
-    return Cause("evaluation_in_training", None, None, excluded, _REMEDY)
-
-
-def _find_in_rows(case: Case, row: Row, excluded: str) -> Cause | None:
-    """Return the cause with what the row grew by; a pipeline's schedule does not count."""
-    ledger, activities = case.ledger, case.after.other_ns
-    of_pipeline = [name for name in activities if name in OF_PIPELINE]
-    if of_pipeline:
-        growth = growth_of(case, activities.keys() - of_pipeline)
-        if growth is None:
-            return None
-        price, went = growth.cost_ns, growth.describe(case)
-    else:
-        price, went = cost(row, ledger), f"from {from_to(row, ledger)} per step"
-    words = [f"evaluation, checkpoints and logging went {went}"]
-    for name, ns in activities.items():
-        if name not in of_pipeline:
-            words.append(f"{here(ledger)}{name} {duration(ns)} per step")
-    if excluded:
-        words.append(here(ledger) + excluded)
-    return Cause(
-        "evaluation_in_training",
-        price,
-        share_of(price.value, ledger),
-        "; ".join(words),
-        _REMEDY,
-        rows=row.sums or (row.name,),
+    evidence = (
+        f"{here(ledger)}{plural(steps, 'step')} excluded from the rows would add "
+        f"{duration(excess)} per step to the average"
     )
+    return Cause("evaluation_in_training", None, None, evidence, _REMEDY)
 
 
 def _excluded(costs: RunCosts) -> tuple[int, float]:

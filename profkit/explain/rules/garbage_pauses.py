@@ -8,7 +8,7 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import (
     Case,
     Cause,
-    all_of,
+    Specific,
     here,
     is_material,
     other_side,
@@ -19,7 +19,6 @@ from profkit.explain.rules.base import (
 from profkit.frame.estimate import Z_95, Estimate, scale
 from profkit.text import duration, significant
 
-EXPLAINS = ("drift", "optimizer_unfused", "time_outside_phases")
 _REMEDY = (
     "gc.freeze() after the first steps, and gc.disable() with a collection of your own every so "
     "many steps; keep fewer small objects alive"
@@ -46,7 +45,7 @@ def find(case: Case) -> Cause | None:
         share_of(added, case.ledger),
         f"{evidence}; {duration(known)} in the {other_side(case.ledger)}",
         _REMEDY,
-        takes=all_of(*EXPLAINS),
+        specific=Specific.COUNT,
     )
 
 

@@ -12,11 +12,12 @@ from typing import NamedTuple
 from profkit.analysis.config_join import COMPUTE, NOT_SAID
 from profkit.explain.evidence_counters import Load
 from profkit.explain.ledger import Row, sum_rows
-from profkit.explain.rules import more_calls
+from profkit.explain.rules._calls import enters_more
 from profkit.explain.rules._input import MIN_OTHER_CORES, waits_for_cores
 from profkit.explain.rules.base import (
     Case,
     Cause,
+    Specific,
     from_to,
     grew,
     in_time,
@@ -51,8 +52,6 @@ _REMEDY_STARTED = (
     "see what the ranks start beside themselves, and start less of it or give it cores of its own "
     "(taskset, cgroups); then measure both sides again"
 )
-EXPLAINS: tuple[str, ...] = ("optimizer_unfused", "exposed_communication")
-EXPLAINS_WITH_INPUT = (*EXPLAINS, "input_bound", "input_stalls")
 
 
 def find(case: Case) -> Cause | None:
@@ -61,9 +60,9 @@ def find(case: Case) -> Cause | None:
         return None
     if before.others is None or after.others is None:
         return None
-    name, rows, explains = "computing", [*COMPUTE], EXPLAINS
+    name, rows = "computing", [*COMPUTE]
     if waits_for_cores(case):
-        name, rows, explains = "computing and input", [*COMPUTE, INPUT], EXPLAINS_WITH_INPUT
+        name, rows = "computing and input", [*COMPUTE, INPUT]
     if trains_on_host(case) and _sends_as_much(case):
         name, rows = f"{name}, and the exchange,", [*rows, Phase.ALLREDUCE.value]
     row = sum_rows(case.ledger, "work", rows)
@@ -80,8 +79,10 @@ def find(case: Case) -> Cause | None:
     added, remedy = after.others - before.others, _REMEDY
     if after.started - before.started >= MIN_SHARE_STARTED * added:
         remedy = _REMEDY_STARTED
-    cause = Cause.from_row("host_busy", row, case.ledger, evidence, remedy, explains=explains)
-    return _without_own_work(case, row, cause)
+    cause = Cause.from_row(
+        "host_busy", row, case.ledger, evidence, remedy, specific=Specific.MACHINE
+    )
+    return _without_own_work(case, row, dataclasses.replace(cause, needs_processor=True))
 
 
 def _waits_longer(case: Case, after: Load) -> bool:
@@ -120,7 +121,7 @@ def _own_work(case: Case) -> _OwnWork | None:
     Otherwise more of it is taken for the sharing of caches and of a core's units.
     """
     ledger = case.ledger
-    is_other = more_calls.find(case) is not None
+    is_other = bool(enters_more(case))
     for each in ledger.differences:
         is_stated = NOT_SAID not in {each.base, each.target}
         is_other |= is_stated and any(map(each.can_affect, COMPUTE))
@@ -160,7 +161,6 @@ def _without_own_work(case: Case, row: Row, cause: Cause) -> Cause | None:
         cost_ns=cost_ns,
         share_of_gap=share_of(cost_ns.value, ledger),
         evidence=cause.evidence + words,
-        takes=dict.fromkeys(cause.takes, cost_ns.value),
     )
 
 

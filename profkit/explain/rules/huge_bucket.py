@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import Ledger, Row, sum_rows
-from profkit.explain.rules.base import EXCHANGE, Case, Cause, from_to, grew, in_time
-from profkit.explain.rules.tiny_buckets import MAX_BYTES_RATIO
+from profkit.explain.policy import POLICY
+from profkit.explain.rules.base import EXCHANGE, Case, Cause, Specific, from_to, grew, in_time
 from profkit.text import byte_size
 from profkit.vocab import Phase
 
-EXPLAINS = ("exposed_communication", "late_rank")
 MIN_BOTH_SHARE = 0.5
 """Backward and exchange together must be longer by this share of the exchange's growth."""
 
@@ -28,7 +27,7 @@ def find(case: Case) -> Cause | None:
     ratio = 0.0
     if before.message_bytes:
         ratio = after.buckets * after.message_bytes / (before.buckets * before.message_bytes)
-    if not 1 / MAX_BYTES_RATIO <= ratio <= MAX_BYTES_RATIO:
+    if not 1 / POLICY.same_bytes_ratio <= ratio <= POLICY.same_bytes_ratio:
         return None  # other gradients, not the same ones in fewer messages
     was, now = in_time(ledger, before, after)
     evidence = (
@@ -39,7 +38,7 @@ def find(case: Case) -> Cause | None:
         if each.name == "allreduce under backward":
             evidence += f"what backward hides went from {from_to(each, ledger)} per step; "
     evidence += f"{row.name} went from {from_to(row, ledger)} per step"
-    return Cause.from_row("huge_bucket", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row("huge_bucket", row, ledger, evidence, _REMEDY, specific=Specific.COUNT)
 
 
 def _grown_row(ledger: Ledger) -> Row | None:

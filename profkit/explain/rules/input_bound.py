@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from profkit.explain.evidence import Loader
@@ -91,7 +92,8 @@ def find(case: Case) -> Cause | None:
             f"the ranks' batches are late in turns, and with the time that they wait for each "
             f"other it went from {from_to(row, ledger)}"
         )
-    return Cause.from_row("input_bound", row, ledger, "; ".join(words), remedy, detail=detail)
+    cause = Cause.from_row("input_bound", row, ledger, "; ".join(words), remedy, detail=detail)
+    return dataclasses.replace(cause, is_steady=True, ranks=())
 
 
 def _describe_loader(case: Case, detail: str) -> Iterator[str]:

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import Verdict, judge, sum_rows
-from profkit.explain.rules.base import WORK, Case, Cause, from_to, grew, in_time
-from profkit.explain.rules.thread_oversubscription import uses_python_threads
+from profkit.explain.rules._threads import uses_python_threads
+from profkit.explain.rules.base import WORK, Case, Cause, Specific, from_to, grew, in_time
 from profkit.frame.costs import INPUT
 from profkit.text import significant
 
-EXPLAINS = (
-    "optimizer_unfused",
-    "host_busy",
-    "loader_contention",
-    "input_bound",
-    "input_stalls",
-    "time_outside_phases",
-)
 _REMEDY = (
     "move the thread's work into a process of its own (multiprocessing), or into calls that "
     "release the interpreter's lock"
@@ -40,4 +32,6 @@ def find(case: Case) -> Cause | None:
         f"than the main one went from {significant(was, 2)} to {significant(now, 2)} "
         f"cores{after.where}; Python runs one thread at a time"
     )
-    return Cause.from_row("interpreter_lock", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row(
+        "interpreter_lock", row, ledger, evidence, _REMEDY, specific=Specific.LOCK
+    )

@@ -6,6 +6,7 @@ from profkit.explain.rules.base import (
     WORK,
     Case,
     Cause,
+    Specific,
     compute_row,
     cost,
     from_to,
@@ -28,7 +29,6 @@ MAX_MOVED_SHARE = 0.5
 MIN_ADDED_WAITING_SHARE = 0.1
 """The device waits for launches if it is idle for them for this much more of its time."""
 
-EXPLAINS = ("thread_oversubscription", "time_outside_phases")
 _REMEDY = (
     "do more in each call: whole tensors in place of loops over their parts, fused operators, "
     "a compiler (torch.compile, paddle.jit.to_static), CUDA graphs, larger batches"
@@ -64,4 +64,4 @@ def find(case: Case) -> Cause | None:
             f"late, {percent(waited, 0)} in the {other_side(ledger)}; "
         )
     evidence += f"computing went from {from_to(row, ledger)} per step"
-    return Cause.from_row("launch_bound", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row("launch_bound", row, ledger, evidence, _REMEDY, specific=Specific.WORK)

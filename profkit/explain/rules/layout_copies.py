@@ -6,7 +6,7 @@ from profkit.explain.rules.base import (
     WORK,
     Case,
     Cause,
-    all_of,
+    Specific,
     compute_row,
     cost,
     from_to,
@@ -22,7 +22,6 @@ from profkit.text import duration, significant
 WHOLE_COST_SHARE = 0.5
 """Copies of more than this share of what computing adds cause all of it: they slow other work."""
 
-EXPLAINS = ("launch_bound",)
 _REMEDY = (
     "keep one layout throughout (channels_last for model and batch alike), and no .contiguous(), "
     ".permute() or .to() inside the model that undoes another"
@@ -49,5 +48,5 @@ def find(case: Case) -> Cause | None:
     if added > WHOLE_COST_SHARE * row.delta.value * ledger.samples_per_step:
         price, share = cost(row, ledger), share_of_gap(row, ledger)
     return Cause(
-        "layout_copies", price, share, evidence, _REMEDY, takes=all_of(*EXPLAINS), rows=WORK
+        "layout_copies", price, share, evidence, _REMEDY, specific=Specific.OPERATOR, rows=WORK
     )

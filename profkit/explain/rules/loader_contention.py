@@ -5,6 +5,7 @@ from __future__ import annotations
 from profkit.explain.rules.base import (
     Case,
     Cause,
+    Specific,
     compute_row,
     from_to,
     grew,
@@ -16,7 +17,6 @@ from profkit.text import significant
 MIN_ADDED_WORKER_CORES = 0.15
 """Workers can be in the step's way if they use at least this many cores more than the base's."""
 
-EXPLAINS = ("optimizer_unfused", "host_busy", "thread_oversubscription")
 _REMEDY = (
     "fewer workers, or one thread in each (torch.set_num_threads(1), OMP_NUM_THREADS=1, "
     "cv2.setNumThreads(0)); leave the step the cores that it needs"
@@ -39,4 +39,6 @@ def find(case: Case) -> Cause | None:
         f"{significant(now.cores, 2)}, "
         f"{significant((now.own or 0) + now.workers, 2)} with the ranks themselves{now.where}"
     )
-    return Cause.from_row("loader_contention", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row(
+        "loader_contention", row, ledger, evidence, _REMEDY, specific=Specific.PROCESS
+    )

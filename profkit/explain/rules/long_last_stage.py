@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from profkit.explain.rules._stages import EXPLAINS, find_uneven, stage_cause
+from profkit.explain.rules._stages import find_uneven, stage_cause
 from profkit.explain.rules.base import Case, Cause
-
-__all__ = ["EXPLAINS", "find"]
 
 
 def find(case: Case) -> Cause | None:

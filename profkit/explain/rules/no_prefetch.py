@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from profkit.explain.policy import POLICY
 from profkit.explain.rules._overhead import less_competition
 from profkit.explain.rules._sharded import (
-    MAX_BYTES_RATIO,
     Traffic,
     compared,
     computing_ns,
     is_gather,
     traffic,
 )
-from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
+from profkit.explain.rules.base import Case, Cause, Specific, from_to, grew, in_time
 from profkit.text import duration
 
 MIN_HIDDEN_SHARE = 0.2
@@ -26,7 +26,6 @@ MAX_FLIGHT_RATIO = 1.5
 MAX_SHRUNK_SHARE = 0.5
 """If computing shrank by more than this share of the hidden time lost, less could be hidden."""
 
-EXPLAINS = ("exposed_communication",)
 _REMEDY = (
     "gather the next module's weights early (set_modules_to_forward_prefetch and "
     "set_modules_to_backward_prefetch in FSDP2, backward_prefetch in FSDP1)"
@@ -52,7 +51,7 @@ def find(case: Case) -> Cause | None:
         f"the same all-gathers were hidden for {duration(was.hidden_ns)} per step, then for "
         f"{duration(now.hidden_ns)}; their exposed time went from {from_to(row, ledger)}"
     )
-    cause = Cause.from_row("no_prefetch", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    cause = Cause.from_row("no_prefetch", row, ledger, evidence, _REMEDY, specific=Specific.COUNT)
     return less_competition(cause, case, exchange)
 
 
@@ -60,7 +59,7 @@ def _is_alike(before: Traffic, after: Traffic) -> bool:
     if not (before.calls and before.bytes):
         return False
     ratios = after.calls / before.calls, after.bytes / before.bytes
-    return all(1 / MAX_BYTES_RATIO <= ratio <= MAX_BYTES_RATIO for ratio in ratios)
+    return all(1 / POLICY.same_bytes_ratio <= ratio <= POLICY.same_bytes_ratio for ratio in ratios)
 
 
 def _hides_less(before: Traffic, after: Traffic) -> bool:

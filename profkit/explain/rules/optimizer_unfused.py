@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import Case, Cause, differs, from_to, grew, in_time
-from profkit.explain.rules.tiny_buckets import MAX_BYTES_RATIO
+from profkit.explain.policy import POLICY
+from profkit.explain.rules.base import Case, Cause, Specific, differs, from_to, grew, in_time
 from profkit.text import significant
 from profkit.vocab import Phase
 
@@ -18,7 +18,6 @@ _VARIANTS = ("optimizer_foreach", "optimizer_fused", "optimizer_multi_tensor")
 """The settings that choose how an optimizer updates its parameters."""
 
 _NETWORK = (Phase.FORWARD.value, Phase.BACKWARD.value)
-EXPLAINS = ("launch_bound",)
 _REMEDY = (
     "the fused or foreach variant of the optimizer (fused=True, foreach=True; "
     "use_multi_tensor=True in Paddle), and gradients set to None"
@@ -44,7 +43,9 @@ def find(case: Case) -> Cause | None:
         f"the weight update went from {from_to(row, ledger)} per step, forward and backward "
         f"together from {from_to(network, ledger)}; {seen}"
     )
-    return Cause.from_row("optimizer_unfused", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row(
+        "optimizer_unfused", row, ledger, evidence, _REMEDY, specific=Specific.OPERATOR
+    )
 
 
 def _describe_sign(case: Case) -> str:
@@ -86,4 +87,4 @@ def has_more_gradients(case: Case) -> bool:
     if before is None or after is None:
         return False
     known = before.buckets * before.message_bytes
-    return after.buckets * after.message_bytes > MAX_BYTES_RATIO * known
+    return after.buckets * after.message_bytes > POLICY.same_bytes_ratio * known

@@ -14,7 +14,7 @@ from profkit.explain.rules.base import (
     FRAMEWORKS,
     Case,
     Cause,
-    all_of,
+    Specific,
     here,
     is_material,
     other_side,
@@ -22,11 +22,10 @@ from profkit.explain.rules.base import (
 )
 from profkit.frame.compiling import Recompiled, find_recompiled
 from profkit.frame.estimate import Estimate
+from profkit.frame.selection import COMPILING
 from profkit.text import duration, plural
 from profkit.vocab import Phase
 
-EXPLAINS = ("garbage_pauses", "time_outside_phases", "drift")
-"""The compiler makes garbage; the rest only if the rows contain the steps that compiled."""
 MOST_NAMED = 2
 
 _REMEDY = (
@@ -74,9 +73,9 @@ def find(case: Case) -> Cause | None:
         share_of(cost_ns, case.ledger) if is_in_rows else None,
         evidence if is_in_rows else f"{evidence}; no row above includes it",
         _remedy(case),
-        takes=all_of(*EXPLAINS) if is_in_rows else all_of(*EXPLAINS[:1]),
+        specific=Specific.PART,
         rows=(Phase.COMPILE.value,) if is_in_rows else (),
-        is_outside=not is_in_rows,
+        apart="" if is_in_rows else COMPILING,
     )
 
 

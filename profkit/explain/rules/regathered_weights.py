@@ -6,7 +6,7 @@ from profkit.analysis.exchange_places import Place
 from profkit.analysis.place_costs import PlaceCost
 from profkit.explain.rules._overhead import with_overhead
 from profkit.explain.rules._sharded import compared, is_gather, traffic
-from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
+from profkit.explain.rules.base import Case, Cause, Specific, from_to, grew, in_time
 from profkit.text import byte_size, significant
 from profkit.vocab import Phase
 
@@ -16,7 +16,6 @@ MIN_CALLS_RATIO = 3.0
 MAX_RATIO = 1.2
 """By at most this factor, the gathers in forward may differ."""
 
-EXPLAINS = ("exposed_communication", "tiny_collectives")
 _REMEDY = (
     "if the memory allows it, keep the weights of the largest modules until backward "
     "(reshard_after_forward=False in fully_shard)"
@@ -43,7 +42,9 @@ def find(case: Case) -> Cause | None:
         f"{significant(then.calls, 2)} per step ({byte_size(was.bytes)} to "
         f"{byte_size(then.bytes)}), and their exposed time from {from_to(row, ledger)}"
     )
-    cause = Cause.from_row("regathered_weights", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    cause = Cause.from_row(
+        "regathered_weights", row, ledger, evidence, _REMEDY, specific=Specific.PART
+    )
     return with_overhead(cause, _in_backward, case, exchange, Phase.BACKWARD.value)
 
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from profkit.analysis.config_join import NOT_SAID, Difference
 from profkit.explain.ledger import Ledger, Row, Verdict, judge, sum_rows
-from profkit.explain.rules import host_busy
 from profkit.explain.rules.base import (
     Case,
     Cause,
+    Specific,
     describe_difference,
     from_to,
     grew,
-    is_material,
-    share_of,
     trains_on_host,
 )
-from profkit.frame.estimate import scale
-from profkit.text import duration
 
 _SIZES = {"world_size", "gpus", "batch_size", "global_batch_size"}
 """The settings that a comparison is about; its caveats name them."""
@@ -64,8 +59,8 @@ def find(case: Case) -> Cause | None:
         f"can affect it: {words}"
     )
     remedy = f"run the target again with the base's {knobs[0].name}"
-    cause = Cause.from_row("setting_changed", row, ledger, evidence, remedy)
-    return _without_others(case, cause)
+    specific = Specific.SETTING
+    return Cause.from_row("setting_changed", row, ledger, evidence, remedy, specific=specific)
 
 
 def _may_have_grown(ledger: Ledger) -> bool:
@@ -73,26 +68,6 @@ def _may_have_grown(ledger: Ledger) -> bool:
     total = ledger.total
     is_unclear = judge(total.delta, total.base.value) is Verdict.CANNOT_JUDGE
     return grew(total, ledger) or (is_unclear and total.delta.value > 0)
-
-
-def _without_others(case: Case, cause: Cause) -> Cause | None:
-    """Return the cause less what processes outside the run cost, which `host_busy` measured."""
-    busy = host_busy.find(case)
-    if busy is None or busy.cost_ns is None or cause.cost_ns is None:
-        return cause
-    if not set(busy.rows) & set(cause.rows):
-        return cause
-    left_ns = cause.cost_ns.value - busy.cost_ns.value
-    if not is_material(left_ns, case.ledger):
-        return None
-    cost_ns = scale(cause.cost_ns, left_ns / cause.cost_ns.value)
-    return dataclasses.replace(
-        cause,
-        cost_ns=cost_ns,
-        share_of_gap=share_of(cost_ns.value, case.ledger),
-        evidence=f"{cause.evidence}; other processes explain {duration(busy.cost_ns.value)} of it",
-        less=(busy.kind,),
-    )
 
 
 def _stated(ledger: Ledger) -> list[Difference]:

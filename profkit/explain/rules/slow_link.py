@@ -13,7 +13,7 @@ from profkit.analysis.exchange_places import TRANSFER, Place
 from profkit.explain.evidence import Evidence
 from profkit.explain.exchange_ledger import Chosen, places_of
 from profkit.explain.rules._sharded import compared
-from profkit.explain.rules.base import Case, Cause, from_to, grew, here
+from profkit.explain.rules.base import Case, Cause, Specific, from_to, grew, here
 from profkit.text import bytes_per_second, safe_text
 
 MIN_RATIO = 2.0
@@ -21,8 +21,6 @@ MIN_RATIO = 2.0
 
 MIN_GROWTH = 1.5
 """That ratio is at least this many times the base's: groups differ in their messages, too."""
-
-EXPLAINS = ("exposed_communication",)
 
 
 Rates: TypeAlias = Mapping[str, Mapping[tuple[int, ...], float]]
@@ -53,7 +51,7 @@ def find(case: Case) -> Cause | None:
             f"{name} went from {from_to(row, ledger)} per step"
         )
         remedy = f"check the link between ranks {ranks} and their hosts (profkit ceilings --links)"
-        return Cause.from_row("slow_link", row, ledger, evidence, remedy, explains=EXPLAINS)
+        return Cause.from_row("slow_link", row, ledger, evidence, remedy, specific=Specific.COUNT)
     return None
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from profkit.analysis.kernels.categories import COPY_CATEGORIES
-from profkit.explain.rules.base import WORK, Case, Cause, compute_row, from_to, grew, in_time
+from profkit.explain.rules.base import (
+    WORK,
+    Case,
+    Cause,
+    Specific,
+    compute_row,
+    from_to,
+    grew,
+    in_time,
+)
 from profkit.text import significant
 
 MIN_ADDED_COPIES = 2.0
 """A step has at least this many copies to the host more, at each of which the host waits."""
 
-EXPLAINS = ("launch_bound", "time_outside_phases")
 _REMEDY = (
     "keep values on the device: no .item(), .cpu(), print or if on a tensor in the loop; log every "
     "so many steps, and copy with non_blocking=True"
@@ -32,4 +40,4 @@ def find(case: Case) -> Cause | None:
         "of which the device has nothing to do; "
         f"computing went from {from_to(row, ledger)} per step"
     )
-    return Cause.from_row("sync_stalls", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row("sync_stalls", row, ledger, evidence, _REMEDY, specific=Specific.OPERATOR)

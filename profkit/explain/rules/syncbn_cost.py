@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
+from profkit.explain.rules.base import Case, Cause, Specific, from_to, grew, in_time
 from profkit.text import significant
 from profkit.vocab import Phase
 
@@ -13,7 +13,6 @@ MIN_ADDED_COLLECTIVES = 4.0
 _PHASES = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.ALLREDUCE.value)
 """The phases in which statistics are exchanged."""
 
-EXPLAINS = ("exposed_communication", "late_rank", "launch_bound", "host_busy")
 _REMEDY = (
     "synchronise batch normalisation only if a rank's batch is too small for statistics of its "
     "own; otherwise larger batches, or group normalisation"
@@ -34,4 +33,4 @@ def find(case: Case) -> Cause | None:
         f"{significant(now, 3)}; "
         f"forward, backward and exchange went from {from_to(row, ledger)} per step"
     )
-    return Cause.from_row("syncbn_cost", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row("syncbn_cost", row, ledger, evidence, _REMEDY, specific=Specific.COUNT)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from profkit.analysis.config_join import COMPUTE
 from profkit.explain.evidence_counters import Load
 from profkit.explain.ledger import sum_rows
+from profkit.explain.rules._threads import uses_python_threads
 from profkit.explain.rules.base import (
     Case,
     Cause,
+    Specific,
     compute_row,
     differs,
     from_to,
@@ -31,14 +33,6 @@ MIN_ADDED_THREADS = 0.5
 MIN_SWITCHES_PER_S = 50.0
 """Fewer involuntary switches per second happen on any machine."""
 
-MIN_PYTHON_CORES = 0.2
-"""Python threads can be in the loop's way if they use at least this many cores more."""
-
-MIN_SHARE_OF_OWN = 0.5
-"""They are what was added if they use at least this share of what the ranks use more."""
-
-EXPLAINS = ("optimizer_unfused", "host_busy")
-EXPLAINS_BY_SETTING = (*EXPLAINS, "late_rank", "exposed_communication")
 _REMEDY = (
     "as many threads in all ranks together as there are cores (OMP_NUM_THREADS, "
     "torch.set_num_threads): cores divided by ranks on this machine"
@@ -71,7 +65,7 @@ def find(case: Case) -> Cause | None:
         f"{significant(now.switches_per_s or 0.0, 2)} times per second{now.where}"
     )
     return Cause.from_row(
-        "thread_oversubscription", row, ledger, "; ".join(words), _REMEDY, explains=EXPLAINS
+        "thread_oversubscription", row, ledger, "; ".join(words), _REMEDY, specific=Specific.PROCESS
     )
 
 
@@ -109,20 +103,8 @@ def _find_by_setting(case: Case) -> Cause | None:
             f"{significant(after.switches_per_s, 2)} times per second{after.where}"
         )
     return Cause.from_row(
-        "thread_oversubscription", row, ledger, evidence, _REMEDY, explains=EXPLAINS_BY_SETTING
+        "thread_oversubscription", row, ledger, evidence, _REMEDY, specific=Specific.PROCESS
     )
-
-
-def uses_python_threads(before: Load, after: Load) -> bool:
-    """Return true if Python threads take most of the processor time that was added.
-
-    They hold the interpreter's lock, which is in the way of the loop sooner than their core.
-    """
-    if before.python_threads is None or after.python_threads is None:
-        return False
-    added = after.python_threads - before.python_threads
-    own = (after.own or 0.0) - (before.own or 0.0)
-    return added >= max(MIN_PYTHON_CORES, MIN_SHARE_OF_OWN * own)
 
 
 def is_oversubscribed(before: Load, after: Load) -> bool:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from profkit.explain.ledger import sum_rows
-from profkit.explain.rules.base import EXCHANGE, Case, Cause, from_to, grew, in_time
+from profkit.explain.policy import POLICY
+from profkit.explain.rules.base import EXCHANGE, Case, Cause, Specific, from_to, grew, in_time
 from profkit.text import byte_size, significant
 
 MIN_BUCKETS_RATIO = 2.0
 """There must be at least this many times the base's buckets."""
 
-MAX_BYTES_RATIO = 1.2
-"""If all buckets together grew by more than this factor, there are more gradients to exchange."""
-
-EXPLAINS = ("exposed_communication", "late_rank", "launch_bound", "host_busy")
 _REMEDY = (
     "larger buckets (bucket_cap_mb in DDP, comm_buffer_size in Paddle's DataParallel): few "
     "messages that each fill the link"
@@ -27,7 +24,7 @@ def find(case: Case) -> Cause | None:
     if after.buckets < MIN_BUCKETS_RATIO * before.buckets or not grew(row, ledger):
         return None
     bytes_before = before.buckets * before.message_bytes
-    if not 0 < after.buckets * after.message_bytes <= MAX_BYTES_RATIO * bytes_before:
+    if not 0 < after.buckets * after.message_bytes <= POLICY.same_bytes_ratio * bytes_before:
         return None
     was, now = in_time(ledger, before, after)
     evidence = (
@@ -35,4 +32,4 @@ def find(case: Case) -> Cause | None:
         f"became {now.buckets} of {byte_size(now.message_bytes)}; backward and exchange "
         f"went from {from_to(row, ledger)} per step with {significant(now.messages, 2)} messages"
     )
-    return Cause.from_row("tiny_buckets", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    return Cause.from_row("tiny_buckets", row, ledger, evidence, _REMEDY, specific=Specific.COUNT)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from profkit.analysis.exchange_places import Place
 from profkit.analysis.place_costs import PlaceCost
 from profkit.explain.ledger import Ledger, Row
+from profkit.explain.policy import POLICY
 from profkit.explain.rules._overhead import with_overhead
-from profkit.explain.rules._sharded import MAX_BYTES_RATIO, Traffic, compared, costs_of, traffic
-from profkit.explain.rules.base import Case, Cause, from_to, grew, in_time
+from profkit.explain.rules._sharded import Traffic, compared, costs_of, traffic
+from profkit.explain.rules.base import Case, Cause, Specific, from_to, grew, in_time
 from profkit.frame.pipelines import MESSAGES
 from profkit.text import byte_size, significant
 from profkit.vocab import Phase
@@ -17,7 +18,6 @@ from profkit.vocab import Phase
 MIN_CALLS_RATIO = 2.0
 """There must be at least this many times the base's collectives."""
 
-EXPLAINS = ("exposed_communication",)
 _REMEDY = (
     "exchange the same bytes in fewer collectives: larger units in FSDP (wrap several layers "
     "together), fewer layers split by tensors, fewer microbatches"
@@ -38,7 +38,7 @@ def find(case: Case) -> Cause | None:
         before, after = traffic(case.before, is_op), traffic(case.after, is_op)
         if not before.calls or after.calls < MIN_CALLS_RATIO * before.calls:
             continue
-        if 0 < after.bytes <= MAX_BYTES_RATIO * before.bytes:
+        if 0 < after.bytes <= POLICY.same_bytes_ratio * before.bytes:
             row = exchange.row(op, is_op)
             if grew(row, ledger):
                 found.append((row, _describe(ledger, op, before, after)))
@@ -49,7 +49,9 @@ def find(case: Case) -> Cause | None:
     row = exchange.row("small collectives", is_own)
     calls = "; ".join(words for _, words in found)
     evidence = f"{calls}; their exposed time went from {from_to(row, ledger)}"
-    cause = Cause.from_row("tiny_collectives", row, ledger, evidence, _REMEDY, explains=EXPLAINS)
+    cause = Cause.from_row(
+        "tiny_collectives", row, ledger, evidence, _REMEDY, specific=Specific.COUNT
+    )
     return with_overhead(cause, is_own, case, exchange, Phase.FORWARD.value, Phase.BACKWARD.value)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from profkit.explain.rules._logs import other_differences
 from profkit.explain.rules.base import Case, Cause, grew, stated_input_ns
-from profkit.explain.rules.exposed_communication import other_differences
 from profkit.frame.costs import INPUT, REST
 from profkit.frame.notices import is_log
 from profkit.text import duration, plural

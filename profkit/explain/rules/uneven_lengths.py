@@ -9,7 +9,7 @@ from profkit.explain.rules._hidden import Hidden, find_hidden
 from profkit.explain.rules.base import (
     Case,
     Cause,
-    all_of,
+    Specific,
     here,
     is_material,
     other_side,
@@ -25,7 +25,6 @@ SURE_ERRORS = 3.0
 MIN_RATIO = 1.15
 """A rank's batches are larger than the others' median by this factor."""
 
-EXPLAINS = ("exposed_communication", "late_rank")
 _WORK = (Phase.FORWARD.value, Phase.BACKWARD.value)
 _REMEDY = (
     "give all ranks about as many elements: shuffle across ranks, sort by length within larger "
@@ -65,7 +64,7 @@ def find(case: Case) -> Cause | None:
         share_of(cost_ns.value, ledger),
         evidence,
         _REMEDY,
-        takes=all_of(*EXPLAINS),
+        specific=Specific.RANK,
         rows=(*_WORK, Phase.ALLREDUCE.value),
     )
 

@@ -9,7 +9,7 @@ from profkit.explain.evidence_counters import estimate_mean
 from profkit.explain.rules.base import (
     Case,
     Cause,
-    all_of,
+    Specific,
     here,
     is_material,
     other_side,
@@ -22,7 +22,6 @@ from profkit.frame.selection import EPOCH_START
 from profkit.text import duration, plural
 from profkit.vocab import USED, Phase
 
-EXPLAINS = ("input_stalls",)
 _REMEDY = "keep the workers over epochs (persistent_workers=True), or make epochs longer"
 _REMEDY_IF_KEPT = (
     "the workers are kept already (persistent_workers): see what an epoch's first batch needs, "
@@ -57,7 +56,7 @@ def find(case: Case) -> Cause | None:
     is_kept = case.target.config.get("persistent_workers") is True
     remedy = _REMEDY_IF_KEPT if is_kept else _REMEDY
     return Cause(
-        "worker_start", shift(after, -known), None, evidence, remedy, takes=all_of(*EXPLAINS)
+        "worker_start", shift(after, -known), None, evidence, remedy, specific=Specific.COUNT
     )
 
 

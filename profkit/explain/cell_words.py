@@ -1,0 +1,75 @@
+"""The words for cells: what takes longer, by how much, on which ranks, in which steps, where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from profkit.explain.cell_steps import When
+from profkit.explain.cells import Cell
+from profkit.frame.estimate import scale
+from profkit.frame.phases import UNKNOWN
+from profkit.text import duration, plural, safe_text
+
+MOST_WORDS = 30
+"""A reader takes in a sentence of so many words at once."""
+
+_MOST_NAMED = 3
+
+
+def count_words(text: str) -> int:
+    return sum(1 for word in text.split() if re.search(r"\w", word))
+
+
+def row_words(row: str) -> str:
+    return "outside all phases" if row == UNKNOWN else f"in {row}"
+
+
+def rank_words(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return "all ranks"
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > _MOST_NAMED:
+        return plural(len(ranks), "rank")
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def place_words(cell: Cell) -> str:
+    """Return where the time is spent; a place in code is at a line, any other stands alone."""
+    if not cell.where:
+        return ""
+    where = safe_text(cell.where)
+    return f"at {where}" if re.search(r":\d+ ", where) else where
+
+
+def parts_of(cell: Cell, *, with_place: bool = True) -> Iterator[str]:
+    """Yield the parts of a sentence about a cell, the most important first."""
+    on = f" on {rank_words(cell.ranks)}" if cell.ranks else ""
+    yield f"{row_words(cell.row)}{on}"
+    if with_place and cell.where:
+        yield place_words(cell)
+    is_lasting = cell.steps.when in (When.SINCE, When.GROWING)
+    yield cell.steps.words() if is_lasting else f"in {cell.steps.words()}"
+    if cell.how:
+        yield cell.how
+
+
+def sentence(cell: Cell, step: float) -> str:
+    """Return a whole sentence about a cell; `step` are the samples of a step of the base."""
+    cost = scale(cell.delta, step)
+    direction = "more" if cell.ns > 0 else "less"
+    if cell.ns < 0 and cost.low is not None and cost.high is not None:
+        cost = type(cost)(-cost.value, -cost.high, -cost.low, cost.level)
+    words = f"{duration(cost.value)} per step {direction} {', '.join(parts_of(cell))}"
+    return f"{words}."
+
+
+def tail(cell: Cell, step: float, most: int) -> str:
+    """Return the cell as the end of a headline, in at most so many words."""
+    words = f"{duration(abs(cell.ns) * step)} of it"
+    for number, part in enumerate(parts_of(cell)):
+        longer = f"{words}{',' if number else ''} {part}"
+        if count_words(longer) <= most:
+            words = longer
+    return words

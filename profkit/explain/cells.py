@@ -1,0 +1,298 @@
+"""The gap of two runs, divided into cells that add up, without any rule.
+
+A cell is some time of a row: on which ranks, in which steps, spent how, and where. At each level
+the rest is a cell of its own, so the cells of a tree add up to the gap to the nanosecond.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from profkit.explain.cell_steps import EVERY, Pattern, Steps, When, find_pattern
+from profkit.explain.evidence import Evidence
+from profkit.explain.ledger import Ledger, rows_of_parts
+from profkit.explain.policy import POLICY
+from profkit.explain.rank_times import RankTimes, read_rank_times, waits_at_cause
+from profkit.frame.costs import RunCosts
+from profkit.frame.estimate import Z_95, Estimate, Floats, Ints
+
+ALL_RANKS: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Time by which the target is longer, or shorter, in ns per sample and rank.
+
+    `exact` is without rounding: those of a tree add up to the gap.
+    """
+
+    row: str
+    delta: Estimate
+    exact: Fraction
+    ranks: tuple[int, ...] = ALL_RANKS
+    """The ranks that lose it, which others may wait for; empty for all ranks."""
+    steps: Steps = EVERY
+    how: str = ""
+    """How the time is spent; empty if nothing shows it."""
+    where: str = ""
+    """The place in the job's code, or the piece of work; empty if nothing shows it."""
+    moved_ns: float = 0.0
+    """The part that is other ranks' waiting for these."""
+    is_rest: bool = False
+    """True for what no finer cell of its level holds."""
+    is_beyond: bool = False
+    """True if its work was timed and takes longer than the slowest machine makes any work."""
+    long: Ints | None = field(default=None, compare=False)
+    """The numbers of the target's long steps; null if the cell is about all steps."""
+
+    @property
+    def ns(self) -> float:
+        return self.delta.value
+
+    @property
+    def is_counted(self) -> bool:
+        """True if the steps that are longer were counted, so that no mean is needed."""
+        return self.steps.when in (When.PERIODIC, When.RARE)
+
+    @property
+    def is_sure(self) -> bool:
+        low, high = self.delta.low, self.delta.high
+        return low is not None and high is not None and (low > 0 or high < 0)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """All cells of a gap, the largest in its direction first."""
+
+    all: tuple[Cell, ...]
+    base_ns: float
+    """The base's time per sample and rank."""
+    step: float
+    """The samples of a rank in a step of the base."""
+
+    def is_material(self, ns: float) -> bool:
+        return abs(ns) >= POLICY.material_share * self.base_ns
+
+    def told(self, *, gains: bool) -> Iterator[Cell]:
+        """Yield the cells that are surely there and large enough, in one direction."""
+        for cell in self.all:
+            if (cell.ns < 0) == gains and cell.is_sure and self.is_material(cell.ns):
+                yield cell
+
+
+NO_CELLS = Cells((), 0.0, 1.0)
+
+
+class _Key(NamedTuple):
+    """What a cell is about."""
+
+    row: str
+    ranks: tuple[int, ...]
+    steps: Steps
+    is_rest: bool
+    long: Ints | None
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of one side, by step and over all ranks, for each of several cells."""
+
+    ns: Floats
+    moved: Floats
+
+
+def divide_gap(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Cells:
+    """Return the cells of a gap. Their `how` and `where` are added by `locate`."""
+    names = [row.name for row in ledger.rows]
+    step, base_ns = ledger.samples_per_step, ledger.total.base.value
+    if not (names and ledger.base.steps and ledger.target.steps):
+        return Cells((), base_ns, step)
+    before = read_rank_times(bases, ledger.base, names)
+    after = read_rank_times(targets, ledger.target, names)
+    scales = [_samples(costs) for costs in (ledger.base, ledger.target)]
+    before, after = (
+        waits_at_cause(before, after, scales[0] / scales[1]),
+        waits_at_cause(after, before, scales[1] / scales[0]),
+    )
+    keys: list[_Key] = []
+    parts: list[tuple[_Piece, _Piece]] = []
+    for row, name in enumerate(names):
+        late = _late_ranks(ledger, before, after, row)
+        for ranks in ([late] if late else []) + [ALL_RANKS]:
+            sides = _of_ranks(before, row, ranks, late), _of_ranks(after, row, ranks, late)
+            for steps, long, pair in _by_steps(before, after, *sides):
+                is_rest = ranks == ALL_RANKS and bool(late)
+                keys.append(_Key(name, ranks, steps, is_rest, long))
+                parts.append(pair)
+    cells = tuple(_make_cells(ledger, keys, parts))
+    sign = -1 if ledger.total.delta.value < 0 else 1
+    return Cells(tuple(sorted(cells, key=lambda cell: -sign * cell.ns)), base_ns, step)
+
+
+def _samples(costs: RunCosts) -> float:
+    """Return the samples of a rank per step."""
+    return max(1e-9, float(costs.samples.sum()) / max(1, costs.steps * costs.ranks))
+
+
+def _late_ranks(ledger: Ledger, before: RankTimes, after: RankTimes, row: int) -> tuple[int, ...]:
+    """Return the ranks that lose more in a row than the others do, by more than chance."""
+    ranks = after.ranks
+    if len(ranks) < 2:
+        return ()
+    factor, known = _samples(ledger.target), _samples(ledger.base)
+    grown = after.ns[row].mean(axis=1) / factor
+    errors = _errors(after.ns[row]) / factor
+    if before.ranks == ranks:
+        grown = grown - before.ns[row].mean(axis=1) / known
+        errors = np.hypot(errors, _errors(before.ns[row]) / known)
+    usual = _usual(grown)
+    over = grown - usual
+    worst = float(np.abs(over).max())
+    # A rank's time is a part of the mean over the ranks.
+    if worst / len(ranks) < POLICY.shown_share * ledger.total.base.value:
+        return ()
+    sign = 1 if over[int(np.argmax(np.abs(over)))] > 0 else -1
+    chosen = sign * over >= POLICY.late_share_of_worst * worst
+    chosen &= np.abs(over) > POLICY.sure_errors * errors
+    if not chosen.any() or chosen.sum() > len(ranks) / 2:
+        return ()
+    if before.ranks == ranks and abs(grown.sum()) < POLICY.place_share * abs(over[chosen].sum()):
+        return ()  # as much as another rank lost before
+    return tuple(rank for rank, is_late in zip(ranks, chosen, strict=True) if is_late)
+
+
+def _usual(grown: Floats) -> float:
+    """Return the growth that most ranks share; of two candidates, the one closer to none."""
+    ordered = np.sort(grown)
+    middle = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return float(min(middle, key=abs))
+
+
+def _errors(ns: Floats) -> Floats:
+    """Return the standard error of each rank's difference from the others' median."""
+    over = ns - np.median(ns, axis=0)
+    return np.asarray(over.std(axis=1) / math.sqrt(max(1, ns.shape[1])))
+
+
+def _of_ranks(side: RankTimes, row: int, ranks: tuple[int, ...], late: tuple[int, ...]) -> _Piece:
+    """Return what the late ranks take beyond the others, or all ranks if these were no later."""
+    ns, moved = side.ns[row], side.moved[row]
+    places = [side.ranks.index(rank) for rank in late if rank in side.ranks]
+    others = [place for place in range(side.count) if place not in places]
+    excess, waits = np.zeros(ns.shape[1]), np.zeros(ns.shape[1])
+    if places and others:
+        usual = np.median(ns[others], axis=0)
+        excess = ns[places].sum(axis=0) - len(places) * usual
+        waits = moved[places].sum(axis=0)
+    if ranks:
+        return _Piece(np.rint(excess), waits)
+    return _Piece(ns.sum(axis=0) - np.rint(excess), moved.sum(axis=0) - waits)
+
+
+def _by_steps(
+    before: RankTimes, after: RankTimes, base: _Piece, target: _Piece
+) -> Iterator[tuple[Steps, Ints | None, tuple[_Piece, _Piece]]]:
+    """Yield the steps of each kind with both sides' part of the time, then the others."""
+    found: dict[tuple[When, int], list[Pattern | None]] = {}
+    for place, (side, piece) in enumerate(((before, base), (after, target))):
+        per_rank = piece.ns / side.count
+        pattern = None
+        if side.runs:
+            pattern = find_pattern(per_rank, side.steps, side.step_ns, is_one_run=side.runs == 1)
+        if pattern is not None:
+            found.setdefault(pattern.steps.key, [None, None])[place] = pattern
+    for known, now in found.values():
+        chosen = now or known
+        if chosen is None:
+            continue
+        pair = _excess(base, known, before.count), _excess(target, now, after.count)
+        base = _Piece(base.ns - pair[0].ns, base.moved - pair[0].moved)
+        target = _Piece(target.ns - pair[1].ns, target.moved - pair[1].moved)
+        long = after.steps[now.is_long] if now is not None else np.zeros(0, dtype=np.int64)
+        yield chosen.steps, long, pair
+    yield EVERY, None, (base, target)
+
+
+def _excess(piece: _Piece, pattern: Pattern | None, ranks: int) -> _Piece:
+    if pattern is None:
+        return _Piece(np.zeros_like(piece.ns), np.zeros_like(piece.moved))
+    whole = np.rint(pattern.excess * ranks)
+    share = np.divide(whole, piece.ns, out=np.zeros_like(whole), where=piece.ns > 0)
+    return _Piece(whole, piece.moved * np.clip(share, 0.0, 1.0))
+
+
+def _make_cells(
+    ledger: Ledger,
+    keys: Sequence[_Key],
+    parts: Sequence[tuple[_Piece, _Piece]],
+) -> Iterator[Cell]:
+    """Yield the cells, whose rounding is made up for by the largest: their sum is exact."""
+    names = [str(number) for number in range(len(keys))]
+    sides: list[dict[str, Ints]] = []
+    for place, costs in enumerate((ledger.base, ledger.target)):
+        whole = np.rint([pair[place].ns for pair in parts]).astype(np.int64)
+        largest = int(np.argmax(np.abs(whole).sum(axis=1)))
+        whole[largest, 0] += int(costs.wall_ns.sum()) - int(whole.sum())
+        sides.append(dict(zip(names, whole, strict=True)))
+    rows = rows_of_parts(sides[0], sides[1], names, ledger.base, ledger.target)
+    samples = max(1, int(ledger.base.samples.sum())), max(1, int(ledger.target.samples.sum()))
+    for key, (base, target), row in zip(keys, parts, rows, strict=True):
+        delta, steps = row.delta, key.steps
+        sums = float(base.ns.sum()) / samples[0], float(target.ns.sum()) / samples[1]
+        if steps.when is not When.ALL:
+            delta = _counted(delta, steps, math.hypot(*sums))
+        moved = float(target.moved.sum()) / samples[1] - float(base.moved.sum()) / samples[0]
+        yield Cell(
+            key.row,
+            delta,
+            row.exact,
+            key.ranks,
+            steps,
+            moved_ns=moved,
+            is_rest=key.is_rest,
+            long=key.long,
+        )
+
+
+def _counted(delta: Estimate, steps: Steps, whole_ns: float) -> Estimate:
+    """Return a sum of long steps with the interval that their number gives it.
+
+    A mean over all steps would have to find out how often they come; they were counted. The number
+    of rare ones is as uncertain as its root, and that of a period follows from it. A level or a
+    slope is as uncertain as its test allows.
+    """
+    count = max(1, steps.long)
+    by_kind = {When.PERIODIC: count, When.RARE: math.sqrt(count)}
+    half = Z_95 * whole_ns / by_kind.get(steps.when, POLICY.level_errors)
+    return Estimate(delta.value, delta.value - half, delta.value + half, delta.level)
+
+
+def sum_of(cells: Iterable[Cell]) -> Fraction:
+    """Return the sum of some cells, without rounding."""
+    return sum((cell.exact for cell in cells), Fraction(0))
+
+
+def refine(cell: Cell, ns: float, **changes: object) -> tuple[Cell, ...]:
+    """Divide a cell into a finer one of so many ns, and the rest if there is any."""
+    share = ns / cell.ns if cell.ns else 0.0
+    if share >= 1 - POLICY.shown_share or not share > 0:
+        return (dataclasses.replace(cell, **changes),)  # type: ignore[arg-type]
+    part = cell.exact * Fraction(share)
+    inner = dataclasses.replace(cell, delta=_scaled(cell.delta, share), exact=part, **changes)  # type: ignore[arg-type]
+    left = dataclasses.replace(
+        cell, delta=_scaled(cell.delta, 1 - share), exact=cell.exact - part, is_rest=True
+    )
+    return inner, left
+
+
+def _scaled(delta: Estimate, share: float) -> Estimate:
+    if delta.low is None or delta.high is None:
+        return Estimate(delta.value * share)
+    return Estimate(delta.value * share, delta.low * share, delta.high * share, delta.level)

@@ -1,0 +1,78 @@
+"""A verdict has three grades; what no machine makes needs no quiet machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from profkit.errors import ExitCode
+from profkit.explain.evidence_counters import Load
+from profkit.explain.explained import Explained, explain
+from profkit.explain.gate import Gate, apply_gates, exit_code
+from profkit.explain.ledger import Verdict
+from profkit.report.ledger_document import explained
+from profkit.testing.synthetic_timeline import OUTSIDE
+from tests.explain.conftest import Make, plant
+
+SLOWER = 1.12
+
+
+def _pair(make: Make, longer: Any, ranks: int = 1, others: float | None = 8.0) -> Explained:
+    """Two runs on a machine that other processes use."""
+    return explain(make(ranks, others=others), make(ranks, seed=2, others=others, longer=longer))
+
+
+def _slow(name: str, ns: Any) -> Any:
+    return (ns * SLOWER).astype(np.int64) if name != "outside" else ns
+
+
+def test_what_a_busy_machine_can_make_is_at_most_probable(make: Make) -> None:
+    ledger = _pair(make, _slow).ledger
+    assert ledger.verdict in (Verdict.PROBABLE_REGRESSION, Verdict.CANNOT_JUDGE)
+    assert ledger.probability is not None
+    assert ledger.probability < 0.975
+    assert (ledger.verdict is Verdict.PROBABLE_REGRESSION) == (ledger.probability >= 0.8)
+    gates = apply_gates(ledger, [Gate.parse("3%")])
+    assert exit_code(gates) == ExitCode.NOT_JUDGED
+
+
+def test_work_of_a_period_is_certain_on_any_machine(make: Make) -> None:
+    longer = plant(OUTSIDE, lambda step: 100.0 * (step % 10 == 9))
+    view = _pair(make, longer)
+    assert view.ledger.verdict is Verdict.REGRESSION
+    assert view.ledger.evident == ("unknown",)
+    assert exit_code(apply_gates(view.ledger, [Gate.parse("3%")])) == ExitCode.REGRESSION
+    assert explained(view).headline.startswith("Regression: ")
+
+
+def test_rare_long_steps_are_certain_though_their_mean_is_not(make: Make) -> None:
+    is_slow = np.random.default_rng(5).random(200) < 1 / 15
+    view = _pair(make, plant("data", lambda step: 450.0 * is_slow[step]))
+    assert view.ledger.verdict is Verdict.REGRESSION
+    assert view.ledger.doubt == ""
+
+
+@pytest.mark.parametrize(("share", "evident"), [(0.05, ("forward",)), (1.0, ())])
+def test_a_sleep_is_evident_and_as_much_computing_is_not(
+    share: float, evident: tuple[str, ...], make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processor time of the process says which it is."""
+    base = make(1, others=1.0)
+    target = make(1, seed=2, others=1.0, longer=plant("forward", lambda step: 8.0 + 0 * step))
+
+    def load(evidence: Any) -> Load:
+        added = 8.0 if evidence.trace is target else 0.0
+        busy_ms = 45.0 + share * added
+        return Load(16, busy_ms / (45.0 + added), 0.0, 15.0, 50.0, ranks=1)
+
+    monkeypatch.setattr("profkit.explain.evidence.Evidence.load", property(load))
+    assert explain(base, target).ledger.evident == evident
+
+
+def test_no_difference_comes_with_what_would_have_been_seen(make: Make) -> None:
+    view = explain(make(2), make(2, seed=2))
+    assert view.ledger.verdict is Verdict.NEUTRAL
+    assert view.ledger.smallest_seen is not None
+    assert "would have been seen" in explained(view).summary
