@@ -123,7 +123,8 @@ def floating_bar(name: str, delta: Estimate, y: float, level: float, axis: _Axis
     yield line("link", end, y + 4, end, y + ROW + 4 + BAR)
     if delta.low is not None and delta.high is not None:
         middle = y + 4 + BAR / 2
-        low, high = axis.x(level + delta.low), axis.x(level + delta.high)
+        ends = axis.x(level + delta.low), axis.x(level + delta.high)
+        low, high = (min(max(end, LABELS), WIDTH - FIGURES) for end in ends)
         yield line("whisker", low, middle, high, middle)
     yield label("figure", WIDTH - SPREAD - 8, y + BAR, signed(delta.value), "end")
     yield label("faint", WIDTH - SPREAD, y + BAR, spread)

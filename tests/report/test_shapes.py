@@ -22,7 +22,10 @@ from profkit.analysis.overview import build_overview
 from profkit.analysis.views.pictures import rank_phases, step_points
 from profkit.cli import main
 from profkit.errors import ExitCode
+from profkit.frame.estimate import Estimate
 from profkit.frame.run_frame import frame_of
+from profkit.show import charts
+from profkit.show.document import Waterfall
 from profkit.show.markdown import plain
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -491,3 +494,11 @@ def test_a_browser_shows_the_page_and_refuses_nothing_in_it(
         pictures[scheme] = picture.read_bytes()
     assert len(pictures["light"]) > 20_000
     assert pictures["light"] != pictures["dark"]
+
+
+def test_a_whisker_ends_where_the_figures_of_its_row_begin() -> None:
+    """A wide interval, as of a few steps that took seconds, would strike them out."""
+    rows = (("backward", Estimate(43e6, -11e6, 16e9)),)
+    drawn = charts.draw(Waterfall(("base", 31e6), rows, ("target", 74e6)))
+    (ends,) = re.findall(r'class="whisker" x1="([\d.]+)"[^>]* x2="([\d.]+)"', drawn)
+    assert charts.LABELS <= float(ends[0]) < float(ends[1]) <= charts.WIDTH - charts.FIGURES
