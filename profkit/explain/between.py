@@ -50,7 +50,7 @@ def judge_between(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[E
     between = Between(Basis.REPEATS) if has_repeats else None
     if has_repeats and _took_turns(bases, targets):
         return dataclasses.replace(ledger, between=between)
-    if ledger.unlike or judge(ledger.total.delta, ledger.total.base.value) not in _SURE:
+    if ledger.unlike or judge(ledger.judged, ledger.total.base.value) not in _SURE:
         unsure = frozenset() if has_repeats else frozenset(_unsure_rows(ledger, bases, targets))
         return dataclasses.replace(ledger, between=between, unsure_rows=unsure)
     slow, quick = targets, bases
@@ -115,7 +115,7 @@ def carry(ledger: Ledger, causes: Sequence[Cause], cells: Cells) -> Ledger:
     between = ledger.between
     if between is not None:
         between = dataclasses.replace(between, carried_by=tuple(dict.fromkeys(names)), doubt="")
-    is_open = judge(ledger.total.delta, ledger.total.base.value) not in _SURE
+    is_open = judge(ledger.judged, ledger.total.base.value) not in _SURE
     evident = tuple(dict.fromkeys(names)) if evident_ns >= sure_ns or not is_open else ()
     return dataclasses.replace(ledger, between=between, evident=evident)
 

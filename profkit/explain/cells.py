@@ -80,6 +80,22 @@ class Cells:
     def is_material(self, ns: float) -> bool:
         return abs(ns) >= POLICY.material_share * self.base_ns
 
+    def whole(self, delta: Estimate) -> Estimate | None:
+        """Return the sum of all cells, if some steps differ and its interval is narrower so."""
+        if delta.low is None or delta.high is None:
+            return None
+        if all(cell.steps.when is When.ALL for cell in self.all):
+            return None
+        below = above = 0.0
+        for cell in self.all:
+            low, high = cell.delta.low, cell.delta.high
+            if low is None or high is None:
+                return None
+            below, above = math.hypot(below, cell.ns - low), math.hypot(above, high - cell.ns)
+        if below + above >= delta.high - delta.low:
+            return None
+        return Estimate(delta.value, delta.value - below, delta.value + above, delta.level)
+
     def told(self, *, gains: bool) -> Iterator[Cell]:
         """Yield the cells that are surely there and large enough, in one direction."""
         for cell in self.all:

@@ -157,9 +157,11 @@ def explain_sides(
     )
     if impossible := doubt_efficiency(before.trace, after.trace, ledger):
         ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, impossible))
+    cells = divide_gap(ledger, bases, targets)
+    ledger = dataclasses.replace(ledger, steadied=cells.whole(ledger.total.delta))
     ledger = judge_between(ledger, bases, targets)
     kernels = compare_kernels(before, after, ledger, ceilings)
-    cells = locate(divide_gap(ledger, bases, targets), ledger, before, after, kernels)
+    cells = locate(cells, ledger, before, after, kernels)
     case = Case(side_name(bases), side_name(targets), *manifests, ledger, before, after, cells)
     rules, broken = plugins.RULES.load_all()
     caveats = [*find_caveats(*manifests), *log_caveats(before.trace, after.trace)]

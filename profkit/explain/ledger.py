@@ -77,6 +77,11 @@ class Ledger(ShownInNotebook):
     """The noise between runs; null if nobody asked for it."""
     unsure_rows: frozenset[str] = frozenset()
     """Rows that the machine may have changed as much, if the total has no sure change."""
+    steadied: Estimate | None = None
+    """The change of the total, with an interval that knows which steps are longer than others.
+
+    It is null if the steps have no such kinds, or if that interval is no narrower.
+    """
     evident: tuple[str, ...] = ()
     """The rows with most of the change, if it is one that no machine makes."""
 
@@ -93,10 +98,15 @@ class Ledger(ShownInNotebook):
         return Row(OWN, base, target, subtract(target, base), exact)
 
     @property
+    def judged(self) -> Estimate:
+        """The change of the total that verdicts are about."""
+        return self.steadied or self.total.delta
+
+    @property
     def change(self) -> Estimate:
         """The change of time per sample, as a share of the base."""
         factor = 1 / self.total.base.value if self.total.base.value > 0 else math.nan
-        return run_noise.keep_possible(scale(self.total.delta, factor), 1.0)
+        return run_noise.keep_possible(scale(self.judged, factor), 1.0)
 
     @property
     def efficiency(self) -> Estimate:
@@ -132,7 +142,7 @@ class Ledger(ShownInNotebook):
             if not is_bounded or (self.probability or 0.0) < POLICY.probable:
                 return Verdict.CANNOT_JUDGE
             return Verdict.PROBABLE_REGRESSION if is_more else Verdict.PROBABLE_IMPROVEMENT
-        return judge(self.total.delta, self.total.base.value)
+        return judge(self.judged, self.total.base.value)
 
     @property
     def probability(self) -> float | None:
@@ -140,7 +150,7 @@ class Ledger(ShownInNotebook):
 
         What no machine makes is certain.
         """
-        delta = self.total.delta
+        delta = self.judged
         if self.unlike or delta.low is None or delta.high is None:
             return None
         if self.evident:
@@ -155,7 +165,7 @@ class Ledger(ShownInNotebook):
     @property
     def smallest_seen(self) -> float | None:
         """The smallest change that would have been certain, as a share; null if nothing says it."""
-        delta, base = self.total.delta, self.total.base.value
+        delta, base = self.judged, self.total.base.value
         if delta.low is None or delta.high is None or not base > 0:
             return None
         machine_ns = (self.between.machine_ns or 0.0) if self.between else 0.0
@@ -179,7 +189,8 @@ class Ledger(ShownInNotebook):
 
         If the machine may be behind the change, only what it cannot change is sure.
         """
-        found = judge(row.delta, self.total.base.value)
+        delta = self.judged if row is self.total else row.delta
+        found = judge(delta, self.total.base.value)
         carried = self.between.carried_by if self.between else ()
         is_doubtful = bool(self.doubt) and row.name not in carried
         if found is not Verdict.NEUTRAL and (is_doubtful or row.name in self.unsure_rows):

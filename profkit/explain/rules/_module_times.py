@@ -143,6 +143,9 @@ def _phase_of(times: Ints, begins: Ints, ends: Ints) -> tuple[Ints, Bools]:
 
 
 def modules_of(evidence: Evidence) -> ModuleTimes | None:
+    modules = evidence.trace.collectives["module"]
+    if modules.null_count == len(modules):
+        return None
     places = evidence.figure(places_of)
     if places is None:
         return None

@@ -20,7 +20,9 @@ from profkit.explain.rules.base import (
     share_of,
     shift,
 )
+from profkit.frame.columns import names_and_codes
 from profkit.frame.estimate import Estimate, estimate_ratios, scale, subtract
+from profkit.frame.pipelines import MESSAGES
 from profkit.text import duration
 from profkit.vocab import Phase
 
@@ -110,6 +112,8 @@ def _describe(case: Case, uneven: Uneven) -> str:
 
 
 def pipeline_of(evidence: Evidence) -> Pipeline | None:
+    if not set(names_and_codes(evidence.trace.collectives["op"])[0]) & set(MESSAGES):
+        return None
     places = evidence.figure(places_of)
     if places is None:
         return None
