@@ -211,7 +211,7 @@ def _lines(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
     if now is None or on_device:
         return
     phase, (known_scale, scale) = _phase_of(cell.row), sides.scales
-    mine = now.select(phase, cell.ranks, cell.long)
+    mine, sign = now.select(phase, cell.ranks, cell.long), 1 if cell.ns > 0 else -1
     if cell.long is not None:
         usual, known_scale = now.select(phase, cell.ranks, cell.long, others=True), scale
     elif cell.ranks:
@@ -221,6 +221,8 @@ def _lines(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
         if before is None:
             return
         usual = before.select(phase, (), None)
+    if sign < 0:  # the lines on which time was spent before, or by the others
+        mine, usual, scale, known_scale = usual, mine, known_scale, scale
     known = dict(usual.by_function())
     share = sides.rank_factor(cell)
     if cell.long is not None:  # the cell is spread over all steps
@@ -228,9 +230,8 @@ def _lines(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
     for function, ns in mine.by_function():
         added = ns * scale - known.get(function, 0.0) * known_scale
         if mine.hits(function) >= POLICY.fewest_samples and added > 0:
-            own = added / share
-            with_waits = own * cell.ns / max(1e-9, cell.ns - cell.moved_ns)
-            yield mine.words(function), min(with_waits, cell.ns)
+            with_waits = added / share * cell.ns / ((cell.ns - cell.moved_ns) or cell.ns)
+            yield mine.words(function), sign * min(abs(with_waits), abs(cell.ns))
 
 
 def _samples(run: Evidence) -> Samples | None:

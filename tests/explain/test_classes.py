@@ -9,10 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from profkit.analysis.stack_samples import Place
+from profkit.explain.cell_samples import Chosen
 from profkit.explain.evidence import Evidence, Loader
 from profkit.explain.evidence_counters import Load
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
+from profkit.frame.run_frame import frame_of
 from profkit.report.ledger_document import explained
 from profkit.testing.synthetic_timeline import OUTSIDE
 from profkit.trace import Trace
@@ -51,6 +54,29 @@ def test_a_hook_that_sleeps_is_told_with_its_phase_and_that_it_sleeps(
     assert words.startswith("Regression: ")
     assert "in forward, in every step, asleep or blocked" in words
     assert view.ledger.evident == ("forward",)
+
+
+def test_a_hook_that_is_gone_is_told_by_its_own_line(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In both directions: the lines of the side that takes longer, less those of the other."""
+    slow, quick = make(1, seed=2, longer=plant("forward", lambda step: 30.0 + 0 * step)), make(1)
+    places = Place("", 0, ""), Place("job.py", 8, "slow_hook"), Place("job.py", 16, "main")
+
+    class Sampled:
+        def __init__(self, run: Evidence) -> None:
+            self.run = run
+
+        def select(self, phase: str, *_: object, **_more: object) -> Chosen:
+            ns = frame_of(self.run.trace).means_of(0, self.run.used)[phase]
+            is_slow = phase == "forward" and self.run.trace.path == slow.path
+            hook_ns = 30.0 * MS if is_slow else 0.0
+            weight = np.repeat([hook_ns, ns - hook_ns], 20)
+            return Chosen(places, np.repeat([1, 2], 20)[weight > 0], weight[weight > 0], ns)
+
+    monkeypatch.setattr("profkit.explain.cell_places._samples", Sampled)
+    for sides in ((quick, slow), (slow, quick)):
+        assert "of it in forward, at job.py:8 slow_hook" in _headline(explain(*sides))
 
 
 def test_half_the_batch_is_the_reason_for_steps_that_take_as_long(make: Make) -> None:
