@@ -44,7 +44,7 @@ from profkit.frame.own_cost import OwnCost, own_cost, span_price_ns, switched_co
 from profkit.frame.parts import count_rank_steps, sampled_one_in
 from profkit.frame.phases import UNKNOWN, StepTimes
 from profkit.frame.rank_part import KEPT, NOT_KEPT, RankPart, SumsByRank, part_of, read_part
-from profkit.frame.rank_sums import SpanSums, add_sums
+from profkit.frame.rank_sums import SpanSums, add_sums, sum_spans
 from profkit.frame.selection import Selection, marked_steps, steady_steps, warm_up_of, window_steps
 from profkit.text import safe_text
 from profkit.trace import Trace
@@ -153,6 +153,8 @@ class RunFrame:
     @functools.cached_property
     def all_sums(self) -> SpanSums:
         """The same of all ranks together."""
+        if not self.parts:  # no rank has written anything yet
+            return sum_spans(self.trace.spans, self.numbers)
         return add_sums(self.by_rank.values())
 
     @functools.cached_property
