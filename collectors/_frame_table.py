@@ -74,5 +74,3 @@ def _alike(places: Places, others: Places) -> int:
             break
         same += 1
     return same
-
-

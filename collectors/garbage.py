@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from profkit.clock import Clock, now_ns
-from profkit.collectors.stacks import AT_RISK
 from profkit.collectors.base import Reading
+from profkit.collectors.stacks import AT_RISK
 
 compiled: Any = None
 with contextlib.suppress(ImportError):  # profkit was installed without a compiler

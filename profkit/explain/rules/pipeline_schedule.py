@@ -10,7 +10,7 @@ from profkit.explain.rules.base import Case, Cause, in_time, share_of
 from profkit.vocab import Phase
 
 _FEWER = "divide the batch into fewer microbatches: the schedule takes time for each of them"
-_LINES = "'profkit run --stacks loop' samples the lines that run there"
+_LINES = "'profkit run --lines on' samples the lines that run there"
 
 
 def find(case: Case) -> Cause | None:

@@ -100,7 +100,7 @@ def find(case: Case) -> Cause | None:
 def _say_lines(evidence: Evidence) -> str:
     """Return where the lines are that take the time, or how to sample them."""
     if evidence.code is None:
-        return "'profkit run --stacks loop' samples its lines"
+        return "'profkit run --lines on' samples its lines"
     return f"'profkit report' of the run shows its sampled lines, in the phase {UNKNOWN}"
 
 
