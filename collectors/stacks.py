@@ -1,4 +1,4 @@
-"""Lines of Python that the training thread runs, twice per second, where the eye may not read."""
+"""Lines of Python that the training thread runs, twice per second, if the eye reads none."""
 
 from __future__ import annotations
 
