@@ -1,6 +1,6 @@
 """Plant slow lines in a job, and check that the sampled stacks name them with their cost.
 
-The job (slow_line_jobs) is recorded once per slow line, with --stacks loop. It measures with its
+The job (slow_line_jobs) is recorded once per slow line. It measures with its
 own clock what the line costs each step. The slow line must come first among the lines of its
 phase in the report, and among the lines that differ from a run without it in `explain`. The job
 was written without knowledge of the analysis.
@@ -87,7 +87,7 @@ def record(plant: str, folder: Path) -> None:
         steps = min(MOST_STEPS, max(FEWEST_STEPS, round(LINE_S / usual_s)))
         shutil.rmtree(folder)
         folder.mkdir()
-    record = [sys.executable, "-m", "profkit", "run", "--stacks", "loop", "--"]
+    record = [sys.executable, "-m", "profkit", "run", "--"]
     _run([*record, *program, str(steps)], folder)
 
 

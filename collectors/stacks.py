@@ -1,4 +1,4 @@
-"""Lines of Python that the training thread runs, twice per second, where the eye may not read."""
+"""Lines of Python that the training thread runs, twice per second, if the eye reads none."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from profkit.collectors.base import Inside, Reading
 
 INTERVAL_S = 0.5
 """Mean time between two samples: a tenth of the eye's rate, because each takes the interpreter."""
+
+READS_PER_COUNT = 200
+"""The number of stored samples is a reading once in so many samples."""
 
 AT_RISK = (3, 11) <= sys.version_info < (3, 12)
 """True in Python 3.11. There, asking for the frames of a running thread may end the process with a
@@ -39,7 +42,7 @@ class StackSampler:
         self._random = random.Random()  # the job's own generator must not move
         self._inside: Inside | None = None
         self._frames = FrameTable(lambda row: None)
-        self._due_ns = 0
+        self._due_ns = self._reads = self._stored = 0
 
     def wait_s(self) -> float:
         """Return a random time around the mean: in a loop of that period, one line would be all."""
@@ -61,16 +64,19 @@ class StackSampler:
         self._inside = None
 
     def read(self) -> Iterator[Reading]:
-        """Store one sample as a row of `stacks`."""
+        """Store one sample as a row of `stacks`; now and then, count what was stored."""
+        if self._reads % READS_PER_COUNT == 0:
+            yield Reading("stored_count", self._stored)
+        self._reads += 1
         inside = self._inside
         if inside is None or not inside.is_recording() or not inside.needs_lines():
             return
-        yield Reading("lines_from_within_count", 1.0)
         places = stack_of(inside.thread)
         now = self._clock()
         stack = self._frames.store(places)
         if stack != NOTHING:
             late_ns = max(0, now - self._due_ns)
+            self._stored += 1
             inside.stacks((now, late_ns, int(INTERVAL_S * 1e9), inside.thread_name, stack))
 
 

@@ -67,7 +67,7 @@ REMEDIES = {
 KINDS = tuple(REMEDIES)
 """The names that a cell can have."""
 
-_LINES = "'profkit run --stacks loop' shows its line"
+_LINES = "'profkit run --lines on' shows its line"
 _ASLEEP = "it sleeps or waits there: for a file, a lock, another process or a timer"
 
 MIN_RATIO_TO_COMPUTING = 1.5

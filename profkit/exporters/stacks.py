@@ -1,6 +1,6 @@
 """Stacks as a flame graph: a page, collapsed lines, and a file for speedscope.
 
-The window holds samples of the training thread, if the run recorded them: `--stacks loop`.
+The window holds samples of the training thread, if the run recorded them: `--lines on`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Stacks:
         if window.tables["stacks"].num_rows or (workers is not None and workers.num_rows):
             return ""
         return (
-            "no stacks were sampled in these steps; record with --stacks loop, "
+            "no stacks were sampled in these steps; record with --lines on, "
             "or choose others with --steps"
         )
 

@@ -12,7 +12,6 @@ import platform
 import sys
 from pathlib import Path
 
-import profkit
 from profkit.hangs.processes import look_at, pid_space
 from profkit.plain_file import read_plain
 from profkit.trace.jsonfile import replace_json
@@ -56,7 +55,7 @@ def announce(
         "version": list(sys.version_info[:2]),
         "folder": os.getcwd(),
         "python": os.path.dirname(os.__file__),
-        "profkit": os.path.dirname(profkit.__file__),
+        "profkit": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
     }
     folder = run / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -92,7 +92,9 @@ class CodeReader:
         kind, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
         if not is_compact or kind not in {1, 2, 4} or length > LARGEST_TEXT:
             return None
-        offset = size if is_ascii else size + (24 if size == 48 else 16)
+        offset = size
+        if not is_ascii:  # three or two fields more
+            offset += 24 if size == 48 else 16
         piece = address + 16, offset - 16 + length * kind
         content = self._memory.read([piece])
         if content is None:

@@ -31,7 +31,8 @@ def follow_slowly(
         else:
             return None
         address = struct.unpack_from("Q", content, places[-1] + back)[0]
-    same = [(pointer, 8) for pointer in pointers] + [(place, size) for place in places[1:]]
+    same = [(pointer, 8) for pointer in pointers]
+    same += [(place, size) for place in places[1:]]
     if places:
         same += [(places[0] + back, 8), (places[0] + code, 8)]
         same += [(places[0] + owner, 1)] if owner >= 0 else []
@@ -42,13 +43,13 @@ def follow_slowly(
     if places:
         places[0] += (passes - 1) * length
     kind = "Q" if owner >= 0 else "i"
-    return (
-        tuple([struct.unpack_from("Q", content, at + code)[0] & ~7 for at in places]),
-        tuple([struct.unpack_from(kind, content, at + instruction)[0] for at in places]),
-        tuple([content[at + owner] if owner >= 0 else 0 for at in places]),
-    )
+    codes = tuple([struct.unpack_from("Q", content, at + code)[0] & ~7 for at in places])
+    done = tuple([struct.unpack_from(kind, content, at + instruction)[0] for at in places])
+    return codes, done, tuple([content[at + owner] if owner >= 0 else 0 for at in places])
 
 
 follow: Any = follow_slowly
 with contextlib.suppress(ImportError):  # profkit was installed without a compiler
-    pass
+    from profkit.eye import _frames
+
+    follow = _frames.follow

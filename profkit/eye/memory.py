@@ -33,7 +33,9 @@ def read_slowly(pid: int, pieces: bytes, size: int) -> bytes | None:
 
 _read: Any = read_slowly
 with contextlib.suppress(ImportError):  # profkit was installed without a compiler
-    from profkit.eye._frames import read as _read
+    from profkit.eye import _frames
+
+    _read = _frames.read
 
 
 class ForbiddenError(Exception):

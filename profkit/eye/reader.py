@@ -1,6 +1,6 @@
 """Follow the frames of a thread of another process while it runs.
 
-The thread may return from a frame, or free a code object, while this reads. Frames are read three
+The thread may return from a frame, or free a code object, while this reads. Frames are read six
 times within some microseconds, and only count if they were the same each time. The names of their
 codes only count if they were known before, and are still the same afterwards. Else the reading is
 torn, and not shown.
@@ -22,7 +22,7 @@ MOST_TRIES = 8
 MOST_THREADS = 4_096
 MOST_STACKS = 1_000
 
-PASSES = 3
+PASSES = 6
 PAGE = 4_096
 NEAR = 512
 """Frames that are no further apart are read as one piece."""
@@ -107,6 +107,7 @@ class StackReader:
         self._codes = CodeReader(self._memory, self.layout)
         self._names: dict[tuple[int, ...], _Names] = {}
         self._windows: dict[Thread, _Window] = {}
+        self._roots: dict[Thread, tuple[int, ...]] = {}
         self._outer: dict[tuple[tuple[int, ...], tuple[int, ...]], Stack] = {}
         self._is_old = self.layout.owner is None
         self.taken = self.torn = 0
@@ -170,7 +171,14 @@ class StackReader:
         found = follow(content, window.form(layout, at), window.regions, innermost)
         if found is None:
             self._walk(thread)
-        return self._name(*found) if found else None
+        if not found:
+            return None
+        # While a generator ends, its frame may be cut off from those outside for a moment.
+        root, before = found[0][-1:], self._roots.get(thread)
+        self._roots[thread] = root
+        if root != before and len(found[0]) < MOST_DEPTH:
+            return None
+        return self._name(*found)
 
     def _walk(self, thread: Thread) -> _Window:
         """Follow the frames one by one, so that the next reading has most of them."""

@@ -30,7 +30,7 @@ DERIVED: Mapping[str, str] = {
     "phases": "Time of each phase in each used step as `report` shows it: mean over the ranks.",
     "costs": "What a used step spent its time on, over all ranks: the rows of `explain`.",
     "cost_steps": "Wall time and samples of the steps in `costs`, over all ranks.",
-    "worker_stacks": "Samples of the data loader's workers (--stacks workers).",
+    "worker_stacks": "Samples of the data loader's workers (--lines on).",
     "worker_frames": "The places in code that `worker_stacks` refers to.",
 }
 """The tables that profkit computes, and what they hold."""

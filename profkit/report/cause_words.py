@@ -67,7 +67,7 @@ def coverage_words(coverage: Coverage | None, *, is_gain: bool) -> str:
             why = "which is not divided any further"
         words.append(f"{share}{of_gap} is in {coverage.row}, {why}")
         if coverage.lacks_lines:
-            words.append("to see its lines, record with 'profkit run --stacks loop'")
+            words.append("to see its lines, record with 'profkit run --lines on'")
     if coverage.settings:
         named = ", ".join(coverage.settings[:MOST_SETTINGS])
         left = len(coverage.settings) - MOST_SETTINGS

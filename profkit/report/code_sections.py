@@ -327,7 +327,7 @@ def unknown_note(view: Overview) -> tuple[str, ...]:
         words = f"On the host, {duration(total)} are in no phase"
     note = f"{words}: {', '.join(parts)}."
     if view.code is None and "imported_from" not in view.config:
-        note += " To see its lines, record with --stacks loop."
+        note += " To see its lines, record with --lines on."
     return (note,)
 
 

@@ -28,7 +28,7 @@ traces/<run>/
     steps.arrows ...    one Arrow IPC stream per table (zstd, at least one batch per second)
     recent/             a long run's rows that are not thinned yet, a stream per part and table
     strings.arrows      the names that the other tables' name columns refer to
-    worker-stacks/      stacks of loader workers (--stacks workers), a file of lines per process
+    worker-stacks/      stacks of loader workers (--lines on), a file of lines per process
     end.json            why the rank's trace ended; rows, bytes, dropped rows and CRC-32 per table
 ```
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-import profkit
 from profkit.cli import VERBS, build_parser, load_command
 from profkit.errors import UsageError
 from tests.workloads.test_documented_commands import PAGES, lines_of
@@ -62,15 +60,3 @@ def _find_error(arguments: list[str]) -> str:
         is_mention = "required" in found or "expected one argument" in found
         return "" if is_mention else found
     return ""
-
-
-def test_texts_advise_one_way_to_sample_stacks() -> None:
-    """`--stacks loop`: the name of the collector behind it is not advised, nor no value."""
-    ways = r"--collect \S*stacks|--stacks(?! (?:loop|workers))"
-    others = re.compile(rf"(?:record with|profkit run)[^\n]*(?:{ways})")
-    root = Path(profkit.__file__).parent
-    found = []
-    for file in sorted(root.rglob("*.py")):
-        if others.search(file.read_text(encoding="utf-8")):
-            found.append(file.name)
-    assert found == []

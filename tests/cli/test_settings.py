@@ -55,7 +55,7 @@ def test_a_variable_wins_over_files(folder: Path) -> None:
         ("--hang-after", "0"),
         ("--hang-after", "90"),
         ("--hang-after", "1.5m"),
-        ("--collect", "none", "--stacks", "loop"),
+        ("--collect", "none", "--lines", "off"),
         ("--kernels", "every:100:3", "--ops"),
     ],
 )

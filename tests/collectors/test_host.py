@@ -14,10 +14,9 @@ import pytest
 
 from profkit.clock import now_ns
 from profkit.collectors import garbage
-from profkit.collectors._thread_stacks import compiled
 from profkit.collectors.allocator import AllocatorCollector
 from profkit.collectors.base import Inside, Reading
-from profkit.collectors.garbage import GarbageCollector, Pauses
+from profkit.collectors.garbage import GarbageCollector, Pauses, compiled
 from profkit.collectors.host import HostCollector
 from profkit.collectors.process import ProcessCollector
 from profkit.testing import FakeClock

@@ -10,11 +10,8 @@ from types import CodeType
 
 import pytest
 
-from profkit.collectors import _thread_stacks as frames
-from profkit.collectors._thread_stacks import MOST_DEPTH, stack_of, stacks
 from profkit.collectors.garbage import GarbageCollector
-
-BOTH = pytest.mark.parametrize("compiled", [frames.compiled, None], ids=["C", "Python"])
+from profkit.collectors.stacks import stack_of, stacks
 
 
 def own_frames(below: int) -> tuple[list[tuple[CodeType, int]], list[tuple[CodeType, int]]]:
@@ -24,11 +21,7 @@ def own_frames(below: int) -> tuple[list[tuple[CodeType, int]], list[tuple[CodeT
     return stack_of(thread), stacks()[thread]
 
 
-@BOTH
-def test_codes_and_lines_come_innermost_first(
-    compiled: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(frames, "compiled", compiled)
+def test_codes_and_lines_come_innermost_first() -> None:
     one, all_of_them = own_frames(3)
     names = [code.co_name for code, _ in one]
     first = names.index("own_frames")
@@ -41,26 +34,8 @@ def test_codes_and_lines_come_innermost_first(
     assert [each.co_name for each, _ in all_of_them].count("own_frames") == 4
 
 
-@BOTH
-def test_a_deep_stack_loses_its_outer_frames(
-    compiled: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(frames, "compiled", compiled)
-    one, all_of_them = own_frames(2 * MOST_DEPTH)
-    assert len(one) == MOST_DEPTH
-    assert len(all_of_them) > 2 * MOST_DEPTH
-    below = next(code for code, _ in one if code.co_name == "own_frames")
-    inner = stack_of(threading.get_ident(), below)
-    assert [code for code, _ in inner if code is below] == []
-    assert stack_of(0) == []
-
-
-@BOTH
 @pytest.mark.parametrize("collects", [True, False])
-def test_collections_stay_on_or_off(
-    compiled: object, collects: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(frames, "compiled", compiled)
+def test_collections_stay_on_or_off(*, collects: bool) -> None:
     if not collects:
         gc.disable()
     try:
@@ -78,14 +53,12 @@ def note(phase, info):
         pass
 gc.callbacks.append(note)  # Python code in each collection, as a job may have
 gc.set_threshold(1)
-from profkit.collectors import _thread_stacks as frames
-if sys.argv[1] == "Python":
-    frames.compiled = None
+from profkit.collectors import stacks
 main = threading.get_ident()
 def sample():
     while True:
-        frames.stack_of(main)
-        frames.stacks()
+        stacks.stack_of(main)
+        stacks.stacks()
 threading.Thread(target=sample, daemon=True).start()
 def dive(depth):
     return dive(depth - 1) + 1 if depth else 0
@@ -96,12 +69,9 @@ while time.monotonic() < until:
 """
 
 
-@pytest.mark.parametrize("kind", ["C", "Python"])
-def test_a_thread_that_runs_is_not_harmed(kind: str) -> None:
+def test_a_thread_that_runs_is_not_harmed() -> None:
     """Python 3.11 ended such a process within seconds."""
-    if kind == "C" and frames.compiled is None:
-        pytest.skip("profkit was installed without a compiler")
-    job = [sys.executable, "-X", "faulthandler", "-c", JOB, kind]
+    job = [sys.executable, "-X", "faulthandler", "-c", JOB]
     done = subprocess.run(job, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -156,7 +156,7 @@ def test_a_run_without_stacks_has_none_to_export(
     output = str(tmp_path / "out")
     assert cli.main(["export", str(window.trace.path), "--stacks", "-w", output]) == 2
     told = capsys.readouterr().err
-    assert "record with --stacks loop" in told
+    assert "record with --lines on" in told
     assert "about" not in told  # there is no size of what is refused
     assert not list(tmp_path.glob("*out*"))
 

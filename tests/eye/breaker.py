@@ -96,13 +96,15 @@ def made():
         number = next(numbers) % 997
         text = chr(10) * (number % 89) + f"def made_{number}(x):" + chr(10) + " return x + 1"
         space = {}
-        exec(compile(text + chr(10) + f"for _ in range(30): made_{number}(1)", f"<made {number}>", "exec"), space)
+        text += chr(10) + f"for _ in range(30): made_{number}(1)"
+        exec(compile(text, f"<made {number}>", "exec"), space)
 
 def replaced():
     for _ in range(40):
         number = next(numbers) % 997
         more = dict(co_qualname=f"made_{number}") if sys.version_info >= (3, 11) else {}
-        code = template.__code__.replace(**more, co_name=f"made_{number}", co_filename=f"<made {number}>", co_firstlineno=number % 89 + 1)
+        more.update(co_filename=f"<made {number}>", co_firstlineno=number % 89 + 1)
+        code = template.__code__.replace(**more, co_name=f"made_{number}")
         function = type(template)(code, globals())
         for _ in range(9): function(1)
 
@@ -128,8 +130,9 @@ def sleeping():
     time.sleep(0.001)
 
 numbers = itertools.count()
-PARTS = dict(calls=calls, deep=deep, generators=generators, sorting=sorting, coroutines=coroutines, garbage=garbage,
-             raising=raising, made=made, replaced=replaced, threads=threads, forks=forks, sleeping=sleeping)
+PARTS = dict(calls=calls, deep=deep, generators=generators, sorting=sorting)
+PARTS.update(coroutines=coroutines, garbage=garbage, raising=raising, made=made)
+PARTS.update(replaced=replaced, threads=threads, forks=forks, sleeping=sleeping)
 
 def main(names):
     while True:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from profkit.eye import memory
+from profkit.eye import reader as reader_module
+from profkit.eye.following import follow_slowly
 from profkit.eye.layout import UnknownPythonError, find_layout
 from profkit.eye.memory import Memory
 from profkit.eye.reader import StackReader
@@ -65,6 +67,14 @@ def test_nothing_is_wrong_of_a_program_made_to_break_readers(python: str, tmp_pa
     assert code is None  # it runs on
     assert set(wrong) == {""}
     assert reader.torn < reader.taken / 2
+
+
+def test_python_alone_does_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory, "_read", memory.read_slowly)
+    monkeypatch.setattr(reader_module, "follow", follow_slowly)
+    path = str(tmp_path / "breaker.py")
+    _, wrong, code = read_program(sys.executable, sys.version_info[:2], path, 500)
+    assert (set(wrong), code) == ({""}, None)
 
 
 def test_memory_is_read_through_proc_if_the_call_is_filtered(

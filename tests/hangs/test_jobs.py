@@ -233,7 +233,7 @@ def listeners(group: int) -> list[str]:
 def test_a_job_that_stands_still_has_no_listener(tmp_path: Path) -> None:
     """profkit finds out who hangs from files alone."""
     (tmp_path / "job.py").write_text(STANDING)
-    profkit = [sys.executable, "-m", "profkit", "run", "--stacks", "loop", "--hang-after"]
+    profkit = [sys.executable, "-m", "profkit", "run", "--hang-after"]
     profkit += [str(LIMIT_S), "-o", str(tmp_path / "runs"), "--", sys.executable]
     with open(tmp_path / "err", "w") as err, socket.socket() as own:
         own.bind(("127.0.0.1", 0))

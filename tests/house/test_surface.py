@@ -81,7 +81,7 @@ def test_the_words_in_files() -> None:
 
 
 def test_the_schema_version_and_its_columns() -> None:
-    assert SCHEMA_VERSION == (2, 0)
+    assert SCHEMA_VERSION == (2, 1)
     assert {table: " ".join(schema.names) for table, schema in SCHEMAS.items()} == {
         "steps": "rank step start_ns end_ns sample_count loss grad_scale instrumented epoch",
         "spans": (
@@ -98,7 +98,7 @@ def test_the_schema_version_and_its_columns() -> None:
         ),
         "samples": "rank device source metric time_ns value",
         "events": "rank step time_ns kind name detail value",
-        "stacks": "rank time_ns late_ns every_ns thread stack",
+        "stacks": "rank time_ns late_ns every_ns thread stack state call",
         "frames": "rank id parent file function line origin",
         "sums": (
             "rank part first_step last_step start_ns end_ns epoch level kind phase steps "

@@ -28,7 +28,6 @@ from profkit.instrument.guard import FAILURES, Patches
 from profkit.instrument.loading import fetching, worker_loop
 from profkit.instrument.loading.loaders import Loaders
 from profkit.instrument.loading.ring import Ring, find_ring
-from profkit.instrument.loading.watching import WorkerWatch
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import BatchTimes
 from profkit.instrument.tracking.tracker import Tracker
@@ -632,41 +631,3 @@ def test_paddles_loader_shows_the_same(tmp_path: Path) -> None:
     )
     for seen, own_steps in ((in_thread, range(8)), (in_workers, range(8, len(batches)))):
         assert seen.shows([batches[step][0][2:] for step in own_steps if step in _measured(trace)])
-
-
-def test_a_ring_tells_its_workers_the_folder_for_stacks() -> None:
-    ring = Ring.create(2, 4)
-    assert ring.stacks_folder() is None
-    ring.ask_for_stacks()
-    assert ring.stacks_folder() == ""
-    for folder in ("/a", "/runs/\N{SNOWMAN}/r00000/worker-stacks", "/" + "x" * 1023):
-        ring.name_folder(folder)
-        assert ring.stacks_folder() == folder
-    ring.name_folder("/" + "x" * 1024)
-    assert ring.stacks_folder() is None
-
-
-def test_rings_learn_of_a_folder_that_is_named_before_or_after_they_open() -> None:
-    watch = WorkerWatch(lambda folder, worker, loop: lambda: None)
-    before = Ring.create(1, 2)
-    watch.follow(before)
-    assert before.stacks_folder() == ""
-    watch.publish("/runs/a")
-    after = Ring.create(1, 2)
-    watch.follow(after)
-    assert [ring.stacks_folder() for ring in (before, after)] == ["/runs/a", "/runs/a"]
-
-
-def test_a_worker_is_sampled_only_if_its_ring_asks_for_it() -> None:
-    begun: list[int] = []
-
-    def begin(folder: Any, worker: int, loop: Any) -> Callable[[], None]:
-        begun.append(worker)
-        return lambda: None
-
-    watch, ring = WorkerWatch(begin), Ring.create(2, 4)
-    code = test_a_worker_is_sampled_only_if_its_ring_asks_for_it.__code__
-    assert watch.begin(ring, 0, code) is None
-    watch.follow(ring)
-    assert watch.begin(ring, 1, code) is not None
-    assert begun == [1]

@@ -153,7 +153,7 @@ def test_lines_are_asked_for_where_they_show_more(
     view = pair(base, {"phase_ns": {"backward": 39 * MS}, **target})
     words = " ".join(show_text.document(ledger_document.explained(view)).split())
     assert "is in backward, which no rule names" in words
-    assert ("to see its lines, record with 'profkit run --stacks loop'" in words) == shows
+    assert ("to see its lines, record with 'profkit run --lines on'" in words) == shows
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_lines_that_were_sampled_need_no_further_run(sampled: bool, compare: Com
     view = compare(ranks=1, stacks=sampled)
     cause = view.causes[0]
     assert cause.kind == "time_outside_phases"
-    assert ("--stacks loop" in cause.remedy) == (not sampled)
+    assert ("--lines on" in cause.remedy) == (not sampled)
 
 
 def test_a_pause_on_one_rank_is_a_late_rank(compare: Compare) -> None:

@@ -298,7 +298,7 @@ def test_a_longer_schedule_has_a_cause_but_no_number_of_microbatches(make: Make)
     longer = make(pipeline, config=parts("a", "b"), schedule_ms=1.0)
     cause = causes(usual, longer)["pipeline_schedule"]
     assert "microbatches" not in cause.evidence
-    assert "--stacks" in cause.remedy
+    assert "--lines on" in cause.remedy
     assert causes(longer, usual)["pipeline_schedule"].is_gain
     unseen = make(pipeline, config=parts("a", "b"))
     assert "pipeline_schedule" not in causes(unseen, longer)

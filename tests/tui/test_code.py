@@ -82,7 +82,7 @@ def test_one_rank_alone(folder: Path) -> None:
 
 @pytest.mark.parametrize("run", ["one", "two"])
 def test_without_stacks_it_says_how_to_get_some(folder: Path, run: str) -> None:
-    assert "record with --stacks loop" in shown(folder / run, screen="code")
+    assert "record with --lines on" in shown(folder / run, screen="code")
 
 
 def test_a_flame_graph_has_a_line_for_each_depth_and_widths_of_the_shares() -> None:

@@ -15,7 +15,7 @@ WORKERS = "workers"
 """Stands for the phase of lines that the loader's workers ran."""
 
 NO_STACKS = "no stacks were sampled in the used steps"
-REMEDY = "record with --stacks loop, or --stacks workers for the loader's workers, too"
+REMEDY = "record with --lines on"
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,7 @@ def without_time_outside(job: Job, model: StepModel) -> Removal:
     ranks, first = range(len(model.lines)), places[0]
     what_next = "look at the lines: profkit report RUN"
     if job.evidence.code is None:
-        what_next = "look at the lines: profkit run --stacks loop -- COMMAND"
+        what_next = "look at the lines: profkit run --lines on -- COMMAND"
     found = []
     for less in (largest - usual, largest, sum(times)):
         found.append(shift_parts(model, ranks, [UNKNOWN], [less]))

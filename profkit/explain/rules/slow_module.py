@@ -28,11 +28,11 @@ ALIKE_SHARE = 0.5
 
 _REMEDY = (
     "look at what changed in this module; a kernel window or sampled stacks "
-    "(`profkit run --stacks loop`) show where its time goes"
+    "(`profkit run --lines on`) show where its time goes"
 )
 _REMEDY_OF_LAST = (
     "look at what changed in this module, or after it, as in a head or a loss; a kernel window or "
-    "sampled stacks (`profkit run --stacks loop`) show where the time goes"
+    "sampled stacks (`profkit run --lines on`) show where the time goes"
 )
 
 
