@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.unknown_places import unknown_places
 from profkit.explain.cell_samples import Samples, read_samples
+from profkit.explain.cell_steps import When
 from profkit.explain.cells import Cell, Cells, refine
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger
@@ -324,7 +325,10 @@ def _pieces(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
 
 
 def _is_beyond(cell: Cell, sides: _Sides) -> bool:
-    """Return true if a piece of making a batch grew beyond what the slowest machine makes of it."""
+    """Return true if rare steps, or a piece of a batch, are longer than a slow machine makes any."""
+    if cell.steps.when is When.RARE:
+        each_ns = abs(cell.ns) * cell.steps.of / max(1, cell.steps.long)
+        return each_ns > (POLICY.most_slowdown - 1) * sides.ledger.total.base.value
     before, after = sides.before.loader, sides.after.loader
     if cell.row != INPUT or before is None or after is None:
         return False

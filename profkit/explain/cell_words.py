@@ -67,7 +67,7 @@ def sentence(cell: Cell, step: float) -> str:
 
 def tail(cell: Cell, step: float, most: int) -> str:
     """Return the cell as the end of a headline, in at most so many words."""
-    words = f"{duration(abs(cell.ns) * step)} of it"
+    words = f"{duration(abs(cell.ns) * step)} {'more' if cell.ns > 0 else 'less'}"
     for number, part in enumerate(parts_of(cell)):
         longer = f"{words}{',' if number else ''} {part}"
         if count_words(longer) <= most:
