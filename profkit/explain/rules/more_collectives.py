@@ -31,7 +31,7 @@ _REMEDY = (
 
 
 def find(case: Case) -> Cause | None:
-    """Compare how often each operation is called besides gradients, and how long the calls take."""
+    """Compare how often operations are called besides gradients, and how long they take."""
     ledger = case.ledger
     if case.base.world_size != case.target.world_size or case.after.exchanges is None:
         return None
