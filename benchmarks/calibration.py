@@ -160,13 +160,13 @@ def page(pairs: Sequence[Pair]) -> str:
     lines = [
         "# Calibration of verdicts",
         "",
-        "`python benchmarks/calibration.py FILE --write` writes this page. FILE holds public repeats",
-        f"of MLPerf: {len(pairs):,} pairs of healthy runs of {len(found)} organisations on clusters.",
+        "`python benchmarks/calibration.py FILE --write` writes this page. FILE holds public",
+        f"repeats of MLPerf: {len(pairs):,} pairs of healthy runs of {len(found)} organisations.",
         "",
         "Two healthy runs differ by the scatter of their steps, and by more. The half width of the",
         f"97.5 % interval is {POLICY.twins_errors} x hypot({POLICY.twins_floor:.1%}, error of the",
-        f"steps, at most {POLICY.twins_most_error:.0%}). A change is *certain* from a probability of",
-        f"{POLICY.certain:.1%} on, and *probable* from {POLICY.probable:.0%} on.",
+        f"steps, at most {POLICY.twins_most_error:.0%}). A change is *certain* from",
+        f"a probability of {POLICY.certain:.1%} on, and *probable* from {POLICY.probable:.0%} on.",
         "",
         "| one pair of runs | shipped constant | constant chosen without the organisation |",
         "|---|---|---|",
@@ -191,9 +191,10 @@ def page(pairs: Sequence[Pair]) -> str:
     lines += [f"| {name} | {c:.2f} | {each.false_certain:.1%} |" for name, c, each, _ in found]
     lines += [
         "",
-        "On hosts without a device, what a machine can make is bounded instead: a change is certain",
-        "beyond that bound, or if it is of a kind that no machine makes: a count, long steps with a",
-        "period, a sleep. [results.md](results.md) has the healthy twins that set the bound.",
+        "On hosts without a device, what a machine can make is bounded instead: a change is",
+        "certain beyond that bound, or if it is of a kind that no machine makes: a count, long",
+        "steps with a period, a sleep. [results.md](results.md) has the healthy twins that set",
+        "the bound.",
         "",
     ]
     return "\n".join(lines)

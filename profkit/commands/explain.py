@@ -7,7 +7,8 @@ that no row covers. With more than two runs, a scaling table compares each run w
 'profkit run --repeats 3 --against "BASE COMMAND" -- TARGET COMMAND' records repeats of two commands
 in turn, as two groups. Give a group for each side, or 'BASE1,BASE2 TARGET1,TARGET2', or two folders
 of runs. Differences between repeats widen the intervals. With one run per side, a change that the
-machine may have caused is inconclusive. A job's name, as in traces/NAME, is its newest run.
+machine may have caused is probable or inconclusive. A job's name, as in traces/NAME, is its newest
+run.
 
 A gate limits the change of the total (--gate 3%) or of a row (--gate allreduce=4ms, per step of the
 base's batch). Exit code 10 means that the change is above the limit, beyond its interval. Exit code

@@ -22,7 +22,7 @@ from profkit.explain.ledger import TOTAL, Ledger, Row
 from profkit.explain.policy import POLICY
 from profkit.explain.rules.base import MIN_COST_SHARE, Cause, Specific
 from profkit.explain.slowness import Slowness, find_slowness
-from profkit.explain.verdict import Basis, Between, Verdict, judge
+from profkit.explain.verdict import Basis, Between, Evident, Verdict, judge
 from profkit.frame.costs import INPUT, RunCosts
 from profkit.frame.device_times import PhaseClock, is_own
 from profkit.frame.phases import UNKNOWN
@@ -95,38 +95,45 @@ def carry(ledger: Ledger, causes: Sequence[Cause], cells: Cells) -> Ledger:
     Causes that are counted are that, and cells of long steps with a period, of a sleep, or of more
     than the slowest machine makes.
     """
-    gap_ns = ledger.total.delta.value
-    is_gain, names, sure_ns = gap_ns < 0, list[str](), 0.0
-    if ledger.unlike or abs(gap_ns) < MIN_COST_SHARE * ledger.total.base.value:
+    delta, base_ns = ledger.total.delta.value, ledger.total.base.value
+    is_open = judge(ledger.judged, base_ns) not in _SURE
+    if ledger.unlike or not base_ns > 0:
         return ledger
+    sides = [_evidence(ledger, causes, cells, is_gain=is_gain) for is_gain in (False, True)]
+    own, other = sides if delta >= 0 else reversed(sides)
+    carries = own.ns >= max(POLICY.carried_share * abs(delta), MIN_COST_SHARE * base_ns)
+    if not carries and is_open:  # the machine may hide a change as well as make one
+        own, other = sorted(sides, key=lambda side: -side.ns)
+        carries = own.ns >= max(POLICY.evident_share * base_ns, 2 * other.ns)
+    if not carries:
+        return ledger
+    between = ledger.between
+    if between is not None:
+        between = dataclasses.replace(between, carried_by=own.rows, doubt="")
+    is_needed = is_open or bool(ledger.doubt)
+    return dataclasses.replace(ledger, between=between, evident=own if is_needed else None)
+
+
+def _evidence(ledger: Ledger, causes: Sequence[Cause], cells: Cells, *, is_gain: bool) -> Evident:
+    """Return what no machine makes in one direction: by counted causes, or by cells."""
+    names: list[str] = []
+    counted_ns = evident_ns = 0.0
     for cause in causes:
         low = cause.cost_ns.low if cause.cost_ns else None
         if cause.specific >= Specific.COUNT and cause.is_gain == is_gain and low and low > 0:
             names.append(cause.kind)
-            sure_ns += low / ledger.samples_per_step
-    evident_ns = 0.0
+            counted_ns += low / ledger.samples_per_step
     for cell in cells.told(gains=is_gain):
-        if is_evident(cell, ledger):
-            low, high = cell.delta.low or 0.0, cell.delta.high or 0.0
-            evident_ns += min(abs(low), abs(high))
+        if is_evident(cell):
+            evident_ns += min(abs(cell.delta.low or 0.0), abs(cell.delta.high or 0.0))
             names.append(cell.row)
-    if max(sure_ns, evident_ns) < POLICY.carried_share * abs(gap_ns):
-        return ledger
-    between = ledger.between
-    if between is not None:
-        between = dataclasses.replace(between, carried_by=tuple(dict.fromkeys(names)), doubt="")
-    is_open = judge(ledger.judged, ledger.total.base.value) not in _SURE
-    evident = tuple(dict.fromkeys(names)) if evident_ns >= sure_ns or not is_open else ()
-    return dataclasses.replace(ledger, between=between, evident=evident)
+    return Evident(tuple(dict.fromkeys(names)), max(counted_ns, evident_ns), is_gain)
 
 
-def is_evident(cell: Cell, ledger: Ledger) -> bool:
+def is_evident(cell: Cell) -> bool:
     """Return true if no machine makes such a cell, however busy or slow it is."""
     if cell.is_beyond or cell.steps.when is When.PERIODIC:
         return True
-    if cell.steps.when is When.RARE:
-        each_ns = abs(cell.ns) * cell.steps.of / max(1, cell.steps.long)
-        return each_ns > (POLICY.most_slowdown - 1) * ledger.total.base.value
     if cell.how == How.BLOCKED.value:
         return cell.row not in (INPUT, Phase.ALLREDUCE.value)
     return False

@@ -7,6 +7,7 @@ the job's code, a place between phases, a piece of a batch, an operator, or a ki
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.explain.cell_samples import Samples, read_samples
+from profkit.explain.cell_steps import When
 from profkit.explain.cells import Cell, Cells, refine
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger
@@ -95,7 +97,7 @@ def _divide(cell: Cell, sides: _Sides) -> Iterable[Cell]:
     cell = dataclasses.replace(cell, how=_how(cell, sides), is_beyond=_is_beyond(cell, sides))
     best = max(_places(cell, sides), key=lambda each: abs(each[1]), default=("", 0.0))
     where, ns = best
-    sign = 1 if cell.ns > 0 else -1
+    sign = math.copysign(1.0, cell.ns)
     if not where or sign * ns < POLICY.place_share * abs(cell.ns):
         return (cell,)
     if sign * ns >= (1 - POLICY.late_share_of_worst / 2) * abs(cell.ns):
@@ -192,7 +194,7 @@ def _by_counters(cell: Cell, sides: _Sides) -> How | None:
 
 
 def _places(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
-    """Yield places with the ns of the cell that are there; the first source that knows ends it."""
+    """Yield places with their ns of the cell, from the first source that knows some."""
     for source in (_lines, _between_phases, _spans, _pieces, _kernels, _collectives):
         found = list(source(cell, sides))
         if found:
@@ -201,11 +203,11 @@ def _places(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
 
 
 def _phase_of(row: str) -> str:
-    return Phase.DATA.value if row == INPUT else row
+    return {INPUT: Phase.DATA.value}.get(row, row)
 
 
 def _lines(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
-    """Yield functions of the job's own code by what they take longer, each as its longest line."""
+    """Yield functions of the job's own code, each as its longest line, by what they add."""
     on_device = sides.ledger.target.clock is PhaseClock.DEVICE and cell.row in _COMPUTE
     now = sides.after.figure(_samples)
     if now is None or on_device:
@@ -240,7 +242,9 @@ def _samples(run: Evidence) -> Samples | None:
 
 def _rows(run: Evidence, table: pa.Table, cell: Cell) -> tuple[pa.Table, Ints]:
     """Return the rows of a table of the cell's ranks and long steps, and these steps."""
-    steps = run.used if cell.long is None else cell.long
+    steps = cell.long
+    if steps is None:
+        steps = run.used
     if cell.ranks:
         table = rows_of_ranks(table, np.array(cell.ranks))
     return rows_of_steps(table, steps), steps
@@ -325,7 +329,10 @@ def _pieces(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
 
 
 def _is_beyond(cell: Cell, sides: _Sides) -> bool:
-    """Return true if a piece of making a batch grew beyond what the slowest machine makes of it."""
+    """Return true if steps, or a piece of a batch, are longer than a machine makes them."""
+    if cell.steps.when is When.RARE:
+        each_ns = abs(cell.ns) * cell.steps.of / max(1, cell.steps.long)
+        return each_ns > (POLICY.most_slowdown - 1) * sides.ledger.total.base.value
     before, after = sides.before.loader, sides.after.loader
     if cell.row != INPUT or before is None or after is None:
         return False

@@ -1,4 +1,4 @@
-"""Samples of the training thread's stack by rank, step, phase and function of the job's code."""
+"""Stack samples of the training thread by rank, step, phase and function."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ class Chosen:
         own = self._of(function)
         sums = [float(self.weight[self.place == place].sum()) for place in own]
         at = self.places[own[int(np.argmax(sums))]]
-        name = at.function.rpartition(".")[2] if len(at.function) > MOST_NAME else at.function
+        name = at.function
+        if len(name) > MOST_NAME:
+            name = name.rpartition(".")[2]
         return f"{at.file.rpartition('/')[2]}:{at.line} {name}"
 
     def _of(self, function: Function) -> list[int]:
@@ -108,4 +110,6 @@ def read_samples(trace: Trace, used: Ints) -> Samples | None:
     if not stacks.num_rows or not len(used):
         return None
     found = stack_samples.read_samples(stacks, trace.frames, trace.steps, trace.spans, used)
-    return Samples(trace, used, found) if len(found.phase) else None
+    if not len(found.phase):
+        return None
+    return Samples(trace, used, found)

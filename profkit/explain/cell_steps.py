@@ -1,4 +1,4 @@
-"""Which steps are longer: each one, those of a period, rare ones, from one on, or ever more.
+"""Finds which steps are longer: of a period, rare ones, from one on, or ever more.
 
 The answer comes from the lengths of the steps themselves. What long steps take beyond the usual
 ones is counted, so that a few of them do not disappear in the interval of a mean.
@@ -83,7 +83,7 @@ class Pattern:
 
 
 def find_pattern(ns: Floats, numbers: Ints, step_ns: float, *, is_one_run: bool) -> Pattern | None:
-    """Return which steps of a series are longer than its others; `None` if no class of them is.
+    """Return which steps of a series are longer than its others, or `None`.
 
     `numbers` are those of the steps, `step_ns` is the length of a usual one. Levels and trends are
     looked for in one run only: repeats of it differ.
@@ -117,7 +117,7 @@ def _candidates(
 
 
 def _long_class(ns: Floats, step_ns: float) -> Bools | None:
-    """Return which steps are in the longer of two classes that are far apart (Otsu's threshold)."""
+    """Return the longer of two classes of steps that are far apart, by Otsu's threshold."""
     values = np.sort(ns)
     count, below = np.arange(1, len(values)), np.cumsum(values)[:-1]
     above = values.sum() - below

@@ -1,4 +1,4 @@
-"""The words for cells: what takes longer, by how much, on which ranks, in which steps, where."""
+"""The words for cells: what is longer, on which ranks, in which steps, and where."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def count_words(text: str) -> int:
 
 
 def row_words(row: str) -> str:
-    return "outside all phases" if row == UNKNOWN else f"in {row}"
+    if row == UNKNOWN:
+        return "outside all phases"
+    return f"in {row}"
 
 
 def rank_words(ranks: Sequence[int]) -> str:
@@ -40,12 +42,16 @@ def place_words(cell: Cell) -> str:
     if not cell.where:
         return ""
     where = safe_text(cell.where)
-    return f"at {where}" if re.search(r":\d+ ", where) else where
+    if re.search(r":\d+ ", where):
+        return f"at {where}"
+    return where
 
 
 def parts_of(cell: Cell, *, with_place: bool = True) -> Iterator[str]:
     """Yield the parts of a sentence about a cell, the most important first."""
-    on = f" on {rank_words(cell.ranks)}" if cell.ranks else ""
+    on = ""
+    if cell.ranks:
+        on = f" on {rank_words(cell.ranks)}"
     yield f"{row_words(cell.row)}{on}"
     if with_place and cell.where:
         yield place_words(cell)
@@ -58,16 +64,22 @@ def parts_of(cell: Cell, *, with_place: bool = True) -> Iterator[str]:
 def sentence(cell: Cell, step: float) -> str:
     """Return a whole sentence about a cell; `step` are the samples of a step of the base."""
     cost = scale(cell.delta, step)
-    direction = "more" if cell.ns > 0 else "less"
+    direction = _direction(cell)
     if cell.ns < 0 and cost.low is not None and cost.high is not None:
         cost = type(cost)(-cost.value, -cost.high, -cost.low, cost.level)
     words = f"{duration(cost.value)} per step {direction} {', '.join(parts_of(cell))}"
     return f"{words}."
 
 
+def _direction(cell: Cell) -> str:
+    if cell.ns > 0:
+        return "more"
+    return "less"
+
+
 def tail(cell: Cell, step: float, most: int) -> str:
     """Return the cell as the end of a headline, in at most so many words."""
-    words = f"{duration(abs(cell.ns) * step)} of it"
+    words = f"{duration(abs(cell.ns) * step)} {_direction(cell)}"
     for number, part in enumerate(parts_of(cell)):
         longer = f"{words}{',' if number else ''} {part}"
         if count_words(longer) <= most:

@@ -148,7 +148,7 @@ def divide_gap(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evid
                 keys.append(_Key(name, ranks, steps, is_rest, long))
                 parts.append(pair)
     cells = tuple(_make_cells(ledger, keys, parts))
-    sign = -1 if ledger.total.delta.value < 0 else 1
+    sign = math.copysign(1.0, ledger.total.delta.value)
     return Cells(tuple(sorted(cells, key=lambda cell: -sign * cell.ns)), base_ns, step)
 
 
@@ -174,7 +174,7 @@ def _late_ranks(ledger: Ledger, before: RankTimes, after: RankTimes, row: int) -
     # A rank's time is a part of the mean over the ranks.
     if worst / len(ranks) < POLICY.shown_share * ledger.total.base.value:
         return ()
-    sign = 1 if over[int(np.argmax(np.abs(over)))] > 0 else -1
+    sign = math.copysign(1.0, over[int(np.argmax(np.abs(over)))])
     chosen = sign * over >= POLICY.late_share_of_worst * worst
     chosen &= np.abs(over) > POLICY.sure_errors * errors
     if not chosen.any() or chosen.sum() > len(ranks) / 2:
@@ -297,11 +297,12 @@ def sum_of(cells: Iterable[Cell]) -> Fraction:
 
 def refine(cell: Cell, ns: float, **changes: object) -> tuple[Cell, ...]:
     """Divide a cell into a finer one of so many ns, and the rest if there is any."""
-    share = ns / cell.ns if cell.ns else 0.0
+    share = ns / (cell.ns or math.inf)
     if share >= 1 - POLICY.shown_share or not share > 0:
         return (dataclasses.replace(cell, **changes),)  # type: ignore[arg-type]
     part = cell.exact * Fraction(share)
-    inner = dataclasses.replace(cell, delta=_scaled(cell.delta, share), exact=part, **changes)  # type: ignore[arg-type]
+    inner = dataclasses.replace(cell, delta=_scaled(cell.delta, share), exact=part)
+    inner = dataclasses.replace(inner, **changes)  # type: ignore[arg-type]
     left = dataclasses.replace(
         cell, delta=_scaled(cell.delta, 1 - share), exact=cell.exact - part, is_rest=True
     )

@@ -103,7 +103,7 @@ def allocate(found: Sequence[Cause], case: Case) -> Iterator[Cause]:
         if kept is None:
             continue
         for place in mine:
-            left[place] -= taken * left[place] / free if free > 0 else 0.0
+            left[place] -= taken * left[place] / (free or math.inf)
         yield kept
     yield from _name_rest(case, cells, left)
 
@@ -120,11 +120,13 @@ def covers(cause: Cause, cell: Cell) -> bool:
 
 
 def _cost_of(cause: Cause) -> float:
-    return cause.cost_ns.value if cause.cost_ns is not None else 0.0
+    if cause.cost_ns is None:
+        return 0.0
+    return cause.cost_ns.value
 
 
 def _with_cost(cause: Cause, ns: float, ledger: Ledger, *, is_taken: bool) -> Cause | None:
-    """Return a cause that costs so much, or `None` if that is less than half of what it claims."""
+    """Return a cause that costs so much; `None` if that is less than half of its claim."""
     whole = cause.cost_ns
     if whole is None or ns < POLICY.place_share * whole.value:
         return None
@@ -155,8 +157,11 @@ def _name_rest(case: Case, cells: Sequence[Cell], left: Sequence[float]) -> Iter
         found = [cell for cell, _ in group]
         if found[0].ranks:
             found += _caught_up(found[0].ranks, case)
-        free = math.fsum(ns for _, ns in group) + step * sum(min(0.0, cell.ns) for cell in found)
-        named = name_cells(found, case) if case.cells.is_material(free / step) else None
+        free = math.fsum(ns for _, ns in group)
+        free += step * sum(min(0.0, cell.ns) for cell in found)
+        if not case.cells.is_material(free / step):
+            continue
+        named = name_cells(found, case)
         if named is not None:
             kept = _with_cost(named, min(free, _cost_of(named)), case.ledger, is_taken=True)
             if kept is not None:
@@ -175,7 +180,7 @@ def _caught_up(ranks: tuple[int, ...], case: Case) -> Iterator[Cell]:
 
 
 def _waits_less(cell: Cell, case: Case) -> Iterator[Cell]:
-    """Yield the part of a shorter exchange in which ranks wait less; transfers are quicker alone."""
+    """Yield the part of a shorter exchange in which ranks wait less."""
     row = case.ledger.find(cell.row)
     inside = {part.name: part.delta.value for part in row.inside} if row is not None else {}
     less_ns = cell.ns - min(0.0, inside.get(TRANSFER, 0.0))

@@ -27,7 +27,7 @@ from profkit.analysis.overview import counted_ranks, silent_ranks
 from profkit.analysis.repeats import check_repeats, pool_costs
 from profkit.analysis.run_change import ChangeKind
 from profkit.analysis.run_changes import LEAST_OTHER_BATCH, find_changes
-from profkit.explain.between import carry, find_order, judge_between
+from profkit.explain.between import carry, find_order, is_evident, judge_between
 from profkit.explain.cell_places import locate
 from profkit.explain.cells import Cell, Cells, divide_gap
 from profkit.explain.claims import find_all, rank
@@ -100,7 +100,12 @@ class Explained(ShownInNotebook):
     @property
     def told_cells(self) -> tuple[Cell, ...]:
         """The cells that are surely there, in the direction of the gap, the largest first."""
-        return tuple(self.cells.told(gains=self.ledger.total.delta.value < 0))
+        evident = self.ledger.evident
+        is_gain = evident.is_gain if evident else self.ledger.total.delta.value < 0
+        told = sorted(self.cells.told(gains=is_gain), key=lambda cell: -abs(cell.ns))
+        if evident:  # what the verdict follows from is told first
+            told.sort(key=lambda cell: not is_evident(cell))
+        return tuple(told)
 
     @property
     def open_cells(self) -> tuple[Cell, ...]:

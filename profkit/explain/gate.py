@@ -87,7 +87,9 @@ def apply_gates(ledger: Ledger, gates: Sequence[Gate]) -> tuple[Judgement, ...]:
             if gate.share is not None:
                 limit = gate.share * base
             outcome, why = judge_change(row.delta, limit, base, ledger.what_helps)
-            if ledger.evident and row is ledger.total and row.delta.value > limit:
+            evident = ledger.evident
+            evident_ns = 0.0 if evident is None or evident.is_gain else evident.ns
+            if evident_ns and row is ledger.total and max(row.delta.value, evident_ns) > limit:
                 outcome, why = Outcome.FAILED, "above the limit, by what no machine makes"
             doubt = ledger.doubt
             if row.name in ledger.unsure_rows:

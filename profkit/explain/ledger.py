@@ -20,7 +20,7 @@ from profkit.analysis.config_join import Difference
 from profkit.explain.noise import probability
 from profkit.explain.policy import POLICY
 from profkit.explain.resolution import at_one_resolution, unlike_clocks
-from profkit.explain.verdict import INDECISIVE, Between, Verdict, judge, more_repeats_words
+from profkit.explain.verdict import INDECISIVE, Between, Evident, Verdict, judge, more_repeats_words
 from profkit.frame.costs import INPUT, OWN, REST, RunCosts
 from profkit.frame.estimate import FEWEST_STEPS, Estimate, Floats, Ints, divide, scale, subtract
 from profkit.frame.phases import UNKNOWN
@@ -82,8 +82,8 @@ class Ledger(ShownInNotebook):
 
     It is null if the steps have no such kinds, or if that interval is no narrower.
     """
-    evident: tuple[str, ...] = ()
-    """The rows with most of the change, if it is one that no machine makes."""
+    evident: Evident | None = None
+    """What no machine makes, if the verdict follows from it."""
 
     @property
     def switched(self) -> Row | None:
@@ -136,7 +136,7 @@ class Ledger(ShownInNotebook):
             return Verdict.CANNOT_JUDGE
         is_more = self.total.delta.value > 0
         if self.evident:
-            return Verdict.REGRESSION if is_more else Verdict.IMPROVEMENT
+            return Verdict.IMPROVEMENT if self.evident.is_gain else Verdict.REGRESSION
         if self.doubt:
             is_bounded = self.between is not None and self.between.machine_ns is not None
             if not is_bounded or (self.probability or 0.0) < POLICY.probable:

@@ -43,16 +43,16 @@ OF_PIPELINE = (PIPELINE_SCHEDULE, PIPELINE_BATCHES)
 REMEDIES = {
     LATE_RANK: "see what only {ranks} does there; if it does the same as the others, compare its "
     "host, cores, disk and clock with theirs",
-    DRIFT: "look at what grows with the run: lists and graphs that are kept (loss without .item()), "
-    "logs, fragmented memory, temperature and clocks, a cache that fills up",
-    "input_stalls": "see which steps stall and what their batches need: a new file or shard, a slow "
-    "sample, a full cache; batches that are made ahead (num_workers, prefetch_factor) even out "
-    "short stalls",
+    DRIFT: "look at what grows with the run: lists and graphs that are kept (loss without "
+    ".item()), logs, fragmented memory, temperature and clocks, a cache that fills up",
+    "input_stalls": "see which steps stall and what their batches need: a new file or shard, a "
+    "slow sample, a full cache; batches that are made ahead (num_workers, prefetch_factor) "
+    "even out short stalls",
     "input_bound": "make batches in more workers, further ahead; then see which piece is left",
-    "exposed_communication": "larger batches or gradient accumulation, smaller first buckets, and a "
-    "look at the links (profkit ceilings)",
-    "time_outside_phases": "look at what the loop does there: the batch and the loss before a phase "
-    "that computes; clipping before the update; logging, metrics and files after it",
+    "exposed_communication": "larger batches or gradient accumulation, smaller first buckets, and "
+    "a look at the links (profkit ceilings)",
+    "time_outside_phases": "look at what the loop does there: the batch and the loss before a "
+    "phase that computes; clipping before the update; logging, metrics and files after it",
     "checkpoint_in_training": "save less often, or in the background: copy the weights and write "
     "them on a thread (torch.distributed.checkpoint.async_save, paddle.async_save)",
     "pipeline_schedule": "divide the batch into fewer microbatches if there are more of them now: "
@@ -81,7 +81,7 @@ def kind_of(cell: Cell) -> str:
     if cell.steps.when is When.GROWING:
         return DRIFT
     if cell.row == INPUT:
-        return "input_stalls" if cell.is_counted else "input_bound"
+        return ("input_bound", "input_stalls")[cell.is_counted]
     if cell.row == OTHER and cell.where == CHECKPOINT:
         return "checkpoint_in_training"
     if cell.row == OTHER and cell.where in OF_PIPELINE:

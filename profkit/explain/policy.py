@@ -82,6 +82,9 @@ class Policy:
     most_slowdown: float = 3.0
     """A busy machine makes a job take up to so many times as long (docs/results.md)."""
 
+    evident_share: float = 0.05
+    """What no machine makes is a change by itself from this share of a step on."""
+
     carried_share: float = 0.5
     """What no machine makes carries a verdict if it is this share of the change."""
 

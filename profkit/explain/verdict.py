@@ -37,6 +37,17 @@ class Basis(str, Enum):
 
 
 @dataclass(frozen=True)
+class Evident:
+    """A change that no machine makes, and that is most of the gap or large by itself."""
+
+    rows: tuple[str, ...]
+    """The rows, or the causes, that show it."""
+    ns: float
+    """At least so many ns per sample and rank."""
+    is_gain: bool
+
+
+@dataclass(frozen=True)
 class Between:
     """The noise between the runs of a comparison.
 

@@ -391,7 +391,7 @@ _KERNEL_SUMS = (
 )
 
 
-# -- cells, causes and differences ------------------------------------------------------------------------
+# -- causes and differences ------------------------------------------------------------------------
 
 
 def causes(view: Explained) -> Section:

@@ -73,8 +73,8 @@ def synthetic_trace(
 
     `phase_ns` replaces means (0 excludes a phase), `rank_phase_ns` those of single ranks. `jitter`
     is the relative spread of a duration: with 0 all steps are equal but the slow ones, the first
-    three and each epoch's first. `others` are cores that other processes use; `None` is not read. `longer`
-    changes the durations of a phase, or of what is `outside` all, by rank and step.
+    three and each epoch's first. `others` are cores that other processes use; `None` is not read.
+    `longer` changes the durations of a phase, or of what is `outside` all, by rank and step.
     """
     means = {**MEAN_PHASE_NS, **(phase_ns or {})}
     if unknown := sorted(means.keys() - set(PHASE_ORDER)):

@@ -53,7 +53,7 @@ def test_a_hook_that_sleeps_is_told_with_its_phase_and_that_it_sleeps(
     words = _headline(view)
     assert words.startswith("Regression: ")
     assert "in forward, in every step, asleep or blocked" in words
-    assert view.ledger.evident == ("forward",)
+    assert view.ledger.verdict is Verdict.REGRESSION
 
 
 def test_a_hook_that_is_gone_is_told_by_its_own_line(

@@ -17,6 +17,7 @@ from profkit.explain.compared import Compared, Pair, compare_runs
 from profkit.explain.explained import Explained
 from profkit.explain.kernel_ledger import KernelRow
 from profkit.explain.waterfall import Drop, waterfall
+from profkit.report.cells_section import cell_columns
 from profkit.report.code_sections import CHANGES
 from profkit.report.ledger_document import DIFFERENCES, KERNELS, compared, explained
 from profkit.report.scaling_document import SCALING, limits
@@ -82,6 +83,8 @@ class ExplainScreen(RunScreen[Compared]):
             yield Static(classes="title", id="pair")
             yield Lines(id="verdict")
             yield VirtualTable(id="rows", empty="no rows")
+            yield Static(classes="title", id="cells_title")
+            yield VirtualTable(id="cells", empty="none")
             yield Static("What limits efficiency", classes="title", id="meeting_title")
             yield Lines(id="meeting")
             with Vertical(id="sides"):
@@ -139,6 +142,7 @@ class ExplainScreen(RunScreen[Compared]):
             found.ledger, drops, self.app.size.width - MARGINS, plain=self.plain
         )
         self.show_table("rows", columns, [(drop.kind, drop.depth, drop.name) for drop in drops])
+        self._show_cells(found, sections["cells"])
         self._show_kernels(found)
         self._show_lines(found)
         differences = found.ledger.differences
@@ -200,6 +204,15 @@ class ExplainScreen(RunScreen[Compared]):
             self.query_one(name).display = bool(rows)
         keys = [(row.phase, row.category, row.name) for row in rows]
         self.show_table("kernels", columns_of(Table(KERNELS, rows)), keys, MAX_KERNEL_ROWS)
+
+    def _show_cells(self, found: Explained, section: Section) -> None:
+        """Show the parts of the gap that stand out."""
+        told = found.told_cells[:MAX_KERNEL_ROWS]
+        for part in ("#cells", "#cells_title"):
+            self.query_one(part).display = bool(told)
+        self.show_titles(cells_title=section.title)
+        table = Table(cell_columns(found.cells), told, only_known=True)
+        self.show_table("cells", columns_of(table), list(range(len(told))), MAX_KERNEL_ROWS)
 
     def _show_lines(self, found: Explained) -> None:
         """Show the lines that certainly differ, of the row under the cursor if it has any."""

@@ -1,4 +1,4 @@
-"""Evaluations and checkpoints in steps that the rows exclude, and that a throughput includes."""
+"""Evaluations and checkpoints in steps that the rows exclude and a throughput may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log of more ranks: everything but the wait for input is longer, the exchange of gradients too."""
+"""A log of more ranks is longer in all but its wait for input, as by an exchange."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RANKS_KNOWN = "rows_speak_for_ranks"
 
 
 def find(case: Case) -> Cause | None:
-    """In logs, use what grew with the ranks and is not input; else the cells of the exchange do."""
+    """Use what grew with the ranks of a log and is not input; cells do the rest."""
     ledger, row = case.ledger, case.ledger.find(REST)
     ranks_known = True
     for each in (case.base, case.target):

@@ -31,7 +31,7 @@ _REMEDY = (
 
 
 def find(case: Case) -> Cause | None:
-    """Compare how often each operation is called besides gradients, and how long the calls take."""
+    """Compare how often operations are called besides gradients, and how long they take."""
     ledger = case.ledger
     if case.base.world_size != case.target.world_size or case.after.exchanges is None:
         return None
@@ -49,18 +49,20 @@ def find(case: Case) -> Cause | None:
         return None
     rows = tuple(row.name for row in ledger.rows if row.delta.value > 0)
     held_ns = sum(max(0.0, row.delta.value) for row in ledger.rows) * ledger.samples_per_step
-    price = Estimate(min(added_ns, held_ns))
+    price: Estimate | None = Estimate(min(added_ns, held_ns))
+    if price is None or not is_material(price.value, ledger):
+        price = None  # another change hides what they take
     evidence = f"{'; '.join(words)}, without those of gradients: {duration(added_ns)} longer in all"
     exchange = Phase.ALLREDUCE.value
     return Cause(
         "more_collectives",
         price,
-        share_of(price.value, ledger),
+        share_of(price.value, ledger) if price else None,
         evidence,
         _REMEDY,
         detail=words[0].partition(" ")[0],
         specific=Specific.COUNT,
-        rows=(exchange,) if exchange in rows and _holds(case, exchange, price.value) else rows,
+        rows=(exchange,) if exchange in rows and _holds(case, exchange, added_ns) else rows,
     )
 
 

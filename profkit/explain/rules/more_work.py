@@ -1,4 +1,4 @@
-"""A sample is more work by a number that both runs state: elements, parameters, or its batch."""
+"""A sample is more work by its elements, the model's parameters, or a smaller batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Fact(NamedTuple):
 
 
 def find(case: Case) -> Cause | None:
-    """Take the number that explains most of what its rows grew by, and no more than it explains."""
+    """Take the number that explains most of what its rows grew by."""
     found = []
     for fact in _facts(case):
         names = [name for name in fact.rows if _grows(case, case.ledger.find(name))]
