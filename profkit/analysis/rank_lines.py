@@ -33,9 +33,10 @@ def lines_by_rank(trace: Trace, used: Ints) -> dict[int, tuple[LineChange, ...]]
     if not 2 <= len(ranks) <= MOST_RANKS:
         return {}
     views = {}
-    tables = [*map(split_ranks, (trace.stacks, trace.frames, trace.steps, trace.spans))]
+    stacks, frames = split_ranks(trace.stacks), split_ranks(trace.frames)
+    steps, spans = split_ranks(trace.steps), split_ranks(trace.spans)
     for rank in ranks:
-        view = view_code(*(table[rank] for table in tables), used)
+        view = view_code(stacks[rank], frames[rank], steps[rank], spans[rank], used)
         if view is not None:
             views[rank] = dataclasses.replace(view, folder="")
     return compare_ranks(views)

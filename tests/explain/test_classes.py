@@ -156,7 +156,7 @@ def test_ranks_that_share_one_core_are_told(make: Make) -> None:
             **{**vars(trace.manifest), "environment": environment}
         )
         sides.append(trace)
-    view = explain(*sides)
+    view = explain(sides[0], sides[1])
     assert view.causes[0].kind == "few_cores"
     assert "1 core instead of 2" in view.causes[0].evidence
 

@@ -24,7 +24,7 @@ from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.frame.estimate import Estimate
 from profkit.frame.run_frame import frame_of
-from profkit.show import charts
+from profkit.show import charts, svg
 from profkit.show.document import Waterfall
 from profkit.show.markdown import plain
 from profkit.testing import synthetic_trace
@@ -501,4 +501,5 @@ def test_a_whisker_ends_where_the_figures_of_its_row_begin() -> None:
     rows = (("backward", Estimate(43e6, -11e6, 16e9)),)
     drawn = charts.draw(Waterfall(("base", 31e6), rows, ("target", 74e6)))
     (ends,) = re.findall(r'class="whisker" x1="([\d.]+)"[^>]* x2="([\d.]+)"', drawn)
-    assert charts.LABELS <= float(ends[0]) < float(ends[1]) <= charts.WIDTH - charts.FIGURES
+    room = charts.LABELS, svg.WIDTH - charts.FIGURES
+    assert room[0] <= float(ends[0]) < float(ends[1]) <= room[1]
