@@ -14,8 +14,6 @@ from profkit.vocab import Phase
 
 GATHER = "all_gather"
 
-EXPOSED_KIND = "exposed_communication"
-
 
 class Traffic(NamedTuple):
     """Collectives per step and rank, in calls, bytes and ns."""
