@@ -185,16 +185,9 @@ def page(pairs: Sequence[Pair]) -> str:
     lines += [f"| {least:.1%} | {reached:.1%} |" for least, reached in curve(pairs)]
     lines += [
         "",
-        "| left out | constant of the others | its healthy pairs called certain |",
-        "|---|---|---|",
-    ]
-    lines += [f"| {name} | {c:.2f} | {each.false_certain:.1%} |" for name, c, each, _ in found]
-    lines += [
-        "",
         "On hosts without a device, what a machine can make is bounded instead: a change is",
         "certain beyond that bound, or if it is of a kind that no machine makes: a count, long",
-        "steps with a period, a sleep. [results.md](results.md) has the healthy twins that set",
-        "the bound.",
+        "steps with a period, a sleep.",
         "",
     ]
     return "\n".join(lines)

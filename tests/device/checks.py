@@ -172,14 +172,16 @@ def check_cause(runs: Runs, scenario: Scenario) -> Outcome:
     if scenario.says_missing and found["verdict"] == "cannot judge":
         return Outcome(refused=str(found["why_not_judged"]))
     step = mean(scenario.truths).step
+    expected = {(each.kind, each.phase): each.cost for each in scenario.causes}
     named = {}
     for cause in found["causes"]:
         cost = cause["cost_ns_per_step"]
-        phase = str(cause["cause"] or "")
-        named[cause["kind"], phase] = float(cost["value"]) if cost else 0.0
+        key = cause["kind"], str(cause["cause"] or "")
+        if key not in expected:  # the place, where no phase is expected
+            key = cause["kind"], ""
+        named[key] = float(cost["value"]) if cost else 0.0
     if scenario.says_missing and not named:
         return Outcome(refused="no cause is named")
-    expected = {(each.kind, each.phase): each.cost for each in scenario.causes}
     pairs = []
     for key in {*named, *expected}:
         pairs.append((" ".join(key).strip(), named.get(key, 0.0), expected.get(key, 0.0)))

@@ -95,9 +95,7 @@ def many(
         last, usual = truths[-1].parts, truths[0].parts
         phase = max(set(last) - {"allreduce"}, key=lambda part: last[part] - usual[part])
         cause = Cause("late_rank", phase, last[phase] - usual[phase])
-        # Most of the exchange is waiting for that rank, unless the exchange has a tail of its own.
-        rest = dataclasses.replace(causes[0], cost=gap - cause.cost)
-        causes = [cause, rest] if name.endswith("tail") else [cause]
+        causes = [cause, dataclasses.replace(causes[0], cost=gap - cause.cost)]
     return Scenario(name, tuple(jobs), truths, says_missing=says_missing, causes=tuple(causes))
 
 
