@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,17 +12,21 @@ from profkit.errors import UnreadableError
 from profkit.frame.device_times import DeviceTimes
 from profkit.frame.parts import sampled_one_in
 from profkit.hangs.incidents import is_hung
+from profkit.plain_file import read_plain
 from profkit.text import duration, plural, safe_text
 from profkit.trace import Trace
 from profkit.trace.reader import events_of
 from profkit.trace.sharing import AT_LEAST
 from profkit.vocab import (
+    EYE,
     LOST_GPU,
     PATCHED_THREADS,
     WHOLE_STEPS,
     EventKind,
     RunState,
 )
+
+LONGEST_REASON = 1_000
 
 NO_END = "it still runs, or it was killed"
 """Why a run has no end; which of the two it is, no file says."""
@@ -44,6 +49,7 @@ def find_notices(trace: Trace, device_times: DeviceTimes | None) -> tuple[str, .
         why = safe_text(trace.sharing.why)
         notices.append(f"samples are not counted, because ranks may share them: {why}")
     notices += find_thinned_notice(trace)
+    notices += _lines_notices(trace)
     notices += _failures(trace)
     if device_times is not None:
         notices += device_times.notices
@@ -122,6 +128,21 @@ def find_thinned_notice(trace: Trace) -> Iterator[str]:
         f"of one step in {sampled_one_in(sums):,}; whether steps are slow at regular intervals is "
         "not known, because the sample lacks most of them: record a shorter run"
     )
+
+
+def _lines_notices(trace: Trace) -> Iterator[str]:
+    """Say why the process outside of the job did not read lines, or that it ended too early."""
+    reasons = set[str]()
+    for path in trace.path.glob(f"{EYE}/*.answer"):
+        with contextlib.suppress(OSError):
+            reasons.add(read_plain(path, LONGEST_REASON).decode("utf-8", "replace"))
+    for why in sorted(filter(None, reasons)):
+        yield f"lines were looked at by a thread of the job, twice per second: {safe_text(why)}"
+    ended = trace.manifest.state is not RunState.RUNNING
+    early = [rank.rank for rank in trace.ranks if rank.eye is not None and not rank.eye.is_ended]
+    if ended and early:
+        of = "" if len(trace.ranks) == 1 else f" of {plural(len(early), 'rank')}"
+        yield f"what samples lines{of} was killed: the lines end there"
 
 
 def _failures(trace: Trace) -> Iterator[str]:

@@ -273,3 +273,16 @@ def test_too_few_steps_are_not_judged_and_it_is_said_how_many_are_missing(tmp_pa
 def test_a_run_that_is_all_warm_up_has_no_figures_and_is_no_error(tmp_path: Path) -> None:
     view = _view(synthetic_trace(tmp_path / "run", steps=5, config={"warmup": 9}))
     assert (view.judged, view.phases, view.steps_needed) == (False, (), FEWEST_STEPS)
+
+
+def test_what_kept_lines_from_being_read_is_said(tmp_path: Path) -> None:
+    run = synthetic_trace(tmp_path / "run", steps=12)
+    assert not any("lines" in words for words in build_overview(Trace.open(run)).quality)
+    (run / "eye").mkdir()
+    for process, why in ((1, ""), (2, "the system forbids it"), (3, "the system forbids it")):
+        (run / "eye" / f"{process}.answer").write_text(why)
+    (run / "r00000" / "eye").mkdir()
+    assert [words for words in build_overview(Trace.open(run)).quality if "lines" in words] == [
+        "lines were looked at by a thread of the job, twice per second: the system forbids it",
+        "what samples lines was killed: the lines end there",
+    ]
