@@ -23,12 +23,12 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from profkit.errors import UnreadableError
-from profkit.importers.base import Imported, Target, clean_name
+from profkit.importers.base import Imported, RunDraft, Target, clean_name
 from profkit.importers.logs.assemble import (
     GRAMMARS,
     MARKS_ALONE,
@@ -36,6 +36,7 @@ from profkit.importers.logs.assemble import (
     load_grammars,
     parse_log,
 )
+from profkit.importers.logs.marks import count_cards
 from profkit.importers.logs.parsed import Mean, Metadata, ParsedLog, Stated
 from profkit.importers.logs.placing import (
     PlacedSteps,
@@ -45,6 +46,7 @@ from profkit.importers.logs.placing import (
 )
 from profkit.importers.logs.text import as_count, read_lines
 from profkit.importers.reading.blocks import TornError, read_beginning, read_blocks
+from profkit.importers.reading.system_file import describe_system, find_system
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.sharing import AT_LEAST
@@ -107,8 +109,9 @@ class TrainingLog:
         for path in sources:
             problems: list[str] = []
             blocks = functools.partial(_read_whole, path, problems)
-            samples = target.options.samples_per_step
-            logs = parse_log(blocks, path.name, samples_per_step=samples)
+            samples, system = target.options.samples_per_step, find_system(path)
+            cards = count_cards(system)
+            logs = parse_log(blocks, path.name, samples_per_step=samples, cards=cards)
             if not logs:
                 raise UnreadableError(
                     f"{safe_text(str(path))}: no line belongs to a training log that profkit knows "
@@ -126,35 +129,34 @@ class TrainingLog:
             for place, log in enumerate(logs, 1):
                 name = f"{path.stem}-run{place}" if len(logs) > 1 else ""
                 if log in usable:
-                    yield self._write(log, path, name, target, problems)
+                    with target.new_run(self.name, [path], name) as draft:
+                        draft.flags.extend(problems)
+                        yield self._write(log, draft, describe_system(system))
 
-    def _write(
-        self, log: ParsedLog, path: Path, name: str, target: Target, problems: Sequence[str]
-    ) -> Imported:
-        with target.new_run(self.name, [path], name) as draft:
-            placed = place_steps(log)
-            tables = draft.rank(
-                RankManifest(
-                    0,
-                    "",
-                    0,
-                    clean_name(log.metadata.device or ""),
-                    placed.anchor,
-                    world_size=world_size(log),
-                    framework=log.metadata.framework,
-                )
+    def _write(self, log: ParsedLog, draft: RunDraft, system: dict[str, Any]) -> Imported:
+        placed = place_steps(log)
+        tables = draft.rank(
+            RankManifest(
+                0,
+                "",
+                0,
+                clean_name(log.metadata.device or ""),
+                placed.anchor,
+                world_size=world_size(log),
+                framework=log.metadata.framework,
             )
-            if len(placed.step):
-                tables.write("steps", placed.step_columns())
-            if placed.has_data.any() or placed.other_ns.any():
-                tables.write("spans", placed.span_columns())
-            draft.dropped.update(placed.dropped)
-            if left := len(log.stated) - len(_kept_results(log)):
-                draft.dropped[OLDER_RESULTS] += left
-            draft.flags.extend([*map(str, log.flags), *problems])
-            if log.metadata.is_lower_bound:
-                draft.flags.append(DATA_RANKS_ALONE.format(log.metadata.data_ranks))
-            return draft.finish(describe(log, placed))
+        )
+        if len(placed.step):
+            tables.write("steps", placed.step_columns())
+        if placed.has_data.any() or placed.other_ns.any():
+            tables.write("spans", placed.span_columns())
+        draft.dropped.update(placed.dropped)
+        if left := len(log.stated) - len(_kept_results(log)):
+            draft.dropped[OLDER_RESULTS] += left
+        draft.flags[:0] = map(str, log.flags)
+        if log.metadata.is_lower_bound:
+            draft.flags.append(DATA_RANKS_ALONE.format(log.metadata.data_ranks))
+        return draft.finish(describe(log, placed, system))
 
 
 def count_timed(log: ParsedLog) -> int:
@@ -195,12 +197,15 @@ def _read_whole(path: Path, problems: list[str]) -> Iterator[bytes]:
         problems.append(str(error).replace(safe_text(str(path)), safe_text(path.name)))
 
 
-def describe(log: ParsedLog, placed: PlacedSteps) -> RunManifest:
+def describe(
+    log: ParsedLog, placed: PlacedSteps, system: Mapping[str, Any] | None = None
+) -> RunManifest:
     """Return the run's manifest: what the log says about the job, and how to read its figures."""
     anchor = placed.anchor
     created = anchor.realtime_ns - anchor.monotonic_ns if anchor.realtime_ns else 0
     ended = created + int(placed.end_ns[-1]) if created and len(placed.end_ns) else None
-    versions = {}
+    described = dict(system or {})
+    versions = described.pop("versions", {})
     for name, version in log.metadata.versions.items():
         versions[clean_name(name)] = clean_name(version)
     return RunManifest(
@@ -212,7 +217,7 @@ def describe(log: ParsedLog, placed: PlacedSteps) -> RunManifest:
         created_ns=created,
         ended_ns=ended,
         config=_describe_config(log, placed),
-        environment={"versions": versions},
+        environment={**described, "versions": versions},
     )
 
 

@@ -18,6 +18,7 @@ from profkit.importers.logs.grammar import Found, Grammar
 from profkit.importers.logs.integrity import check, flag_unlike_runs
 from profkit.importers.logs.integrity.evidence import Evidence
 from profkit.importers.logs.knobs import read_knobs
+from profkit.importers.logs.marks import WINDOWS, read_event
 from profkit.importers.logs.metadata import (
     add_name_hints,
     batch_size,
@@ -92,17 +93,20 @@ def parse_log(
     name: str = "",
     grammars: Mapping[str, Grammar] | None = None,
     samples_per_step: int | None = None,
+    cards: int | None = None,
 ) -> list[ParsedLog]:
     """Return the runs in a log, in the order of the file; none if no grammar matches.
 
     `blocks` is called twice for the log's bytes: to find the grammar and to read. The user may give
-    `samples_per_step`, the samples of one card in a step.
+    `samples_per_step`, the samples of one card in a step. `cards` is what a description of the system
+    says that the log does not.
     """
     grammar = find_grammar(read_lines(blocks()), grammars or load_grammars())
     if grammar is None:
         return []
     damage = Damage()
     reader = LogReader(grammar, name, samples_per_step)
+    reader.read_cards(cards)
     for line in read_lines(blocks(), damage):
         reader.read(line)
     return reader.finish(damage)
@@ -145,6 +149,10 @@ class LogReader:
         self._process: int | None = None
         self._aborted = ""
 
+    def read_cards(self, cards: int | None) -> None:
+        """Take the number of cards, which counts for every run of the file."""
+        self._found.add_facts(world_size=cards)
+
     def read(self, line: Line) -> None:
         """Read the next line; records count only from the first process that prints any."""
         found, before = self._found, len(self._found.records)
@@ -162,6 +170,7 @@ class LogReader:
         if self._header is None and (time_s := find_time(line.text)) is not None:
             self._header = (line.number, time_s)
         read_marks(line, found)
+        self._read_event(line)
         read_facts(line, found)
         last = found.records[-1].line if found.records else 0
         if not last or (found.header_lines and found.header_lines[-1] > last):
@@ -171,6 +180,11 @@ class LogReader:
                 found.warn(meaning, line.number)
         if signal := _SIGNAL.search(line.text):
             self._aborted = f"the log says: terminating with signal {signal[1]}"
+
+    def _read_event(self, line: Line) -> None:
+        """Take a mark of MLPerf, unless the grammar does that."""
+        if self._grammar.name != WINDOWS:
+            read_event(line, self._found)
 
     def finish(self, damage: Damage) -> list[ParsedLog]:
         """Return the runs, each with its flags."""

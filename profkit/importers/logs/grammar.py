@@ -201,6 +201,8 @@ class Grammar:
     """Whether the step counter starts again in each epoch."""
     counts_steps: bool = True
     """False if the step counter stands still for skipped updates: then record lines are counted."""
+    states_windows: bool = False
+    """Whether each record says how many steps it is about."""
     first_step: int = 0
     """The number of an epoch's first step."""
     steps_in_mean: Callable[[int], int] = steps_since_start

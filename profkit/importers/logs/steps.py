@@ -128,6 +128,12 @@ def count_steps(records: Sequence[Record], grammar: Grammar) -> list[Record]:
     """Fill in how many steps each record is about, and its last step's place in the run."""
     if not grammar.counts_steps:
         return _count_lines(records)
+    if grammar.states_windows:
+        ends = itertools.accumulate(each.steps for each in records)
+        return [
+            dataclasses.replace(each, index=end - 1)
+            for each, end in zip(records, ends, strict=True)
+        ]
     usual = _usual_window(records, grammar)
     is_single = grammar.times is Mean.STEP
     if is_single:

@@ -5,6 +5,7 @@ A sample contains the values it was made from, so that tests can compare with th
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -633,6 +634,34 @@ def deepspeed_pipeline() -> Sample:
     return Sample("deepspeed", "pipeline_gpu1.log", _text(lines), data_s=None)
 
 
+def mark(time_s: float, key: str, value: object = None, **more: object) -> str:
+    """Return a line of MLPerf's logger."""
+    event = {"namespace": "", "time_ms": round(time_s * 1000), "event_type": "POINT_IN_TIME"}
+    event |= {"key": key, "value": value, "metadata": {"file": "train.py", "lineno": 1, **more}}
+    return f":::MLLOG {json.dumps(event)}"
+
+
+def mlperf() -> Sample:
+    now = _START.timestamp()
+    lines = [mark(now, "init_start")] * 4 + [
+        mark(now, "submission_benchmark", "bert"),
+        mark(now, "global_batch_size", BATCH),
+        mark(now, "run_start"),
+    ]
+    for last, average in _windows():
+        lines.append(mark(now, "block_start", samples_count=BATCH * (last - 9)))
+        now += 10 * average
+        done = BATCH * (last + 1)
+        lines += [
+            mark(now, "block_stop", samples_count=BATCH * 10),
+            mark(now, "eval_start", samples_count=done),
+            mark(now + 3, "eval_stop", samples_count=done),
+        ]
+        now += 3
+    lines.append(mark(now, "run_stop", samples_count=BATCH * STEPS))
+    return Sample("mlperf", "result_0.txt", _text(lines), data_s=None, world_size=4)
+
+
 def _text(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
@@ -667,5 +696,6 @@ MAKERS: tuple[Callable[[], Sample], ...] = (
     megatron_deepspeed,
     deepspeed,
     deepspeed_pipeline,
+    mlperf,
 )
 SAMPLES = {maker.__name__: maker() for maker in MAKERS}

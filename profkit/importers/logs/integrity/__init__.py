@@ -31,6 +31,7 @@ CHECKS: tuple[Check, ...] = (
     figures.check_fast_steps,
     clock.check_long_windows,
     figures.check_slow_steps,
+    figures.check_paces,
     figures.check_batches,
     figures.check_missing_lines,
     statements.check_last_step,

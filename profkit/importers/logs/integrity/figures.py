@@ -11,11 +11,13 @@ from profkit.importers.logs.integrity.evidence import (
     Evidence,
     flag_records,
 )
+from profkit.importers.logs.marks import WINDOWS
 from profkit.importers.logs.parsed import Flag, Mean, ParsedLog, Record
 from profkit.text import percent
 
 _FAST = 0.4
 _SLOW = 4
+_OTHER_PACE = 1.25
 _SHORT_STEP_S = 0.02
 """Shorter step times have too few digits to be compared with a throughput."""
 
@@ -63,6 +65,17 @@ def check_fast_steps(log: ParsedLog, evidence: Evidence) -> list[Flag]:
         if each.step_s is not None and each.step_s < limit_s:
             fast.append(each)
     return flag_records(f"a step in less than {percent(_FAST, 0)} of the usual time", fast)
+
+
+def check_paces(log: ParsedLog, evidence: Evidence) -> list[Flag]:
+    """Flag windows between marks of another pace than most: a time or a count is damaged."""
+    if log.grammar != WINDOWS:
+        return []
+    usual_s, odd = _usual_step(log), []
+    for each in log.records[1:]:  # the first has the start in it
+        if usual_s and each.step_s and not 1 / _OTHER_PACE < each.step_s / usual_s < _OTHER_PACE:
+            odd.append(each)
+    return flag_records("a window of another pace than most", odd)
 
 
 def check_slow_steps(log: ParsedLog, evidence: Evidence) -> list[Flag]:
