@@ -204,7 +204,9 @@ class _Store:
             selector = pyarrow.fs.FileSelector(self._path(key))
             folders = [each for each in self._files.get_file_info(selector) if not each.is_file]
             wanted = sorted(f"{each.base_name}/{name}" for each in folders)
-            paths = [self._path(f"{key}/{each}") for each in wanted]
+            paths = []
+            for each in wanted:
+                paths.append(self._path(f"{key}/{each}"))
             found = self._files.get_file_info(paths)
         for each, info in zip(wanted, found, strict=True):
             if self._keep(f"{key}/{each}".strip("/"), info):

@@ -120,7 +120,9 @@ def _first_line(verb: str) -> str:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the final values: flags win over environment, files and defaults, in this order."""
-    verb = arguments[0] if arguments else ""
+    verb = ""
+    if arguments:
+        verb = arguments[0]
     if verb not in VERBS:
         if verb and not verb.startswith("-"):
             from profkit.text import did_you_mean, safe_text

@@ -177,7 +177,9 @@ def check_question(change: str, value: float, cause: str) -> Question:
     least, most = LIMITS.get(change, (-math.inf, math.inf))
     is_whole = change not in LIMITS or change in ANY_NUMBER or float(value).is_integer()
     if not least <= value <= most or not is_whole:
-        kind = "" if change in ANY_NUMBER else "whole numbers from "
+        kind = "whole numbers from "
+        if change in ANY_NUMBER:
+            kind = ""
         raise UsageError(f"value {value:g}: {change} takes {kind}{least:g} to {most:g}")
     if change == FASTER and cause not in FASTER_PHASES:
         phases = ", ".join(FASTER_PHASES)

@@ -94,7 +94,9 @@ class SizeUse:
 
 def name_group(use: LinkUse | SizeUse) -> str:
     """Return the backend, and how many ranks take part."""
-    ranks = plural(use.group_size, "rank") if use.group_size else "ranks not known"
+    ranks = "ranks not known"
+    if use.group_size:
+        ranks = plural(use.group_size, "rank")
     return f"{use.backend}, {ranks}"
 
 

@@ -308,7 +308,9 @@ def find_periodic(numbers: Ints, step_ns: Floats, usual_ns: Floats) -> Periodic 
     Steps may be missing, so that gaps may be several periods long.
     """
     logs = np.log(np.maximum(step_ns, 1.0) / np.maximum(usual_ns, 1.0))
-    scatter = 1.4826 * float(np.median(np.abs(logs - np.median(logs)))) if len(logs) else 0.0
+    scatter = 0.0
+    if len(logs):
+        scatter = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
     slow = np.flatnonzero(logs > max(np.log1p(LEAST_SLOWER), SCATTER_FACTOR * scatter))
     if len(slow) < FEWEST_SLOW:
         return None

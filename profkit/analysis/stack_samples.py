@@ -62,7 +62,9 @@ class Place:
 
     def words(self, folder: str = "") -> str:
         """Return `file:line function`, with the library's function that the line called."""
-        below = f" ({shorten(self.below, MOST_NAME_CHARS)})" if self.below else ""
+        below = ""
+        if self.below:
+            below = f" ({shorten(self.below, MOST_NAME_CHARS)})"
         if not self.line:
             return f"{self.file}{below}"
         name = shorten(self.function, MOST_NAME_CHARS)

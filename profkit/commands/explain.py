@@ -126,7 +126,9 @@ def run(args: argparse.Namespace) -> int:
         args.past = past_of(args.baselines, args.baseline)
     last = sides[-1][0]
     if len(sides[-1]) > 1 and (args.save_baseline or len(sides) == 1):
-        option = "--save-baseline keeps" if args.save_baseline else "--published takes"
+        option = "--published takes"
+        if args.save_baseline:
+            option = "--save-baseline keeps"
         raise UsageError(f"{option} one run, and '{safe_text(str(args.runs[-1]))}' names several")
     code = ExitCode.DONE
     if args.published is not None and len(sides) == 1:

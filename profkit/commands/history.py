@@ -77,7 +77,9 @@ def read_folder(args: argparse.Namespace) -> Histories:
     if args.baseline:
         return group_runs(past_of(args.baselines, args.baseline), args.last)
     if not find_runs(args.folder):
-        why = "holds no runs" if args.folder.is_dir() else "no such folder"
+        why = "no such folder"
+        if args.folder.is_dir():
+            why = "holds no runs"
         raise UnreadableError(
             f"{safe_text(str(args.folder))}: {why}; make one with 'profkit run -- COMMAND'"
         )

@@ -99,7 +99,9 @@ def carry(ledger: Ledger, causes: Sequence[Cause], cells: Cells) -> Ledger:
     is_open = judge(ledger.judged, base_ns) not in _SURE
     if ledger.unlike or not base_ns > 0:
         return ledger
-    sides = [_evidence(ledger, causes, cells, is_gain=is_gain) for is_gain in (False, True)]
+    sides = []
+    for is_gain in (False, True):
+        sides.append(_evidence(ledger, causes, cells, is_gain=is_gain))
     own, other = sides if delta >= 0 else reversed(sides)
     carries = own.ns >= max(POLICY.carried_share * abs(delta), MIN_COST_SHARE * base_ns)
     if not carries and is_open:  # the machine may hide a change as well as make one
@@ -150,8 +152,12 @@ def find_order(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Iterat
 
 def _took_turns(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> bool:
     """Return true unless all runs of one side began before those of the other."""
-    before = [run.trace.manifest.created_ns for run in bases]
-    after = [run.trace.manifest.created_ns for run in targets]
+    before = []
+    for run in bases:
+        before.append(run.trace.manifest.created_ns)
+    after = []
+    for run in targets:
+        after.append(run.trace.manifest.created_ns)
     return max(before) >= min(after) and max(after) >= min(before)
 
 

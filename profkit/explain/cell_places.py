@@ -175,7 +175,9 @@ def _by_counters(cell: Cell, sides: _Sides) -> How | None:
         return None
     ranks = sides.ledger.target.ranks
     own_ns = max(0.0, now - known) * ranks / (len(cell.ranks) or ranks)
-    states = [run.figure(state_of) for run in (sides.before, sides.after)]
+    states = []
+    for run in (sides.before, sides.after):
+        states.append(run.figure(state_of))
     waited_ns = 0.0
     if states[0] is not None and states[1] is not None:
         waits = (states[0].waited or 0.0), (states[1].waited or 0.0)

@@ -52,7 +52,9 @@ class Chosen:
     def words(self, function: Function) -> str:
         """Return the longest line of a function, with the function."""
         own = self._of(function)
-        sums = [float(self.weight[self.place == place].sum()) for place in own]
+        sums = []
+        for place in own:
+            sums.append(float(self.weight[self.place == place].sum()))
         at = self.places[own[int(np.argmax(sums))]]
         name = at.function
         if len(name) > MOST_NAME:
@@ -95,7 +97,9 @@ class Samples:
             kept &= np.isin(number, chosen)
         own = [rank for rank in frame.basis.ranks if not ranks or (rank in ranks) != other_ranks]
         kept &= np.isin(found.rank, own)
-        means = [frame.means_of(rank, chosen).get(phase, 0.0) for rank in own]
+        means = []
+        for rank in own:
+            means.append(frame.means_of(rank, chosen).get(phase, 0.0))
         return Chosen(
             found.places,
             found.place[kept],

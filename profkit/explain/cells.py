@@ -132,7 +132,9 @@ def divide_gap(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evid
         return Cells((), base_ns, step)
     before = read_rank_times(bases, ledger.base, names)
     after = read_rank_times(targets, ledger.target, names)
-    scales = [_samples(costs) for costs in (ledger.base, ledger.target)]
+    scales = []
+    for costs in (ledger.base, ledger.target):
+        scales.append(_samples(costs))
     before, after = (
         waits_at_cause(before, after, scales[0] / scales[1]),
         waits_at_cause(after, before, scales[1] / scales[0]),
@@ -250,7 +252,9 @@ def _make_cells(
     parts: Sequence[tuple[_Piece, _Piece]],
 ) -> Iterator[Cell]:
     """Yield the cells, whose rounding is made up for by the largest: their sum is exact."""
-    names = [str(number) for number in range(len(keys))]
+    names = []
+    for number in range(len(keys)):
+        names.append(str(number))
     sides: list[dict[str, Ints]] = []
     for place, costs in enumerate((ledger.base, ledger.target)):
         whole = np.rint([pair[place].ns for pair in parts]).astype(np.int64)

@@ -136,7 +136,9 @@ def _with_cost(cause: Cause, ns: float, ledger: Ledger, *, is_taken: bool) -> Ca
     cost_ns = shift(whole, -owed)
     if cost_ns.low is not None:  # what is left of a cost is no gain
         cost_ns = dataclasses.replace(cost_ns, low=max(0.0, cost_ns.low))
-    why = "other causes explain" if is_taken else "what it can affect does not hold"
+    why = "what it can affect does not hold"
+    if is_taken:
+        why = "other causes explain"
     return dataclasses.replace(
         cause,
         cost_ns=cost_ns,

@@ -222,7 +222,9 @@ def _uneven_starts(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> It
         left_out[min(SLOW_STARTS, *counts)] = side, runs[0].costs.steps
     if len(left_out) > 1:
         side, steps = left_out[min(left_out)]
-        other = "target" if side == "base" else "base"
+        other = "base"
+        if side == "base":
+            other = "target"
         yield (
             f"the {side}'s first steps, which are slower, are among the {steps:,} that are used, "
             f"because there are so few, and the {other}'s are left out: record more steps"

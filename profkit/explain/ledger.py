@@ -168,7 +168,9 @@ class Ledger(ShownInNotebook):
         delta, base = self.judged, self.total.base.value
         if delta.low is None or delta.high is None or not base > 0:
             return None
-        machine_ns = (self.between.machine_ns or 0.0) if self.between else 0.0
+        machine_ns = 0.0
+        if self.between:
+            machine_ns = self.between.machine_ns or 0.0
         return math.hypot((delta.high - delta.low) / 2, machine_ns) / base
 
     @property

@@ -169,7 +169,9 @@ def _describe(cell: Cell, case: Case) -> Iterator[str]:
     name = "time outside all phases" if cell.row == UNKNOWN else cell.row
     if cell.ranks:
         size = duration(abs(cell.ns) * step)
-        longer = "longer" if cell.ns > 0 else "less"
+        longer = "less"
+        if cell.ns > 0:
+            longer = "longer"
         yield f"{here(ledger)}{size} per step {longer} {', '.join(parts_of(cell))}"
         if cell.moved_ns > 0 and cell.ns > 0:
             yield f"{duration(cell.moved_ns * step)} of that are the waits of the others"

@@ -53,7 +53,9 @@ def read_rank_times(runs: Sequence[Evidence], costs: RunCosts, names: Sequence[s
     """Return the times of a side in these rows, which add up to the parts of its costs."""
     known = [run for run in runs if run.costs.steps]
     numbers = [run.used for run in known] or [np.zeros(0, dtype=np.int64)]
-    step_ns = float(np.median(costs.wall_ns)) / costs.ranks if costs.steps else 0.0
+    step_ns = 0.0
+    if costs.steps:
+        step_ns = float(np.median(costs.wall_ns)) / costs.ranks
     nothing = np.zeros(costs.steps, dtype=np.int64)
     whole = np.stack([costs.parts.get(name, nothing) for name in names])
     steps = np.concatenate(numbers)

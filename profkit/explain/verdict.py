@@ -85,5 +85,7 @@ def more_repeats_words(delta: Estimate, runs: int) -> str:
     wanted = repeats_to_tell(delta, max(2, runs))
     if wanted is None:
         return "more repeats are needed"
-    about = "about" if wanted < MOST_REPEATS else "more than"
+    about = "more than"
+    if wanted < MOST_REPEATS:
+        about = "about"
     return f"more repeats are needed, {about} {wanted} per side for a change of this size"

@@ -115,7 +115,9 @@ class Eye:
             if len(self._targets) == 1:  # what came before was the start
                 self._cost_ns = self._clock() + COST_NS
                 self._start_s = self._used_s = time.process_time()
-        path.with_suffix(ANSWER_SUFFIX).write_text(why)
+        answer = path.with_suffix(ANSWER_SUFFIX)
+        answer.touch(0o600)
+        answer.write_text(why)
 
     def _share(self, rank: int) -> None:
         """Divide the rate for workers among those of a rank."""

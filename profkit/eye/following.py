@@ -42,7 +42,9 @@ def follow_slowly(
                 return False
     if places:
         places[0] += (passes - 1) * length
-    kind = "Q" if owner >= 0 else "i"
+    kind = "i"
+    if owner >= 0:
+        kind = "Q"
     codes = tuple([struct.unpack_from("Q", content, at + code)[0] & ~7 for at in places])
     done = tuple([struct.unpack_from(kind, content, at + instruction)[0] for at in places])
     return codes, done, tuple([content[at + owner] if owner >= 0 else 0 for at in places])

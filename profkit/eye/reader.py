@@ -64,7 +64,9 @@ class _Window:
         self.places, self.entered = places, entered
         """Before 3.13, places on the stack of C point to the frame. They come and go."""
         size = layout.frame_size
-        above = ABOVE if layout.owner is not None else 0
+        above = 0
+        if layout.owner is not None:
+            above = ABOVE
         regions: list[list[int]] = []
         for place in sorted(places):
             if regions and place - regions[-1][1] < NEAR:

@@ -113,7 +113,9 @@ def find_late_rank(exchange: Exchange, work: RankWork, step_ns: float) -> LateRa
     phases = sorted(excess, key=lambda name: -excess[name])
     share, waited_ns = exchange.waited_for[rank], float(np.mean(waits))
     also = {name: excess[name] for name in phases[1:] if excess[name] >= ALSO_SHARE * waited_ns}
-    phase = phases[0] if phases else ""
+    phase = ""
+    if phases:
+        phase = phases[0]
     return LateRank(rank, share, waited_ns, phase, excess.get(phase, 0.0), also)
 
 

@@ -77,7 +77,9 @@ def others_in_log(config: Mapping[str, Any], others: int) -> str:
     if AT_LEAST in config:
         which = "the others"
     has_timers = any("the slowest rank" in str(each) for each in config.get("stated") or ())
-    known = "has only the timers of" if has_timers else "says nothing about"
+    known = "says nothing about"
+    if has_timers:
+        known = "has only the timers of"
     return f"the log is of one rank; it {known} {which}"
 
 
@@ -142,7 +144,7 @@ def _lines_notices(trace: Trace) -> Iterator[str]:
     early = [rank.rank for rank in trace.ranks if rank.eye is not None and not rank.eye.is_ended]
     if ended and early:
         of = "" if len(trace.ranks) == 1 else f" of {plural(len(early), 'rank')}"
-        yield f"what samples lines{of} was killed: the lines end there"
+        yield f"what samples lines{of} was killed, or still writes: the lines end there"
 
 
 def _failures(trace: Trace) -> Iterator[str]:

@@ -127,7 +127,9 @@ class TrainingLog:
                         f"{plural(count_timed(log), 'usable line')} and was not imported"
                     )
             for place, log in enumerate(logs, 1):
-                name = f"{path.stem}-run{place}" if len(logs) > 1 else ""
+                name = ""
+                if len(logs) > 1:
+                    name = f"{path.stem}-run{place}"
                 if log in usable:
                     with target.new_run(self.name, [path], name) as draft:
                         draft.flags.extend(problems)
@@ -202,7 +204,9 @@ def describe(
 ) -> RunManifest:
     """Return the run's manifest: what the log says about the job, and how to read its figures."""
     anchor = placed.anchor
-    created = anchor.realtime_ns - anchor.monotonic_ns if anchor.realtime_ns else 0
+    created = 0
+    if anchor.realtime_ns:
+        created = anchor.realtime_ns - anchor.monotonic_ns
     ended = created + int(placed.end_ns[-1]) if created and len(placed.end_ns) else None
     described = dict(system or {})
     versions = described.pop("versions", {})

@@ -97,7 +97,7 @@ class Choice:
                 raise UsageError(
                     f"{option}: unknown choice '{safe_text(word)}' (there are: {known_words})"
                 )
-        if lines == ON:
+        if lines == ON and SAMPLER not in names:
             names = [*(names or [USUAL]), SAMPLER]
         if operators and source == CUPTI:
             raise UsageError(

@@ -22,7 +22,7 @@ main(words[1])
 """
 """Isolated, so that no file of the folder in which the job starts is taken for a module."""
 
-LONGEST_END_S = 1.0
+LONGEST_END_S = 5.0
 
 
 @contextlib.contextmanager

@@ -143,9 +143,8 @@ def find_called(name: str, folder: Path) -> Path | None:
         of_use = [run for run in runs if _is_of_use(run, or_running=False)]
         place = -1 if name == LAST else -2
         return of_use[place] if len(of_use) >= -place else None
-    called = [run for run in runs if run.name == name] or [
-        run for run in runs if run.name.startswith(name)
-    ]
+    called = [run for run in runs if run.name == name]
+    called = called or [run for run in runs if run.name.startswith(name)]
     if len(called) > 1:
         names = ", ".join(safe_text(run.name) for run in called[-MOST_NAMES:])
         raise UsageError(

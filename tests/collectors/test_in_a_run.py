@@ -114,22 +114,24 @@ def test_the_report_tells_of_each_that_failed_and_no_step_is_missing(run: Trace)
 
 @pytest.mark.parametrize("name", COLLECTORS.names())
 def test_every_collector_can_be_chosen_alone(name: str) -> None:
-    choice = choosing.Choice.parse(f" {name},", "", operators=False)
+    choice = choosing.Choice.parse(f" {name},", "", operators=False, lines="off")
     assert choice.collectors == (name,)
     assert choice.windows is None
+    with_lines = choosing.Choice.parse(name, "", operators=False)
+    assert with_lines.collectors == tuple(dict.fromkeys((name, choosing.SAMPLER)))
 
 
 def test_kernels_among_the_names_opens_windows_now_and_then() -> None:
-    assert choosing.Choice.parse("host,kernels", "", operators=True) == choosing.Choice(
-        ("host",), WindowPlan.parse("every:100"), operators=True
-    )
-    assert choosing.Choice.parse("none", "3:5", operators=False) == choosing.Choice(
-        (), WindowPlan.parse("3:5")
-    )
+    choice = choosing.Choice.parse("host,kernels", "", operators=True, lines="off")
+    plan = WindowPlan.parse("every:100")
+    assert choice == choosing.Choice(("host",), plan, operators=True, lines=False)
+    choice = choosing.Choice.parse("none", "3:5", operators=False, lines="off")
+    assert choice == choosing.Choice((), WindowPlan.parse("3:5"), lines=False)
 
 
 def test_without_a_word_all_are_chosen_and_no_windows() -> None:
-    assert choosing.Choice.parse("", "", operators=False) == choosing.Choice()
+    choice = choosing.Choice.parse("", "", operators=False, lines="off")
+    assert choice == choosing.Choice(lines=False)
 
 
 def test_an_unknown_collector_is_refused_with_the_nearest() -> None:

@@ -76,7 +76,7 @@ def test_a_hook_that_is_gone_is_told_by_its_own_line(
 
     monkeypatch.setattr("profkit.explain.cell_places._samples", Sampled)
     for sides in ((quick, slow), (slow, quick)):
-        assert "of it in forward, at job.py:8 slow_hook" in _headline(explain(*sides))
+        assert "in forward, at job.py:8 slow_hook" in _headline(explain(*sides))
 
 
 def test_half_the_batch_is_the_reason_for_steps_that_take_as_long(make: Make) -> None:

@@ -146,7 +146,9 @@ def without_activity(job: Job, model: StepModel, name: str | None) -> Removal:
     for at, line in enumerate(model.lines):
         mine = (rank == line.rank) & (place >= 0)
         less[at] = np.bincount(place[mine], weights=length[mine], minlength=now.shape[1])
-    words = "checkpoints take" if name else "evaluation, checkpoints and logging take"
+    words = "evaluation, checkpoints and logging take"
+    if name:
+        words = "checkpoints take"
     share = less.mean() / model.wall.mean()
     for each in job.evidence.costs.apart:
         if each.reason == EVALUATION and each.excess_ns > 0 and not share >= MIN_SHOWN_SHARE:

@@ -127,7 +127,9 @@ def ask_workers(job: Job, question: Question, base: Job | None) -> Prediction:
     known = model.loaders
     loaders = [dataclasses.replace(each, workers=wanted) for each in known]
     stated = job.evidence.trace.manifest.environment.get("cpu_count")
-    cores = float(stated) if isinstance(stated, int) else 0.0
+    cores = 0.0
+    if isinstance(stated, int):
+        cores = float(stated)
     making = duration(float(np.mean([each.making.mean() for each in known])))
     rests = [f"a batch takes {making} to make, and {plural(wanted, 'worker')} per rank take turns"]
     leaves = ["the start of the workers"]

@@ -29,7 +29,9 @@ def find(case: Case) -> Cause | None:
     before, after = case.before.figure(garbage_ns), case.after.figure(garbage_ns)
     if after is None:
         return None
-    known = before.value if before is not None else 0.0
+    known = 0.0
+    if before is not None:
+        known = before.value
     added = after.value - known
     if not is_material(added, case.ledger) or not significantly_more(before, after):
         return None

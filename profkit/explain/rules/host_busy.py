@@ -173,7 +173,9 @@ def _longest_ns(case: Case, row: Row) -> float | None:
     if before is None or after is None or before.waited is None or after.waited is None:
         return None
     load = case.after.load
-    started = load.started / load.cores if load is not None else 0.0  # no others of `state_of`
+    started = 0.0
+    if load is not None:
+        started = load.started / load.cores
     others = after.others + started * after.cores
     waits_ns = waited_ns(case.ledger, after.waited, before.waited, others)
     return waits_ns + (after.share_of_others + started) * row.base.value

@@ -64,7 +64,9 @@ def find(case: Case) -> Cause | None:
     if row is None or not grew(row, ledger) or input_is_hidden(case) or is_crowded_out(case):
         return None
     detail = slow_piece(case, row.delta.value * ledger.samples_per_step)
-    what = "the wait for input" if is_log(case.after.trace) else "exposed input"
+    what = "exposed input"
+    if is_log(case.after.trace):
+        what = "the wait for input"
     words = [f"{what} went from {from_to(row, ledger)} per step"]
     words += _describe_loader(case, detail)
     piece = detail

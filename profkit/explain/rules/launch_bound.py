@@ -51,7 +51,9 @@ def find(case: Case) -> Cause | None:
     moves_data = moved_ns >= MAX_MOVED_SHARE * cost(row, ledger).value
     if not waits_more and (moves_data or not has_smaller_calls):
         return None
-    noun = "operators" if after.on_host else "kernels"
+    noun = "kernels"
+    if after.on_host:
+        noun = "operators"
     was, now = in_time(ledger, before, after)
     evidence = (
         f"{significant(was.calls)} {noun} per step of {duration(was.mean_ns)} each became "

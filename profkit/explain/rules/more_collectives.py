@@ -69,7 +69,9 @@ def find(case: Case) -> Cause | None:
 def _holds(case: Case, name: str, ns: float) -> bool:
     """Return true if a row grew by as much."""
     row = case.ledger.find(name)
-    grown_ns = row.delta.value * case.ledger.samples_per_step if row is not None else 0.0
+    grown_ns = 0.0
+    if row is not None:
+        grown_ns = row.delta.value * case.ledger.samples_per_step
     return grown_ns >= POLICY.place_share * ns
 
 

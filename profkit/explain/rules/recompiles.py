@@ -103,7 +103,9 @@ def _limited(case: Case) -> str:
     ]
     if not words:
         return ""
-    more = f"; so do {len(new) - MOST_NAMED:,} more" if len(new) > MOST_NAMED else ""
+    more = ""
+    if len(new) > MOST_NAMED:
+        more = f"; so do {len(new) - MOST_NAMED:,} more"
     return f"{'; '.join(words)}{more}; other inputs run uncompiled"
 
 

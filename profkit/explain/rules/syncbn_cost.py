@@ -23,7 +23,9 @@ def find(case: Case) -> Cause | None:
     ledger, before, after = case.ledger, case.before.exchanges, case.after.exchanges
     if after is None or case.base.world_size != case.target.world_size:
         return None
-    known = before.others if before is not None else 0.0
+    known = 0.0
+    if before is not None:
+        known = before.others
     row = sum_rows(ledger, "forward, backward and exchange", _PHASES)
     if after.others < known + MIN_ADDED_COLLECTIVES or not grew(row, ledger):
         return None

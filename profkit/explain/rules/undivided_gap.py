@@ -32,7 +32,9 @@ def find(case: Case) -> Cause | None:
             f"the logs state waits for data of {shown} per step, and divide the rest no further"
         )
     else:
-        who = f"{silent[0]} does not state" if len(silent) == 1 else "neither log states"
+        who = "neither log states"
+        if len(silent) == 1:
+            who = f"{silent[0]} does not state"
         possible = "the input and the computing itself"
         if more_ranks:
             ranks = plural(case.target.world_size, "rank")

@@ -98,8 +98,8 @@ def parse_log(
     """Return the runs in a log, in the order of the file; none if no grammar matches.
 
     `blocks` is called twice for the log's bytes: to find the grammar and to read. The user may give
-    `samples_per_step`, the samples of one card in a step. `cards` is what a description of the system
-    says that the log does not.
+    `samples_per_step`, the samples of one card in a step. `cards` is what a description of the
+    system says that the log does not.
     """
     grammar = find_grammar(read_lines(blocks()), grammars or load_grammars())
     if grammar is None:

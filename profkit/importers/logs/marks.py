@@ -1,4 +1,4 @@
-"""Reads MLPerf's marks, which stand between the lines of any trainer, into windows of training.
+"""Reads MLPerf's marks, which stand between any trainer's lines, into windows of training.
 
     :::MLLOG {"time_ms": 1715849352664, "key": "eval_start", "metadata": {"samples_count": 1920}}
     :::MLPv0.6.0 resnet 1557273395.481 (train.py:12) eval_start: {"epoch_num": 4}
@@ -217,7 +217,7 @@ def _read_fact(key: str, value: Any, marks: Marks, found: Found) -> None:
 
 
 def _read_ranks(marks: Marks, found: Found) -> None:
-    """Take the ranks that started, and those with samples of their own: a split model shares them.
+    """Take the ranks that started, and those with samples of their own, which a model shares.
 
     A step has no more of those than it has micro batches at once.
     """

@@ -3,10 +3,10 @@
     :::MLLOG {..., "key": "tracked_stats", "value": {"throughput": 1.9589}, "metadata": {...}}
     :::MLLOG {..., "value": {"train_step_time": 0.1868}, "metadata": {"step": 31.0, ...}}
 
-The marks are read in every log, see `marks.py`. A record is a mean step time that the log states, or
-a window between two marks. A window's time is that of its clock, unless the log states the throughput
-for it. Some tools include evaluations in that: then these are `other` in its steps. Some state the
-throughput of one card, next to the batch of one. Samples here are those of all cards.
+The marks are read in every log, see `marks.py`. A record is a mean step time that the log states,
+or a window between two marks. A window's time is that of its clock, unless the log states the
+throughput for it. Some tools include evaluations in that: then these are `other` in its steps. Some
+state the throughput of one card, next to the batch of one. Samples here are those of all cards.
 """
 
 from __future__ import annotations
@@ -108,9 +108,10 @@ def _use_statement(line: Line, found: Found, marks: Marks) -> None:
 
 
 def _fitting(stated: float, marks: Marks, windows: list[Window]) -> Iterator[tuple[float, float]]:
-    """Yield the time of these windows by a stated throughput, and the evaluations in it, if it fits."""
+    """Yield the time of these windows by a stated throughput, and the evaluations in it."""
     batch, local = (marks.counts.get(name) for name in ("global_batch_size", "local_batch_size"))
-    trained, clock_s = sum(each.samples for each in windows), sum(each.seconds for each in windows)
+    trained = sum(each.samples for each in windows)
+    clock_s = sum(each.seconds for each in windows)
     evaluation_s = windows[0].evaluation_s
     if len(windows) > 1:
         evaluation_s = marks.evaluation_s
