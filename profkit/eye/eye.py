@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 from pathlib import Path
@@ -52,6 +54,13 @@ class Eye:
 
     def watch(self, parent: int) -> None:
         """Sample until the parent has ended, and all threads too. `parent` is a pipe from it."""
+        try:
+            self._watch(parent)
+        finally:  # whatever ends the eye, what it has written is whole
+            self._flush(self._targets)
+            self._close(self._targets)
+
+    def _watch(self, parent: int) -> None:
         has_parent = True
         while has_parent or self._targets:
             wait_s = self._turn()
@@ -61,9 +70,7 @@ class Eye:
                 has_parent = False
                 self._close_ended()
                 if os.read(parent, 1):  # the parent goes on without us
-                    break
-        self._flush(self._targets)
-        self._close(self._targets)
+                    return
 
     def _turn(self) -> float:
         """Do what is due; return how long nothing is."""
@@ -74,7 +81,8 @@ class Eye:
             self._find()
         for target in self._targets:
             if target.due_ns <= self._clock():
-                target.sample()
+                with contextlib.suppress(OSError, struct.error, ValueError, IndexError):
+                    target.sample()  # the process may end while it is read
                 target.plan(self._slower)
         if self._clock() >= self._flush_ns:
             self._flush_ns = self._clock() + FLUSH_NS
