@@ -252,6 +252,8 @@ WORKER_STACKS: Final = "worker-stacks"
 """Folder in a rank's folder for the stacks of loader workers, a file of lines for each process."""
 
 EYE: Final = "eye"
+EYE_CPU: Final = "cpu_ns"
+"""The eye's processor time so far, for one thread that it reads."""
 """Folder in a rank's folder for what a process outside of the job wrote of it."""
 
 EYE_TABLES: Final = ("stacks", "frames")

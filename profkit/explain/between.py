@@ -50,7 +50,7 @@ def judge_between(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[E
     between = Between(Basis.REPEATS) if has_repeats else None
     if has_repeats and _took_turns(bases, targets):
         return dataclasses.replace(ledger, between=between)
-    if ledger.unlike or judge(ledger.judged, ledger.total.base.value) not in _SURE:
+    if ledger.unlike or judge(ledger.total.delta, ledger.total.base.value) not in _SURE:
         unsure = frozenset() if has_repeats else frozenset(_unsure_rows(ledger, bases, targets))
         return dataclasses.replace(ledger, between=between, unsure_rows=unsure)
     slow, quick = targets, bases
@@ -96,7 +96,7 @@ def carry(ledger: Ledger, causes: Sequence[Cause], cells: Cells) -> Ledger:
     than the slowest machine makes.
     """
     delta, base_ns = ledger.total.delta.value, ledger.total.base.value
-    is_open = judge(ledger.judged, base_ns) not in _SURE
+    is_open = judge(ledger.total.delta, base_ns) not in _SURE
     if ledger.unlike or not base_ns > 0:
         return ledger
     sides = []
@@ -150,14 +150,13 @@ def find_order(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Iterat
         )
 
 
+def _created_ns(run: Evidence) -> int:
+    return run.trace.manifest.created_ns
+
+
 def _took_turns(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> bool:
     """Return true unless all runs of one side began before those of the other."""
-    before = []
-    for run in bases:
-        before.append(run.trace.manifest.created_ns)
-    after = []
-    for run in targets:
-        after.append(run.trace.manifest.created_ns)
+    before, after = [*map(_created_ns, bases)], [*map(_created_ns, targets)]
     return max(before) >= min(after) and max(after) >= min(before)
 
 

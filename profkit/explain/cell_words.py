@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from profkit.explain.cell_steps import When
 from profkit.explain.cells import Cell
-from profkit.frame.estimate import scale
 from profkit.frame.phases import UNKNOWN
 from profkit.text import duration, plural, safe_text
 
@@ -63,12 +62,8 @@ def parts_of(cell: Cell, *, with_place: bool = True) -> Iterator[str]:
 
 def sentence(cell: Cell, step: float) -> str:
     """Return a whole sentence about a cell; `step` are the samples of a step of the base."""
-    cost = scale(cell.delta, step)
-    direction = _direction(cell)
-    if cell.ns < 0 and cost.low is not None and cost.high is not None:
-        cost = type(cost)(-cost.value, -cost.high, -cost.low, cost.level)
-    words = f"{duration(cost.value)} per step {direction} {', '.join(parts_of(cell))}"
-    return f"{words}."
+    cost = duration(abs(cell.ns) * step)
+    return f"{cost} per step {_direction(cell)} {', '.join(parts_of(cell))}."
 
 
 def _direction(cell: Cell) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
@@ -76,25 +76,11 @@ class Cells:
     """The base's time per sample and rank."""
     step: float
     """The samples of a rank in a step of the base."""
+    whole: Estimate
+    """The gap, with an interval that knows which steps are longer than others."""
 
     def is_material(self, ns: float) -> bool:
         return abs(ns) >= POLICY.material_share * self.base_ns
-
-    def whole(self, delta: Estimate) -> Estimate | None:
-        """Return the sum of all cells, if some steps differ and its interval is narrower so."""
-        if delta.low is None or delta.high is None:
-            return None
-        if all(cell.steps.when is When.ALL for cell in self.all):
-            return None
-        below = above = 0.0
-        for cell in self.all:
-            low, high = cell.delta.low, cell.delta.high
-            if low is None or high is None:
-                return None
-            below, above = math.hypot(below, cell.ns - low), math.hypot(above, high - cell.ns)
-        if below + above >= delta.high - delta.low:
-            return None
-        return Estimate(delta.value, delta.value - below, delta.value + above, delta.level)
 
     def told(self, *, gains: bool) -> Iterator[Cell]:
         """Yield the cells that are surely there and large enough, in one direction."""
@@ -103,7 +89,7 @@ class Cells:
                 yield cell
 
 
-NO_CELLS = Cells((), 0.0, 1.0)
+NO_CELLS = Cells((), 0.0, 1.0, Estimate(0.0))
 
 
 class _Key(NamedTuple):
@@ -129,7 +115,7 @@ def divide_gap(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evid
     names = [row.name for row in ledger.rows]
     step, base_ns = ledger.samples_per_step, ledger.total.base.value
     if not (names and ledger.base.steps and ledger.target.steps):
-        return Cells((), base_ns, step)
+        return Cells((), base_ns, step, ledger.total.delta)
     before = read_rank_times(bases, ledger.base, names)
     after = read_rank_times(targets, ledger.target, names)
     scales = []
@@ -151,7 +137,45 @@ def divide_gap(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evid
                 parts.append(pair)
     cells = tuple(_make_cells(ledger, keys, parts))
     sign = math.copysign(1.0, ledger.total.delta.value)
-    return Cells(tuple(sorted(cells, key=lambda cell: -sign * cell.ns)), base_ns, step)
+    ordered = tuple(sorted(cells, key=lambda cell: -sign * cell.ns))
+    return Cells(ordered, base_ns, step, _whole(ledger, cells, keys, parts))
+
+
+def _whole(
+    ledger: Ledger,
+    cells: Sequence[Cell],
+    keys: Sequence[_Key],
+    parts: Sequence[tuple[_Piece, _Piece]],
+) -> Estimate:
+    """Return the gap with an interval in which long steps count as they were counted.
+
+    Usual steps scatter in all rows at once, so they are one series; long steps of one kind are the
+    same in all rows. The interval over all steps stays if it is narrower.
+    """
+    delta = ledger.total.delta
+    counted: dict[Steps, list[float]] = {}
+    usual: list[list[Floats]] = [[], []]
+    for cell, key, pair in zip(cells, keys, parts, strict=True):
+        low, high = cell.delta.low, cell.delta.high
+        if key.steps.when is When.ALL:
+            for place, piece in enumerate(pair):
+                usual[place].append(piece.ns)
+        elif low is None or high is None:
+            return delta
+        else:
+            halves = counted.setdefault(key.steps, [0.0, 0.0])
+            halves[0], halves[1] = halves[0] + cell.ns - low, halves[1] + high - cell.ns
+    if not counted or delta.low is None or delta.high is None:
+        return delta
+    sides = [{"": np.rint(np.sum(each, axis=0)).astype(np.int64)} for each in usual]
+    rest = rows_of_parts(sides[0], sides[1], [""], ledger.base, ledger.target)[0].delta
+    if rest.low is None or rest.high is None:
+        return delta
+    below = math.hypot(rest.value - rest.low, *(halves[0] for halves in counted.values()))
+    above = math.hypot(rest.high - rest.value, *(halves[1] for halves in counted.values()))
+    if below + above >= delta.high - delta.low:
+        return delta
+    return Estimate(delta.value, delta.value - below, delta.value + above, delta.level)
 
 
 def _samples(costs: RunCosts) -> float:
@@ -292,11 +316,6 @@ def _counted(delta: Estimate, steps: Steps, whole_ns: float) -> Estimate:
     by_kind = {When.PERIODIC: count, When.RARE: math.sqrt(count)}
     half = Z_95 * whole_ns / by_kind.get(steps.when, POLICY.level_errors)
     return Estimate(delta.value, delta.value - half, delta.value + half, delta.level)
-
-
-def sum_of(cells: Iterable[Cell]) -> Fraction:
-    """Return the sum of some cells, without rounding."""
-    return sum((cell.exact for cell in cells), Fraction(0))
 
 
 def refine(cell: Cell, ns: float, **changes: object) -> tuple[Cell, ...]:

@@ -24,6 +24,7 @@ from profkit.explain.rules.base import (
     share_of,
     shift,
 )
+from profkit.frame.estimate import negate
 from profkit.frame.exposed import TRANSFER
 from profkit.text import duration
 
@@ -194,10 +195,8 @@ def turn_cells(cells: Cells) -> Cells:
     """Return the cells of the gap in the other direction."""
     turned = []
     for cell in cells.all:
-        delta = cell.delta
-        other = dataclasses.replace(delta, value=-delta.value)
-        if delta.low is not None and delta.high is not None:
-            other = dataclasses.replace(other, low=-delta.high, high=-delta.low)
-        moved = -cell.moved_ns
-        turned.append(dataclasses.replace(cell, delta=other, exact=-cell.exact, moved_ns=moved))
-    return dataclasses.replace(cells, all=tuple(turned))
+        delta = negate(cell.delta)
+        turned.append(
+            dataclasses.replace(cell, delta=delta, exact=-cell.exact, moved_ns=-cell.moved_ns)
+        )
+    return dataclasses.replace(cells, all=tuple(turned), whole=negate(cells.whole))

@@ -163,7 +163,7 @@ def explain_sides(
     if impossible := doubt_efficiency(before.trace, after.trace, ledger):
         ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, impossible))
     cells = divide_gap(ledger, bases, targets)
-    ledger = dataclasses.replace(ledger, steadied=cells.whole(ledger.total.delta))
+    ledger = dataclasses.replace(ledger, total=dataclasses.replace(ledger.total, delta=cells.whole))
     ledger = judge_between(ledger, bases, targets)
     kernels = compare_kernels(before, after, ledger, ceilings)
     cells = locate(cells, ledger, before, after, kernels)

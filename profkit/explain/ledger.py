@@ -77,11 +77,6 @@ class Ledger(ShownInNotebook):
     """The noise between runs; null if nobody asked for it."""
     unsure_rows: frozenset[str] = frozenset()
     """Rows that the machine may have changed as much, if the total has no sure change."""
-    steadied: Estimate | None = None
-    """The change of the total, with an interval that knows which steps are longer than others.
-
-    It is null if the steps have no such kinds, or if that interval is no narrower.
-    """
     evident: Evident | None = None
     """What no machine makes, if the verdict follows from it."""
 
@@ -98,15 +93,10 @@ class Ledger(ShownInNotebook):
         return Row(OWN, base, target, subtract(target, base), exact)
 
     @property
-    def judged(self) -> Estimate:
-        """The change of the total that verdicts are about."""
-        return self.steadied or self.total.delta
-
-    @property
     def change(self) -> Estimate:
         """The change of time per sample, as a share of the base."""
         factor = 1 / self.total.base.value if self.total.base.value > 0 else math.nan
-        return run_noise.keep_possible(scale(self.judged, factor), 1.0)
+        return run_noise.keep_possible(scale(self.total.delta, factor), 1.0)
 
     @property
     def efficiency(self) -> Estimate:
@@ -142,7 +132,7 @@ class Ledger(ShownInNotebook):
             if not is_bounded or (self.probability or 0.0) < POLICY.probable:
                 return Verdict.CANNOT_JUDGE
             return Verdict.PROBABLE_REGRESSION if is_more else Verdict.PROBABLE_IMPROVEMENT
-        return judge(self.judged, self.total.base.value)
+        return judge(self.total.delta, self.total.base.value)
 
     @property
     def probability(self) -> float | None:
@@ -150,7 +140,7 @@ class Ledger(ShownInNotebook):
 
         What no machine makes is certain.
         """
-        delta = self.judged
+        delta = self.total.delta
         if self.unlike or delta.low is None or delta.high is None:
             return None
         if self.evident:
@@ -165,7 +155,7 @@ class Ledger(ShownInNotebook):
     @property
     def smallest_seen(self) -> float | None:
         """The smallest change that would have been certain, as a share; null if nothing says it."""
-        delta, base = self.judged, self.total.base.value
+        delta, base = self.total.delta, self.total.base.value
         if delta.low is None or delta.high is None or not base > 0:
             return None
         machine_ns = 0.0
@@ -191,8 +181,7 @@ class Ledger(ShownInNotebook):
 
         If the machine may be behind the change, only what it cannot change is sure.
         """
-        delta = self.judged if row is self.total else row.delta
-        found = judge(delta, self.total.base.value)
+        found = judge(row.delta, self.total.base.value)
         carried = self.between.carried_by if self.between else ()
         is_doubtful = bool(self.doubt) and row.name not in carried
         if found is not Verdict.NEUTRAL and (is_doubtful or row.name in self.unsure_rows):

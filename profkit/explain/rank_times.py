@@ -83,7 +83,7 @@ def waits_at_cause(side: RankTimes, other: RankTimes, factor: float) -> RankTime
     exchange = names.index(EXCHANGE)
     work = np.delete(np.arange(len(names)), exchange)
     last, step = np.argmin(ns[exchange], axis=0), np.arange(ns.shape[2])
-    before = np.maximum(step - 1, 0)
+    before = step - 1  # of the first one, the last: no two steps have the same
     follows = (steps == steps[before] + 1) & (step > 0)
     usual = factor * other.ns.mean(axis=2)
     if other.ranks != side.ranks:
@@ -101,8 +101,8 @@ def waits_at_cause(side: RankTimes, other: RankTimes, factor: float) -> RankTime
             wait = np.minimum(left, total)
             share = np.minimum(1.0, _ratio(wait + own.sum(axis=0), total))
             for place, row in enumerate(work.tolist()):
-                np.add.at(moved[row], (last, at), share * longer[place])
-                np.add.at(caused[row], (last, at), share * longer[place])
+                moved[row, last, at] += share * longer[place]
+                caused[row, last, at] += share * longer[place]
                 moved[row, rank] -= own[place]
             used, left = share * longer, left - wait
             moved[exchange, rank] -= wait

@@ -112,7 +112,7 @@ def find_slowness(
 
 def _twins_share(ledger: Ledger) -> float:
     """Return by how much healthy runs on devices differ, with steps that scatter as these do."""
-    delta, base = ledger.judged, ledger.total.base.value
+    delta, base = ledger.total.delta, ledger.total.base.value
     if delta.low is None or delta.high is None or not base > 0:
         return DEVICE_SHARE
     return spread_of_twins((delta.high - delta.low) / 2 / Z_95 / base)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from profkit.explain.claims import find_all, turn_cells
 from profkit.explain.ledger import Ledger, Row
 from profkit.explain.rules.base import Case, Cause, Rule, grew
-from profkit.frame.estimate import Estimate
+from profkit.frame.estimate import negate
 
 
 def find_gains(case: Case, rules: Iterable[Rule]) -> Iterator[Cause]:
@@ -61,15 +61,11 @@ def turn_ledger(ledger: Ledger) -> Ledger:
 
 
 def _turn_row(row: Row) -> Row:
-    delta = row.delta
-    turned = Estimate(-delta.value)
-    if delta.low is not None and delta.high is not None:
-        turned = Estimate(-delta.value, -delta.high, -delta.low, delta.level)
     return dataclasses.replace(
         row,
         base=row.target,
         target=row.base,
-        delta=turned,
+        delta=negate(row.delta),
         exact=-row.exact,
         inside=tuple(map(_turn_row, row.inside)),
     )

@@ -18,7 +18,7 @@ from profkit.eye.layout import UnknownPythonError
 from profkit.eye.memory import ForbiddenError
 from profkit.eye.reader import Stack, StackReader
 from profkit.hangs.processes import ENDED_STATES, GONE, look_at, name_call
-from profkit.vocab import EYE, LINES_SUFFIX, WORKER_STACKS, rank_folder
+from profkit.vocab import EYE, EYE_CPU, LINES_SUFFIX, WORKER_STACKS, rank_folder
 
 INTERVAL_S = 0.05
 """Mean time between two samples of a training thread, and of all workers of a rank."""
@@ -196,9 +196,9 @@ class RankTarget(Target):
             columns["thread"] = [self.thread.said.name] * len(samples[0])
             self._files.write("stacks", columns)
             reader, now = self.thread.reader, now_ns()
-            metrics = {"cpu_ns": cpu_ns, "taken_count": reader.taken, "torn_count": reader.torn}
+            metrics = {EYE_CPU: cpu_ns, "taken_count": reader.taken, "torn_count": reader.torn}
             readings: dict[str, Sequence[Any]] = {
-                "source": ["eye"] * len(metrics),
+                "source": [EYE] * len(metrics),
                 "metric": list(metrics),
                 "time_ns": [now] * len(metrics),
                 "value": list(map(float, metrics.values())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -289,6 +290,12 @@ def _log(value: float) -> float:
 def scale(estimate: Estimate, factor: float) -> Estimate:
     """Return the same figure in another unit; `factor` is above zero."""
     return _mapped(estimate, lambda value: value * factor)
+
+
+def negate(estimate: Estimate) -> Estimate:
+    """Return the figure in the other direction."""
+    turned = _mapped(estimate, lambda value: -value)
+    return dataclasses.replace(turned, low=turned.high, high=turned.low)
 
 
 def _mapped(estimate: Estimate, function: Callable[[float], float]) -> Estimate:

@@ -6,7 +6,7 @@ for each other is no work of theirs and does not count.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,9 +14,6 @@ import numpy as np
 from profkit.frame.estimate import Estimate, Floats, Ints, estimate_ratios
 from profkit.frame.phases import UNKNOWN
 from profkit.vocab import PHASES, Phase
-
-AS_LATE_SHARE = 0.5
-"""A rank is as late as another from this share of the other's lateness on."""
 
 WORK = tuple(name for name in (*PHASES, UNKNOWN) if name != Phase.ALLREDUCE.value)
 
@@ -70,13 +67,6 @@ class RankWork:
             self._known[rank] = dict(zip(self.phases, estimates, strict=True))
         return self._known[rank]
 
-    def later_by(self, least_ns: float) -> Iterator[tuple[int, str]]:
-        """Yield the ranks and phases that take so much longer than the others, on average."""
-        for mine, rank in enumerate(self.ranks if self._comparable else ()):
-            over = self._over_others(mine).mean(axis=1)
-            for place in np.flatnonzero(over >= least_ns).tolist():
-                yield rank, self.phases[place]
-
     def mean_ns(self, rank: int, phase: str) -> float:
         """Return the mean time of a rank's phase; zero without this rank."""
         if rank not in self.ranks or not self.ns.shape[2]:
@@ -103,17 +93,6 @@ class RankWork:
         phase = int(np.argmax(self._over_others(mine).mean(axis=1)))
         return self.lateness(self.ranks[mine], self.phases[phase])
 
-    def as_late(self, late: Lateness) -> tuple[int, ...]:
-        """Return the other ranks that are late in the same phases, by half as much or more."""
-        rows = [self.phases.index(phase) for phase in late.phases]
-        found = []
-        for place, rank in enumerate(self.ranks):
-            if rank != late.rank:
-                over_ns = float(self._over_others(place)[rows].sum(axis=0).mean())
-                if over_ns >= AS_LATE_SHARE * late.excess.value:
-                    found.append(rank)
-        return tuple(found)
-
     def waits(self) -> Estimate | None:
         """Return how long a rank waits per step for the latest one, on average over the ranks."""
         if not self._comparable:
@@ -122,16 +101,6 @@ class RankWork:
         series = (whole.max(axis=0) - whole.mean(axis=0))[None, :]
         (waits,) = estimate_ratios(series, np.ones_like(series))
         return waits
-
-    def turns_ns(self) -> float:
-        """Return how much longer steps take because it is not always the same rank that is late.
-
-        A step is as long as the work of its latest rank.
-        """
-        if not self._comparable:
-            return 0.0
-        whole = self.ns.sum(axis=1)
-        return float(whole.max(axis=0).mean() - whole.mean(axis=1).max())
 
     @property
     def _comparable(self) -> bool:

@@ -144,7 +144,7 @@ def _lines_notices(trace: Trace) -> Iterator[str]:
     early = [rank.rank for rank in trace.ranks if rank.eye is not None and not rank.eye.is_ended]
     if ended and early:
         of = "" if len(trace.ranks) == 1 else f" of {plural(len(early), 'rank')}"
-        yield f"what samples lines{of} was killed, or still writes: the lines end there"
+        yield f"the process that samples lines{of} was killed, or still writes: lines may end early"
 
 
 def _failures(trace: Trace) -> Iterator[str]:

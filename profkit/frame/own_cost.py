@@ -16,6 +16,8 @@ from profkit.frame.estimate import Estimate, Floats, Ints, student_95
 from profkit.frame.selection import NO_STEPS
 from profkit.vocab import (
     COLLECTORS_CPU,
+    EYE,
+    EYE_CPU,
     MARK_COST,
     OPENING_CPU,
     PATCHED_THREADS,
@@ -53,6 +55,8 @@ class OwnCost:
     switched: Estimate | None
     collectors_ns: float | None = None
     opening_ns: float | None = None
+    eye_ns: float | None = None
+    """Processor time of the process outside, for the training thread's stacks; null without one."""
 
     @property
     def total_ns(self) -> float | None:
@@ -62,8 +66,8 @@ class OwnCost:
 
     @property
     def threads_ns(self) -> float:
-        """Processor time of the writer's and the collectors' threads."""
-        return (self.writer_ns or 0.0) + (self.collectors_ns or 0.0)
+        """Processor time beside the loop: of the writer, the collectors and the eye."""
+        return (self.writer_ns or 0.0) + (self.collectors_ns or 0.0) + (self.eye_ns or 0.0)
 
     def exceeds_budget(self, step_ns: float) -> bool:
         """Return True if profkit certainly cost more than its budget.
@@ -113,11 +117,13 @@ def own_cost(
         return OwnCost(None, None, switched)  # a greenlet's clock is the one of the job's thread
     count = max(1, in_all or steps.num_rows)
     price = span_price_ns(samples)
-    writer = readings_of(samples, "profkit", WRITER_CPU)
-    writer = writer.group_by("rank").aggregate([("value", "max")])
+    writer, eye = (
+        readings_of(samples, *metric).group_by("rank").aggregate([("value", "max")])
+        for metric in (("profkit", WRITER_CPU), (EYE, EYE_CPU))
+    )
     collectors = readings_of(samples, "profkit", COLLECTORS_CPU)
     opening = readings_of(samples, "profkit", OPENING_CPU)
-    hooks_ns = writer_ns = collectors_ns = opening_ns = None
+    hooks_ns = writer_ns = collectors_ns = opening_ns = eye_ns = None
     if price is not None:
         hooks_ns = (price * spans + mark_price_ns(samples) * marks) / max(1, steps.num_rows)
     if writer.num_rows:
@@ -127,7 +133,9 @@ def own_cost(
     if opening.num_rows:
         ranks = max(1, pc.count_distinct(opening["rank"]).as_py())
         opening_ns = float(pc.sum(opening["value"]).as_py()) / ranks
-    return OwnCost(hooks_ns, writer_ns, switched, collectors_ns, opening_ns)
+    if eye.num_rows:
+        eye_ns = float(np.sum(eye["value_max"].to_numpy())) / count
+    return OwnCost(hooks_ns, writer_ns, switched, collectors_ns, opening_ns, eye_ns)
 
 
 def without(steps: pa.Table, windows: Ints) -> pa.Table:

@@ -286,7 +286,7 @@ def worker_section(found: WorkerLines | None) -> Iterator[Section]:
         f"Shares of samples of {whose}, in the used steps. Times are those of all workers of a "
         "rank per step. They overlap with the training."
     )
-    cost = f"The sampler used {percent(found.sampler_share)} of a processor in each worker."
+    cost = f"Reading their stacks took {percent(found.sampler_share)} of a core per worker."
     notes = [about, cost]
     if found.folder:
         notes.append(f"Files are below {found.folder}")

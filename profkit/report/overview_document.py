@@ -195,6 +195,7 @@ def run_data(view: Overview) -> dict[str, Any]:
             "hooks": Quantity(cost.hooks_ns, MS),
             "writer": Quantity(cost.writer_ns, MS),
             "collectors": Quantity(cost.collectors_ns, MS),
+            "eye": Quantity(cost.eye_ns, MS),
             "total": Quantity(cost.total_ns, MS),
             "by_switching_off": Quantity(cost.switched, MS),
         },
@@ -282,7 +283,7 @@ def _own_cost_fact(view: Overview) -> Fact:
     if step_ns > 0:
         loop, threads = (cost.hooks_ns or 0.0) / step_ns, cost.threads_ns / step_ns
         each = "a core" if view.ranks_seen == 1 else "a core per rank"
-        detail = f"{percent(loop, 3)} of a step; its threads use {percent(threads)} of {each}"
+        detail = f"{percent(loop, 3)} of a step; besides, {percent(threads)} of {each}"
     return Fact("", label, f"at least {duration(cost.hooks_ns or 0.0)} per step", WORDS, detail)
 
 

@@ -141,9 +141,11 @@ def own_cost_words(view: Overview) -> str:
     words += f"per step at least {duration(cost.hooks_ns or 0)} in the loop"
     if view.step_ns.value > 0:
         words += f" ({percent((cost.hooks_ns or 0) / view.step_ns.value, 3)})"
-    words += f", and processor time on other threads: writer {duration(cost.writer_ns or 0)}"
+    words += f", and processor time beside it: writer {duration(cost.writer_ns or 0)}"
     if cost.collectors_ns is not None:
         words += f", collectors {duration(cost.collectors_ns)}"
+    if cost.eye_ns is not None:
+        words += f", reading stacks from outside {duration(cost.eye_ns)}"
     control = cost.switched
     if control is not None and control.low is not None and control.high is not None:
         words += "; measured with control steps (recording off): "

@@ -284,5 +284,5 @@ def test_what_kept_lines_from_being_read_is_said(tmp_path: Path) -> None:
     (run / "r00000" / "eye").mkdir()
     assert [words for words in build_overview(Trace.open(run)).quality if "lines" in words] == [
         "lines were looked at by a thread of the job, twice per second: the system forbids it",
-        "what samples lines was killed, or still writes: the lines end there",
+        "the process that samples lines was killed, or still writes: lines may end early",
     ]

@@ -8,7 +8,15 @@ import pytest
 
 from profkit.frame.own_cost import OwnCost, own_cost, switched_cost
 from profkit.instrument.blocks import LENGTH, WARM_UP, WINDOW, off_blocks
-from profkit.vocab import COLLECTORS_CPU, MARK_COST, PATCHED_THREADS, SPAN_COST, WRITER_CPU
+from profkit.vocab import (
+    COLLECTORS_CPU,
+    EYE,
+    EYE_CPU,
+    MARK_COST,
+    PATCHED_THREADS,
+    SPAN_COST,
+    WRITER_CPU,
+)
 
 
 def _steps(
@@ -108,6 +116,14 @@ def test_marks_on_the_device_count_with_their_price() -> None:
     assert own_cost(
         steps, samples.slice(0, 1), 0, spans=2 * count, marks=2 * count
     ).hooks_ns == pytest.approx(2 * 1_000)
+
+
+def test_what_reads_stacks_from_outside_is_part_of_the_cost() -> None:
+    rows = {"rank": [0, 0, 1], "source": [EYE] * 3, "metric": [EYE_CPU] * 3}
+    cost = own_cost(
+        _steps(10, 0), pa.table({**rows, "value": [10.0, 40.0, 60.0]}), 0, spans=0, marks=0
+    )
+    assert cost.eye_ns == cost.threads_ns == pytest.approx((40 + 60) / 10)
 
 
 def test_the_cost_of_threads_that_are_greenlets_is_not_measured() -> None:

@@ -12,7 +12,7 @@ import pytest
 from profkit.explain.cell_places import locate
 from profkit.explain.cell_steps import When, find_pattern
 from profkit.explain.cell_words import count_words, sentence
-from profkit.explain.cells import Cell, divide_gap, refine, sum_of
+from profkit.explain.cells import Cell, divide_gap, refine
 from profkit.explain.evidence_counters import Load
 from profkit.explain.explained import Explained, explain
 from profkit.frame.estimate import Estimate
@@ -54,16 +54,20 @@ def test_the_cells_add_up_to_the_gap_exactly(seed: int, make: Make) -> None:
         longer=plant(str(phase), added, on),
     )  # fmt: skip
     view = explain(base, target)
-    assert sum_of(view.cells.all) == view.ledger.total.exact
+    assert sum(cell.exact for cell in view.cells.all) == view.ledger.total.exact
     back = explain(target, base)
-    assert sum_of(back.cells.all) == back.ledger.total.exact == -view.ledger.total.exact
+    assert (
+        sum(cell.exact for cell in back.cells.all)
+        == back.ledger.total.exact
+        == -view.ledger.total.exact
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_of_equal_jobs_no_cell_is_told(ranks: int, make: Make) -> None:
     view = explain(make(ranks), make(ranks, seed=2))
     assert view.told_cells == ()
-    assert sum_of(view.cells.all) == view.ledger.total.exact
+    assert sum(cell.exact for cell in view.cells.all) == view.ledger.total.exact
 
 
 def test_a_longer_phase_is_a_cell_of_every_step(make: Make) -> None:
@@ -226,5 +230,5 @@ def test_noise_has_no_pattern() -> None:
 
 def test_the_parts_of_a_refined_cell_add_up() -> None:
     cell = Cell("forward", Estimate(10.0, 9.0, 11.0), Fraction(10))
-    assert sum_of(refine(cell, 6.0, where="train.py:3 f")) == cell.exact
+    assert sum(cell.exact for cell in refine(cell, 6.0, where="train.py:3 f")) == cell.exact
     assert len(refine(cell, 10.0, where="train.py:3 f")) == 1

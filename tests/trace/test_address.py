@@ -86,7 +86,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         ["explain", "RUN,ROOT/two", "RUN", "--json"],
         ["explain", "RUN", "--at", "15", "--json"],
         ["whatif", "RUN", "--base", "ROOT/two", "--json"],
-        ["sql", "RUN", "select rank, sum(end_ns - start_ns) from steps group by rank"],
+        [
+            "sql",
+            "RUN",
+            "select rank, sum(end_ns - start_ns) from steps group by rank order by rank",
+        ],
         ["history", "ROOT", "--json"],
         ["tui", "RUN", "--screen", "kernels", "--json"],
         ["tui", "ROOT", "--json"],

@@ -26,7 +26,7 @@ from profkit.analysis.whatif.step_model import StepModel
 from profkit.explain.evidence import Evidence
 from profkit.explain.named import CHECKPOINT, OF_PIPELINE
 from profkit.explain.predict.job import Job
-from profkit.explain.rules._late_in_forward import confirm_lateness, find_trade, times_broadcasts
+from profkit.explain.predict.late_in_forward import confirm_lateness, find_trade, times_broadcasts
 from profkit.explain.rules.garbage_pauses import garbage_ns
 from profkit.frame.columns import durations, rows_of_steps, step_places
 from profkit.frame.costs import EVALUATION

@@ -49,9 +49,9 @@ def find(case: Case) -> Cause | None:
         return None
     rows = tuple(row.name for row in ledger.rows if row.delta.value > 0)
     held_ns = sum(max(0.0, row.delta.value) for row in ledger.rows) * ledger.samples_per_step
-    price: Estimate | None = Estimate(min(added_ns, held_ns))
-    if price is None or not is_material(price.value, ledger):
-        price = None  # another change hides what they take
+    price = None
+    if is_material(held_ns, ledger):  # else another change hides what they take
+        price = Estimate(min(added_ns, held_ns))
     evidence = f"{'; '.join(words)}, without those of gradients: {duration(added_ns)} longer in all"
     exchange = Phase.ALLREDUCE.value
     return Cause(

@@ -10,7 +10,6 @@ from profkit.explain.evidence import Evidence
 from profkit.frame.device_times import is_own
 from profkit.frame.exchange import HOST_BACKENDS
 from profkit.frame.lateness import Lateness
-from profkit.text import duration
 from profkit.vocab import Phase
 
 MIN_TRADED_SHARE = 0.25
@@ -50,15 +49,6 @@ def times_broadcasts(evidence: Evidence) -> bool:
     backends = set(pc.unique(trace.collectives["backend"]).to_pylist())
     is_torch = trace.manifest.framework in {"torch", "pytorch"}
     return is_own(trace) and is_torch and backends <= {*HOST_BACKENDS}
-
-
-def describe_trade(late: Lateness, traded_ns: float) -> str:
-    there = "outside forward" if late.phase == Phase.FORWARD.value else "in forward"
-    return (
-        f", and they take {duration(traded_ns)} longer {there}: a rank that comes late to its "
-        "forward makes the others wait in theirs if the model's buffers are broadcast, which was "
-        "not recorded, so it cannot be told which ranks wait and which are late"
-    )
 
 
 def confirm_lateness(evidence: Evidence, late: Lateness) -> Lateness | None:
