@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from profkit.analysis.config_join import COMPUTE
 from profkit.command_words import LEFT_OUT
-from profkit.explain.cell_places import How
 from profkit.explain.cell_steps import When
 from profkit.explain.cells import Cell, Cells
 from profkit.explain.evidence import Evidence
@@ -136,7 +135,7 @@ def is_evident(cell: Cell) -> bool:
     """Return true if no machine makes such a cell, however busy or slow it is."""
     if cell.is_beyond or cell.steps.when is When.PERIODIC:
         return True
-    if cell.how == How.BLOCKED.value:
+    if cell.is_blocked:
         return cell.row not in (INPUT, Phase.ALLREDUCE.value)
     return False
 
