@@ -12,8 +12,6 @@ from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from profkit.analysis.doing import ASLEEP, LOCK, OF_FILE, RUNNING, UNKNOWN
 from profkit.explain.cell_samples import NO_FUNCTION, Samples, read_samples
@@ -152,10 +150,9 @@ def _thread_times(run: Evidence) -> Mapping[str, tuple[float, float]]:
 
     It is empty if nothing read them; a wait that was not read is zero.
     """
-    spans = run.trace.spans
+    spans = run.outer_spans
     if PROCESSOR not in spans.column_names:
         return {}
-    spans = run.select_used(spans.filter(pc.equal(spans["depth"], pa.scalar(0, pa.int16()))))
     names, codes = names_and_codes(spans["phase"])
     own = spans[PROCESSOR].to_numpy(zero_copy_only=False).astype(float)
     waits = np.zeros(len(own))

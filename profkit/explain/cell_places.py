@@ -228,7 +228,7 @@ def _collectives(cell: Cell, sides: Sides) -> Iterator[tuple[str, float]]:
 
 def count_collectives(run: Evidence) -> Mapping[str, tuple[float, float]]:
     """Return calls and ns per step and rank of each operation."""
-    rows = run.select_used(run.trace.collectives)
+    rows = run.collectives
     names, codes = names_and_codes(rows["op"])
     count = max(1, len(run.used) * run.costs.ranks)
     calls = np.bincount(codes + 1, minlength=len(names) + 1)[1:] / count

@@ -20,6 +20,7 @@ from profkit.analysis.stacks import CodeView, code_of
 from profkit.analysis.whatif.step_model import ranks_by_host
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load
 from profkit.explain.evidence_kernels import Windows, summarize_windows
+from profkit.frame.columns import places_in
 from profkit.frame.costs import RunCosts
 from profkit.frame.device_times import rows_of_ranks
 from profkit.frame.estimate import Ints
@@ -105,11 +106,21 @@ class Evidence:
     @functools.cached_property
     def exchanges(self) -> Exchanges | None:
         """The collectives, or `None` if the used steps have none."""
-        rows = self.select_used(self.trace.collectives)
-        if not rows.num_rows:
+        if not self.collectives.num_rows:
             return None
-        spans = self.select_used(self.trace.spans)
-        return summarize_exchanges(rows, spans, len(self.used), self.costs.ranks)
+        count, ranks = len(self.used), self.costs.ranks
+        return summarize_exchanges(self.collectives, self.outer_spans, count, ranks)
+
+    @functools.cached_property
+    def collectives(self) -> pa.Table:
+        """The collectives of the used steps."""
+        return self.select_used(self.trace.collectives)
+
+    @functools.cached_property
+    def outer_spans(self) -> pa.Table:
+        """The spans of the used steps that are in no other one."""
+        spans = self.trace.spans
+        return self.select_used(spans.filter(pc.equal(spans["depth"], pa.scalar(0, pa.int16()))))
 
     @functools.cached_property
     def loader(self) -> Loader | None:
@@ -260,13 +271,13 @@ def _splits_model(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _count_statistics(rows: pa.Table, spans: pa.Table) -> int:
-    """Return how many small collectives begin within a forward or a backward."""
+    """Return how many small collectives begin within a forward or a backward; spans are outer."""
     is_op = pc.is_in(rows["op"].cast(pa.string()), pa.array(STATISTICS_OPS))
     is_small = pc.less_equal(rows["bytes"], MAX_STATISTICS_BYTES)
     rows = rows.filter(pc.and_(pc.and_(is_op, is_small), pc.invert(_splits_model(rows))))
-    is_inside = pc.is_in(spans["phase"].cast(pa.string()), pa.array(_INSIDE))
-    spans = spans.filter(pc.and_(is_inside, pc.equal(spans["depth"], 0)))
-    count = 0
+    if not rows.num_rows:
+        return 0
+    spans, count = spans.filter(pa.array(places_in(spans["phase"], _INSIDE) >= 0)), 0
     for rank in pc.unique(rows["rank"]).to_pylist():
         own = spans.filter(pc.equal(spans["rank"], rank)).sort_by("start_ns")
         begun = rows.filter(pc.equal(rows["rank"], rank))["start_ns"].to_numpy()

@@ -80,7 +80,7 @@ def others_by_op(run: Evidence) -> Mapping[str, tuple[float, float]]:
 
     Those of a model that is split among the ranks are its own work.
     """
-    rows = run.select_used(run.trace.collectives)
+    rows = run.collectives
     rows = rows.filter(pc.and_(rows["bucket"].is_null(), rows["module"].is_null()))
     rows = rows.filter(pc.invert(pc.is_in(rows["op"].cast(pa.string()), pa.array(MESSAGES))))
     names, codes = names_and_codes(rows["op"])
