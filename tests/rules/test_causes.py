@@ -500,7 +500,7 @@ def test_all_causes_together_cost_no_more_than_the_cells(make: Make) -> None:
 
 def test_a_busy_host_makes_no_sleep(make: Make) -> None:
     case = make(Planted(0, SLOWER))
-    asleep = [replace(cell, how="asleep or blocked") for cell in case.cells.all]
+    asleep = [replace(cell, is_blocked=True) for cell in case.cells.all]
     case = replace(case, cells=replace(case.cells, all=tuple(asleep)))
     busy = replace(_costly("a", 8, Specific.MACHINE, "backward"), needs_processor=True)
     assert "a" not in _costs(case, busy)
