@@ -8,10 +8,12 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
+from profkit.analysis import doing
 from profkit.explain.cells import Cell
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import Load
 from profkit.explain.explained import Explained, explain
+from profkit.hangs import processes
 from profkit.report.ledger_document import explained
 from profkit.trace import Trace
 from tests.explain.conftest import MS, Make, Sample, plant, set_samples
@@ -126,3 +128,8 @@ def test_a_busy_host_does_not_make_a_hook_wait_for_a_socket(
     view = explain(_sample(make(1, steps=60), {}), _sample(target, added))
     assert [cause.kind for cause in view.causes] == ["slow_line"]
     assert "reading a socket at train.py:97 hook" in view.causes[0].evidence
+
+
+def test_each_call_of_the_table_has_a_name_that_the_eye_gives() -> None:
+    known = {*processes._X86_64.values(), *processes._ARM_64.values()}
+    assert {*doing._BY_CALL, *sum(doing._ON_FILES.values(), ())} <= known
