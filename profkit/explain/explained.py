@@ -263,6 +263,8 @@ def _flags(traces: Sequence[Trace]) -> Iterator[str]:
     for trace in traces:
         said = trace.manifest.flags
         flags: list[str] = [flag for flag in said if flag.kind is not FlagKind.NO_SAMPLES]
+        if trace.dropped:
+            flags.append(f"{plural(trace.dropped, 'row')} could not be written")
         silent = silent_ranks(trace)
         if silent:
             ranks = plural(trace.manifest.world_size, "rank")

@@ -1,4 +1,4 @@
-"""A step has more collectives that carry no gradients: metrics, barriers, flags."""
+"""A step has more collectives without gradients: metrics, barriers, statistics of layers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from profkit.explain.rules.base import (
 )
 from profkit.frame.columns import durations, names_and_codes
 from profkit.frame.estimate import Estimate
-from profkit.frame.pipelines import MESSAGES
+from profkit.frame.pipelines import MESSAGES, of_model_dimensions
 from profkit.text import duration, significant
 from profkit.vocab import Phase
 
 _REMEDY = (
     "join them: one message of all numbers, or every so many steps; leave out barriers, which the "
-    "exchange of gradients makes anyway"
+    "exchange of gradients makes anyway; synchronise batch normalisation only if a rank's batch is "
+    "too small for statistics of its own"
 )
 
 
@@ -82,6 +83,7 @@ def others_by_op(run: Evidence) -> Mapping[str, tuple[float, float]]:
     """
     rows = run.collectives
     rows = rows.filter(pc.and_(rows["bucket"].is_null(), rows["module"].is_null()))
+    rows = rows.filter(pc.invert(of_model_dimensions(rows)))
     rows = rows.filter(pc.invert(pc.is_in(rows["op"].cast(pa.string()), pa.array(MESSAGES))))
     names, codes = names_and_codes(rows["op"])
     count = max(1, len(run.used) * run.costs.ranks)
