@@ -13,6 +13,9 @@ LOCK = "waiting for another thread"
 ASLEEP = "asleep or blocked"
 DISK, OF_FILE = "D", " a file"
 
+DISK_WORDS = (OF_FILE, "disk", "file system")
+"""What the words for waits of a disk have in common; other jobs may use it, too."""
+
 _CALLS = {
     "sleeping": "nanosleep clock_nanosleep pause",
     "sleeping or waiting for a socket": "select pselect6",

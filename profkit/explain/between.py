@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from profkit.analysis.config_join import COMPUTE
+from profkit.analysis.doing import DISK_WORDS
 from profkit.command_words import LEFT_OUT
 from profkit.explain.cell_steps import When
 from profkit.explain.cells import Cell, Cells
@@ -135,9 +136,8 @@ def is_evident(cell: Cell) -> bool:
     """Return true if no machine makes such a cell, however busy or slow it is."""
     if cell.is_beyond or cell.steps.when is When.PERIODIC:
         return True
-    if cell.is_blocked:
-        return cell.row not in (INPUT, Phase.ALLREDUCE.value)
-    return False
+    is_of_disk = any(words in cell.how for words in DISK_WORDS)
+    return cell.is_blocked and not is_of_disk and cell.row not in (INPUT, Phase.ALLREDUCE.value)
 
 
 def find_order(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Iterator[str]:

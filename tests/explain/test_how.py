@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from profkit.analysis import doing
+from profkit.explain.between import is_evident
 from profkit.explain.cells import Cell
 from profkit.explain.evidence import Evidence
 from profkit.explain.evidence_counters import Load
@@ -70,6 +71,17 @@ def test_a_line_that_blocks_says_in_which_call(added: Added, words: str, make: M
     (cell,) = _cells(view)
     assert (cell.how, cell.is_blocked, cell.where) == (words, True, "train.py:97 hook")
     assert f"in forward, {words} at train.py:97 hook, in every step" in explained(view).headline
+
+
+@pytest.mark.parametrize(
+    ("state", "call", "is_sure"),
+    [("S", "clock_nanosleep", True), ("S", "recvfrom", True), ("D", "fsync", False)],
+)
+def test_other_jobs_may_make_the_disk_slow(
+    state: str, call: str, is_sure: bool, make: Make
+) -> None:
+    (cell,) = _cells(_compare(make, {(state, call): 1.0}))
+    assert is_evident(cell) is is_sure
 
 
 def test_a_line_that_formats_computes(make: Make) -> None:
