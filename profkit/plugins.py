@@ -95,6 +95,8 @@ RULES = Seam(
     "find",
     "profkit.rules",
     tables={
+        "compiling": ("compile_on_one_rank", "graph_breaks", "recompiles"),
+        "stages": ("long_last_stage", "uneven_stages"),
         "counted": (
             "accumulation_without_no_sync",
             "few_cores",
@@ -103,7 +105,7 @@ RULES = Seam(
             "sync_stalls",
             "tiny_buckets",
             "unpinned_copy",
-        )
+        ),
     },
 )
 SCREENS = Seam("screen", "profkit.tui.screens", "SCREEN", "profkit.screens", frozenset({"runs"}))
