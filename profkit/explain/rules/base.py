@@ -1,15 +1,16 @@
 """The contract of a rule, and the helpers that rules share.
 
-A rule is a module of this folder with a function `find(case)`. It returns at most one cause (a
-`Cause`), whose kind is the name of the module, and `None` if it sees no more than noise. A cause
-states its cost, the numbers behind it, one concrete thing to try, and how specific its evidence is.
-A cause with the cost `None` is always reported. A rule knows no other rule: `explain/claims.py`
-gives each cell of the gap to the most specific cause that covers it.
+A rule is a module of this folder with a function `find(case)`, or a name in a module of several
+(`tables` in `profkit/plugins.py`). It returns at most one cause (a `Cause`), whose kind is the name
+of the rule, and `None` if it sees no more than noise. A cause states its cost, the numbers behind
+it, one concrete thing to try, and how specific its evidence is. A cause with the cost `None` is
+always reported. A rule knows no other rule: `explain/claims.py` gives each cell of the gap to the
+most specific cause that covers it.
 
 A rule reads rows of `case.ledger`, and facts of either run in `case.before` and `case.after` (see
 `Evidence`). A figure of its own is `case.after.figure(function)`, as in `more_calls.py`.
 
-A rule decides itself whether a cost is large enough (`grew`, `is_material`). `explain/causes.py`
+A rule decides itself whether a cost is large enough (`grew`, `is_material`). `explain/claims.py`
 drops causes with an uncertain cost. `tests/rules/test_rules.py` tests every rule.
 """
 
