@@ -100,7 +100,10 @@ RULES = Seam(
         "counted": (
             "accumulation_without_no_sync",
             "few_cores",
+            "huge_bucket",
+            "interpreter_lock",
             "launch_bound",
+            "layout_copies",
             "loader_contention",
             "sync_stalls",
             "tiny_buckets",

@@ -174,10 +174,8 @@ def _by_counters(cell: Cell, sides: Sides) -> How | None:
     A cell is blocked if the ranks neither computed nor waited for a core so much longer. It is
     computing if this is nearly all that was added to the host's time.
     """
-    known, now = (
-        run.own_ns(scale)
-        for run, scale in zip((sides.before, sides.after), sides.scales, strict=True)
-    )
+    known_scale, scale = sides.scales
+    known, now = sides.before.own_ns(known_scale), sides.after.own_ns(scale)
     lost_ns = (cell.ns - cell.moved_ns) * sides.rank_factor(cell)
     if known is None or now is None or lost_ns <= 0:
         return None

@@ -228,7 +228,11 @@ def _collectives(cell: Cell, sides: Sides) -> Iterator[tuple[str, float]]:
 
 def count_collectives(run: Evidence) -> Mapping[str, tuple[float, float]]:
     """Return calls and ns per step and rank of each operation."""
-    rows = run.collectives
+    return count_by_op(run, run.collectives)
+
+
+def count_by_op(run: Evidence, rows: pa.Table) -> Mapping[str, tuple[float, float]]:
+    """Return the same of some of a run's collectives."""
     names, codes = names_and_codes(rows["op"])
     count = max(1, len(run.used) * run.costs.ranks)
     calls = np.bincount(codes + 1, minlength=len(names) + 1)[1:] / count

@@ -16,7 +16,6 @@ from profkit.explain.evidence import Exchanges
 from profkit.explain.evidence_counters import Load
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
-from profkit.explain.rules import huge_bucket
 from profkit.explain.rules.base import Cause, from_to
 from profkit.explain.turned import find_gains, turn
 from profkit.plugins import RULES
@@ -257,7 +256,7 @@ def test_few_buckets_are_named_unless_backward_gains_what_the_exchange_loses(
     noise_ns = 80 * MS * np.sin(np.linspace(0, 4 * np.pi, costs.steps, endpoint=False))
     parts = {**costs.parts, "backward": costs.parts["backward"] + noise_ns.astype(np.int64)}
     ledger = dataclasses.replace(view.ledger, target=dataclasses.replace(costs, parts=parts))
-    cause = huge_bucket.find(dataclasses.replace(view.case, ledger=ledger))
+    cause = RULES.load("huge_bucket")(dataclasses.replace(view.case, ledger=ledger))
     assert (cause is not None) == is_named
     assert cause is None or "; allreduce went from" in cause.evidence
 
