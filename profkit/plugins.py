@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
@@ -20,7 +20,7 @@ class Seam:
     `package` holds a module for each plug-in, `attribute` is what each module must define, and
     `group` is the entry-point group through which other packages add theirs. The module `base`
     defines the contract. It, modules with a leading underscore, and those in `apart` are not
-    plug-ins.
+    plug-ins. A module in `tables` holds several, each under its own name.
     """
 
     kind: str
@@ -28,6 +28,7 @@ class Seam:
     attribute: str
     group: str
     apart: frozenset[str] = frozenset()
+    tables: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
         """Return all names, without importing any plug-in."""
@@ -57,7 +58,11 @@ class Seam:
         targets = {entry.name: entry.value for entry in metadata.entry_points(group=self.group)}
         for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
             if not module.name.startswith("_") and module.name not in {"base", *self.apart}:
-                targets[module.name] = f"{self.package}.{module.name}:{self.attribute}"
+                path = f"{self.package}.{module.name}"
+                for name in self.tables.get(module.name, ()):
+                    targets[name] = f"{path}:{name}"
+                if module.name not in self.tables:
+                    targets[module.name] = f"{path}:{self.attribute}"
         return targets
 
 
@@ -84,5 +89,26 @@ IMPORTERS = Seam(
     frozenset({"logs", "reading", "texts", "window_rows"}),
 )
 EXPORTERS = Seam("format", "profkit.exporters", "EXPORTER", "profkit.exporters")
-RULES = Seam("rule", "profkit.explain.rules", "find", "profkit.rules")
+RULES = Seam(
+    "rule",
+    "profkit.explain.rules",
+    "find",
+    "profkit.rules",
+    tables={
+        "compiling": ("compile_on_one_rank", "graph_breaks", "recompiles"),
+        "stages": ("long_last_stage", "uneven_stages"),
+        "counted": (
+            "accumulation_without_no_sync",
+            "few_cores",
+            "huge_bucket",
+            "interpreter_lock",
+            "launch_bound",
+            "layout_copies",
+            "loader_contention",
+            "sync_stalls",
+            "tiny_buckets",
+            "unpinned_copy",
+        ),
+    },
+)
 SCREENS = Seam("screen", "profkit.tui.screens", "SCREEN", "profkit.screens", frozenset({"runs"}))

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.analysis.doing import number_doings
 from profkit.frame.columns import names_and_codes, places_in, split_ranks, step_places
 from profkit.frame.estimate import Floats, Ints
 from profkit.frame.gaps import NO_GAPS, find_gaps, sum_gaps
@@ -94,8 +95,10 @@ class Samples:
     leaf: Ints
     rank: Ints
     group: Ints
+    doing: Ints
     places: tuple[Place, ...]
     callees: tuple[str, ...]
+    doings: tuple[str, ...]
     trees: Mapping[int, FrameTree]
     lost: int
 
@@ -106,6 +109,7 @@ def read_samples(
     """Join samples with steps and phases by time, and with the lines that their stacks name."""
     numbers: dict[Place, int] = {Place(HELD, 0, ""): HELD_PLACE}
     callees: dict[str, int] = {"": 0}
+    doings: dict[str, int] = {}
     columns: list[Floats] = []
     trees = {}
     lost = 0
@@ -129,14 +133,15 @@ def read_samples(
         step = place[kept] + rank * len(used)
         of_rank = np.full(len(kept), rank)
         gap = np.where(phase == UNKNOWN_CODE, gaps.get(rank, NO_GAPS).find(moments), -1)[kept]
-        rows = phase[kept], kind[kept], step, line, below, ids[kept], of_rank, gap
+        doing = number_doings(own, doings)[kept]
+        rows = phase[kept], kind[kept], step, line, below, ids[kept], of_rank, doing, gap
         columns.append(np.array([stands_for, *rows]))
     whole = np.concatenate(columns, axis=1)
-    phase, kind, step, line, below, leaf, of_rank, gap = whole[1:].astype(np.int64)
+    phase, kind, step, line, below, leaf, of_rank, doing, gap = whole[1:].astype(np.int64)
     weight, group = weigh_by_gap(whole[0], gap, sum_gaps(gaps.values()))
-    names = tuple(numbers), tuple(callees)
+    names = tuple(numbers), tuple(callees), tuple(doings)
     return Samples(
-        phase, weight, kind, step, line, below, leaf, of_rank, group, *names, trees, lost
+        phase, weight, kind, step, line, below, leaf, of_rank, group, doing, *names, trees, lost
     )
 
 

@@ -89,15 +89,15 @@ def _read(found: WorkerStacks, steps: pa.Table, used: Ints) -> Samples:
         stands_for = times_of(own)[kept]
         # While the job waits for its workers, each makes a batch in as many steps as there are
         # workers. Its samples of one batch depend on each other.
-        names, threads = names_and_codes(own["thread"])
-        batch = (place[kept] // len(names) + rank * len(used)) * len(names) + threads[kept]
+        workers, threads = names_and_codes(own["thread"])
+        batch = place[kept] // len(workers) + rank * len(used)
+        batch = batch * len(workers) + threads[kept]
         of_rank = np.full(len(kept), rank)
         kind = kinds_of(late)[kept]
         columns.append(np.array([stands_for, kind, batch, line, below, ids[kept], of_rank]))
     whole = np.concatenate(columns, axis=1)
     kind, batch, line, below, leaf, of_rank = whole[1:].astype(np.int64)
-    phase, named = np.zeros(len(kind), dtype=np.int64), (tuple(numbers), tuple(callees))
-    group = np.zeros(len(phase), dtype=np.int64)
+    none, names = np.zeros(len(kind), dtype=np.int64), (tuple(numbers), tuple(callees), ("",))
     return Samples(
-        phase, whole[0], kind, batch, line, below, leaf, of_rank, group, *named, trees, lost
+        none, whole[0], kind, batch, line, below, leaf, of_rank, none, none, *names, trees, lost
     )

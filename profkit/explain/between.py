@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from profkit.analysis.config_join import COMPUTE
+from profkit.analysis.doing import DISK_WORDS
 from profkit.command_words import LEFT_OUT
-from profkit.explain.cell_places import How
 from profkit.explain.cell_steps import When
 from profkit.explain.cells import Cell, Cells
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import TOTAL, Ledger, Row
 from profkit.explain.policy import POLICY
-from profkit.explain.rules.base import MIN_COST_SHARE, Cause, Specific
+from profkit.explain.rules.base import Cause, Specific
 from profkit.explain.slowness import Slowness, find_slowness
 from profkit.explain.verdict import Basis, Between, Evident, Verdict, judge
 from profkit.frame.costs import INPUT, RunCosts
@@ -103,7 +103,7 @@ def carry(ledger: Ledger, causes: Sequence[Cause], cells: Cells) -> Ledger:
     for is_gain in (False, True):
         sides.append(_evidence(ledger, causes, cells, is_gain=is_gain))
     own, other = sides if delta >= 0 else reversed(sides)
-    carries = own.ns >= max(POLICY.carried_share * abs(delta), MIN_COST_SHARE * base_ns)
+    carries = own.ns >= max(POLICY.carried_share * abs(delta), POLICY.material_share * base_ns)
     if not carries and is_open:  # the machine may hide a change as well as make one
         own, other = sorted(sides, key=lambda side: -side.ns)
         carries = own.ns >= max(POLICY.evident_share * base_ns, 2 * other.ns)
@@ -136,9 +136,8 @@ def is_evident(cell: Cell) -> bool:
     """Return true if no machine makes such a cell, however busy or slow it is."""
     if cell.is_beyond or cell.steps.when is When.PERIODIC:
         return True
-    if cell.how == How.BLOCKED.value:
-        return cell.row not in (INPUT, Phase.ALLREDUCE.value)
-    return False
+    is_of_disk = any(words in cell.how for words in DISK_WORDS)
+    return cell.is_blocked and not is_of_disk and cell.row not in (INPUT, Phase.ALLREDUCE.value)
 
 
 def find_order(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Iterator[str]:
@@ -182,7 +181,7 @@ def _split(
             carried_ns += grown_ns - allowed_ns
             if judge(row.delta, base) in _SURE:
                 carried.append((grown_ns - allowed_ns, row.name))
-    least_ns = MIN_COST_SHARE * base
+    least_ns = POLICY.material_share * base
     if slowness.basis in (Basis.REPEATS, Basis.DEVICE):
         least_ns = 0.0  # the interval, or what is known of twins, holds the rest of the noise
     if carried_ns <= 0 or carried_ns < least_ns:
@@ -253,10 +252,10 @@ def doubt_words(slowness: Slowness, side: str, base: Trace, target: Trace) -> st
             f"{percent(half)} in 95 % of cases"
         )
     elif basis is Basis.READINGS:
-        usual = percent(slowness.usual + MIN_COST_SHARE, 0)
+        usual = percent(slowness.usual + POLICY.material_share, 0)
         reasons.append(f"two runs on a quiet {_kind_of_machine(slow)} may differ by {usual}")
     elif basis is Basis.DEVICE:
-        usual = percent(slowness.device + MIN_COST_SHARE, 0)
+        usual = percent(slowness.device + POLICY.material_share, 0)
         reasons.append(
             f"two runs on one device may differ by {usual}, and more if launches are late"
         )

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.explain.cell_samples import Samples, read_samples
+from profkit.explain.cell_how import Doings, Sides, added_by_line, divide_by_how
 from profkit.explain.cell_steps import When
 from profkit.explain.cells import Cell, Cells, refine
 from profkit.explain.evidence import Evidence
@@ -24,10 +22,9 @@ from profkit.explain.kernel_ledger import KernelLedger
 from profkit.explain.ledger import Ledger
 from profkit.explain.policy import POLICY
 from profkit.explain.rank_times import EXCHANGE
-from profkit.explain.slowness import state_of
 from profkit.frame.columns import durations, names_and_codes, rows_of_steps
 from profkit.frame.costs import INPUT
-from profkit.frame.device_times import PhaseClock, rows_of_ranks
+from profkit.frame.device_times import rows_of_ranks
 from profkit.frame.estimate import Ints
 from profkit.frame.gaps import unknown_places
 from profkit.frame.phases import UNKNOWN
@@ -36,45 +33,6 @@ from profkit.vocab import Phase
 
 QUEUE = "queue"
 """The piece of a batch that is not its making: it lies ready."""
-
-_COMPUTE = (Phase.H2D.value, Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value)
-
-
-class How(str, Enum):
-    """How the time of a cell is spent."""
-
-    COMPUTING = "computing"
-    NO_CORE = "waiting for a core"
-    BLOCKED = "asleep or blocked"
-    DEVICE = "on the device"
-    WAITING = "waiting for other ranks"
-
-
-PROCESSOR, CORE_WAIT = "cpu_ns", "cpu_wait_ns"
-"""Columns of spans, null where they were not read: a thread's processor time, and its wait."""
-
-
-class _Sides(NamedTuple):
-    ledger: Ledger
-    before: Evidence
-    after: Evidence
-    kernels: KernelLedger | None
-
-    @property
-    def factor(self) -> float:
-        """The factor from ns per sample and rank to ns per step of the base's batch."""
-        return self.ledger.samples_per_step
-
-    @property
-    def scales(self) -> tuple[float, float]:
-        """The factors from a step of each side to one of the base's batch."""
-        of = self.ledger.batch_factor
-        return of(self.before.step_samples), of(self.after.step_samples)
-
-    def rank_factor(self, cell: Cell) -> float:
-        """The factor from a cell's ns to ns per step of one of its ranks."""
-        ranks = self.ledger.target.ranks
-        return self.factor * ranks / (len(cell.ranks) or ranks)
 
 
 def locate(
@@ -85,7 +43,7 @@ def locate(
     kernels: KernelLedger | None = None,
 ) -> Cells:
     """Return the cells of which those that are told are divided by how and where."""
-    sides = _Sides(ledger, before, after, kernels)
+    sides = Sides(ledger, before, after, kernels)
     told = {id(cell) for gains in (False, True) for cell in cells.told(gains=gains)}
     found: list[Cell] = []
     for cell in cells.all:
@@ -93,153 +51,52 @@ def locate(
     return dataclasses.replace(cells, all=tuple(found))
 
 
-def _divide(cell: Cell, sides: _Sides) -> Iterable[Cell]:
-    cell = dataclasses.replace(cell, how=_how(cell, sides), is_beyond=_is_beyond(cell, sides))
-    best = max(_places(cell, sides), key=lambda each: abs(each[1]), default=("", 0.0))
-    where, ns = best
-    sign = math.copysign(1.0, cell.ns)
-    if not where or sign * ns < POLICY.place_share * abs(cell.ns):
-        return (cell,)
-    if sign * ns >= (1 - POLICY.late_share_of_worst / 2) * abs(cell.ns):
-        return (dataclasses.replace(cell, where=where),)
-    return refine(cell, ns, where=where)
+def _divide(cell: Cell, sides: Sides) -> Iterator[Cell]:
+    cell = dataclasses.replace(cell, is_beyond=_is_beyond(cell, sides))
+    lines = added_by_line(cell, sides)
+    found = _places(cell, sides, lines)
+    where, ns = max(found, key=lambda each: abs(each[1]), default=("", 0.0))
+    share = ns / cell.ns
+    parts: tuple[Cell, ...] = (cell,)
+    if where and share >= 1 - POLICY.late_share_of_worst / 2:
+        parts = (dataclasses.replace(cell, where=where),)
+    elif where and share >= POLICY.place_share:
+        parts = refine(cell, ns, where=where)
+    for part in parts:
+        yield from divide_by_how(part, sides, _doings(part, parts, lines, sides))
 
 
-def _how(cell: Cell, sides: _Sides) -> str:
-    """Return how most of the time is spent, empty if that is not known."""
-    on_device = sides.ledger.target.clock is PhaseClock.DEVICE
-    if on_device and cell.row in _COMPUTE:
-        return How.DEVICE.value
-    if cell.row == EXCHANGE:
-        return ""
-    found = _by_spans(cell, sides) or _by_counters(cell, sides)
-    return found.value if found else ""
-
-
-def _by_spans(cell: Cell, sides: _Sides) -> How | None:
-    """Use the processor time of the phases themselves, in the steps in which it was read."""
-    shares = []
+def _doings(part: Cell, parts: Sequence[Cell], lines: Mapping[str, Doings], sides: Sides) -> Doings:
+    """Return how the samples of a cell were spent: at its line, or at those of no other cell."""
     for side in (sides.before, sides.after):
-        shares.append(side.figure(_thread_times).get(_phase_of(cell.row)))
-    was, now = shares
-    if was is None or now is None:
-        return None
-    scale, known = sides.scales[1], sides.scales[0]
-    own_ns = (cell.ns - cell.moved_ns) * sides.rank_factor(cell)
-    for how, grown in (
-        (How.COMPUTING, now[0] * scale - was[0] * known),
-        (How.NO_CORE, now[1] * scale - was[1] * known),
-    ):
-        if own_ns and grown / own_ns >= POLICY.how_share:
-            return how
-    spent = now[0] * scale - was[0] * known + max(0.0, now[1] * scale - was[1] * known)
-    return How.BLOCKED if own_ns and spent / own_ns <= 1 - POLICY.how_share else None
+        if part.row == INPUT and side.loader is not None and side.loader.workers:
+            return {}  # the loop waits for its workers
+    if part.where in lines:
+        return lines[part.where]
+    sums: dict[str, float] = {}
+    for line, doings in lines.items():
+        if line and any(line == other.where for other in parts):
+            continue
+        for words, ns in doings.items():
+            sums[words] = sums.get(words, 0.0) + ns
+    return sums
 
 
-def _thread_times(run: Evidence) -> Mapping[str, tuple[float, float]]:
-    """Return processor time and wait for a core by phase, in ns per step and rank.
-
-    It is empty if nothing read them; a wait that was not read is zero.
-    """
-    spans = run.trace.spans
-    if PROCESSOR not in spans.column_names:
-        return {}
-    spans = run.select_used(spans.filter(pc.equal(spans["depth"], pa.scalar(0, pa.int16()))))
-    names, codes = names_and_codes(spans["phase"])
-    own = spans[PROCESSOR].to_numpy(zero_copy_only=False).astype(float)
-    waits = np.zeros(len(own))
-    if CORE_WAIT in spans.column_names:
-        waits = spans[CORE_WAIT].fill_null(0).to_numpy(zero_copy_only=False).astype(float)
-    lane = spans["rank"].to_numpy().astype(np.int64) << 40 | spans["step"].to_numpy()
-    found = {}
-    for code, name in enumerate(names):
-        mine = (codes == code) & np.isfinite(own)
-        steps = len(np.unique(lane[mine]))
-        if steps:
-            found[name] = float(own[mine].sum()) / steps, float(waits[mine].sum()) / steps
-    return found
-
-
-def _by_counters(cell: Cell, sides: _Sides) -> How | None:
-    """Use the processor time of whole processes, which bounds what one of their threads used.
-
-    A cell is blocked if the ranks neither computed nor waited for a core so much longer. It is
-    computing if this is nearly all that was added to the host's time.
-    """
-    known, now = (
-        run.own_ns(scale)
-        for run, scale in zip((sides.before, sides.after), sides.scales, strict=True)
-    )
-    lost_ns = (cell.ns - cell.moved_ns) * sides.rank_factor(cell)
-    if known is None or now is None or lost_ns <= 0:
-        return None
-    ranks = sides.ledger.target.ranks
-    own_ns = max(0.0, now - known) * ranks / (len(cell.ranks) or ranks)
-    states = []
-    for run in (sides.before, sides.after):
-        states.append(run.figure(state_of))
-    waited_ns = 0.0
-    if states[0] is not None and states[1] is not None:
-        waits = (states[0].waited or 0.0), (states[1].waited or 0.0)
-        step_ns = sides.before.step_ns * sides.scales[0], sides.after.step_ns * sides.scales[1]
-        waited_ns = max(0.0, waits[1] * step_ns[1] - waits[0] * step_ns[0])
-    is_known = all(state is not None and state.waited is not None for state in states)
-    if is_known and own_ns + waited_ns <= (1 - POLICY.how_share) * lost_ns:
-        return How.BLOCKED
-    gap_ns = abs(sides.ledger.total.delta.value) * sides.factor
-    is_most = cell.ns * sides.factor >= POLICY.how_share * gap_ns
-    if not is_most:
-        return None
-    if own_ns >= POLICY.how_share * lost_ns:
-        return How.COMPUTING
-    return How.NO_CORE if waited_ns >= POLICY.how_share * lost_ns else None
-
-
-def _places(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
+def _places(cell: Cell, sides: Sides, lines: Mapping[str, Doings]) -> Iterator[tuple[str, float]]:
     """Yield places with their ns of the cell, from the first source that knows some."""
-    for source in (_lines, _between_phases, _spans, _pieces, _kernels, _collectives):
+    is_line = False
+    for line, doings in lines.items():
+        ns = min(sum(doings.values()), abs(cell.ns))
+        if line and ns > 0:
+            is_line = True
+            yield line, math.copysign(ns, cell.ns)
+    if is_line:
+        return
+    for source in (_between_phases, _spans, _pieces, _kernels, _collectives):
         found = list(source(cell, sides))
         if found:
             yield from found
             return
-
-
-def _phase_of(row: str) -> str:
-    return {INPUT: Phase.DATA.value}.get(row, row)
-
-
-def _lines(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
-    """Yield functions of the job's own code, each as its longest line, by what they add."""
-    on_device = sides.ledger.target.clock is PhaseClock.DEVICE and cell.row in _COMPUTE
-    now = sides.after.figure(_samples)
-    if now is None or on_device:
-        return
-    phase, (known_scale, scale) = _phase_of(cell.row), sides.scales
-    mine, sign = now.select(phase, cell.ranks, cell.long), 1 if cell.ns > 0 else -1
-    if cell.long is not None:
-        usual, known_scale = now.select(phase, cell.ranks, cell.long, others=True), scale
-    elif cell.ranks:
-        usual, known_scale = now.select(phase, cell.ranks, None, other_ranks=True), scale
-    else:
-        before = sides.before.figure(_samples)
-        if before is None:
-            return
-        usual = before.select(phase, (), None)
-    if sign < 0:  # the lines on which time was spent before, or by the others
-        mine, usual, scale, known_scale = usual, mine, known_scale, scale
-    known = dict(usual.by_function())
-    share = sides.rank_factor(cell)
-    if cell.long is not None:  # the cell is spread over all steps
-        share *= len(sides.after.used) / max(1, len(cell.long))
-    for function, ns in mine.by_function():
-        added = ns * scale - known.get(function, 0.0) * known_scale
-        if mine.hits(function) >= POLICY.fewest_samples and added > 0:
-            with_waits = added / share * cell.ns / ((cell.ns - cell.moved_ns) or cell.ns)
-            yield mine.words(function), sign * min(abs(with_waits), abs(cell.ns))
-
-
-def _samples(run: Evidence) -> Samples | None:
-    return read_samples(run.trace, run.used)
 
 
 def _rows(run: Evidence, table: pa.Table, cell: Cell) -> tuple[pa.Table, Ints]:
@@ -252,7 +109,7 @@ def _rows(run: Evidence, table: pa.Table, cell: Cell) -> tuple[pa.Table, Ints]:
     return rows_of_steps(table, steps), steps
 
 
-def _between_phases(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
+def _between_phases(cell: Cell, sides: Sides) -> Iterator[tuple[str, float]]:
     """Yield the places between two phases."""
     if cell.row != UNKNOWN:
         return
@@ -275,7 +132,7 @@ def _gaps(run: Evidence, cell: Cell) -> Mapping[str, float]:
     return found
 
 
-def _spans(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
+def _spans(cell: Cell, sides: Sides) -> Iterator[tuple[str, float]]:
     """Yield what the phase `other` was spent on, as the framework's calls are named."""
     if cell.row != Phase.OTHER.value:
         return
@@ -297,7 +154,7 @@ def _named(run: Evidence, cell: Cell) -> Mapping[str, float]:
 
 
 def _added(
-    cell: Cell, sides: _Sides, before: Mapping[str, float], after: Mapping[str, float]
+    cell: Cell, sides: Sides, before: Mapping[str, float], after: Mapping[str, float]
 ) -> Iterator[tuple[str, float]]:
     """Yield what was added to each place, in the unit of the cell."""
     known_scale, scale = sides.scales
@@ -311,7 +168,7 @@ def _added(
             yield name, added * cell.ns / ((cell.ns - cell.moved_ns) or cell.ns)
 
 
-def _pieces(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
+def _pieces(cell: Cell, sides: Sides) -> Iterator[tuple[str, float]]:
     """Yield the pieces of making a batch, which workers or the loop itself spend it on."""
     row = sides.ledger.find(INPUT)
     if cell.row != INPUT or row is None:
@@ -330,7 +187,7 @@ def _pieces(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
         yield f"{part.name} of a batch", part.delta.value
 
 
-def _is_beyond(cell: Cell, sides: _Sides) -> bool:
+def _is_beyond(cell: Cell, sides: Sides) -> bool:
     """Return true if steps, or a piece of a batch, are longer than a machine makes them."""
     if cell.steps.when is When.RARE:
         each_ns = abs(cell.ns) * cell.steps.of / max(1, cell.steps.long)
@@ -347,14 +204,14 @@ def _is_beyond(cell: Cell, sides: _Sides) -> bool:
     return False
 
 
-def _kernels(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
+def _kernels(cell: Cell, sides: Sides) -> Iterator[tuple[str, float]]:
     if sides.kernels is None or cell.ranks or cell.long is not None:
         return
     for row in sides.kernels.of_phase(cell.row):
         yield row.name, row.delta_ns / sides.factor
 
 
-def _collectives(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
+def _collectives(cell: Cell, sides: Sides) -> Iterator[tuple[str, float]]:
     """Yield the operation of which there are more, or which take longer."""
     if cell.row != EXCHANGE:
         return
@@ -371,7 +228,11 @@ def _collectives(cell: Cell, sides: _Sides) -> Iterator[tuple[str, float]]:
 
 def count_collectives(run: Evidence) -> Mapping[str, tuple[float, float]]:
     """Return calls and ns per step and rank of each operation."""
-    rows = run.select_used(run.trace.collectives)
+    return count_by_op(run, run.collectives)
+
+
+def count_by_op(run: Evidence, rows: pa.Table) -> Mapping[str, tuple[float, float]]:
+    """Return the same of some of a run's collectives."""
     names, codes = names_and_codes(rows["op"])
     count = max(1, len(run.used) * run.costs.ranks)
     calls = np.bincount(codes + 1, minlength=len(names) + 1)[1:] / count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,30 +21,40 @@ MOST_NAME = 40
 Function = tuple[str, str]
 """A file and a function: edits elsewhere move its lines, and not its name."""
 
+NO_FUNCTION: Function = ("", "")
+"""What no function of the job's own code is known of."""
+
 
 @dataclass(frozen=True)
 class Chosen:
     """Samples of some ranks and steps of a phase, and the time of the phase that they share."""
 
     places: tuple[Place, ...]
+    doings: tuple[str, ...]
     place: Ints
+    doing: Ints
     weight: Floats
     phase_ns: float
     """The phase's time per step and rank."""
 
-    def by_function(self) -> Iterator[tuple[Function, float]]:
-        """Yield each function of the job's own code with its time per step and rank."""
-        total = float(self.weight.sum())
+    def by_function(self) -> Mapping[Function, Mapping[str, float]]:
+        """Return the time per step and rank of each function of the job's own code.
+
+        It is divided by what the thread did there. Other samples are under `NO_FUNCTION`.
+        """
+        total, count = float(self.weight.sum()), len(self.doings)
+        sums: dict[Function, dict[str, float]] = {}
         if total <= 0:
-            return
-        sums: dict[Function, float] = {}
-        for place in np.unique(self.place).tolist():
+            return sums
+        pair = self.place * count + self.doing
+        for each in np.unique(pair).tolist():
+            place, words = each // count, self.doings[each % count]
             at = self.places[place]
-            if at.line and place != HELD_PLACE:
-                key = at.file, at.function
-                sums[key] = sums.get(key, 0.0) + float(self.weight[self.place == place].sum())
-        for key, weight in sums.items():
-            yield key, weight / total * self.phase_ns
+            is_own = at.line and place != HELD_PLACE
+            of = sums.setdefault((at.file, at.function) if is_own else NO_FUNCTION, {})
+            ns = float(self.weight[pair == each].sum()) / total * self.phase_ns
+            of[words] = of.get(words, 0.0) + ns
+        return sums
 
     def hits(self, function: Function) -> int:
         return int(np.isin(self.place, self._of(function)).sum())
@@ -102,7 +112,9 @@ class Samples:
             means.append(frame.means_of(rank, chosen).get(phase, 0.0))
         return Chosen(
             found.places,
+            found.doings,
             found.place[kept],
+            found.doing[kept],
             found.weight[kept],
             float(np.mean(means)) if means else 0.0,
         )

@@ -46,17 +46,19 @@ def place_words(cell: Cell) -> str:
     return where
 
 
-def parts_of(cell: Cell, *, with_place: bool = True) -> Iterator[str]:
+def parts_of(cell: Cell) -> Iterator[str]:
     """Yield the parts of a sentence about a cell, the most important first."""
     on = ""
     if cell.ranks:
         on = f" on {rank_words(cell.ranks)}"
     yield f"{row_words(cell.row)}{on}"
-    if with_place and cell.where:
-        yield place_words(cell)
+    where = place_words(cell)
+    is_at_line = where.startswith("at ") and bool(cell.how)
+    if where:
+        yield f"{cell.how} {where}" if is_at_line else where
     is_lasting = cell.steps.when in (When.SINCE, When.GROWING)
     yield cell.steps.words() if is_lasting else f"in {cell.steps.words()}"
-    if cell.how:
+    if cell.how and not is_at_line:
         yield cell.how
 
 

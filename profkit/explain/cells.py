@@ -41,6 +41,8 @@ class Cell:
     steps: Steps = EVERY
     how: str = ""
     """How the time is spent; empty if nothing shows it."""
+    is_blocked: bool = False
+    """True if the job slept or waited for something that is no core."""
     where: str = ""
     """The place in the job's code, or the piece of work; empty if nothing shows it."""
     moved_ns: float = 0.0

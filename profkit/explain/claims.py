@@ -10,7 +10,6 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from profkit.explain.cell_places import How
 from profkit.explain.cells import Cell, Cells, refine
 from profkit.explain.ledger import Ledger
 from profkit.explain.named import EXCHANGE, is_clear_cell, name_cells
@@ -115,7 +114,7 @@ def covers(cause: Cause, cell: Cell) -> bool:
         return False
     if cause.ranks is not None and cause.ranks != cell.ranks:
         return False
-    if cause.needs_processor and cell.how == How.BLOCKED.value:
+    if cause.needs_processor and cell.is_blocked:
         return False
     return not (cell.is_counted and (cause.needs_processor or cause.is_steady))
 

@@ -46,7 +46,7 @@ from profkit.explain.verdict import Verdict
 from profkit.frame.columns import durations, places_in
 from profkit.frame.costs import RunCosts
 from profkit.frame.device_clock import exposed_spans
-from profkit.frame.device_times import device_of, is_own
+from profkit.frame.device_times import PhaseClock, device_of, is_own
 from profkit.frame.estimate import USUAL_LEVEL, Estimate, divide, scale
 from profkit.frame.notices import find_unmeasured, is_log
 from profkit.frame.run_frame import frame_of
@@ -263,6 +263,8 @@ def _flags(traces: Sequence[Trace]) -> Iterator[str]:
     for trace in traces:
         said = trace.manifest.flags
         flags: list[str] = [flag for flag in said if flag.kind is not FlagKind.NO_SAMPLES]
+        if trace.dropped:
+            flags.append(f"{plural(trace.dropped, 'row')} could not be written")
         silent = silent_ranks(trace)
         if silent:
             ranks = plural(trace.manifest.world_size, "rank")
@@ -402,11 +404,12 @@ def read_resets(evidence: Evidence) -> Resets:
 
     Imported traces name such calls otherwise.
     """
-    count = len(evidence.used) * evidence.costs.ranks
-    spans = exposed_spans(evidence.select_used(evidence.trace.spans))
-    spans = spans.filter(pc.equal(spans["depth"], 0))
-    if not spans.num_rows or not count or not is_own(evidence.trace):
+    count, spans = len(evidence.used) * evidence.costs.ranks, evidence.outer_spans
+    if not count or not is_own(evidence.trace):
         return Resets(False, 0.0)
+    if evidence.costs.clock is not PhaseClock.HOST:  # inner spans are a part of that clock's
+        spans = exposed_spans(evidence.select_used(evidence.trace.spans))
+        spans = spans.filter(pc.equal(spans["depth"], 0))
     is_reset = places_in(spans["name"], (ZERO_GRAD,)) == 0
     is_optimizer = places_in(spans["phase"], (Phase.OPTIMIZER.value,)) == 0
     steps = bool(np.any(is_optimizer & ~is_reset))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from profkit.explain.cell_places import How
+from profkit.analysis.doing import ASLEEP
 from profkit.explain.cell_steps import When
 from profkit.explain.cell_words import parts_of, rank_words
 from profkit.explain.cells import Cell
@@ -68,7 +68,7 @@ KINDS = tuple(REMEDIES)
 """The names that a cell can have."""
 
 _LINES = "'profkit run --lines on' shows its line"
-_ASLEEP = "it sleeps or waits there: for a file, a lock, another process or a timer"
+_ASLEEP = "it waits there: for a file, a lock, another process or a timer"
 
 MIN_RATIO_TO_COMPUTING = 1.5
 """On a full machine, the exchange must grow by more than this times the factor of computing."""
@@ -107,7 +107,7 @@ def is_clear_cell(cell: Cell, case: Case) -> bool:
     row = case.ledger.find(cell.row)
     if row is None or not cell.is_sure:
         return False
-    is_evident = cell.is_counted or cell.how == How.BLOCKED.value or bool(cell.ranks)
+    is_evident = cell.is_counted or cell.is_blocked or bool(cell.ranks)
     if cell.row in case.ledger.unsure_rows and not is_evident:
         return False
     return is_evident or is_clear(cell.delta, case.ledger)
@@ -187,7 +187,7 @@ def _remedy(kind: str, cell: Cell, case: Case) -> Iterator[str]:
         yield REMEDIES["slow_line"]
     else:
         yield REMEDIES[kind].format(ranks=rank_words(cell.ranks))
-    if cell.how == How.BLOCKED.value and cell.row not in (INPUT, EXCHANGE):
+    if cell.how == ASLEEP and cell.row not in (INPUT, EXCHANGE):
         yield _ASLEEP
     on_host = trains_on_host(case) or cell.row in (OTHER, UNKNOWN)
     if on_host and not is_line(cell) and case.after.code is None and cell.row != EXCHANGE:

@@ -64,6 +64,24 @@ class Policy:
     more_collectives: float = 0.9
     """A call in nearly every step is a call per step."""
 
+    many_ratio: float = 2.0
+    """So many times as many messages for the same bytes are small ones."""
+
+    often_ratio: float = 1.5
+    """What is done so many times as often is done more often in each step."""
+
+    added_copies: float = 2.0
+    """A step that copies so many more values to the host waits for the device at each."""
+
+    added_late_share: float = 0.1
+    """The device waits for launches if it is idle for them for this much more of its time."""
+
+    short_ratio: float = 0.8
+    """Calls are smaller ones if their mean is shorter than this share of the base's."""
+
+    added_worker_cores: float = 0.15
+    """Workers are in the step's way from so many cores more on."""
+
     certain: float = 0.975
     """A change is certain from this probability on."""
 
@@ -81,6 +99,30 @@ class Policy:
 
     most_slowdown: float = 3.0
     """A busy machine makes a job take up to so many times as long (docs/results.md)."""
+
+    quiet_share: float = 0.08
+    """A quiet machine of its own may make work of the host take longer by this share."""
+
+    virtual_share: float = 0.25
+    """The same for a virtual machine: nothing shows what else its host does (docs/results.md)."""
+
+    probe_noise: float = 0.05
+    """Two probes of a quiet machine differ by less than this share."""
+
+    most_waiting: float = 2.0
+    """Each core that others use keeps so many threads of the job waiting, at most, on average."""
+
+    clear_with_gap: float = 0.15
+    """If the target is surely slower, the interval of a cost must begin above this share of it.
+
+    Rules look at many things, so some of them look like a cause by chance.
+    """
+
+    clear_without_gap: float = 1 / 3
+    """The same if the target is not surely slower: then chance is behind more of the costs."""
+
+    hidden_input_share: float = 0.25
+    """If less than this share of a longer wait for input is in the total, other work hid it."""
 
     evident_share: float = 0.05
     """What no machine makes is a change by itself from this share of a step on."""

@@ -88,13 +88,18 @@ def waits_at_cause(side: RankTimes, other: RankTimes, factor: float) -> RankTime
     usual = factor * other.ns.mean(axis=2)
     if other.ranks != side.ranks:
         usual = np.broadcast_to(np.median(ns.mean(axis=2), axis=1)[:, None], ns.shape[:2])
+    own_work = ns[work]
+    passes = []
+    for at, applies in ((step, np.ones(len(step), dtype=bool)), (before, follows)):
+        passes.append((at, applies, own_work[:, last, at]))
     for rank in range(ns.shape[1]):
         left = ns[exchange, rank] - ns[exchange].min(axis=0)
         used = np.zeros((len(work), len(step)))
-        for at, applies in ((step, np.ones(len(step), dtype=bool)), (before, follows)):
-            apart = ns[work][:, last, at] - ns[work, rank][:, at]
+        for at, applies, of_last in passes:
+            mine = own_work[:, rank, at]
+            apart = of_last - mine
             longer = np.where(applies, np.maximum(0.0, apart - used[:, at]), 0.0)
-            own = np.minimum(-apart, ns[work, rank][:, at] - usual[work, rank][:, None])
+            own = np.minimum(-apart, mine - usual[work, rank][:, None])
             own = np.where(applies & (at == step), np.maximum(0.0, own), 0.0)
             total = longer.sum(axis=0)
             own *= np.minimum(1.0, _ratio(np.maximum(0.0, total - left), own.sum(axis=0)))

@@ -14,29 +14,19 @@ from profkit.explain.earlier import Spread, spread_of_earlier
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger
 from profkit.explain.noise import spread_of_twins
+from profkit.explain.policy import POLICY
 from profkit.explain.verdict import Basis
 from profkit.frame.device_times import HOST, PhaseClock, is_own
 from profkit.frame.estimate import Z_95
 from profkit.trace import RunManifest
 from profkit.vocab import PROBES
 
-QUIET_SHARE = 0.08
-"""A quiet machine of its own may make work of the host take longer by this share."""
-
-VIRTUAL_SHARE = 0.25
-"""The same for a virtual machine: nothing shows what else its host does (docs/results.md)."""
-
 DEVICE_SHARE = spread_of_twins(math.inf)
 """The same for work of a device, however its steps scatter (docs/calibration.md)."""
 
-UNKNOWN_SHARE = 2.0
-"""The same where nothing is known of the machine: a busy one can make a job take thrice as long."""
 
-PROBE_NOISE = 0.05
-"""Two probes of a quiet machine differ by less than this share."""
-
-MOST_WAITING = 2.0
-"""Each core that others use keeps so many threads of the job waiting, at most, on average."""
+UNKNOWN_SHARE = POLICY.most_slowdown - 1
+"""The same where nothing is known of the machine."""
 
 
 class Slowness(NamedTuple):
@@ -120,7 +110,7 @@ def _twins_share(ledger: Ledger) -> float:
 
 def quiet_share(slow: RunManifest) -> float:
     """Return the share by which a machine may slow a run though nothing shows other work."""
-    return QUIET_SHARE if slow.environment.get("virtual") is False else VIRTUAL_SHARE
+    return POLICY.quiet_share if slow.environment.get("virtual") is False else POLICY.virtual_share
 
 
 def _slowness_of_repeats(
@@ -154,7 +144,7 @@ def _find_slower_probe(slow: Sequence[Evidence], quick: Sequence[Evidence]) -> f
         if means[0] > 0 and means[1] > 0:
             shares.append(means[0] / means[1] - 1)
     slower = max(shares)
-    return slower if slower > PROBE_NOISE else 0.0
+    return slower if slower > POLICY.probe_noise else 0.0
 
 
 def _probes(manifest: RunManifest, kind: str) -> Iterator[float]:
@@ -185,7 +175,7 @@ def waited_ns(ledger: Ledger, slow: float, quick: float, others: float) -> float
     """
     quick_ns, slow_ns = sorted((ledger.total.base.value, ledger.total.target.value))
     longer_ns = slow * slow_ns - quick * quick_ns
-    return max(0.0, min(longer_ns, MOST_WAITING * others * slow_ns))
+    return max(0.0, min(longer_ns, POLICY.most_waiting * others * slow_ns))
 
 
 def _mean_state(runs: Sequence[Evidence]) -> MachineState | None:

@@ -23,18 +23,21 @@ EXIT_FIELD = 49
 
 _X86_64 = {
     0: "read", 1: "write", 2: "open", 3: "close", 4: "stat", 5: "fstat", 6: "lstat", 7: "poll",
-    17: "pread64", 19: "readv", 21: "access", 23: "select", 34: "pause", 35: "nanosleep",
-    42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg",
-    61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync", 202: "futex",
+    17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev", 21: "access", 23: "select",
+    26: "msync", 34: "pause", 35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto",
+    45: "recvfrom", 46: "sendmsg", 47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock",
+    74: "fsync", 75: "fdatasync", 82: "rename", 83: "mkdir", 87: "unlink", 202: "futex",
     217: "getdents64", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat",
-    262: "newfstatat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 332: "statx",
+    262: "newfstatat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept4",
+    332: "statx",
 }  # fmt: skip
 _ARM_64 = {
-    22: "epoll_pwait", 25: "fcntl", 32: "flock", 48: "faccessat", 56: "openat", 57: "close",
-    61: "getdents64", 63: "read", 64: "write", 67: "pread64", 72: "pselect6", 73: "ppoll",
-    79: "newfstatat", 80: "fstat", 82: "fsync", 83: "fdatasync", 95: "waitid", 98: "futex",
-    101: "nanosleep", 115: "clock_nanosleep", 202: "accept", 203: "connect", 206: "sendto",
-    207: "recvfrom", 260: "wait4", 291: "statx",
+    22: "epoll_pwait", 25: "fcntl", 32: "flock", 35: "unlinkat", 38: "renameat", 48: "faccessat",
+    56: "openat", 57: "close", 61: "getdents64", 63: "read", 64: "write", 65: "readv", 66: "writev",
+    67: "pread64", 68: "pwrite64", 72: "pselect6", 73: "ppoll", 79: "newfstatat", 80: "fstat",
+    82: "fsync", 83: "fdatasync", 95: "waitid", 98: "futex", 101: "nanosleep",
+    115: "clock_nanosleep", 202: "accept", 203: "connect", 206: "sendto", 207: "recvfrom",
+    211: "sendmsg", 212: "recvmsg", 227: "msync", 242: "accept4", 260: "wait4", 291: "statx",
 }  # fmt: skip
 _NAMES = {"x86_64": _X86_64, "aarch64": _ARM_64}.get(platform.machine(), {})
 

@@ -7,7 +7,8 @@ import math
 from profkit.analysis.config_join import Recorded
 from profkit.explain.coverage import Coverage
 from profkit.explain.ledger import Ledger, Verdict
-from profkit.explain.rules.base import MIN_COST_SHARE, Cause
+from profkit.explain.policy import POLICY
+from profkit.explain.rules.base import Cause
 from profkit.explain.turned import turn_ledger
 from profkit.frame.costs import REST
 from profkit.frame.device_times import PhaseClock
@@ -22,7 +23,7 @@ MOST_SETTINGS = 3
 def no_cause_words(ledger: Ledger, coverage: Coverage | None = None) -> str:
     """Return what it means that no cause was found; the coverage may name a row itself."""
     words = "No cause stands out from the noise."
-    least_ns = MIN_COST_SHARE * ledger.total.base.value
+    least_ns = POLICY.material_share * ledger.total.base.value
     changed = []
     for row in ledger.rows:
         is_sure = ledger.verdict_of(row) in (Verdict.REGRESSION, Verdict.IMPROVEMENT)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from profkit.testing import synthetic_trace
@@ -32,6 +33,42 @@ def plant(phase: str, added: Added, ranks: tuple[int, ...] = ()) -> Longer:
         return ns
 
     return longer
+
+
+Sample: TypeAlias = tuple[int, int, str, str | None]
+"""Its time, its place in `SCRIPT`, and the state and the system call of the thread."""
+
+SCRIPT = (("main", 1), ("step", 40), ("evaluate", 89), ("hook", 97))
+"""The functions of a job, and their lines; the first one calls the others."""
+
+
+def set_samples(trace: Trace, rows: Sequence[Sample]) -> Trace:
+    """Give a run of one rank samples of its stacks."""
+    count, calls = len(rows), len(SCRIPT)
+    vars(trace)["stacks"] = pa.table(
+        {
+            "rank": pa.array([0] * count, pa.int32()),
+            "time_ns": pa.array([each[0] for each in rows], pa.int64()),
+            "late_ns": pa.array([0] * count, pa.int64()),
+            "every_ns": pa.array([10 * MS] * count, pa.int64()),
+            "thread": pa.array(["MainThread"] * count).dictionary_encode(),
+            "stack": pa.array([each[1] for each in rows], pa.int32()),
+            "state": pa.array([each[2] or None for each in rows], pa.string()).dictionary_encode(),
+            "call": pa.array([each[3] for each in rows], pa.string()).dictionary_encode(),
+        }
+    )
+    vars(trace)["frames"] = pa.table(
+        {
+            "rank": pa.array([0] * calls, pa.int32()),
+            "id": pa.array(range(calls), pa.int32()),
+            "parent": pa.array([None, *[0] * (calls - 1)], pa.int32()),
+            "file": pa.array(["/job/train.py"] * calls).dictionary_encode(),
+            "function": pa.array([name for name, _ in SCRIPT]).dictionary_encode(),
+            "line": pa.array([line for _, line in SCRIPT], pa.int32()),
+            "origin": pa.array(["job"] * calls).dictionary_encode(),
+        }
+    )
+    return trace
 
 
 @pytest.fixture(scope="session")

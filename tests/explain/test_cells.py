@@ -6,7 +6,6 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from profkit.explain.cell_places import locate
@@ -19,7 +18,7 @@ from profkit.frame.estimate import Estimate
 from profkit.report.ledger_document import explained
 from profkit.show import html, json, markdown, text
 from profkit.testing.synthetic_timeline import OUTSIDE
-from tests.explain.conftest import MS, Added, Make, plant
+from tests.explain.conftest import MS, Added, Make, plant, set_samples
 
 
 def _compare(
@@ -161,30 +160,8 @@ def test_the_line_of_a_cell_is_that_of_its_own_steps(make: Make) -> None:
         if row["phase"] == "forward":
             is_long = row["step"] % 10 == 9
             at = np.linspace(row["start_ns"], row["end_ns"], 12 if is_long else 3)[1:-1]
-            rows += [(int(each), 2 if is_long else 1) for each in at]
-    count = len(rows)
-    names = ["main", "step", "evaluate"]
-    vars(target)["stacks"] = pa.table(
-        {
-            "rank": pa.array([0] * count, pa.int32()),
-            "time_ns": pa.array([each[0] for each in rows], pa.int64()),
-            "late_ns": pa.array([0] * count, pa.int64()),
-            "every_ns": pa.array([10 * MS] * count, pa.int64()),
-            "thread": pa.array(["MainThread"] * count).dictionary_encode(),
-            "stack": pa.array([each[1] for each in rows], pa.int32()),
-        }
-    )
-    vars(target)["frames"] = pa.table(
-        {
-            "rank": pa.array([0] * 3, pa.int32()),
-            "id": pa.array([0, 1, 2], pa.int32()),
-            "parent": pa.array([None, 0, 0], pa.int32()),
-            "file": pa.array(["/job/train.py"] * 3).dictionary_encode(),
-            "function": pa.array(names).dictionary_encode(),
-            "line": pa.array([1, 40, 89], pa.int32()),
-            "origin": pa.array(["job"] * 3).dictionary_encode(),
-        }
-    )
+            rows += [(int(each), 2 if is_long else 1, "", None) for each in at]
+    set_samples(target, rows)
     view = explain(make(1), target)
     cell = _largest(view)
     assert cell.where == "train.py:89 evaluate"

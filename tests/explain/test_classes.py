@@ -72,11 +72,12 @@ def test_a_hook_that_is_gone_is_told_by_its_own_line(
             is_slow = phase == "forward" and self.run.trace.path == slow.path
             hook_ns = 30.0 * MS if is_slow else 0.0
             weight = np.repeat([hook_ns, ns - hook_ns], 20)
-            return Chosen(places, np.repeat([1, 2], 20)[weight > 0], weight[weight > 0], ns)
+            at = np.repeat([1, 2], 20)[weight > 0]
+            return Chosen(places, ("",), at, np.zeros_like(at), weight[weight > 0], ns)
 
-    monkeypatch.setattr("profkit.explain.cell_places._samples", Sampled)
-    for sides in ((quick, slow), (slow, quick)):
-        assert "in forward, at job.py:8 slow_hook" in _headline(explain(*sides))
+    monkeypatch.setattr("profkit.explain.cell_how._samples", Sampled)
+    for sides, how in (((quick, slow), "computing "), ((slow, quick), "")):
+        assert f"in forward, {how}at job.py:8 slow_hook" in _headline(explain(*sides))
 
 
 def test_half_the_batch_is_the_reason_for_steps_that_take_as_long(make: Make) -> None:

@@ -16,7 +16,6 @@ from profkit.explain.evidence import Exchanges
 from profkit.explain.evidence_counters import Load
 from profkit.explain.explained import Explained, explain
 from profkit.explain.ledger import Verdict
-from profkit.explain.rules import huge_bucket
 from profkit.explain.rules.base import Cause, from_to
 from profkit.explain.turned import find_gains, turn
 from profkit.plugins import RULES
@@ -237,9 +236,9 @@ def test_nothing_hides_the_input_of_a_job_on_the_cpu(pair: Pair) -> None:
 def test_more_gradients_are_not_blamed_on_buckets_or_the_optimizer(pair: Pair, name: str) -> None:
     phases = {"allreduce": 12 * MS, "optimizer": 12 * MS}
     view = pair({"ranks": 2}, {"ranks": 2, "phase_ns": phases})
-    vars(view.case.before)["exchanges"] = Exchanges(4, 4.43e6, 4, 0)
+    vars(view.case.before)["exchanges"] = Exchanges(4, 4.43e6, 4)
     buckets = 1 if name == "huge_bucket" else 8
-    vars(view.case.after)["exchanges"] = Exchanges(buckets, 200e6, buckets, 0)
+    vars(view.case.after)["exchanges"] = Exchanges(buckets, 200e6, buckets)
     assert _ask(name, view) is None
 
 
@@ -251,13 +250,13 @@ def test_few_buckets_are_named_unless_backward_gains_what_the_exchange_loses(
     phases = {name: MEAN_PHASE_NS[name] + ms * MS for name, ms in added.items()}
     view = pair({"ranks": 2}, {"ranks": 2, "phase_ns": phases})
     for evidence, buckets in ((view.case.before, 4), (view.case.after, 1)):
-        vars(evidence)["exchanges"] = Exchanges(buckets, 100e6 / buckets, buckets, 0)
+        vars(evidence)["exchanges"] = Exchanges(buckets, 100e6 / buckets, buckets)
     costs = view.ledger.target
     # Backward varies by more than the exchange grows, and as much in the mean.
     noise_ns = 80 * MS * np.sin(np.linspace(0, 4 * np.pi, costs.steps, endpoint=False))
     parts = {**costs.parts, "backward": costs.parts["backward"] + noise_ns.astype(np.int64)}
     ledger = dataclasses.replace(view.ledger, target=dataclasses.replace(costs, parts=parts))
-    cause = huge_bucket.find(dataclasses.replace(view.case, ledger=ledger))
+    cause = RULES.load("huge_bucket")(dataclasses.replace(view.case, ledger=ledger))
     assert (cause is not None) == is_named
     assert cause is None or "; allreduce went from" in cause.evidence
 

@@ -15,6 +15,8 @@ from profkit.plugins import RULES
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 
+TABLE = RULES.tables["counted"]
+
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Case:
@@ -31,14 +33,24 @@ def test_a_rule_is_silent_below_the_noise(name: str, quiet: Case) -> None:
     assert RULES.load(name)(quiet) is None
 
 
-@pytest.mark.parametrize("name", RULES.names())
+MODULES = sorted({*RULES.names()} - {name for names in RULES.tables.values() for name in names})
+"""The rules with a module of their own."""
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_rule_of_the_table_has_its_own_kind_and_remedy(name: str) -> None:
+    assert RULES.load(name).kind == name
+    assert RULES.load(name).remedy
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_a_rule_says_what_it_is_and_gives_its_own_kind(name: str) -> None:
     module = importlib.import_module(f"profkit.explain.rules.{name}")
     assert module.__doc__
     assert re.search(rf'[Cc]ause(\.from_row)?\(\s*"{name}"', Path(str(module.__file__)).read_text())
 
 
-@pytest.mark.parametrize("name", RULES.names())
+@pytest.mark.parametrize("name", MODULES)
 def test_no_rule_imports_or_names_another(name: str) -> None:
     """What a rule and its neighbours share is in modules with a leading underscore."""
     text = Path(str(importlib.import_module(f"profkit.explain.rules.{name}").__file__)).read_text()

@@ -20,6 +20,7 @@ from profkit.explain.rules.base import Case, Cause, Specific
 from profkit.explain.rules.skipped_amp_steps import share_of_lowered_scales
 from profkit.frame.estimate import Estimate
 from profkit.frame.selection import PARTIAL_BATCH, Selection
+from profkit.report.cause_words import cause_cost
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
 
@@ -62,7 +63,9 @@ def test_evidence_besides_times_makes_a_cost_surer(
 
 
 def test_a_cause_that_costs_nothing_is_told(quiet: Case) -> None:
-    assert is_certain(Cause("overlapped_reader", None, None, ""), quiet.ledger)
+    cause = Cause("overlapped_reader", None, None, "")
+    assert is_certain(cause, quiet.ledger)
+    assert cause_cost(cause, quiet.ledger) == "no cost measured"
 
 
 @pytest.mark.parametrize(("lasts", "share"), [([9, 19], 0.0), ([8, 19], 1 / 19), ([4, 5], 0.1)])
@@ -177,7 +180,7 @@ def made_cause(kind: str, cost: float | None, without: float | None, **rest: Any
 
 def test_the_cause_whose_removal_gives_most_is_first() -> None:
     hidden, plain = made_cause("late_rank", 9, 48), made_cause("input_bound", 6, 44)
-    free = made_cause("log_integrity", None, None)
+    free = made_cause("graph_breaks", None, None)
     gain = made_cause("tiny_buckets", 20, None, is_gain=True)
     assert rank([gain, hidden, plain, free], falls=False) == [plain, hidden, gain, free]
     assert rank([hidden, plain, gain, free], falls=True) == [gain, plain, hidden, free]

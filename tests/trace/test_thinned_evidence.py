@@ -12,8 +12,8 @@ import pytest
 
 from profkit.analysis.overview import build_overview
 from profkit.explain.evidence import Evidence
-from profkit.explain.rules._compiling import added_ns, in_figures, later_ns
 from profkit.explain.rules.bad_samples import share_of_short_steps, short_steps_add_ns
+from profkit.explain.rules.compiling import added_ns, in_figures, later_ns
 from profkit.explain.rules.skipped_amp_steps import skipped_share
 from profkit.explain.rules.worker_start import epoch_start_ns
 from profkit.frame.run_frame import frame_of

@@ -16,10 +16,10 @@ from profkit.analysis.whatif.step_replay import replay
 from profkit.errors import UnreadableError
 from profkit.explain.earlier import spread_of_earlier
 from profkit.explain.evidence import Evidence
+from profkit.explain.policy import POLICY
 from profkit.explain.predict.prediction import Prediction, Question
 from profkit.explain.slowness import (
     DEVICE_SHARE,
-    QUIET_SHARE,
     UNKNOWN_SHARE,
     is_on_host,
     quiet_share,
@@ -76,7 +76,7 @@ class Job:
         if evidence.costs.clock is not PhaseClock.HOST or not is_own(evidence.trace):
             return DEVICE_SHARE, f"{percent(DEVICE_SHARE, 0)} {_BETWEEN} of a device's work"
         share = quiet_share(evidence.trace.manifest)
-        machine = "quiet" if share == QUIET_SHARE else "virtual"
+        machine = "quiet" if share == POLICY.quiet_share else "virtual"
         return share, f"{percent(share, 0)} {_BETWEEN} on a {machine} machine"
 
     @property

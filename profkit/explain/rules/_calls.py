@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from profkit.analysis.config_join import SURE_ERRORS
 from profkit.explain.evidence import Evidence
@@ -76,8 +75,7 @@ def count_calls(evidence: Evidence) -> Mapping[str, Calls]:
     Gradients are reset as often as a loop likes, which is no update.
     """
     count = len(evidence.used) * evidence.costs.ranks
-    spans = evidence.select_used(evidence.trace.spans)
-    spans = spans.filter(pc.equal(spans["depth"], 0))
+    spans = evidence.outer_spans
     spans = spans.filter(pa.array(places_in(spans["name"], (ZERO_GRAD,)) < 0))
     if not spans.num_rows or not count:
         return {}

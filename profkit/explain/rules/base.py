@@ -1,15 +1,16 @@
 """The contract of a rule, and the helpers that rules share.
 
-A rule is a module of this folder with a function `find(case)`. It returns at most one cause (a
-`Cause`), whose kind is the name of the module, and `None` if it sees no more than noise. A cause
-states its cost, the numbers behind it, one concrete thing to try, and how specific its evidence is.
-A cause with the cost `None` is always reported. A rule knows no other rule: `explain/claims.py`
-gives each cell of the gap to the most specific cause that covers it.
+A rule is a module of this folder with a function `find(case)`, or a name in a module of several
+(`tables` in `profkit/plugins.py`). It returns at most one cause (a `Cause`), whose kind is the name
+of the rule, and `None` if it sees no more than noise. A cause states its cost, the numbers behind
+it, one concrete thing to try, and how specific its evidence is. A cause with the cost `None` is
+always reported. A rule knows no other rule: `explain/claims.py` gives each cell of the gap to the
+most specific cause that covers it.
 
 A rule reads rows of `case.ledger`, and facts of either run in `case.before` and `case.after` (see
 `Evidence`). A figure of its own is `case.after.figure(function)`, as in `more_calls.py`.
 
-A rule decides itself whether a cost is large enough (`grew`, `is_material`). `explain/causes.py`
+A rule decides itself whether a cost is large enough (`grew`, `is_material`). `explain/claims.py`
 drops causes with an uncertain cost. `tests/rules/test_rules.py` tests every rule.
 """
 
@@ -26,6 +27,7 @@ from profkit.errors import UnreadableError
 from profkit.explain.cells import NO_CELLS, Cells
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger, Row, Verdict, judge, sum_rows
+from profkit.explain.policy import POLICY
 from profkit.frame.costs import INPUT
 from profkit.frame.device_times import HOST
 from profkit.frame.estimate import Estimate, scale
@@ -34,22 +36,6 @@ from profkit.text import duration
 from profkit.trace import RunManifest
 
 Figure = TypeVar("Figure")
-
-MIN_COST_SHARE = 0.02
-"""A cost below this share of the base's step is noise: two runs of one job differ by as much."""
-
-MIN_LOW_BOUND_WITH_GAP = 0.15
-"""If the target is surely slower, the interval of a cost must begin above this share of it.
-
-Rules look at many things, so some of them look like a cause by chance.
-"""
-
-MIN_LOW_BOUND_WITHOUT_GAP = 1 / 3
-"""The same share if the target is not surely slower: then chance is behind more of the costs."""
-
-
-HIDDEN_INPUT_SHARE = 0.25
-"""If less than this share of a longer wait for input is in the total, other work hid the wait."""
 
 WORK = (*COMPUTE, UNKNOWN)
 """The rows in which kernels can run; those outside all phases are seen in kernel windows alone."""
@@ -176,9 +162,9 @@ def is_clear(cost_ns: Estimate, ledger: Ledger, *, is_recorded: bool = False) ->
 
     Chance makes no setting differ, so what `is_recorded` needs no gap.
     """
-    clear = MIN_LOW_BOUND_WITHOUT_GAP
+    clear = POLICY.clear_without_gap
     if is_recorded or grew(ledger.total, ledger):
-        clear = MIN_LOW_BOUND_WITH_GAP
+        clear = POLICY.clear_with_gap
     return cost_ns.low is not None and cost_ns.low > clear * cost_ns.value
 
 
@@ -195,13 +181,13 @@ def grew(row: Row | None, ledger: Ledger) -> bool:
     return (
         row is not None
         and judge(row.delta, base) is Verdict.REGRESSION
-        and row.delta.value >= MIN_COST_SHARE * base
+        and row.delta.value >= POLICY.material_share * base
     )
 
 
 def is_material(cost_ns: float, ledger: Ledger) -> bool:
     """Return true if a cost per step is worth reporting."""
-    return cost_ns >= MIN_COST_SHARE * ledger.total.base.value * ledger.samples_per_step
+    return cost_ns >= POLICY.material_share * ledger.total.base.value * ledger.samples_per_step
 
 
 def significantly_more(before: Estimate | None, after: Estimate) -> bool:
@@ -264,7 +250,7 @@ def input_is_hidden(case: Case) -> bool:
     if row is None or not grew(row, ledger):
         return False
     may_show = total.high is not None and total.high > row.delta.value
-    return total.value < HIDDEN_INPUT_SHARE * row.delta.value and not may_show
+    return total.value < POLICY.hidden_input_share * row.delta.value and not may_show
 
 
 def trains_on_host(case: Case) -> bool:

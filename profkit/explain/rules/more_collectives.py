@@ -1,13 +1,13 @@
-"""A step has more collectives that carry no gradients: metrics, barriers, flags."""
+"""A step has more collectives without gradients: metrics, barriers, statistics of layers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.explain.cell_places import count_by_op
 from profkit.explain.evidence import Evidence
 from profkit.explain.policy import POLICY
 from profkit.explain.rules.base import (
@@ -18,15 +18,15 @@ from profkit.explain.rules.base import (
     is_material,
     share_of,
 )
-from profkit.frame.columns import durations, names_and_codes
 from profkit.frame.estimate import Estimate
-from profkit.frame.pipelines import MESSAGES
+from profkit.frame.pipelines import MESSAGES, of_model_dimensions
 from profkit.text import duration, significant
 from profkit.vocab import Phase
 
 _REMEDY = (
     "join them: one message of all numbers, or every so many steps; leave out barriers, which the "
-    "exchange of gradients makes anyway"
+    "exchange of gradients makes anyway; synchronise batch normalisation only if a rank's batch is "
+    "too small for statistics of its own"
 )
 
 
@@ -80,11 +80,8 @@ def others_by_op(run: Evidence) -> Mapping[str, tuple[float, float]]:
 
     Those of a model that is split among the ranks are its own work.
     """
-    rows = run.select_used(run.trace.collectives)
+    rows = run.collectives
     rows = rows.filter(pc.and_(rows["bucket"].is_null(), rows["module"].is_null()))
+    rows = rows.filter(pc.invert(of_model_dimensions(rows)))
     rows = rows.filter(pc.invert(pc.is_in(rows["op"].cast(pa.string()), pa.array(MESSAGES))))
-    names, codes = names_and_codes(rows["op"])
-    count = max(1, len(run.used) * run.costs.ranks)
-    calls = np.bincount(codes + 1, minlength=len(names) + 1)[1:] / count
-    sums = np.bincount(codes + 1, weights=durations(rows), minlength=len(names) + 1)[1:] / count
-    return dict(zip(names, zip(calls.tolist(), sums.tolist(), strict=True), strict=True))
+    return count_by_op(run, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 
 from profkit.explain.evidence import Evidence
+from profkit.explain.policy import POLICY
 from profkit.explain.rules._hidden import Hidden, find_hidden
 from profkit.explain.rules.base import (
     Case,
@@ -18,9 +19,6 @@ from profkit.explain.rules.base import (
 from profkit.frame.estimate import scale, subtract
 from profkit.text import duration, significant
 from profkit.vocab import Phase
-
-SURE_ERRORS = 3.0
-"""A mean is surely larger by more than so many of its standard errors."""
 
 MIN_RATIO = 1.15
 """A rank's batches are larger than the others' median by this factor."""
@@ -103,4 +101,4 @@ def _ratio(elements: dict[int, tuple[float, float]], rank: int) -> float:
     if rank not in elements or not others:
         return 1.0
     mean, error = elements[rank]
-    return max(1.0, (mean - SURE_ERRORS * error) / statistics.median(others))
+    return max(1.0, (mean - POLICY.sure_errors * error) / statistics.median(others))

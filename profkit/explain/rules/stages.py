@@ -29,6 +29,11 @@ from profkit.vocab import Phase
 MIN_EXCESS_SHARE = 0.1
 """Stages of a healthy pipeline differ by less than this share of what they compute."""
 
+_REMEDIES = (
+    "move layers from rank {rank} to the others, until all compute for as long",
+    "give the last stage fewer layers: the head and the loss are part of it",
+)
+
 
 class Uneven(NamedTuple):
     """The rank of a pipeline that computes longest, in ns per step."""
@@ -82,8 +87,22 @@ def find_uneven(case: Case) -> Uneven | None:
     return Uneven(longest.rank, longest.stages, has_last, excess, known, cost_ns, hidden_ns)
 
 
-def stage_cause(kind: str, case: Case, uneven: Uneven, remedy: str) -> Cause | None:
+def uneven_stages(case: Case) -> Cause | None:
+    """Return the cause of a rank that has more to compute than the others."""
+    return _find("uneven_stages", case, has_last=False)
+
+
+def long_last_stage(case: Case) -> Cause | None:
+    """Return the cause of a last stage that is longer, with the head and the loss."""
+    return _find("long_last_stage", case, has_last=True)
+
+
+def _find(kind: str, case: Case, *, has_last: bool) -> Cause | None:
     """Return the cause of this kind with what the other ranks wait; `None` if they do not."""
+    uneven = find_uneven(case)
+    if uneven is None or uneven.has_last is not has_last:
+        return None
+    remedy = _REMEDIES[has_last].format(rank=uneven.rank)
     cost_ns = uneven.cost_ns
     if cost_ns.low is None or cost_ns.low <= 0 or not is_material(cost_ns.value, case.ledger):
         return None

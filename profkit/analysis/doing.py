@@ -1,0 +1,74 @@
+"""What a sampled thread did, by its state and the system call that it was in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from profkit.frame.columns import names_and_codes
+from profkit.frame.estimate import Ints
+
+UNKNOWN, RUNNING = "", "running"
+LOCK = "waiting for another thread"
+ASLEEP = "asleep or blocked"
+DISK, OF_FILE = "D", " a file"
+
+DISK_WORDS = (OF_FILE, "disk", "file system")
+"""What the words for waits of a disk have in common; other jobs may use it, too."""
+
+_CALLS = {
+    "sleeping": "nanosleep clock_nanosleep pause",
+    "sleeping or waiting for a socket": "select pselect6",
+    "waiting for a socket or pipe": "poll ppoll epoll_wait epoll_pwait",
+    "reading a socket": "recvfrom recvmsg",
+    "sending to a socket": "sendto sendmsg",
+    "connecting a socket": "connect",
+    "waiting for a connection": "accept accept4",
+    LOCK: "futex",
+    "waiting for a process": "wait4 waitid",
+    f"flushing{OF_FILE}": "fsync fdatasync msync",
+    "waiting for a lock of a file": "flock fcntl",
+    "opening or closing a file": "open openat close",
+    "waiting for the file system": "stat lstat fstat newfstatat statx access faccessat getdents64 "
+    "rename renameat mkdir unlink unlinkat",
+}
+_BY_CALL = {call: words for words, calls in _CALLS.items() for call in calls.split()}
+
+_ON_FILES = {
+    "reading": ("read", "readv", "pread64"),
+    "writing": ("write", "writev", "pwrite64"),
+}
+"""Calls on any descriptor: of a file, they wait for the disk; of a pipe or socket, they sleep."""
+
+_BY_STATE = {"R": RUNNING, "S": ASLEEP, "D": "waiting for the disk or for memory", "T": "stopped"}
+"""The words for a state whose call says nothing; R also waits for a core."""
+
+
+def _words(state: str, call: str) -> str:
+    for verb, calls in _ON_FILES.items():
+        if call in calls and state in "SD":
+            return verb + (OF_FILE if state == DISK else " a pipe or socket")
+    found = _BY_STATE.get(state, UNKNOWN)
+    return found if found in (UNKNOWN, RUNNING) else _BY_CALL.get(call, found)
+
+
+def number_doings(stacks: pa.Table, numbers: dict[str, int]) -> Ints:
+    """Return the numbers of the words for what each sample's thread did; new ones are added.
+
+    A sample that the job itself took has no state.
+    """
+    if "state" not in stacks.column_names:
+        return np.full(stacks.num_rows, numbers.setdefault(UNKNOWN, len(numbers)))
+    states, state = names_and_codes(stacks["state"])
+    calls, call = names_and_codes(stacks["call"])
+    found = np.zeros(stacks.num_rows, dtype=np.int64)
+    for of_state, of_call in set(zip(state.tolist(), call.tolist(), strict=True)):
+        words = _words(
+            *(
+                "" if code < 0 else names[code]
+                for names, code in ((states, of_state), (calls, of_call))
+            )
+        )
+        mine = (state == of_state) & (call == of_call)
+        found[mine] = numbers.setdefault(words, len(numbers))
+    return found

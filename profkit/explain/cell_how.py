@@ -1,0 +1,248 @@
+"""How a cell's time is spent: computing, without a core, asleep, or in which kind of call.
+
+Samples of the thread say it best, as they have its state and system call at each line. Otherwise
+the processor time of the phases, or of whole processes, tells computing from waiting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+
+from profkit.analysis.doing import ASLEEP, LOCK, OF_FILE, RUNNING, UNKNOWN
+from profkit.explain.cell_samples import NO_FUNCTION, Samples, read_samples
+from profkit.explain.cells import Cell, refine
+from profkit.explain.evidence import Evidence
+from profkit.explain.kernel_ledger import KernelLedger
+from profkit.explain.ledger import Ledger
+from profkit.explain.policy import POLICY
+from profkit.explain.rank_times import EXCHANGE
+from profkit.explain.slowness import state_of
+from profkit.frame.columns import names_and_codes
+from profkit.frame.costs import INPUT
+from profkit.frame.device_times import PhaseClock
+from profkit.vocab import Phase
+
+COMPUTE = (Phase.H2D.value, Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value)
+
+RUNNING_WORDS = "computing or waiting for a core"
+
+Doings = Mapping[str, float]
+"""Time that was added, in ns of a cell, by what the thread did."""
+
+
+class How(str, Enum):
+    """How the time of a cell is spent."""
+
+    COMPUTING = "computing"
+    NO_CORE = "waiting for a core"
+    BLOCKED = ASLEEP
+    DEVICE = "on the device"
+
+
+PROCESSOR, CORE_WAIT = "cpu_ns", "cpu_wait_ns"
+"""Columns of spans, null where they were not read: a thread's processor time, and its wait."""
+
+
+class Sides(NamedTuple):
+    ledger: Ledger
+    before: Evidence
+    after: Evidence
+    kernels: KernelLedger | None
+
+    @property
+    def factor(self) -> float:
+        """The factor from ns per sample and rank to ns per step of the base's batch."""
+        return self.ledger.samples_per_step
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """The factors from a step of each side to one of the base's batch."""
+        of = self.ledger.batch_factor
+        return of(self.before.step_samples), of(self.after.step_samples)
+
+    def rank_factor(self, cell: Cell) -> float:
+        """The factor from a cell's ns to ns per step of one of its ranks."""
+        ranks = self.ledger.target.ranks
+        return self.factor * ranks / (len(cell.ranks) or ranks)
+
+
+def divide_by_how(cell: Cell, sides: Sides, doings: Doings) -> tuple[Cell, ...]:
+    """Return the cell with how it is spent, in two cells if a large part of it is blocked."""
+    if sides.ledger.target.clock is PhaseClock.DEVICE and cell.row in COMPUTE:
+        return (dataclasses.replace(cell, how=How.DEVICE.value),)
+    if cell.row == EXCHANGE:
+        return (cell,)
+    counted = _by_counters(cell, sides)
+    found = _by_spans(cell, sides) or counted
+    shares = _shares(doings, cell)
+    if not shares:
+        is_blocked, words = found is How.BLOCKED, found.value if found else ""
+        return (dataclasses.replace(cell, how=words, is_blocked=is_blocked),)
+    running, blocked = {}, {}
+    for words, share in shares.items():
+        if words == RUNNING:
+            is_told = found in (How.COMPUTING, How.NO_CORE)
+            running[found.value if found and is_told else RUNNING_WORDS] = share
+        elif words == LOCK and counted is not How.BLOCKED:
+            running[words] = share  # for a thread that may compute, or wait for a core
+        else:
+            blocked[words] = share
+    share = sum(blocked.values())
+    if share >= POLICY.how_share:
+        return (dataclasses.replace(cell, how=_join(blocked), is_blocked=True),)
+    cell = dataclasses.replace(cell, how=_join(running))
+    if share <= 1 - POLICY.how_share:
+        return (cell,)
+    return refine(cell, share * cell.ns, how=_join(blocked), is_blocked=True)
+
+
+def _shares(doings: Doings, cell: Cell) -> Doings:
+    """Return the shares of what was added; nothing if samples do not show the cell or states."""
+    more = {}
+    for words, ns in doings.items():
+        if ns > 0 and words != UNKNOWN:
+            more[words] = ns
+    whole = sum(more.values())
+    is_known = abs(doings.get(UNKNOWN, 0.0)) <= (1 - POLICY.how_share) * whole
+    if not whole or not is_known or sum(doings.values()) < POLICY.place_share * abs(cell.ns):
+        return {}
+    return {words: ns / whole for words, ns in more.items()}
+
+
+def _join(shares: Doings) -> str:
+    """Return the words for most of the time, at most two of them."""
+    least = (1 - POLICY.how_share) * sum(shares.values())
+    found = sorted(shares, key=lambda words: -shares[words])[:2]
+    if found and shares[found[-1]] < least:
+        del found[1:]
+    if len(found) > 1 and all(words.endswith(OF_FILE) for words in found):
+        found[0] = found[0].removesuffix(OF_FILE)
+    return " and ".join(found)
+
+
+def _by_spans(cell: Cell, sides: Sides) -> How | None:
+    """Use the processor time of the phases themselves, in the steps in which it was read."""
+    shares = []
+    for side in (sides.before, sides.after):
+        shares.append(side.figure(_thread_times).get(phase_of(cell.row)))
+    was, now = shares
+    if was is None or now is None:
+        return None
+    scale, known = sides.scales[1], sides.scales[0]
+    own_ns = (cell.ns - cell.moved_ns) * sides.rank_factor(cell)
+    for how, grown in (
+        (How.COMPUTING, now[0] * scale - was[0] * known),
+        (How.NO_CORE, now[1] * scale - was[1] * known),
+    ):
+        if own_ns and grown / own_ns >= POLICY.how_share:
+            return how
+    spent = now[0] * scale - was[0] * known + max(0.0, now[1] * scale - was[1] * known)
+    return How.BLOCKED if own_ns and spent / own_ns <= 1 - POLICY.how_share else None
+
+
+def _thread_times(run: Evidence) -> Mapping[str, tuple[float, float]]:
+    """Return processor time and wait for a core by phase, in ns per step and rank.
+
+    It is empty if nothing read them; a wait that was not read is zero.
+    """
+    spans = run.outer_spans
+    if PROCESSOR not in spans.column_names:
+        return {}
+    names, codes = names_and_codes(spans["phase"])
+    own = spans[PROCESSOR].to_numpy(zero_copy_only=False).astype(float)
+    waits = np.zeros(len(own))
+    if CORE_WAIT in spans.column_names:
+        waits = spans[CORE_WAIT].fill_null(0).to_numpy(zero_copy_only=False).astype(float)
+    lane = spans["rank"].to_numpy().astype(np.int64) << 40 | spans["step"].to_numpy()
+    found = {}
+    for code, name in enumerate(names):
+        mine = (codes == code) & np.isfinite(own)
+        steps = len(np.unique(lane[mine]))
+        if steps:
+            found[name] = float(own[mine].sum()) / steps, float(waits[mine].sum()) / steps
+    return found
+
+
+def _by_counters(cell: Cell, sides: Sides) -> How | None:
+    """Use the processor time of whole processes, which bounds what one of their threads used.
+
+    A cell is blocked if the ranks neither computed nor waited for a core so much longer. It is
+    computing if this is nearly all that was added to the host's time.
+    """
+    known_scale, scale = sides.scales
+    known, now = sides.before.own_ns(known_scale), sides.after.own_ns(scale)
+    lost_ns = (cell.ns - cell.moved_ns) * sides.rank_factor(cell)
+    if known is None or now is None or lost_ns <= 0:
+        return None
+    ranks = sides.ledger.target.ranks
+    own_ns = max(0.0, now - known) * ranks / (len(cell.ranks) or ranks)
+    states = []
+    for run in (sides.before, sides.after):
+        states.append(run.figure(state_of))
+    waited_ns = 0.0
+    if states[0] is not None and states[1] is not None:
+        waits = (states[0].waited or 0.0), (states[1].waited or 0.0)
+        step_ns = sides.before.step_ns * sides.scales[0], sides.after.step_ns * sides.scales[1]
+        waited_ns = max(0.0, waits[1] * step_ns[1] - waits[0] * step_ns[0])
+    is_known = all(state is not None and state.waited is not None for state in states)
+    if is_known and own_ns + waited_ns <= (1 - POLICY.how_share) * lost_ns:
+        return How.BLOCKED
+    gap_ns = abs(sides.ledger.total.delta.value) * sides.factor
+    is_most = cell.ns * sides.factor >= POLICY.how_share * gap_ns
+    if not is_most:
+        return None
+    if own_ns >= POLICY.how_share * lost_ns:
+        return How.COMPUTING
+    return How.NO_CORE if waited_ns >= POLICY.how_share * lost_ns else None
+
+
+def phase_of(row: str) -> str:
+    return {INPUT: Phase.DATA.value}.get(row, row)
+
+
+def added_by_line(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
+    """Return what was added at each function of the job's own code, as its longest line.
+
+    What no line can be told of is under an empty name.
+    """
+    on_device = sides.ledger.target.clock is PhaseClock.DEVICE and cell.row in COMPUTE
+    now = sides.after.figure(_samples)
+    if now is None or on_device:
+        return {}
+    phase, (known_scale, scale) = phase_of(cell.row), sides.scales
+    mine = now.select(phase, cell.ranks, cell.long)
+    if cell.long is not None:
+        usual, known_scale = now.select(phase, cell.ranks, cell.long, others=True), scale
+    elif cell.ranks:
+        usual, known_scale = now.select(phase, cell.ranks, None, other_ranks=True), scale
+    else:
+        before = sides.before.figure(_samples)
+        if before is None:
+            return {}
+        usual = before.select(phase, (), None)
+    if cell.ns < 0:  # the lines on which time was spent before, or by the others
+        mine, usual, scale, known_scale = usual, mine, known_scale, scale
+    share = sides.rank_factor(cell)
+    if cell.long is not None:  # the cell is spread over all steps
+        share *= len(sides.after.used) / max(1, len(cell.long))
+    share *= (1 - cell.moved_ns / cell.ns) or 1.0  # the others' waits are in no sample of this rank
+    known, own = usual.by_function(), mine.by_function()
+    found: dict[str, dict[str, float]] = {}
+    for function in {**own, **known}:
+        name, spent, was = "", own.get(function, {}), known.get(function, {})
+        if function != NO_FUNCTION and mine.hits(function) >= POLICY.fewest_samples:
+            name = mine.words(function)
+        more = found.setdefault(name, {})
+        for words in {**spent, **was}:
+            ns = spent.get(words, 0.0) * scale - was.get(words, 0.0) * known_scale
+            more[words] = more.get(words, 0.0) + ns / share
+    return found
+
+
+def _samples(run: Evidence) -> Samples | None:
+    return read_samples(run.trace, run.used)
