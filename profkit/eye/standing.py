@@ -39,6 +39,9 @@ from profkit.plain_file import read_plain
 WRITE_NS = 1_000_000_000
 """Stacks are written so often, also if they stay the same."""
 
+RETRY_NS = 1_000_000_000
+"""A process that cannot be read is tried again after this time."""
+
 SHORTEST_HELD_S = 1.5
 """A status is old after this time, or after a quarter of the limit."""
 
@@ -78,7 +81,7 @@ class StandingRank:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.crash = path.with_name(path.name.replace(SUFFIX, CRASH_SUFFIX))
-        self._changed_ns = self._written_ns = self._moved_ns = 0
+        self._changed_ns = self._written_ns = self._moved_ns = self._retry_ns = 0
         self._status: Status | None = None
         self._stack: tuple[Frame, ...] = ()
         self._thread: Thread | None = None
@@ -128,6 +131,9 @@ class StandingRank:
     def _open(self, status: Status) -> Thread:
         if self._thread is None or self._announced != status.announced:
             self._close()
+            if wall_ns() < self._retry_ns:
+                raise UnknownPythonError("it could not be read a moment ago")
+            self._retry_ns = wall_ns() + RETRY_NS
             self._thread = Thread(Said.parse(dict(status.announced)))
             self._announced = status.announced
         if self._thread.has_ended:
@@ -186,7 +192,7 @@ def read_all(thread: Thread) -> tuple[tuple[Frame, ...] | None, tuple[tuple[Fram
 def write_worker(thread: Thread, folder: Path, rank: Status) -> None:
     """Write where a worker is, without what is outside of its loop."""
     said = thread.said
-    look, places = look_at(said.pid, said.native), thread.read()
+    look, places = look_at(said.pid, said.native, in_memory=True), thread.read()
     if places is None:
         return
     status = dataclasses.replace(

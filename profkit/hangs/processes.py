@@ -71,8 +71,12 @@ class Look(NamedTuple):
     kernel_wait: str = ""
 
 
-def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
-    """Return the state of a process, or of one of its threads."""
+def look_at(pid: int, thread: int = 0, *, proc: Path = PROC, in_memory: bool = False) -> Look:
+    """Return the state of a process, or of one of its threads.
+
+    What a call points to is read in this process itself, or in another one if `in_memory` is true.
+    """
+    may_read = in_memory or pid == os.getpid()
     folder = proc / str(pid)
     if thread:
         folder = folder / "task" / str(thread)
@@ -92,9 +96,9 @@ def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
         name = name_call(int(words[0]))
         if name in _WITH_DESCRIPTOR and len(words) > 1:
             reads = describe_descriptor(pid, int(words[1], 16), proc)
-        elif name in _POLLS and len(words) > 1:
+        elif name in _POLLS and may_read and len(words) > 1:
             reads = describe_descriptor(pid, first_polled(pid, int(words[1], 16)), proc)
-        elif name in _WITH_PATH and len(words) > 2:
+        elif name in _WITH_PATH and may_read and len(words) > 2:
             path = read_path(pid, int(words[1 + _WITH_PATH[name]], 16))
             if words == _read_call(folder):  # otherwise the path may be gone, and this is no path
                 reads = path

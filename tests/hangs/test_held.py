@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -83,7 +84,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
         pipe = subprocess.PIPE
         started.append(
             subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                text=True,
+                env=environment,
+                start_new_session=True,
             )
         )
         return started[-1]
@@ -91,7 +98,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     with eye_on(tmp_path, environment):
         yield start_one
         for process in started:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
 
@@ -136,6 +144,33 @@ def test_a_rank_that_the_eye_leaves_reads_its_own_stack(tmp_path: Path, start: S
     evidence = watch(tmp_path, lambda seen: bool(seen.ranks[0].stack))
     assert "waits" in [frame.function for frame in evidence.ranks[0].stack]
     assert process.communicate("", timeout=PATIENCE_S) == ("ended well\n", "")
+
+
+WORKER = """
+import multiprocessing
+from profkit.run.lookout.workers import watch_worker
+
+class Meter:
+    tasks, idle, worker = 0, False, 0
+
+def works():
+    watch_worker(Path(sys.argv[1]), Meter, lines=True)
+    threading.Event().wait()
+
+Path(sys.argv[1], "r00000").mkdir()
+child = multiprocessing.get_context("fork").Process(target=works, daemon=True)
+child.start()
+waits()
+"""
+
+
+def test_a_worker_of_a_rank_that_stands_still_is_read_too(tmp_path: Path, start: Start) -> None:
+    process = start(WORKER)
+    evidence = watch(tmp_path, lambda seen: any(each.stack for each in seen.ranks[0].workers))
+    (worker,) = evidence.ranks[0].workers
+    assert "works" in [frame.function for frame in worker.stack]
+    process.communicate("", timeout=PATIENCE_S)
+    assert process.returncode == 0
 
 
 def test_a_call_that_holds_the_interpreter_shows_its_line(tmp_path: Path, start: Start) -> None:
