@@ -118,8 +118,6 @@ NIGHTLY = (
     "gpu/test_cuda_graphs.py",
     "gpu/test_exchange.py",
     "hangs/test_held.py::test_a_call_that_holds_the_interpreter_shows_its_line",
-    "hangs/test_held.py::test_a_call_that_sleeps_in_native_code_is_not_interrupted",
-    "hangs/test_held_busy.py",
     "hangs/test_jobs.py",
     "hangs/test_trace.py::test_a_rank_that_stands_still_is_named_with_its_line",
     "hangs/test_trace.py::test_a_system_that_trains_raises_no_alarm_and_says_its_end",

@@ -82,6 +82,7 @@ def in_child(act: Callable[[], object]) -> int:
 def supervise(work: Path, framework: str, name: str, ranks: int, limit_s: float) -> None:
     """Run one job until its verdict, end it, and keep what profkit said."""
     from profkit.hangs.account import read_account
+    from profkit.run.eye_process import eye_on
     from profkit.run.hang_alarm import HangAlarm
     from profkit.run.run_folder import make_run
     from profkit.trace import RunManifest
@@ -95,6 +96,8 @@ def supervise(work: Path, framework: str, name: str, ranks: int, limit_s: float)
     at = min(STEP, int(LONGEST_TRAINING_S / plant.step_s))
     words = [name, culprit, at, limit_s, folder]
     said: list[tuple[float, str]] = []
+    eye = contextlib.ExitStack()
+    eye.enter_context(eye_on(run, os.environ))
     launcher = in_child(lambda: launch(framework, run, ranks, list(map(str, words))))
     alarm = HangAlarm(run, limit_s, lambda line: said.append((time.time(), line)))
     alarm.start()
@@ -105,6 +108,7 @@ def supervise(work: Path, framework: str, name: str, ranks: int, limit_s: float)
     alarm.stop()  # whoever kills the ranks kills `profkit run` as well
     with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher, signal.SIGKILL)
+    eye.close()
     planted = folder / "planted"
     if not planted.exists() and plant is not HEALTHY:
         print(f"{folder.name}: the job ended before the hang, see its log", file=sys.stderr)

@@ -11,7 +11,9 @@ import os
 import platform
 import sys
 from pathlib import Path
+from typing import Any
 
+from profkit.clock import now_ns
 from profkit.hangs.processes import look_at, pid_space
 from profkit.plain_file import read_plain
 from profkit.trace.jsonfile import replace_json
@@ -23,6 +25,9 @@ FOLDER = "eye"
 """Folder in a run in which processes of the job say that they can be read."""
 
 SUFFIX, ANSWER_SUFFIX = ".json", ".answer"
+LATE_NS = 3_000_000_000
+"""If the eye has written no stack for so long, the process reads its own."""
+
 MOST_BYTES = 65_536
 
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -32,16 +37,27 @@ PR_SET_PTRACER = 0x59616D61
 def announce(
     run: Path, rank: int, thread: int, name: str, *, native: int, witness: int, worker: int = -1
 ) -> None:
-    """Write down what is to be read: a thread of this rank, or of a worker of its loader.
+    """Write down what is to be read: a thread of this rank, or of a worker of its loader."""
+    content = describe(rank, thread, name, native=native, witness=witness, worker=worker)
+    if content:
+        folder = run / FOLDER
+        folder.mkdir(mode=0o700, exist_ok=True)
+        replace_json(folder / f"{os.getpid()}{SUFFIX}", content)
+
+
+def describe(
+    rank: int, thread: int, name: str = "", *, native: int, witness: int, worker: int = -1
+) -> dict[str, Any]:
+    """Let the eye read this process, and return what it must know; nothing if there is no eye.
 
     `witness` is a thread that stays in a known function, by which the eye checks what it reads.
     """
     eye = os.environ.get(EYE_VARIABLE, "")
     if not eye.isdecimal():
-        return
+        return {}
     allow(int(eye))
     own = os.getpid()
-    content = {
+    return {
         "rank": rank,
         "worker": worker,
         "pid": own,
@@ -57,9 +73,6 @@ def announce(
         "python": os.path.dirname(os.__file__),
         "profkit": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
     }
-    folder = run / FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
-    replace_json(folder / f"{own}{SUFFIX}", content)
 
 
 def allow(eye: int) -> None:
@@ -67,6 +80,27 @@ def allow(eye: int) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         if YAMA.read_text().strip() == "1":
             ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(eye), 0, 0, 0)
+
+
+class EyeFile:
+    """The file of the eye with the stacks of this process, while that stands still."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: the process does not stand still."""
+        self._changed, self._since_ns = 0, now_ns()
+
+    def reads(self, path: Path) -> bool:
+        """Return false if the eye may not read this process, or has written nothing for long."""
+        if why_not_read(self._run) is not None:
+            return False
+        changed = path.stat().st_mtime_ns if path.exists() else 0
+        if changed != self._changed:
+            self._changed, self._since_ns = changed, now_ns()
+        return now_ns() - self._since_ns < LATE_NS
 
 
 def why_not_read(run: Path) -> str | None:

@@ -17,12 +17,16 @@ from profkit.clock import Clock, now_ns
 from profkit.errors import ProfkitError
 from profkit.eye.announcing import ANSWER_SUFFIX, FOLDER, SUFFIX
 from profkit.eye.layout import UnknownPythonError
+from profkit.eye.standing import StandingRanks
 from profkit.eye.targets import RankTarget, Said, WorkerTarget, make_target
 from profkit.hangs.processes import is_visible
 from profkit.trace.jsonfile import read_json
 
 LOOK_NS = 200_000_000
 """New processes are looked for this often; later, in a tenth of the time that has passed."""
+
+STANDING_NS = 200_000_000
+"""Ranks that stand still or crash are looked for this often."""
 
 LONGEST_LOOK_NS = 1_000_000_000
 FLUSH_NS = 2_000_000_000
@@ -48,7 +52,8 @@ class Eye:
         self._began_ns = clock()
         self._seen: set[str] = set()
         self._targets: list[RankTarget | WorkerTarget] = []
-        self._look_ns = self._flush_ns = self._cost_ns = 0
+        self._standing = StandingRanks(run)
+        self._look_ns = self._standing_ns = self._flush_ns = self._cost_ns = 0
         self._start_s = self._used_s = 0.0
         self._slower = 1.0
 
@@ -84,12 +89,15 @@ class Eye:
                 with contextlib.suppress(OSError, struct.error, ValueError, IndexError):
                     target.sample()  # the process may end while it is read
                 target.plan(self._slower)
+        if now >= self._standing_ns:
+            self._standing_ns = now + STANDING_NS
+            self._standing.look([each.thread for each in self._targets if each.is_worker])
         if self._clock() >= self._flush_ns:
             self._flush_ns = self._clock() + FLUSH_NS
             self._flush(self._targets)
             self._close_ended()
             self._bound_cost()
-        due = [self._look_ns, *(target.due_ns for target in self._targets)]
+        due = [self._look_ns, self._standing_ns, *(target.due_ns for target in self._targets)]
         return max(0.0, min(NOBODY_S, (min(due) - self._clock()) / 1e9))
 
     def _find(self) -> None:
@@ -130,7 +138,7 @@ class Eye:
     def _share(self, rank: int) -> None:
         """Divide the rate for workers among those of a rank."""
         workers = [each for each in self._targets
-                   if isinstance(each, WorkerTarget) and each.thread.said.rank == rank]  # fmt: skip
+                   if each.is_worker and each.thread.said.rank == rank]  # fmt: skip
         for target in workers:
             target.share = len(workers)
 

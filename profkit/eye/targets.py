@@ -142,6 +142,8 @@ class Target:
     share = 1
     """Number of targets that share the rate."""
 
+    is_worker = False
+
     def __init__(self, thread: Thread) -> None:
         self.thread = thread
         self._random = random.Random()  # no secret
@@ -224,6 +226,8 @@ class WorkerTarget(Target):
     before it, back to the last checksum.
     """
 
+    is_worker = True
+
     def __init__(self, thread: Thread, run: Path, now: Callable[[], int] = now_ns) -> None:
         super().__init__(thread)
         said = thread.said
@@ -237,11 +241,7 @@ class WorkerTarget(Target):
         os.write(self._file, BEGINNING)
 
     def _cut(self, places: Stack) -> Stack:
-        """Leave out the frames outside of the worker's loop."""
-        for number in range(len(places) - 1, -1, -1):
-            if places[number][0].co_filename.endswith(WORKER_LOOP):
-                return places[:number]
-        return places
+        return cut_loop(places)
 
     def flush(self, cpu_ns: int) -> None:
         lines = [*self._lines]
@@ -260,6 +260,14 @@ class WorkerTarget(Target):
     def close(self) -> None:
         os.close(self._file)
         self.thread.close()
+
+
+def cut_loop(places: Stack) -> Stack:
+    """Leave out the frames outside of a worker's loop."""
+    for number in range(len(places) - 1, -1, -1):
+        if places[number][0].co_filename.endswith(WORKER_LOOP):
+            return places[:number]
+    return places
 
 
 def make_target(said: Said, run: Path) -> RankTarget | WorkerTarget:

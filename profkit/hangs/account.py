@@ -13,15 +13,23 @@ from typing import Any
 from profkit.attached import TRAINED, read_notes
 from profkit.errors import UnreadableError
 from profkit.hangs.classes import NEVER_LONG, HangClass, Level
-from profkit.hangs.evidence import HOST_SUFFIX, WORKER_SUFFIX, Evidence, read_evidence
+from profkit.hangs.evidence import HOST_SUFFIX, Evidence, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, read_events, read_lines
 from profkit.hangs.incidents import SUFFIX as ALARMS_SUFFIX
 from profkit.hangs.long_parts import held_up_s
-from profkit.hangs.status import FAILED, FOLDER, IMPORTED, RUNNING, STACK_SUFFIX, SUFFIX, Status
+from profkit.hangs.status import (
+    FAILED,
+    FOLDER,
+    IMPORTED,
+    RUNNING,
+    STACK_SUFFIX,
+    SUFFIX,
+    WORKER_SUFFIX,
+    Status,
+)
 from profkit.hangs.verdict import Verdict, judge
 from profkit.hangs.waits import say_ranks
 from profkit.hangs.words import as_json
-from profkit.plain_file import open_plain
 from profkit.text import duration, fold, plural, safe_text
 from profkit.trace.flag import FlagKind
 from profkit.trace.folders import find_ranks
@@ -278,13 +286,11 @@ def _read(path: Path) -> str:
     try:
         if path.name.endswith(SUFFIX):
             Status.read(path)
-        elif path.name.endswith((HOST_SUFFIX, WORKER_SUFFIX)):
+        elif path.name.endswith((HOST_SUFFIX, WORKER_SUFFIX, STACK_SUFFIX)):
             read_json(path)
         elif path.name.endswith(ALARMS_SUFFIX):
             broken = read_lines(path).count(None)
             return f"{shown}: {plural(broken, 'line')} cannot be read" if broken else ""
-        elif path.name.endswith(STACK_SUFFIX):
-            open_plain(path).close()
     except UnreadableError as error:
         return str(error)
     except OSError as error:

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from profkit.errors import UnreadableError
-from profkit.hangs.fault_stacks import read_fault_stacks
 from profkit.hangs.processes import ENDED_STATES, GONE, STOPPED
 from profkit.hangs.status import (
+    CRASH_SUFFIX,
     ENDED,
     FAILED,
     FOLDER,
     RUNNING,
+    STACK_SUFFIX,
+    SUFFIX,
+    WORKER_SUFFIX,
     Frame,
     Status,
     Worker,
@@ -32,8 +35,8 @@ from profkit.trace.jsonfile import read_json
 HOST_SUFFIX = ".host.json"
 """Suffix of the file in which `profkit run` writes what it sees of the ranks on its host."""
 
-WORKER_SUFFIX = ".worker.json"
-"""Suffix of the file that a worker of a loader writes while one of its batches takes long."""
+HELD_NS = 2_000_000_000
+"""The eye saw a rank stand still for so long after the rank's own last words."""
 
 SAME_TIME_NS = 60_000_000_000
 """Statuses of one rank that are this close belong to processes that ran at the same time."""
@@ -61,9 +64,9 @@ class Evidence:
     silent: frozenset[int] = frozenset()
     """Ranks that have written nothing while others did."""
     native: frozenset[int] = frozenset()
-    """Ranks whose stack comes from the fault handler, because no Python code could run."""
+    """Ranks that the eye saw stand still, while no Python code could run to say so."""
     crashed: frozenset[int] = frozenset()
-    """Those of them whose stack was written as a signal ended them."""
+    """Ranks whose stack was read as a signal ended them."""
     damaged: tuple[str, ...] = ()
     """Files that could not be read, and why."""
     newest_ns: int = 0
@@ -126,14 +129,17 @@ def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | 
     chosen = {rank: choose_status(found) for rank, found in sorted(by_rank.items())}
     newest = max([now_ns, *(status.written_ns for status in chosen.values())])
     silent = find_silent(folder, chosen, newest, is_live=now_ns > 0)
-    reports = read_fault_stacks(folder, chosen)
+    native, crashed = set[int](), set[int]()
     workers = tuple(read_workers(folder))
     for rank, status in chosen.items():
-        stack = reports[rank].frames if rank in reports else status.stack
+        status, is_held, has_crashed = join_seen(folder, status)  # noqa: PLW2901  # the same rank
+        native.update({rank} if is_held or has_crashed else ())
+        crashed.update({rank} if has_crashed else ())
         if not status.is_interactive:  # a prompt is no program
-            stack = name_own(stack)
+            stack = name_own(status.stack)
+            status = dataclasses.replace(status, stack=stack)  # noqa: PLW2901  # the same
         joined = join_workers(status, workers)
-        chosen[rank] = dataclasses.replace(status, stack=stack, workers=joined)
+        chosen[rank] = dataclasses.replace(status, workers=joined)
     world_size = max([max(chosen) + 1, *(status.world_size for status in statuses)])
     exit_codes = read_exit_codes(folder, chosen)
     return Evidence(
@@ -142,8 +148,8 @@ def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | 
         read_states(folder, chosen, exit_codes),
         exit_codes,
         silent,
-        frozenset(reports),
-        frozenset(rank for rank, report in reports.items() if report.is_crash),
+        frozenset(native),
+        frozenset(crashed),
         tuple(damaged),
         newest,
     )
@@ -154,6 +160,35 @@ def choose_status(statuses: list[Status]) -> Status:
     newest = max(status.written_ns for status in statuses)
     recent = [status for status in statuses if newest - status.written_ns < SAME_TIME_NS]
     return max(recent, key=lambda status: (status.steps, bool(status.calls), -status.started_ticks))
+
+
+def read_seen(folder: Path, status: Status, suffix: str) -> Status | None:
+    """Return what the eye saw of a rank's process; `None` if it saw no stack."""
+    try:
+        seen = Status.read(folder / status.file_name.replace(SUFFIX, suffix))
+    except UnreadableError:
+        return None
+    is_same = seen.stack and seen.started_ticks == status.started_ticks
+    return seen if is_same else None
+
+
+def join_seen(folder: Path, status: Status) -> tuple[Status, bool, bool]:
+    """Return a status with the stacks of the eye, and if the rank could not say so, or crashed."""
+    seen, is_held = read_seen(folder, status, STACK_SUFFIX), False
+    if seen is not None and seen.steps == status.steps and status.state != FAILED:
+        is_held = seen.written_ns - HELD_NS > max(status.written_ns, seen.alive_ns)
+        if not status.stack or seen.written_ns > status.written_ns:
+            status = dataclasses.replace(
+                status,
+                stack=seen.stack,
+                other_stacks=seen.other_stacks,
+                alive_ns=max(status.alive_ns, seen.alive_ns),
+            )
+    crash = read_seen(folder, status, CRASH_SUFFIX) if status.state == RUNNING else None
+    has_crashed = crash is not None and crash.written_ns + HELD_NS > status.written_ns
+    if crash is not None and has_crashed:
+        status = dataclasses.replace(status, stack=crash.stack)
+    return status, is_held, has_crashed
 
 
 def read_hosts(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -51,7 +51,7 @@ _WITH_DESCRIPTOR = frozenset(
 """Calls whose first argument is a file descriptor."""
 
 _POLLS = frozenset({"poll", "ppoll"})
-"""Calls whose first argument points to descriptors; in the process itself it can be read."""
+"""Calls whose first argument points to descriptors; """
 
 _WITH_PATH = {
     **dict.fromkeys(("open", "stat", "lstat", "access"), 0),
@@ -74,8 +74,12 @@ class Look(NamedTuple):
     kernel_wait: str = ""
 
 
-def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
-    """Return the state of a process, or of one of its threads."""
+def look_at(pid: int, thread: int = 0, *, proc: Path = PROC, in_memory: bool = False) -> Look:
+    """Return the state of a process, or of one of its threads.
+
+    What a call points to is read in this process itself, or in another one if `in_memory` is true.
+    """
+    may_read = in_memory or pid == os.getpid()
     folder = proc / str(pid)
     if thread:
         folder = folder / "task" / str(thread)
@@ -95,10 +99,10 @@ def look_at(pid: int, thread: int = 0, *, proc: Path = PROC) -> Look:
         name = name_call(int(words[0]))
         if name in _WITH_DESCRIPTOR and len(words) > 1:
             reads = describe_descriptor(pid, int(words[1], 16), proc)
-        elif name in _POLLS and pid == os.getpid() and len(words) > 1:
-            reads = describe_descriptor(pid, first_polled(int(words[1], 16)), proc)
-        elif name in _WITH_PATH and pid == os.getpid() and len(words) > 2:
-            path = read_path(int(words[1 + _WITH_PATH[name]], 16))
+        elif name in _POLLS and may_read and len(words) > 1:
+            reads = describe_descriptor(pid, first_polled(pid, int(words[1], 16)), proc)
+        elif name in _WITH_PATH and may_read and len(words) > 2:
+            path = read_path(pid, int(words[1 + _WITH_PATH[name]], 16))
             if words == _read_call(folder):  # otherwise the path may be gone, and this is no path
                 reads = path
     return look._replace(system_call=name, reads=reads, kernel_wait=kernel_wait)
@@ -163,21 +167,21 @@ def is_visible(host: str, space: str) -> bool:
     return host == platform.node() and (not space or space == (pid_space() or space))
 
 
-def first_polled(address: int) -> int:
-    """Return the first descriptor of a `poll` that another thread of this process is in."""
+def first_polled(pid: int, address: int) -> int:
+    """Return the first descriptor of a `poll` that a thread of a process is in."""
     try:
-        with open("/proc/self/mem", "rb", buffering=0) as memory:
+        with open(PROC / str(pid) / "mem", "rb", buffering=0) as memory:
             memory.seek(address)
             return int.from_bytes(memory.read(4), "little", signed=True)
     except (OSError, ValueError, OverflowError):
         return -1
 
 
-def read_path(address: int) -> str:
-    """Return the path that another thread of this process gave to the kernel; or nothing."""
+def read_path(pid: int, address: int) -> str:
+    """Return the path that a thread of a process gave to the kernel; or nothing."""
     found = b""
     try:
-        with open("/proc/self/mem", "rb", buffering=0) as memory:
+        with open(PROC / str(pid) / "mem", "rb", buffering=0) as memory:
             memory.seek(address)
             while b"\0" not in found and len(found) < _MOST_PATH_BYTES:
                 # The next page need not exist.

@@ -24,8 +24,11 @@ FOLDER = "status"
 """The folder of status files inside a run."""
 
 SUFFIX = ".rank.json"
-STACK_SUFFIX = ".stack"
-"""Suffix of the file that gets the stack if no Python code can run, or at a crash."""
+STACK_SUFFIX, CRASH_SUFFIX = ".stack.json", ".crash.json"
+"""Suffixes of the files of the eye: the stacks of a rank that stands still, and of a crash."""
+
+WORKER_SUFFIX = ".worker.json"
+"""Suffix of the file with the stack of a loader's worker whose rank stands still."""
 
 LIMIT_VARIABLE = "PROFKIT_HANG_AFTER"
 """The environment variable that says after how many seconds without a step a job stands still."""
@@ -154,8 +157,6 @@ class Status:
     """Time for which the device has been at work that was launched before; null if unknown."""
     stack: tuple[Frame, ...] = ()
     """The stack of the training thread, the innermost frame first."""
-    stack_bytes: int | None = None
-    """The size that the fault handler's file had: what follows is newer than this status."""
     other_stacks: tuple[tuple[Frame, ...], ...] = ()
     """Stacks of other threads that are inside the job's own code."""
     calls: tuple[Call, ...] = ()
@@ -165,6 +166,8 @@ class Status:
     workers: tuple[Worker, ...] = ()
     peers: Mapping[str, str] = field(default_factory=dict)
     """States of the other ranks' processes on this host, by process id."""
+    announced: Mapping[str, Any] = field(default_factory=dict)
+    """What the eye must know to read the stacks of this process."""
 
     @property
     def limit_ns(self) -> int:
@@ -174,6 +177,11 @@ class Status:
     @property
     def stood_ns(self) -> int:
         return max(0, self.written_ns - self.moved_ns)
+
+    @property
+    def stands_still(self) -> bool:
+        """Return true if no step has ended for so long that stacks are read."""
+        return self.stood_ns >= max(self.limit_ns * STANDS_AFTER, 2e9 * self.usual_step_s)
 
     @property
     def is_idle(self) -> bool:
@@ -187,8 +195,9 @@ class Status:
     def as_content(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
-    def write(self, folder: Path) -> None:
-        replace_json(folder / self.file_name, with_checksum(self.as_content()))
+    def write(self, folder: Path, suffix: str = SUFFIX) -> None:
+        path = folder / self.file_name.replace(SUFFIX, suffix)
+        replace_json(path, with_checksum(self.as_content()))
 
     @classmethod
     def read(cls, path: Path) -> Status:

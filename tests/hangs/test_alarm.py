@@ -19,7 +19,7 @@ import pytest
 
 from profkit.analysis.views.runs import HUNG_STATE, read_head
 from profkit.hangs.account import FINE, HUNG, LONG, UNKNOWN, read_account, say_standstill
-from profkit.hangs.evidence import HOST_SUFFIX, WORKER_SUFFIX, read_evidence
+from profkit.hangs.evidence import HOST_SUFFIX, read_evidence
 from profkit.hangs.incidents import MOVED, SEEN, SUFFIX, is_hung
 from profkit.hangs.processes import find_exit_code, look_at, pid_space
 from profkit.hangs.status import (
@@ -27,6 +27,7 @@ from profkit.hangs.status import (
     FAILED,
     FOLDER,
     RUNNING,
+    WORKER_SUFFIX,
     Status,
     Worker,
     plain_host,

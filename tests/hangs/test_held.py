@@ -1,13 +1,12 @@
-"""A rank whose interpreter native code holds leaves its stack; a job that was stopped goes on."""
+"""The eye names the line of a rank that stands still, holds the interpreter, or crashes."""
 
 from __future__ import annotations
 
-import _thread
 import contextlib
+import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,34 +15,56 @@ import pytest
 
 from profkit.clock import wall_ns
 from profkit.hangs.evidence import Evidence, read_evidence
-from profkit.hangs.status import FOLDER, RUNNING
-from profkit.run.lookout import fault_stack
-from profkit.run.lookout.fault_stack import FaultStack
+from profkit.hangs.status import FOLDER, STACK_SUFFIX, SUFFIX, Status
+from profkit.run.eye_process import eye_on
 
 PATIENCE_S = 60.0
 
 JOB = """
-import sys, threading, time
+import ctypes, os, sys, threading, time
 from pathlib import Path
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.tracking.tracker import Tracker
 from profkit.rank import Rank
 from profkit.run.lookout.lookout import Lookout
 
-lookout = Lookout(Path(sys.argv[1]), Tracker(Recorder(MemorySink())), 2.0)
+recorder = Recorder(MemorySink())
+lookout = Lookout(Path(sys.argv[1]), Tracker(recorder), 2.0)
 lookout.start(Rank(0, 1), lambda: None)
 while not list(Path(sys.argv[1], "status").glob("*.rank.json")):
     time.sleep(0.01)
 
-def turn(seconds, deep=300):
-    deadline = time.monotonic() + seconds
-    def dive(left):
-        return dive(left - 1) if left else 0
-    while time.monotonic() < deadline:
-        dive(deep)
+def waits():
+    sys.stdin.read()
 
-def hold():
-    sum(range(400_000_000))  # keeps the interpreter's lock
+def holds():
+    read, write = os.pipe()
+    ctypes.PyDLL(None).read(read, ctypes.create_string_buffer(1), 1)  # keeps the interpreter's lock
+
+def busy():
+    while True:
+        sum([number for number in range(50)])
+
+def crashes(number):
+    threading.Thread(target=busy, daemon=True).start()
+    recorder.end_step(recorder.clock(), 4)
+    while not lookout._catches:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.kill(os.getpid(), number)
+
+def stays_busy():
+    lookout._lock.acquire()  # stands for a disk that does not answer
+    turn = 0
+    while Path(sys.argv[1]).exists():
+        turn += 1
+        [busy_too, waits_not][turn % 2]()
+
+def busy_too():
+    sum(range(1000))
+
+def waits_not():
+    sum(range(2000))
 
 {body}
 lookout.stop()
@@ -54,155 +75,133 @@ Start = Callable[[str], subprocess.Popen[str]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a job that the eye of a run may read."""
     started: list[subprocess.Popen[str]] = []
+    environment = dict(os.environ)
 
     def start_one(body: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", JOB.replace("{body}", body), str(tmp_path)]
+        pipe = subprocess.PIPE
         started.append(
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
         )
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline and not list((tmp_path / FOLDER).glob("*.rank.json")):
-            time.sleep(0.02)
         return started[-1]
 
-    yield start_one
-    for process in started:
-        process.kill()
-        process.communicate()
+    with eye_on(tmp_path, environment):
+        yield start_one
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
-def end_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=PATIENCE_S)
-    return process.returncode, out, err
-
-
-def watch(run: Path) -> Evidence:
-    """Look at the run again and again, until it shows a stack or its end."""
+def watch(run: Path, is_seen: Callable[[Evidence], bool]) -> Evidence:
+    """Look at the run again and again, until it shows this."""
     deadline = time.monotonic() + PATIENCE_S
-    while True:
+    while time.monotonic() < deadline:
         evidence = read_evidence(run, wall_ns())
-        assert evidence is not None
-        has_ended = evidence.ranks[0].state != RUNNING
-        if evidence.native or has_ended or time.monotonic() > deadline:
+        if evidence is not None and evidence.ranks and is_seen(evidence):
             return evidence
-        time.sleep(0.1)
+        time.sleep(0.05)
+    pytest.fail("it was not seen")
+
+
+def lines_of(*texts: str) -> list[int]:
+    return [JOB[: JOB.index(text)].count("\n") + 1 for text in texts]
+
+
+def places(evidence: Evidence) -> list[tuple[str, int]]:
+    return [(frame.function, frame.line) for frame in evidence.ranks[0].stack]
+
+
+def test_a_rank_that_stands_still_is_read_from_outside_alone(tmp_path: Path, start: Start) -> None:
+    process = start("waits()")
+    evidence = watch(tmp_path, lambda seen: bool(seen.ranks[0].stack))
+    functions = [frame.function for frame in evidence.ranks[0].stack]
+    assert functions[-2:] == ["waits", "<module>"]
+    assert evidence.native == frozenset()
+    (own,) = (tmp_path / FOLDER).glob(f"*{SUFFIX}")
+    assert Status.read(own).stack == ()
+    assert process.communicate("", timeout=PATIENCE_S) == ("ended well\n", "")
+
+
+def test_a_rank_that_the_eye_leaves_reads_its_own_stack(tmp_path: Path, start: Start) -> None:
+    process = start("waits()")
+    watch(tmp_path, lambda seen: bool(seen.ranks[0].stack))
+    (path,) = (tmp_path / FOLDER).glob(f"*{STACK_SUFFIX}")
+    for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        if "profkit.eye" in Path(f"/proc/{child}/cmdline").read_text():
+            os.kill(int(child), signal.SIGKILL)
+    path.unlink()
+    evidence = watch(tmp_path, lambda seen: bool(seen.ranks[0].stack))
+    assert "waits" in [frame.function for frame in evidence.ranks[0].stack]
+    assert process.communicate("", timeout=PATIENCE_S) == ("ended well\n", "")
+
+
+WORKER = """
+import multiprocessing
+from profkit.run.lookout.workers import watch_worker
+
+class Meter:
+    tasks, idle, worker = 0, False, 0
+
+def works():
+    watch_worker(Path(sys.argv[1]), Meter, lines=True)
+    threading.Event().wait()
+
+Path(sys.argv[1], "r00000").mkdir()
+child = multiprocessing.get_context("fork").Process(target=works, daemon=True)
+child.start()
+waits()
+"""
+
+
+def test_a_worker_of_a_rank_that_stands_still_is_read_too(tmp_path: Path, start: Start) -> None:
+    process = start(WORKER)
+    evidence = watch(tmp_path, lambda seen: any(each.stack for each in seen.ranks[0].workers))
+    (worker,) = evidence.ranks[0].workers
+    assert "works" in [frame.function for frame in worker.stack]
+    process.communicate("", timeout=PATIENCE_S)
+    assert process.returncode == 0
 
 
 def test_a_call_that_holds_the_interpreter_shows_its_line(tmp_path: Path, start: Start) -> None:
-    process = start("hold()")
-    evidence = watch(tmp_path)
-    assert evidence.native == {0}
+    process = start("holds()")
+    watch(tmp_path, lambda seen: bool(seen.native))
+    process.kill()
+    evidence = watch(tmp_path, lambda seen: bool(seen.native))  # the files alone say it
     assert evidence.crashed == frozenset()
-    stack = evidence.ranks[0].stack
-    assert [frame.function for frame in stack] == ["hold", "<module>"]
-    lines = [JOB[: JOB.index(text)].count("\n") + 1 for text in ("sum(", "{body}")]
-    assert [frame.line for frame in stack] == lines
-    assert end_of(process) == (0, "ended well\n", "")
-
-
-def test_a_call_that_sleeps_in_native_code_is_not_interrupted(tmp_path: Path, start: Start) -> None:
-    body = "import ctypes\nassert ctypes.PyDLL(None).sleep(5) == 0  # seconds that are left"
-    process = start(body)
-    assert watch(tmp_path).native == {0}
-    assert end_of(process) == (0, "ended well\n", "")
-
-
-def test_a_file_of_the_job_is_never_written_to(tmp_path: Path, start: Start) -> None:
-    """A job that closes all descriptors gets their numbers for its own files."""
-    body = """
-import os
-os.closerange(3, 1000)
-taken = [open(Path(sys.argv[1], f"own{number}"), "w") for number in range(40)]
-hold()
-assert not any(Path(file.name).stat().st_size for file in taken)
-"""
-    assert end_of(start(body))[:2] == (0, "ended well\n")
-
-
-def test_a_job_that_was_stopped_goes_on_and_is_not_looked_into(
-    tmp_path: Path, start: Start
-) -> None:
-    """A dump that goes by the clock would begin as the job goes on, and read changing frames."""
-    process = start("turn(12.0)")
-    for _ in range(3):
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(2.5)
-        process.send_signal(signal.SIGCONT)
-        time.sleep(0.5)
-    assert end_of(process) == (0, "ended well\n", "")
-    assert not list((tmp_path / FOLDER).glob("*.stack"))
+    numbers = lines_of("ctypes.PyDLL", "{body}")
+    assert places(evidence) == list(zip(["holds", "<module>"], numbers, strict=True))
 
 
 def test_a_disk_that_does_not_answer_is_not_taken_for_held_code(
     tmp_path: Path, start: Start
 ) -> None:
     """The thread that writes the status stands, while the job runs Python code."""
-    body = "from profkit.hangs.status import Status\nimport dataclasses\n"
-    body += "Status.write = lambda status, folder: time.sleep(5)\n"
-    process = start(body + "turn(6.0)")
-    process.wait(PATIENCE_S)
-    assert process.returncode == 0
-    for path in (tmp_path / FOLDER).glob("*.stack"):
-        assert path.read_text() == ""
+    start("stays_busy()")
+    written: set[int] = set()
+    while len(written) < 4:
+        for path in (tmp_path / FOLDER).glob(f"*{STACK_SUFFIX}"):
+            written.add(Status.read(path).written_ns)
+        evidence = read_evidence(tmp_path, wall_ns())
+        assert evidence is None or evidence.native == frozenset()
 
 
-def test_a_forked_child_watches_itself_if_it_is_a_rank(tmp_path: Path, start: Start) -> None:
-    """The thread in C is not in the child; a new watch starts one."""
-    body = """
-import os, warnings
-from profkit.run.lookout.fault_stack import FaultStack
-warnings.simplefilter("ignore")  # Python 3.12 warns of a fork beside threads
-child = os.fork()
-if not child:
-    own = Path(sys.argv[1], "child.stack")
-    FaultStack(own, 1.0).open()
-    hold()
-    os._exit(0 if "in hold" in own.read_text() else 5)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-"""
-    assert end_of(start(body)) == (0, "ended well\n", "")
-
-
-def is_watched() -> bool:
-    """Return true if this process has the thread in C."""
-    for path in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it has just ended
-            if (path / "comm").read_text() == "profkit-held\n":
-                return True
-    return False
-
-
-def wait_for_watch(*, expected: bool) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while is_watched() != expected:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_nothing_is_watched_where_threads_are_greenlets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV, signal.SIGFPE])
+def test_a_crash_leaves_its_line_and_ends_as_before(
+    tmp_path: Path, start: Start, number: signal.Signals
 ) -> None:
-    """They are patched after the start of a first watch, and before that of a second one."""
-    first = FaultStack(tmp_path / "first", 0.5)
-    first.open()
-    wait_for_watch(expected=True)
-    monkeypatch.setattr(_thread, "get_ident", lambda: 1)
-    wait_for_watch(expected=False)
-    second = FaultStack(tmp_path / "second", 0.5)
-    second.open()
-    assert not is_watched()
-    first.close()
-    second.close()
-
-
-def test_without_the_compiled_part_nothing_is_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fault_stack, "_held", None)
-    stack = FaultStack(tmp_path / "stack", 0.5)
-    before = threading.active_count()
-    stack.open()
-    assert threading.active_count() == before
-    stack.close()
-    assert not (tmp_path / "stack").exists()
+    process = start(f"crashes({int(number)})")
+    assert process.communicate(timeout=PATIENCE_S) == ("", "")
+    assert process.returncode == -number
+    evidence = watch(tmp_path, lambda seen: bool(seen.crashed))
+    assert places(evidence)[0] == ("crashes", *lines_of("    os.kill("))

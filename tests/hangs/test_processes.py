@@ -46,4 +46,4 @@ def test_a_relative_path_is_shown_whole(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("address", [0, 1, -1, 2**63 - 1, 2**64, 2**80])
 def test_an_address_that_is_none_has_no_path(address: int) -> None:
-    assert read_path(address) == ""
+    assert read_path(os.getpid(), address) == ""

@@ -15,7 +15,16 @@ from profkit.hangs.activity import Doing, find_activity
 from profkit.hangs.classes import HangClass, Level
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.incidents import SEEN, append_event
-from profkit.hangs.status import FAILED, FOLDER, Call, Frame, Status, Worker, plain_host
+from profkit.hangs.status import (
+    FAILED,
+    FOLDER,
+    STACK_SUFFIX,
+    Call,
+    Frame,
+    Status,
+    Worker,
+    plain_host,
+)
 from profkit.hangs.verdict import Verdict, judge
 from profkit.hangs.words import as_json, say_verdict
 from profkit.trace.manifest import RunManifest
@@ -643,24 +652,26 @@ def test_a_damaged_file_is_named_and_harms_nothing(tmp_path: Path, text: str) ->
     assert "00000-host-1.rank.json" in evidence.damaged[0]
 
 
-def test_the_stack_of_the_fault_handler_stands_in_for_a_held_interpreter(tmp_path: Path) -> None:
+def test_what_the_eye_sees_stands_in_for_a_rank_that_cannot_say_it(tmp_path: Path) -> None:
     folder = tmp_path / FOLDER
     folder.mkdir()
     status = rank(0, stack=(), calls=())
     status = dataclasses.replace(status, written_ns=1)
     status.write(folder)
-    (folder / status.file_name.replace(".rank.json", ".stack")).write_text(
-        "Timeout (0:00:15)!\n"
-        "Thread 0x00007f01 (most recent call first):\n"
-        '  File "/usr/lib/python3.11/threading.py", line 331 in wait\n\n'
-        "Thread 0x00007f02 (most recent call first):\n"
-        '  File "/home/me/native.py", line 9 in warp\n'
-        '  File "/home/me/train.py", line 30 in <module>\n'
-    )
+    seen = dataclasses.replace(status, written_ns=NOW, alive_ns=NOW - 3 * 10**9, stack=IN_CODE)
+    seen.write(folder, STACK_SUFFIX)
     evidence = read_evidence(tmp_path, NOW)
     assert evidence is not None
     assert evidence.native == {0}
-    assert [frame.line for frame in evidence.ranks[0].stack] == [9, 30]
+    assert evidence.ranks[0].stack == IN_CODE
+    dataclasses.replace(seen, alive_ns=NOW).write(folder, STACK_SUFFIX)  # it ran meanwhile
+    moving = read_evidence(tmp_path, NOW)
+    assert moving is not None
+    assert moving.native == frozenset()
+    dataclasses.replace(seen, steps=seen.steps - 1).write(folder, STACK_SUFFIX)
+    earlier = read_evidence(tmp_path, NOW)
+    assert earlier is not None
+    assert earlier.ranks[0].stack == ()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400])

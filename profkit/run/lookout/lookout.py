@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profkit.clock import now_ns, wall_ns
+from profkit.eye.announcing import EyeFile, describe, why_not_read
 from profkit.hangs.processes import ENDED_STATES, STOPPED, is_visible, look_at, pid_space
 from profkit.hangs.status import (
+    CRASH_SUFFIX,
     ENDED,
     FAILED,
     FOLDER,
     LONGEST_TICK_S,
     STACK_SUFFIX,
-    STANDS_AFTER,
     SUFFIX,
     TICKS_PER_LIMIT,
     TICKS_PER_WRITE,
@@ -39,8 +40,8 @@ from profkit.instrument.tracking.pending import EVALUATION
 from profkit.instrument.tracking.states import CHECKPOINT
 from profkit.rank import Rank
 from profkit.run.lookout.calls import CallReader
+from profkit.run.lookout.crash import catch_crashes, release_crashes
 from profkit.run.lookout.device_look import DeviceLook
-from profkit.run.lookout.fault_stack import FaultStack
 from profkit.run.lookout.stacks import Stacks, look_at_workers, native_id
 from profkit.vocab import Phase
 
@@ -80,7 +81,10 @@ class Lookout:
         self._most_training: dict[int, int] = {}
         """By model: so many of it and of what it wraps were in training mode after a step."""
         self._cpu: tuple[int, float] | None = None
-        self._fault: FaultStack | None = None
+        self._eye = EyeFile(run)
+        self._announced: tuple[int, int] | None = None
+        """The rank and the thread that the eye knows."""
+        self._catches = False
         self._framework: Framework | None = None
         self._read_framework: Callable[[], Framework | None] = lambda: None
         self._moved_ns = self._alive_ns = now_ns()
@@ -108,8 +112,7 @@ class Lookout:
             )
             if self._thread is not None and before != self._status.file_name:
                 (self._folder / before).unlink(missing_ok=True)
-                if self._fault is not None:
-                    self._fault.move(self._stack_path())
+                self._catches = False  # the file has another name now
         finally:
             self._lock.release()
         if self._thread is None:
@@ -143,14 +146,12 @@ class Lookout:
         self._leaves_nothing = True
         self.stop()
 
-    def _stack_path(self) -> Path:
-        return self._folder / self._status.file_name.replace(SUFFIX, STACK_SUFFIX)
+    def _path(self, suffix: str) -> Path:
+        return self._folder / self._status.file_name.replace(SUFFIX, suffix)
 
     def _watch(self) -> None:
         for folder in (self._folder.parent, self._folder):  # the run's may not be made yet
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._fault = FaultStack(self._stack_path(), max(2.0, (self._limit_s or 30.0) / 2))
-        guarded("fault handler", self._fault.open, None)()
         # A disk that is full for a while must not end the lookout.
         look = guarded("lookout", self._look, None)
         number = 0
@@ -162,7 +163,7 @@ class Lookout:
                 break
         else:
             return
-        guarded("fault handler", self._fault.close, None)()
+        guarded("fault handler", release_crashes, None)()
         with self._lock:
             if self._leaves_nothing:
                 (self._folder / self._status.file_name).unlink(missing_ok=True)
@@ -172,14 +173,31 @@ class Lookout:
     def _look(self, number: int) -> None:
         is_due = number % TICKS_PER_WRITE == 0
         with self._lock:
-            if self._fault is not None and self._loop.recorder.step_now:
-                self._fault.enable()
-            had_place = bool(self._status.stack)
+            self._announce()
+            if self._loop.recorder.step_now and not self._catches:
+                self._catches = True
+                if why_not_read(self._folder.parent) is None:
+                    guarded("fault handler", catch_crashes, None)(self._path(CRASH_SUFFIX))
+            had_place = bool(self._status.thread_state)
             stands = self._follow_steps()
             if stands:
                 self._look_closely(with_calls=is_due)
-            if stands or is_due or (had_place and not self._status.stack):
+            else:
+                self._eye.forget()
+            if stands or is_due or (had_place and not self._status.thread_state):
                 self._status.write(self._folder)
+
+    def _announce(self) -> None:
+        """Let the eye read this process; it needs the status for that."""
+        thread, rank = self._thread_of_loop(), self._status.rank
+        if (rank, thread) != self._announced:
+            self._announced = rank, thread
+            native, own = native_id(thread), threading.get_ident()
+            content = guarded("lines", describe, {})(rank, thread, native=native, witness=own)
+            self._status = dataclasses.replace(self._status, announced=content)
+
+    def _thread_of_loop(self) -> int:
+        return self._loop.thread or threading.main_thread().ident or 0
 
     def _is_worker(self) -> bool:
         """Return true in a loader's worker that has inherited the rank's environment."""
@@ -210,6 +228,7 @@ class Lookout:
                 loaders_over=False,
                 is_interactive=False,
                 region="",
+                thread_state="",
                 stack=(),
                 other_stacks=(),
                 calls=(),
@@ -222,8 +241,7 @@ class Lookout:
         trained = [model for model in training if self._most_training.get(model)]
         fewer = [model for model in trained if training[model] < self._most_training[model]]
         self._evaluates = bool(trained) and fewer == trained
-        stood_ns = now - self._moved_ns
-        return stood_ns >= max(status.limit_ns * STANDS_AFTER, 2e9 * status.usual_step_s)
+        return self._status.stands_still
 
     def _dated(self, status: Status) -> Status:
         """Return the status as of now. The clock of the day may jump, and no interval uses it."""
@@ -233,14 +251,14 @@ class Lookout:
             written_ns=wall,
             moved_ns=wall - (now - self._moved_ns),
             alive_ns=wall - (now - self._alive_ns),
-            stack_bytes=None if self._fault is None else self._fault.size,
         )
 
     def _look_closely(self, *, with_calls: bool) -> None:
         """Note the stack, the state of the thread, collectives, workers, and the other ranks."""
         loop, status = self._loop, self._status
-        thread = loop.thread or threading.main_thread().ident or 0
-        stack, others = self._stacks.read(thread)
+        thread = self._thread_of_loop()
+        is_read = self._eye.reads(self._path(STACK_SUFFIX))
+        stack, others = ((), ()) if is_read else self._stacks.read(thread)
         look = look_at(os.getpid(), native_id(thread))
         now = now_ns()
         share = None

@@ -5,21 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable
 from multiprocessing import process as multiprocessing_process
-from types import CodeType
 
 from profkit.collectors._origins import Origins, cut
 from profkit.collectors.stacks import stacks
-from profkit.hangs.activity import find_writer
+from profkit.eye.naming import MOST_INNER, MOST_OUTER, choose_others, name_stack
 from profkit.hangs.processes import find_exit_code, look_at
 from profkit.hangs.status import Frame, Worker
-from profkit.vocab import OWN_CODE
 
-MOST_INNER, MOST_OUTER = 40, 40
-"""Frames that are kept of a deep stack: nested imports have hundreds below the job's own."""
-
-MOST_THREADS = 8
 MOST_WORKERS = 64
 
 
@@ -30,20 +23,12 @@ class Stacks:
         self._origins = Origins()
 
     def read(self, thread: int) -> tuple[tuple[Frame, ...], tuple[tuple[Frame, ...], ...]]:
-        """Return the stack of this thread, and those of others that matter.
-
-        These are in the job's code, or write a checkpoint for it, as `async_save` of torch does.
-        """
-        own: tuple[Frame, ...] = ()
-        others: list[tuple[Frame, ...]] = []
-        for ident, places in stacks().items():
-            if ident == thread:
-                own = self._name(places)
-            elif ident != threading.get_ident() and len(others) < MOST_THREADS:
-                stack = self._name(places)
-                if any(frame.origin == OWN_CODE for frame in stack) or find_writer(stack):
-                    others.append(stack)
-        return own, tuple(others)
+        """Return the stack of this thread, and those of others that matter."""
+        found = stacks()
+        own = name_stack(found.pop(thread, ()), self._origins)
+        found.pop(threading.get_ident(), None)
+        others = [name_stack(places, self._origins) for places in found.values()]
+        return own, choose_others(others)
 
     def of_error(self, error: BaseException) -> list[Frame]:
         """Return the places that an exception has passed, the innermost first."""
@@ -63,18 +48,6 @@ class Stacks:
     def shown(self, place: str) -> str:
         """Return a path or an address as it is stored."""
         return self._origins.shown(place) if place.startswith("/") else place
-
-    def _name(self, places: Iterable[tuple[CodeType, int]]) -> tuple[Frame, ...]:
-        inner: list[Frame] = []
-        outer: deque[Frame] = deque(maxlen=MOST_OUTER)
-        for code, line in places:
-            origin = self._origins.of(code.co_filename)
-            if origin:  # else it is a frame of profkit
-                function = cut(getattr(code, "co_qualname", code.co_name))
-                path = self._origins.shown(code.co_filename)
-                kept = inner if len(inner) < MOST_INNER else outer
-                kept.append(Frame(path, function, line, origin))
-        return (*inner, *outer)
 
 
 def native_id(ident: int) -> int:

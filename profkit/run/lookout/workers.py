@@ -1,6 +1,7 @@
 """A thread of each loader worker that notes where a batch hangs.
 
-The rank that waits for the batch sees no stack of another process, so the worker writes its own.
+The rank that waits for the batch sees no stack of another process. Where the eye may not read it,
+the worker writes its own.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from pathlib import Path
 from typing import Protocol
 
 from profkit.clock import wall_ns
-from profkit.hangs.evidence import WORKER_SUFFIX
+from profkit.eye.announcing import announce, why_not_read
 from profkit.hangs.processes import look_at, pid_space
-from profkit.hangs.status import FOLDER, SUFFIX, Status, read_limit
+from profkit.hangs.status import FOLDER, SUFFIX, WORKER_SUFFIX, Status, read_limit
 from profkit.instrument.guard import guarded
 from profkit.rank import rank_of
 from profkit.run.lookout.stacks import Stacks
@@ -61,7 +62,7 @@ def _watch(run: Path, meter: Meter, lines: bool) -> None:
                 path = None
             continue
         looks += 1
-        if looks < 2:
+        if looks < 2 or why_not_read(run) is None:
             continue
         look = look_at(os.getpid(), os.getpid())
         stack, _ = stacks.read(thread.ident or 0)
@@ -84,8 +85,6 @@ def _watch(run: Path, meter: Meter, lines: bool) -> None:
 
 def _announce(run: Path, worker: int) -> None:
     """Have the thread that makes batches sampled from outside."""
-    from profkit.eye.announcing import announce
-
     rank, thread = rank_of(), threading.main_thread().ident or 0
     witness, native = threading.get_ident(), os.getpid()
     number = rank.number if rank else 0
