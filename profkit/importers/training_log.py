@@ -37,7 +37,7 @@ from profkit.importers.logs.assemble import (
     parse_log,
 )
 from profkit.importers.logs.marks import count_cards
-from profkit.importers.logs.parsed import Mean, Metadata, ParsedLog, Stated
+from profkit.importers.logs.parsed import Metadata, ParsedLog, Stated
 from profkit.importers.logs.placing import (
     PlacedSteps,
     drop_untimed,
@@ -246,7 +246,7 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         if before.epoch == record.epoch:
             distances[record.index - before.index] += 1
     printed_every = None
-    if log.times is Mean.STEP and distances:  # each line is about one step alone
+    if log.times.is_single and distances:  # each line is about one step alone
         usual = distances.most_common(1)[0][0]
         if usual > 1:
             printed_every = usual
