@@ -44,6 +44,7 @@ from profkit.importers.logs.placing import (
     place_steps,
     world_size,
 )
+from profkit.importers.logs.tables import as_lines
 from profkit.importers.logs.text import as_count, read_lines
 from profkit.importers.reading.blocks import TornError, read_beginning, read_blocks
 from profkit.importers.reading.system_file import describe_system, find_system
@@ -90,7 +91,7 @@ class TrainingLog:
         if not head or is_binary or head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_NOT_LOGS):
             return 0.0
         grammars = load_grammars()
-        found = find_grammar(read_lines([head]), grammars)
+        found = find_grammar(read_lines(as_lines([head])), grammars)
         if found is None or found.name == MARKS_ALONE:
             found = (
                 find_grammar(read_lines(read_beginning(path, SEARCHED_BYTES)), grammars) or found
@@ -193,7 +194,7 @@ def _say_what_is_missing(path: Path, logs: Sequence[ParsedLog]) -> str:
 def _read_whole(path: Path, problems: list[str]) -> Iterator[bytes]:
     """Yield the file; if it is damaged, what comes before, and add the reason to `problems`."""
     try:
-        yield from read_blocks(path)
+        yield from as_lines(read_blocks(path))
     except TornError as error:
         # The run keeps the file's name only: a path may contain a user's name.
         problems.append(str(error).replace(safe_text(str(path)), safe_text(path.name)))

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from profkit.importers.logs.dllogger import read_result
 from profkit.importers.logs.grammar import FactBlock, Found, Grammar
 from profkit.importers.logs.parsed import VARYING, EpochMean, Mean, Record, Scope
+from profkit.importers.logs.tables import A_ROW_IS_AN_EPOCH
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 from profkit.importers.logs.values import Figures, read_figures
@@ -89,6 +90,8 @@ DIALECTS = (
             {"scope": Scope.ALL, "times": Mean.RUN, "data_times": Mean.WINDOW, "first_step": 0,
              "steps_in_mean": _detectron_steps, "rounding_s": 5e-5, "warm_up_records": 0,
              "unit": "images"}),
+    Dialect(A_ROW_IS_AN_EPOCH, "ultralytics", "Ultralytics: a step here is an epoch, with what "
+            "it evaluates", "pytorch", {"times": Mean.WINDOW}),
     Dialect(r"step_idx.*words/sec", "paddlenlp_transformer", "PaddleNLP Transformer", "paddle",
             {**_OF_CARD, **_WORDS}),
     Dialect(r"ips_total", "paddlefleetx", "PaddleFleetX", "paddle", _OF_ALL),
