@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,6 +75,7 @@ _DIMENSIONS = {
 _RARE = ("cp", "sp")
 """Dimensions that most jobs lack, so that a size of one is not worth a word."""
 _RESULT_FIELDS = ("what", "value", "unit", "how", "line", "is_timer")
+_JSON_LINES = re.compile(rb"\A\{\"[^\n]{2,9999}\}\r?\n(?:\{|\Z)")
 _NOT_LOGS = (b'{"', b'[{"', b"{\n", b"[\n", b"SQLite format 3\0", b"\x80\x04", b"\x80\x02")
 
 
@@ -83,12 +85,14 @@ class TrainingLog:
     name = "training_log"
     title = (
         "training logs: PaddleClas, PaddleSeg, PaddleVideo, PaddleNLP, OpenMMLab, detectron2, "
-        "NVIDIA DLLogger, Megatron-LM, DeepSpeed, AI-Rank, and others"
+        "NVIDIA DLLogger, Megatron-LM, DeepSpeed, MLPerf, nanoGPT, torchtitan, timm, CSV tables, and "
+        "what else prints a step and its time"
     )
 
     def recognises(self, head: bytes, path: Path) -> float:
         is_binary = head.count(0) > len(head) / 8
-        if not head or is_binary or head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_NOT_LOGS):
+        is_other = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_NOT_LOGS)
+        if not head or is_binary or (is_other and not _JSON_LINES.match(head)):
             return 0.0
         grammars = load_grammars()
         found = find_grammar(read_lines(as_lines([head])), grammars)

@@ -259,3 +259,18 @@ def test_a_refusal_says_what_the_file_is(name: str, data: bytes, what: str, tmp_
     importers, _ = IMPORTERS.load_all()
     with pytest.raises(UnreadableError, match=what):
         plan_import([tmp_path / name], importers)
+
+
+def test_lines_of_json_are_a_log(tmp_path: Path) -> None:
+    """OpenMMLab's and detectron2's own files of metrics are such."""
+    path = tmp_path / "log.json"
+    lines = [json.dumps({"env_info": "Python 3.11", "seed": 1})]
+    for step in range(50, 650, 50):
+        train = {"mode": "train", "epoch": 1, "iter": step, "data_time": 0.05, "time": 0.25}
+        lines.append(json.dumps({**train, "loss": 2.1}))
+    lines.append(json.dumps({"mode": "val", "epoch": 1, "iter": 600, "time": 9.0}))
+    path.write_text("\n".join(lines) + "\n")
+    importers, _ = IMPORTERS.load_all()
+    assert plan_import([path], importers).sources == {"training_log": (path,)}
+    (made,) = bring_in(path)
+    assert build_overview(Trace.open(made.run)).step_ns.value == pytest.approx(0.25e9)
