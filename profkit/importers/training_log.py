@@ -85,8 +85,8 @@ class TrainingLog:
     name = "training_log"
     title = (
         "training logs: PaddleClas, PaddleSeg, PaddleVideo, PaddleNLP, OpenMMLab, detectron2, "
-        "NVIDIA DLLogger, Megatron-LM, DeepSpeed, MLPerf, nanoGPT, torchtitan, timm, CSV tables, and "
-        "what else prints a step and its time"
+        "NVIDIA DLLogger, Megatron-LM, DeepSpeed, MLPerf, nanoGPT, torchtitan, timm, tables (CSV), "
+        "and what else prints a step and its time"
     )
 
     def recognises(self, head: bytes, path: Path) -> float:
