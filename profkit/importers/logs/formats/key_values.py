@@ -72,11 +72,6 @@ class Dialect(NamedTuple):
     """Further fields of its grammar."""
 
 
-def _detectron_steps(step: int) -> int:
-    """Return the steps in a mean of detectron2, which excludes the first three."""
-    return step - 2
-
-
 _WORDS = {"unit": "words", "batch_in_name": False}
 _OF_CARD = {"scope": Scope.CARD, "times": Mean.WINDOW}
 _OF_ALL = {"scope": Scope.ALL, "times": Mean.WINDOW}
@@ -88,8 +83,8 @@ DIALECTS = (
     Dialect(r"train step:\d+ .*elapse: ", "paddlevideo", "PaddleVideo", "paddle", _ONE_STEP),
     Dialect(r"eta: .*iter: \d+ +total_loss", "detectron2", "detectron2", "pytorch",
             {"scope": Scope.ALL, "times": Mean.RUN, "data_times": Mean.WINDOW, "first_step": 0,
-             "steps_in_mean": _detectron_steps, "rounding_s": 5e-5, "warm_up_records": 0,
-             "unit": "images"}),
+             "steps_in_mean": lambda step: step - 2,  # without the first three
+             "rounding_s": 5e-5, "warm_up_records": 0, "unit": "images"}),
     Dialect(A_ROW_IS_AN_EPOCH, "ultralytics", "Ultralytics: a step here is an epoch, with what "
             "it evaluates", "pytorch", {"times": Mean.WINDOW}),
     Dialect(r"step_idx.*words/sec", "paddlenlp_transformer", "PaddleNLP Transformer", "paddle",
@@ -121,11 +116,6 @@ def read_training(text: str) -> Figures | None:
         return None
     figures = read_figures(text)
     return figures if figures.step is not None and figures.tells_time else None
-
-
-def knows(text: str) -> bool:
-    """Return whether a line is about training."""
-    return read_training(text) is not None
 
 
 def read(line: Line, found: Found) -> None:
@@ -304,6 +294,6 @@ GRAMMAR = Grammar(
     unit="samples",
     times=Mean.UNSAID,
     warm_up_records=1,
-    knows=knows,
+    knows=read_training,
     settle=settle,
 )
