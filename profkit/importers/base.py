@@ -132,7 +132,7 @@ class RunDraft:
             rank.close()
             rows.update(rank.rows)
         if rows and not rows.total():
-            why = next((flag for flag in self.flags if "dropped" in flag), "it is empty")
+            why = next(filter(lambda flag: "dropped" in flag, self.flags), "it is empty")
             name = safe_text(str(self._sources[0]))
             raise UnreadableError(f"{name}: nothing in it can be imported: {why}")
         said = list(map(Flag, (*manifest.flags, *self.flags)))

@@ -79,13 +79,15 @@ def find_grammar(lines: Iterable[Line], grammars: Mapping[str, Grammar]) -> Gram
     One for any tool counts if no other has any lines, and marks alone if it has none either.
     """
     hits: Counter[str] = Counter()
-    ranks = {name: _rank(grammar) for name, grammar in grammars.items()}
+    ranks = dict(zip(grammars, map(_rank, grammars.values()), strict=True))
+    certain = 0
     for line in lines:
         for name, grammar in grammars.items():
             is_certain = ranks[name] < _OF_A_TOOL and hits[name] >= ENOUGH_LINES
             if not is_certain and grammar.matches(line.text):
                 hits[name] += 1
-        if sum(count for name, count in hits.items() if ranks[name] == _OF_A_TOOL) >= ENOUGH_LINES:
+                certain += ranks[name] == _OF_A_TOOL
+        if certain >= ENOUGH_LINES:
             break
     if not hits:
         return None

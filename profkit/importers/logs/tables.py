@@ -27,7 +27,7 @@ def as_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
     names: list[str] = []
     for raw, _ in split_lines(blocks, Damage()):
         line = raw.decode("utf-8", "replace").strip("\ufeff\r ")
-        cells = [cell.strip() for cell in line.split(",")]
+        cells = list(map(str.strip, line.split(",")))
         if names:
             pairs = zip(names, cells, strict=False)
             line = ", ".join(f"{name}: {cell}" for name, cell in pairs if cell)

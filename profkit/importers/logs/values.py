@@ -166,7 +166,7 @@ def _classify(pairs: list[Pair]) -> Figures:
         else:
             _take(pair, figures)
     steps = steps or less_likely
-    named = next((name for name in ("", *STEP_NAMES) if name in steps), None)
+    named = next(filter(steps.__contains__, ("", *STEP_NAMES)), None)
     figures["tells_time"] = bool(figures.keys() & _TELLING)
     if named is None:
         return Figures(None, epoch, **figures)

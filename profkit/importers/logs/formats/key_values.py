@@ -17,6 +17,7 @@ import itertools
 import re
 import statistics
 from collections import Counter
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from profkit.importers.logs.dllogger import read_result
@@ -131,7 +132,7 @@ def read(line: Line, found: Found) -> None:
         found.warn(REPEATED, line.number)
         return
     if dialect is None and len(found.records) < _SEARCHED:
-        signs = (each for each in DIALECTS if re.search(each.sign, text))
+        signs = filter(lambda each: re.search(each.sign, text), DIALECTS)
         memory["dialect"] = next(signs, None)
     memory["steps"] = figures.steps
     if "videos" in memory:
@@ -227,13 +228,13 @@ def settle(found: Found, grammar: Grammar) -> Grammar:
     restarts = False
     for before, after in itertools.pairwise(records):
         restarts |= after.step < before.step and (after.epoch or 0) > (before.epoch or 0)
-    by_clock = not any(each.step_s for each in records) and "batch" not in memory
+    by_clock = not any(map(attrgetter("step_s"), records)) and "batch" not in memory
     counts = memory.get("counted") or Counter({("samples", False): 1})
     (counted, of_card), _ = counts.most_common(1)[0]
     fields: dict[str, Any] = {
         "unit": counted,
         "restarts_each_epoch": restarts,
-        "first_step": int(min(each.step for each in records) > 0),
+        "first_step": int(min(map(attrgetter("step"), records)) > 0),
         "timed_by_clock": by_clock,
     }
     dialect: Dialect | None = memory.get("dialect")
@@ -250,7 +251,11 @@ def settle(found: Found, grammar: Grammar) -> Grammar:
         found.warn(NO_MEAN, records[0].line)
     if memory["steps"] and not restarts:
         _add_fact(found, "last_step", memory["steps"], records[-1].line)
-    if counted not in VARYING and "batch" in memory and not any(each.samples for each in records):
+    if (
+        counted not in VARYING
+        and "batch" in memory
+        and not any(map(attrgetter("samples"), records))
+    ):
         size, is_total, number = memory["batch"]
         is_total = is_total or fields.get("scope") is not Scope.CARD
         _add_fact(found, "global_batch_size" if is_total else "batch_size", size, number)
@@ -271,9 +276,12 @@ def _divide_windows(found: Found) -> bool:
         passed_s = (after.time_s or 0.0) - (before.time_s or after.time_s or 0.0)
         if passed_s > 0 and after.step_s and steps >= _FEW:
             shares.append((after.step_s / passed_s, steps))
-    if len(shares) < _FEW or abs(statistics.median(each for each, _ in shares) - 1) > _SAME:
+    if len(shares) < _FEW:
         return False
-    usual = statistics.mode(steps for _, steps in shares)
+    parts, counts = zip(*shares, strict=True)
+    if abs(statistics.median(parts) - 1) > _SAME:
+        return False
+    usual = statistics.mode(counts)
     for place, record in enumerate(records):
         if record.step_s is not None:
             samples = record.samples and record.samples / usual
