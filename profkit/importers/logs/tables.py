@@ -29,8 +29,8 @@ def as_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
         line = raw.decode("utf-8", "replace").strip("\ufeff\r ")
         cells = list(map(str.strip, line.split(",")))
         if names:
-            pairs = zip(names, cells, strict=False)
-            line = ", ".join(f"{name}: {cell}" for name, cell in pairs if cell)
+            pairs = filter(all, zip(names, cells, strict=False))
+            line = ", ".join(map(": ".join, pairs))
         else:
             names = cells
             if _ULTRALYTICS.match(line):  # its time is that since the start

@@ -179,11 +179,10 @@ def _read_other(line: Line, found: Found) -> None:
 
 def _read_epoch_end(line: Line, epoch: int, found: Found) -> None:
     """Take the means over all steps of an epoch."""
-    names = ("elapse_avg:", "reader_avg:", "ips:")
-    found.epochs.append(
-        EpochMean(line.number, epoch, *(number_after(line.text, each) for each in names))
-    )
-    means = [each.throughput for each in found.epochs if each.throughput is not None]
+    step_s, data_s = number_after(line.text, "elapse_avg:"), number_after(line.text, "reader_avg:")
+    throughput = number_after(line.text, "ips:")
+    found.epochs.append(EpochMean(line.number, epoch, step_s, data_s, throughput))
+    means = list(filter(None, map(attrgetter("throughput"), found.epochs)))
     if means:
         how = f"of one card; mean of {len(means)} epochs' means that the log states, start-up too"
         found.add_result(line.number, "throughput", statistics.fmean(means), "samples/s", how)
