@@ -14,6 +14,7 @@ from profkit import plugins
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.change_words import say_change
 from profkit.analysis.config_join import (
+    NOT_SAID,
     Difference,
     Recorded,
     find_caveats,
@@ -480,8 +481,9 @@ def doubt(
         return ""
     if efficiency.low is not None and efficiency.low <= 1:
         return ""
-    if any(each.name in _REASONS for each in differences):
-        return ""
+    for each in differences:
+        if each.name in _REASONS and NOT_SAID not in (each.base, each.target):
+            return ""
     words = (
         f"an efficiency of {percent(efficiency.value, 0)} from {few.world_size} to "
         f"{plural(many.world_size, 'rank')} cannot be: more ranks make no rank faster, so the two "

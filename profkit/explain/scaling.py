@@ -41,7 +41,7 @@ class ScalingRow:
     """False if the device's wait for the exchange was not timed: it is part of computation."""
 
     clocks: str = ""
-    """The reason why the efficiency has no factors, if the clocks of the phases rule them out."""
+    """The reason why the efficiency has no factors, if the phases or their clocks rule them out."""
 
     doubt: str = ""
     """The reason why the efficiency cannot be true, or nothing."""
@@ -101,6 +101,10 @@ def scaling_table(
 
 def _why_no_factors(base: RunCosts, target: RunCosts) -> str:
     """Return why the efficiency of two runs cannot be split; empty if it can."""
+    if not (base.samples_known and target.samples_known):
+        return "a run does not say how many samples its steps have"
+    if not (base.knows_phases and target.knows_phases):
+        return "a run does not divide its steps into phases"
     if PhaseClock.LAUNCH in (base.clock, target.clock) and base.clock is target.clock:
         return f"no device times: {LAUNCHES}"
     return unlike_clocks(base, target)

@@ -131,6 +131,10 @@ class RunDraft:
         for rank in self._ranks:
             rank.close()
             rows.update(rank.rows)
+        if rows and not rows.total():
+            why = next(filter(lambda flag: "dropped" in flag, self.flags), "it is empty")
+            name = safe_text(str(self._sources[0]))
+            raise UnreadableError(f"{name}: nothing in it can be imported: {why}")
         said = list(map(Flag, (*manifest.flags, *self.flags)))
         for path in self._sources:  # their folders name users
             name = safe_text(str(path))

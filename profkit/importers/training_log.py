@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,13 +38,14 @@ from profkit.importers.logs.assemble import (
     parse_log,
 )
 from profkit.importers.logs.marks import count_cards
-from profkit.importers.logs.parsed import Mean, Metadata, ParsedLog, Stated
+from profkit.importers.logs.parsed import Metadata, ParsedLog, Stated
 from profkit.importers.logs.placing import (
     PlacedSteps,
     drop_untimed,
     place_steps,
     world_size,
 )
+from profkit.importers.logs.tables import as_lines
 from profkit.importers.logs.text import as_count, read_lines
 from profkit.importers.reading.blocks import TornError, read_beginning, read_blocks
 from profkit.importers.reading.system_file import describe_system, find_system
@@ -73,6 +75,7 @@ _DIMENSIONS = {
 _RARE = ("cp", "sp")
 """Dimensions that most jobs lack, so that a size of one is not worth a word."""
 _RESULT_FIELDS = ("what", "value", "unit", "how", "line", "is_timer")
+_JSON_LINES = re.compile(rb"\A\{\"[^\n]{2,9999}\}\r?\n(?:\{|\Z)")
 _NOT_LOGS = (b'{"', b'[{"', b"{\n", b"[\n", b"SQLite format 3\0", b"\x80\x04", b"\x80\x02")
 
 
@@ -82,15 +85,17 @@ class TrainingLog:
     name = "training_log"
     title = (
         "training logs: PaddleClas, PaddleSeg, PaddleVideo, PaddleNLP, OpenMMLab, detectron2, "
-        "NVIDIA DLLogger, Megatron-LM, DeepSpeed, AI-Rank, and others"
+        "NVIDIA DLLogger, Megatron-LM, DeepSpeed, MLPerf, nanoGPT, torchtitan, timm, tables (CSV), "
+        "and what else prints a step and its time"
     )
 
     def recognises(self, head: bytes, path: Path) -> float:
         is_binary = head.count(0) > len(head) / 8
-        if not head or is_binary or head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_NOT_LOGS):
+        is_other = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_NOT_LOGS)
+        if not head or is_binary or (is_other and not _JSON_LINES.match(head)):
             return 0.0
         grammars = load_grammars()
-        found = find_grammar(read_lines([head]), grammars)
+        found = find_grammar(read_lines(as_lines([head])), grammars)
         if found is None or found.name == MARKS_ALONE:
             found = (
                 find_grammar(read_lines(read_beginning(path, SEARCHED_BYTES)), grammars) or found
@@ -193,7 +198,7 @@ def _say_what_is_missing(path: Path, logs: Sequence[ParsedLog]) -> str:
 def _read_whole(path: Path, problems: list[str]) -> Iterator[bytes]:
     """Yield the file; if it is damaged, what comes before, and add the reason to `problems`."""
     try:
-        yield from read_blocks(path)
+        yield from as_lines(read_blocks(path))
     except TornError as error:
         # The run keeps the file's name only: a path may contain a user's name.
         problems.append(str(error).replace(safe_text(str(path)), safe_text(path.name)))
@@ -246,7 +251,7 @@ def _describe_config(log: ParsedLog, placed: PlacedSteps) -> dict[str, Any]:
         if before.epoch == record.epoch:
             distances[record.index - before.index] += 1
     printed_every = None
-    if log.times is Mean.STEP and distances:  # each line is about one step alone
+    if log.times.is_single and distances:  # each line is about one step alone
         usual = distances.most_common(1)[0][0]
         if usual > 1:
             printed_every = usual

@@ -13,7 +13,7 @@ import numpy as np
 
 from profkit.analysis.kernels.categories import categorise_operator
 from profkit.importers.base import clean_name
-from profkit.importers.kineto.events import Events, plain_name, sort_out, whole
+from profkit.importers.kineto.events import Events, sort_out, whole
 from profkit.importers.kineto.phases import NestedSpan, PhaseSpan
 from profkit.importers.kineto.steps import Steps
 from profkit.importers.kineto.tables import (
@@ -85,6 +85,6 @@ def _build_rows(made: dict[str, Any], offset: int) -> list[Row]:
         if name in _TIMES:
             values = [each if each is None else each + offset for each in values]
         elif name in _NAMES:
-            values = [each if each is None else clean_name(plain_name(each)) for each in values]
+            values = [each if each is None else clean_name(each) for each in values]
         columns.append(values)
     return list(zip(*columns, strict=True))

@@ -97,3 +97,14 @@ def test_a_full_disk_shows_the_runs_before_it(
     shown = capsys.readouterr()
     assert shown.out.count("  next ") == 1
     assert [line.rpartition(": ")[2] for line in shown.err.splitlines()][-1] == "full"
+
+
+def test_a_trace_of_which_nothing_is_left_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": "nan", "dur": "x", "pid": 0, "tid": 7}
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event] * 50}))
+    assert main(["import", str(path), "-o", str(tmp_path / "traces")]) == ExitCode.UNREADABLE
+    assert "nothing in it can be imported: dropped 50 events" in capsys.readouterr().err
+    assert list((tmp_path / "traces").iterdir()) == []

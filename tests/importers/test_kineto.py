@@ -297,6 +297,23 @@ def test_paddles_own_export(tmp_path: Path, import_files: Import) -> None:
     assert trace.kernels["device"].to_pylist() == ["cpu"]
 
 
+def test_the_kernels_of_paddle_have_no_duration_in_their_names(
+    tmp_path: Path, import_files: Import
+) -> None:
+    events: list[Event] = []
+    for number in range(30):
+        name = f"volta_sgemm_{64 * (number % 2 + 1)}_nn[0.0{number + 10} ms]"
+        kernel = {"ph": "X", "cat": "Kernel", "name": name, "ts": 1000 + 100 * number, "dur": 50}
+        events.append({**kernel, "pid": 0, "tid": 7, "args": {"stream": 7, "device": 0}})
+    step = {"ph": "X", "cat": "ProfileStep", "name": "ProfileStep#1[3 ms]", "ts": 1000, "dur": 3000}
+    events.append({**step, "pid": 0, "tid": 1})
+    (made,) = import_files(
+        IMPORTER, write_trace(tmp_path / "p.json", events, schemaVersion="1.0.2")
+    )
+    names = Trace.open(made.run).kernels["name"].to_pylist()
+    assert (len(names), set(names)) == (30, {"volta_sgemm_64_nn", "volta_sgemm_128_nn"})
+
+
 def test_steps_that_are_not_marked_are_taken_from_the_loader(
     tmp_path: Path, import_files: Import
 ) -> None:

@@ -204,3 +204,23 @@ def test_the_scaling_of_logs_says_which_efficiency_cannot_be(
     rows = scale_runs(traces)
     assert [bool(row.doubt) for row in rows] == [False, False, True]
     assert "an efficiency of 150 % from 1 to 8 ranks cannot be" in show_text.document(scaling(rows))
+
+
+def test_the_scaling_of_logs_has_no_factors_of_what_they_do_not_divide(tmp_path: Path) -> None:
+    traces = []
+    for cards, step_s in ((1, 0.2), (2, 0.24), (8, 0.3)):
+        (tmp_path / f"{cards}.log").write_text(paddleseg(cards, even(step_s, 0.001)))
+        (made,) = IMPORTER.read([tmp_path / f"{cards}.log"], Target(tmp_path / "runs"))
+        traces.append(Trace.open(made.run))
+    row = scale_runs(traces)[-1]
+    assert row.efficiency.value == pytest.approx(2 / 3, rel=1e-3)
+    assert row.largest_loss == ""
+    assert "it has no factors: " in show_text.document(scaling([row, row]))
+
+
+def test_a_setting_that_one_log_does_not_state_is_no_reason_for_an_efficiency(
+    compare: Explain,
+) -> None:
+    base = paddleseg(1, even(0.3, 0.001), head="use_xla: True")
+    view = compare(base, paddleseg(8, even(0.2, 0.001)))
+    assert "an efficiency of 150 % from 1 to 8 ranks cannot be" in page(view)

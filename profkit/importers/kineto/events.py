@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from dataclasses import dataclass
@@ -108,8 +109,9 @@ class Events:
 
 def sort_out(trace: ChromeTrace, gate: TimeGate) -> Events:
     """Return the complete events of a file that pass the gate, each with its role."""
+    trace, code = _without_durations(trace)
     rows = np.flatnonzero(trace.events["kind"] == ord("X"))
-    name = trace.events["name"][rows]
+    name = code[trace.events["name"][rows]]
     category = trace.events["category"]
     roles = np.zeros(len(trace.names), dtype=np.int8)
     for each in np.unique(category):
@@ -135,11 +137,15 @@ def is_autograd(events: Events, places: Ints) -> Bools:
     return np.asarray(known[events.name[places]])
 
 
-def plain_name(name: str) -> str:
-    """Return the name without the duration that Paddle adds to it."""
-    if name.endswith("]"):
-        return _PADDLE_DURATION.sub("", name)
-    return name
+def _without_durations(trace: ChromeTrace) -> tuple[ChromeTrace, npt.NDArray[np.int32]]:
+    """Return the file without the durations that Paddle adds to names, and each name's code."""
+    code, names = np.arange(len(trace.names), dtype=np.int32), list(trace.names)
+    first: dict[str, int] = {}
+    for place, name in enumerate(names):
+        if name.endswith("]"):
+            names[place] = _PADDLE_DURATION.sub("", name)
+            code[place] = first.setdefault(names[place], place)
+    return dataclasses.replace(trace, names=tuple(names)), code
 
 
 def thread_names(trace: ChromeTrace) -> dict[tuple[int, int], str]:

@@ -16,7 +16,7 @@ import numpy as np
 from profkit.analysis.kernels.categories import COPY_CATEGORIES, copy_category
 from profkit.frame.intervals import union
 from profkit.frame.phases import UNKNOWN
-from profkit.importers.kineto.events import Events, Role, is_autograd, plain_name
+from profkit.importers.kineto.events import Events, Role, is_autograd
 from profkit.importers.kineto.steps import COLLECTIVE_CALL, LOADER_CALL, OPTIMIZER_CALL, Steps
 from profkit.importers.kineto.work import DeviceWork
 from profkit.importers.reading.numbers import Ints
@@ -102,7 +102,7 @@ def find_annotations(events: Events) -> list[PhaseSpan]:
             phases[category, name] = _phase_of(events.names[category], text)
         phase = phases[category, name]
         start, end = int(events.start[place]), int(events.end[place])
-        spans.append(PhaseSpan(int(events.lane[place]), start, end, phase, plain_name(text)))
+        spans.append(PhaseSpan(int(events.lane[place]), start, end, phase, text))
     return spans
 
 
@@ -120,7 +120,7 @@ def find_marked_operators(events: Events, known: set[str]) -> list[PhaseSpan]:
     for place in places.tolist():
         name = int(events.name[place])
         lane, start, end = events.lane[place], events.start[place], events.end[place]
-        text = plain_name(events.names[name])
+        text = events.names[name]
         spans.append(PhaseSpan(int(lane), int(start), int(end), phases[name], text))
     return spans
 

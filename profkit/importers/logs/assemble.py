@@ -74,18 +74,34 @@ def load_grammars() -> Mapping[str, Grammar]:
 
 
 def find_grammar(lines: Iterable[Line], grammars: Mapping[str, Grammar]) -> Grammar | None:
-    """Return the grammar with the most record lines; marks alone count if no other has any."""
+    """Return the grammar with the most record lines.
+
+    One for any tool counts if no other has any lines, and marks alone if it has none either.
+    """
     hits: Counter[str] = Counter()
+    ranks = dict(zip(grammars, map(_rank, grammars.values()), strict=True))
+    certain = 0
     for line in lines:
         for name, grammar in grammars.items():
-            if grammar.matches(line.text):
+            is_certain = ranks[name] < _OF_A_TOOL and hits[name] >= ENOUGH_LINES
+            if not is_certain and grammar.matches(line.text):
                 hits[name] += 1
-        if hits.total() - hits[MARKS_ALONE] >= ENOUGH_LINES:
+                certain += ranks[name] == _OF_A_TOOL
+        if certain >= ENOUGH_LINES:
             break
     if not hits:
         return None
-    best = max(hits, key=lambda name: (name != MARKS_ALONE, hits[name], name))
-    return grammars[best]
+    return grammars[max(hits, key=lambda name: (ranks[name], hits[name], name))]
+
+
+_OF_A_TOOL = 2
+
+
+def _rank(grammar: Grammar) -> int:
+    """Return how certain a grammar makes it what the file is."""
+    if grammar.name == MARKS_ALONE:
+        return 0
+    return 1 if grammar.settle else _OF_A_TOOL
 
 
 def parse_log(
@@ -188,6 +204,8 @@ class LogReader:
 
     def finish(self, damage: Damage) -> list[ParsedLog]:
         """Return the runs, each with its flags."""
+        if self._grammar.settle:
+            self._grammar = self._grammar.settle(self._found, self._grammar)
         possible, impossible = clear_impossible(self._found.records)
         records, strays = drop_strays(possible, self._grammar)
         flags = [*strays, *impossible, *damage.flags, *self._found.flags]
@@ -271,7 +289,7 @@ def part_evaluations(
     """
     waits = [each.data_s for each in records if each.data_s is not None]
     steps = [each.step_s for each in records if each.step_s is not None]
-    if times is Mean.STEP or not evaluation_lines or not steps:
+    if times.is_single or not evaluation_lines or not steps:
         return list(records)
     usual_wait_s, usual_step_s = statistics.median(waits or [0.0]), statistics.median(steps)
     # One limit for all logs would find the same checkpoint in one of two runs and not in the other.

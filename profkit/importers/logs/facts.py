@@ -90,6 +90,7 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("dtype", r"(?<![\w.])dtype(?: : |=')(float16|float32|bfloat16)", "data_type", _data_type),
     ("--dtype", r"--dtype[ =](float16|float32|bfloat16)", "data_type", _data_type),
     ("use_pure_fp16", rf"(?<![\w.])use_pure_fp16{_IS}(True|False)", "precision", _precision),
+    ("fp16: ", r"^fp16: (true|false)", "precision", _precision),
     ("fp16 : True", r"(?<!\w)fp16 : (True)", "precision", _precision),
     ("recision", r"(?<!\w)[Pp]recision(?:=| [:=] )(fp16|fp32|bf16|amp)", "precision", _precision),
     ("DTYPE: ", r"(?<!\w)DTYPE: (float16|float32)", "precision", _precision),

@@ -222,6 +222,11 @@ class Grammar:
     """Whether no figure includes an evaluation: then a long window after one is long otherwise."""
     rounding_s: float = 0.0
     """The largest rounding error of a printed mean: half of its last digit."""
+    knows: Callable[[str], object] | None = None
+    """Returns nothing for a line that the pattern finds and that is no record line."""
+    settle: Callable[[Found, Grammar], Grammar] | None = None
+    """Returns the grammar as the lines show it. Such a grammar is for logs that no other knows."""
 
     def matches(self, text: str) -> bool:
-        return self.marker in text and self.pattern.search(text) is not None
+        found = self.marker in text and self.pattern.search(text) is not None
+        return found and (self.knows is None or bool(self.knows(text)))

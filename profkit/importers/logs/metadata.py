@@ -12,7 +12,7 @@ from typing import Any
 from profkit.importers.logs.facts import NameHints, settle_precision
 from profkit.importers.logs.grammar import Found, Grammar
 from profkit.importers.logs.knobs import PREFIX
-from profkit.importers.logs.parsed import Flag, Metadata, Record, Scope, Stated
+from profkit.importers.logs.parsed import VARYING, Flag, Metadata, Record, Scope, Stated
 
 _FIELDS = (
     *("batch_size", "global_batch_size", "model", "device", "last_step", "accumulation"),
@@ -146,7 +146,7 @@ def _samples_of_update(records: Sequence[Record], stated: Sequence[Stated]) -> f
 def learn_batch(metadata: Metadata, records: Sequence[Record], grammar: Grammar) -> Metadata:
     """Fill missing batch sizes from the records' samples, unless these are words."""
     sizes = Counter(round(each.samples) for each in records if each.samples and not each.partial)
-    if grammar.unit == "words" or not sizes:
+    if grammar.unit in VARYING or not sizes:
         return metadata
     usual = sizes.most_common(1)[0][0]
     world = metadata.sample_ranks

@@ -10,6 +10,8 @@ from enum import Enum
 MAD_TO_DEVIATION = 1.4826
 """The standard deviation of normal noise is this many median absolute deviations."""
 
+VARYING = frozenset({"words", "tokens"})
+"""Units of which steps have different numbers."""
 MAX_LINES_SHOWN = 5
 """A flag lists this many line numbers."""
 
@@ -28,6 +30,13 @@ class Mean(str, Enum):
     WINDOW = "the steps since the line before"
     EPOCH = "the steps since the epoch began"
     RUN = "the steps since the run began"
+    UNSAID = "not said"
+    """A line counts as one step then."""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether a line counts as one step."""
+        return self in {Mean.STEP, Mean.UNSAID}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.clock import Anchor
-from profkit.importers.logs.parsed import Mean, ParsedLog, Record, Scope
+from profkit.importers.logs.parsed import VARYING, Mean, ParsedLog, Record, Scope
 from profkit.importers.logs.times import has_year
 from profkit.importers.reading.columns import constant, names, numbers
 from profkit.importers.reading.numbers import Bools, Ints
@@ -196,7 +196,7 @@ def samples_per_step(log: ParsedLog, records: Sequence[Record]) -> Ints:
     known = [each for each in given if each]
     if not known:
         return np.zeros(len(records), dtype=np.int64)
-    if log.unit == "words":
+    if log.unit in VARYING:
         words, steps = 0.0, 0
         steady = [record for record in log.steady if record.samples]
         for record in steady or records:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from profkit.importers.logs.grammar import Grammar
-from profkit.importers.logs.parsed import Flag, Mean, Record, flag_lines
+from profkit.importers.logs.parsed import Flag, Record, flag_lines
 from profkit.importers.logs.times import YEAR_S, has_year
 
 MAX_STEPS = 1_000_000
@@ -135,7 +135,7 @@ def count_steps(records: Sequence[Record], grammar: Grammar) -> list[Record]:
             for each, end in zip(records, ends, strict=True)
         ]
     usual = _usual_window(records, grammar)
-    is_single = grammar.times is Mean.STEP
+    is_single = grammar.times.is_single
     if is_single:
         usual = 1
     counted: list[Record] = []

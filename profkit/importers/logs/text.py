@@ -72,7 +72,7 @@ class Damage:
 def read_lines(blocks: Iterable[bytes], damage: Damage | None = None) -> Iterator[Line]:
     """Yield the lines in blocks of bytes; parts between carriage returns share a number."""
     damage = damage or Damage()
-    for number, (raw, ended) in enumerate(_split_lines(blocks, damage), 1):
+    for number, (raw, ended) in enumerate(split_lines(blocks, damage), 1):
         try:
             text = raw.decode()
             sound = "\0" not in text
@@ -88,7 +88,7 @@ def read_lines(blocks: Iterable[bytes], damage: Damage | None = None) -> Iterato
                 yield line
 
 
-def _split_lines(blocks: Iterable[bytes], damage: Damage) -> Iterator[tuple[bytes, bool]]:
+def split_lines(blocks: Iterable[bytes], damage: Damage) -> Iterator[tuple[bytes, bool]]:
     """Yield each line's bytes up to the limit, and whether the line has an end."""
     rest = b""
     for block in blocks:

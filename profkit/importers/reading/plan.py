@@ -9,6 +9,7 @@ from pathlib import Path
 
 from profkit.errors import UnreadableError, UsageError
 from profkit.importers.base import Importer, cannot_read, read_head
+from profkit.importers.reading.strangers import describe_stranger
 from profkit.text import did_you_mean, safe_text
 
 
@@ -69,10 +70,7 @@ def plan_import(
         elif path in found:
             unknown.append(path)
         else:
-            raise UnreadableError(
-                f"{safe_text(str(path))}: not a format that profkit imports (there are: {known}); "
-                "--format names one"
-            )
+            raise _unknown(path, known)
     if not sources:
         if problems:
             raise problems[0]
@@ -81,6 +79,13 @@ def plan_import(
         )
     plan = {name: tuple(own) for name, own in sources.items()}
     return ImportPlan(plan, tuple(unknown), tuple(problems))
+
+
+def _unknown(path: Path, known: str) -> UnreadableError:
+    what = describe_stranger(read_head(path), path)
+    if not what:
+        what = f"not a format that profkit imports (there are: {known}); --format names one"
+    return UnreadableError(f"{safe_text(str(path))}: {what}")
 
 
 def runs_of(importer: Importer, sources: Sequence[Path]) -> Iterator[Sequence[Path]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profkit.importers.logs.assemble import GRAMMARS, load_grammars, parse_log
+from profkit.importers.logs.formats.key_values import DIALECTS, NO_MEAN, NO_RANKS, REPEATED
 from profkit.importers.logs.parsed import Mean, ParsedLog
 from profkit.importers.logs.placing import place_steps, world_size
 from tests.importers.logs.samples import (
@@ -17,6 +18,7 @@ from tests.importers.logs.samples import (
     mean_data_s,
     step_time,
 )
+from tests.importers.logs.trainers import HELD_OUT, LINES, TRAINERS
 
 
 def parse(data: bytes, name: str = "") -> list[ParsedLog]:
@@ -31,7 +33,11 @@ def only(sample: Sample) -> ParsedLog:
 def test_every_grammar_loads_and_has_a_sample() -> None:
     _, broken = GRAMMARS.load_all()
     assert not broken
-    assert {sample.grammar for sample in SAMPLES.values()} == set(GRAMMARS.names()) - {"airank"}
+    known = {*GRAMMARS.names(), *(dialect.name for dialect in DIALECTS)} - {"airank", "key_values"}
+    assert {sample.grammar for sample in SAMPLES.values()} <= known
+    assert set(GRAMMARS.names()) - {"airank", "key_values"} <= {
+        sample.grammar for sample in SAMPLES.values()
+    }
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -59,10 +65,9 @@ def test_a_sound_log_has_no_flags(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_each_grammar_is_the_only_one_that_knows_its_lines(name: str) -> None:
     sample = SAMPLES[name]
+    special = [each for each in load_grammars().values() if not each.settle]
     for line in sample.text.splitlines():
-        knowing = {
-            grammar.name for grammar in load_grammars().values() if grammar.matches(line)
-        } - {"airank"}
+        knowing = {grammar.name for grammar in special if grammar.matches(line)} - {"airank"}
         assert knowing <= {sample.grammar}
 
 
@@ -273,3 +278,48 @@ def test_steps_that_are_not_finite_are_flagged() -> None:
     text = SAMPLES["megatron"].text.replace("nan iterations:   0", "nan iterations:   1", 1)
     (log,) = parse(text.encode())
     assert any("not finite" in flag.text for flag in log.flags)
+
+
+@pytest.mark.parametrize("name", [*TRAINERS, *HELD_OUT])
+def test_a_trainers_lines_of_names_and_values_are_read(name: str) -> None:
+    case = {**TRAINERS, **HELD_OUT}[name]
+    (log,) = parse(case.text.encode(), name)
+    assert len(log.records) == LINES
+    assert log.mean_step_s == pytest.approx(case.step_s, rel=1e-2)
+    assert mean_data_s(log) == (None if case.data_s is None else pytest.approx(case.data_s, 2e-2))
+    if case.batch is None:
+        assert log.mean_throughput is None
+    else:
+        assert log.mean_throughput == pytest.approx(case.batch / case.step_s, rel=2e-2)
+        assert log.unit in {case.unit, "images"}
+
+
+def test_what_a_trainers_line_does_not_state_is_not_said() -> None:
+    (log,) = parse(TRAINERS["dlrm"].text.encode())
+    texts = [flag.text for flag in log.flags]
+    assert NO_RANKS in texts
+    assert NO_MEAN in texts
+    assert log.times is Mean.UNSAID
+
+
+def test_lines_of_other_ranks_and_of_evaluations_count_once() -> None:
+    (log,) = parse(TRAINERS["torchtitan_of_all_ranks"].text.encode())
+    assert any(REPEATED in flag.text for flag in log.flags)
+    assert parse(b"step 10: val loss 2.0, time 3.1 s, 10 samples/s, eval\n" * 3) == []
+
+
+def test_a_throughput_of_one_step_in_many_is_flagged() -> None:
+    """A release of PaddleNLP divides the samples of one step by the time of ten."""
+    case = TRAINERS["paddlenlp_trainer"]
+    (log,) = parse(case.text.replace("second: 16.000", "second: 1.600").encode())
+    assert log.mean_throughput == pytest.approx(16.0, rel=1e-2)
+    assert any("contradicts the step time" in flag.text for flag in log.flags)
+
+
+def test_times_of_all_steps_since_the_line_before_are_divided() -> None:
+    (log,) = parse(HELD_OUT["marian"].text.encode())
+    assert any("all steps since the line before" in flag.text for flag in log.flags)
+
+
+def test_progress_bars_of_downloads_are_no_training() -> None:
+    assert parse(b"100%|####| 227/227 [00:00<00:00, 7155.63it/s]\n" * 3) == []

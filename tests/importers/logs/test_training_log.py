@@ -210,3 +210,67 @@ def test_the_verb_imports_and_a_user_tells_the_samples(
     assert main(["report", made["run"], "--json"]) == ExitCode.DONE
     report = json.loads(capsys.readouterr().out)
     assert report["throughput_samples_per_s"]["value"] == pytest.approx(2 * 7 / STEP_S, rel=0.01)
+
+
+def test_the_rows_of_a_table_are_lines(tmp_path: Path) -> None:
+    """Ultralytics prints the time since the start with each epoch; Lightning what a job logs."""
+    path = tmp_path / "results.csv"
+    rows = "".join(f"{epoch},{10.5 * epoch:.2f},1.2,0.1\n" for epoch in range(1, 12))
+    path.write_text(f"epoch,time,train/box_loss,lr/pg0\n{rows}")
+    importers, _ = IMPORTERS.load_all()
+    assert plan_import([path], importers).sources == {"training_log": (path,)}
+    (made,) = bring_in(path)
+    view = build_overview(Trace.open(made.run))
+    assert view.step_ns.value == pytest.approx(10.5e9)
+    assert "a step here is an epoch" in report_text(view)
+    rows = "".join(f"0,{10 * row},{3.0 - row},0.25,64\n" for row in range(1, 12))
+    path.write_text(f"epoch,step,train_loss,train/batch_time,device/samples_per_sec\n{rows}")
+    (made,) = bring_in(path)
+    view = build_overview(Trace.open(made.run))
+    assert view.step_ns.value == pytest.approx(0.25e9)
+    assert view.throughput.value == pytest.approx(64)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("a.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
+        ("a.nsys-rep", b"\x01\x02", "nsys export --type sqlite"),
+        ("a.xplane.pb", b"\x0a\x1e", "XPlane"),
+        ("events.out", b"\x18\0\0\0\0\0\0\0\xa3\x7fbrain.Event:2", "TensorBoard"),
+        (
+            "a.json",
+            b'{"nodes": [{"name": "[pytorch|profiler|execution_trace|process]"}]}',
+            "execution",
+        ),
+        ("a.pickle", b"\x80\x04\x95 segments", "memory"),
+        ("a.csv", b'"Name","Calls","TotalDurationNs"\n"k",1,2\n', "rocprof"),
+        (
+            "trainer_state.json",
+            b'{"log_history": [{"loss": 3.1, "step": 10}]}',
+            "no times of steps",
+        ),
+        ("a.log", b"{'loss': 3.1, 'epoch': 0.1}\n{'loss': 3.0, 'epoch': 0.2}\n", "Hugging Face"),
+        ("metrics.csv", b"epoch,step,train_loss\n0,10,3.1\n0,20,3.0\n", "a table"),
+    ],
+)
+def test_a_refusal_says_what_the_file_is(name: str, data: bytes, what: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    importers, _ = IMPORTERS.load_all()
+    with pytest.raises(UnreadableError, match=what):
+        plan_import([tmp_path / name], importers)
+
+
+def test_lines_of_json_are_a_log(tmp_path: Path) -> None:
+    """OpenMMLab's and detectron2's own files of metrics are such."""
+    path = tmp_path / "log.json"
+    lines = [json.dumps({"env_info": "Python 3.11", "seed": 1})]
+    for step in range(50, 650, 50):
+        train = {"mode": "train", "epoch": 1, "iter": step, "data_time": 0.05, "time": 0.25}
+        lines.append(json.dumps({**train, "loss": 2.1}))
+    lines.append(json.dumps({"mode": "val", "epoch": 1, "iter": 600, "time": 9.0}))
+    path.write_text("\n".join(lines) + "\n")
+    importers, _ = IMPORTERS.load_all()
+    assert plan_import([path], importers).sources == {"training_log": (path,)}
+    (made,) = bring_in(path)
+    assert build_overview(Trace.open(made.run)).step_ns.value == pytest.approx(0.25e9)

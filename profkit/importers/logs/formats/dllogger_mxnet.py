@@ -40,6 +40,8 @@ def read(line: Line, found: Found) -> None:
         found.header_lines.append(line.number)
         if size and size <= LARGEST_BATCH:
             found.add_facts(global_batch_size=int(size))
+    elif "start with arguments Namespace(" in text:  # MXNet's own example, of one process
+        found.memory["batch"] = number_after(text, "batch_size=")
     elif "Summary:" in text:
         what, how = "throughput of the run", "mean of the epochs' means, start-up too"
         read_result(line, found, "train.ips :", what, "images/s", how)
@@ -53,11 +55,14 @@ def read_record(line: Line, match: re.Match[str], found: Found) -> None:
     throughput = number_after(text, "Speed:" if match[2] else "train.ips :")
     if throughput is None:
         return
+    time_s, batch = find_time(text), found.memory.get("batch")
+    if time_s is None and batch and batch <= LARGEST_BATCH:
+        found.add_facts(global_batch_size=int(batch))
     found.add_record(
         line,
         as_count(match[2] or match[4]),
         as_count(match[1] or match[3]),
-        time_s=find_time(text),
+        time_s=time_s,
         throughput=throughput,
         loss=number_after(text, "train.loss :"),
         lr=number_after(text, "train.lr :") or number_after(text, "LR:"),

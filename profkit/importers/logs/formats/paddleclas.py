@@ -2,8 +2,9 @@
 
     epoch:0   train step:20  loss: ... elapse: 0.300s ips: 853.3 images/sec
     epoch:0   train step:20  loss: ... batch_cost: 0.3 s, reader_cost: 0.1 s, ips: 853 samples/sec
+    [Train][Epoch 1/120][Iter: 20/5005]lr: ... batch_cost: 0.3s, reader_cost: 0.1, ips: 853
 
-The first form is of December 2020, the second of 2021 and later. Times are of one card, and means
+The first form is of December 2020, the others of 2021 and later. Times are of one card, and means
 since the fifth step of the epoch, at which the meters are reset. Losses are of the step itself.
 `ips` is the step's own batch size over the mean time, so a partial last batch distorts it. From the
 line that ends an epoch, only results are read.
@@ -20,7 +21,9 @@ from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 
 _RECORD = re.compile(
-    r"epoch:(\d{1,9})\s{1,9}train step:(\d{1,12})\s.{0,400}?(?:elapse|batch_cost):"
+    r"(?:epoch:(\d{1,9})\s{1,9},? ?train step:(\d{1,12})\s"
+    r"|\[Train\]\[Epoch (\d{1,9})/\d{1,9}\]\[Iter: (\d{1,12})/\d{1,12}\])"
+    r".{0,400}?(?:elapse|batch_cost):"
 )
 _END = re.compile(r"END epoch:(\d{1,9})\s{1,9}train\s")
 _RESET_AT = 5
@@ -35,13 +38,15 @@ _PARTIAL = 0.95
 def read(line: Line, found: Found) -> None:
     if match := _RECORD.search(line.text):
         read_record(line, match, found)
+    elif "[Eval]" in line.text:
+        found.evaluation_lines.append(line.number)
     elif (match := _END.search(line.text)) and (epoch := as_count(match[1])) is not None:
         read_epoch_end(line, epoch, found)
 
 
 def read_record(line: Line, match: re.Match[str], found: Found) -> None:
     text = line.text[match.start() :]
-    step = as_count(match[2])
+    step = as_count(match[2] or match[4])
     step_s = number_after(text, "batch_cost:") or number_after(text, "elapse:")
     throughput = number_after(text, "ips:")
     if step is None or step_s is None:
@@ -54,7 +59,7 @@ def read_record(line: Line, match: re.Match[str], found: Found) -> None:
     found.add_record(
         line,
         step,
-        as_count(match[1]),
+        as_count(match[1] or match[3]),
         time_s=find_time(line.text),
         step_s=step_s,
         data_s=number_after(text, "reader_cost:"),
@@ -115,7 +120,7 @@ GRAMMAR = Grammar(
     name="paddleclas",
     title="PaddleClas",
     framework="paddle",
-    marker="train step:",
+    marker="ips:",
     pattern=_RECORD,
     read=read,
     scope=Scope.CARD,

@@ -6,7 +6,7 @@ import itertools
 import statistics
 
 from profkit.importers.logs.integrity.evidence import COARSE_S, MIN_VALUES, Evidence, flag_records
-from profkit.importers.logs.parsed import Flag, Mean, ParsedLog
+from profkit.importers.logs.parsed import Flag, ParsedLog
 from profkit.importers.logs.times import has_year
 from profkit.text import duration, significant
 
@@ -73,7 +73,7 @@ def check_step_times(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     for before, after in itertools.pairwise(log.records):
         if before.time_s is None or after.time_s is None or after.step_s is None:
             continue
-        other_epoch = log.times is Mean.STEP and before.epoch != after.epoch
+        other_epoch = log.times.is_single and before.epoch != after.epoch
         if other_epoch or after.index - before.index != after.steps:
             continue
         passed_s = after.time_s - before.time_s

@@ -12,7 +12,7 @@ from profkit.importers.logs.integrity.evidence import (
     flag_records,
 )
 from profkit.importers.logs.marks import WINDOWS
-from profkit.importers.logs.parsed import Flag, Mean, ParsedLog, Record
+from profkit.importers.logs.parsed import VARYING, Flag, Mean, ParsedLog, Record
 from profkit.text import percent
 
 _FAST = 0.4
@@ -25,7 +25,7 @@ _SHORT_STEP_S = 0.02
 def check_throughputs(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     """Flag lines whose throughput, step time and batch size disagree: a digit is damaged."""
     is_cumulative = log.times in {Mean.EPOCH, Mean.RUN}
-    if is_cumulative or evidence.timed_by_clock or log.unit == "words":
+    if is_cumulative or evidence.timed_by_clock or log.unit in VARYING:
         return []
     wrong = []
     for record in log.records:
@@ -107,7 +107,7 @@ def check_batches(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     for each in log.records:
         if each.samples:
             sizes.append(each.samples)
-    if log.unit == "words" or not sizes:
+    if log.unit in VARYING or not sizes:
         return []
     usual = statistics.median(sizes)
     odd = []

@@ -6,7 +6,7 @@ import statistics
 
 from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.importers.logs.integrity.evidence import TOLERANCE, Evidence
-from profkit.importers.logs.parsed import Flag, Mean, ParsedLog, Stated
+from profkit.importers.logs.parsed import VARYING, Flag, ParsedLog, Stated
 from profkit.text import plural, significant
 
 _SMALL_DIFFERENCE = 0.01
@@ -35,7 +35,7 @@ def check_batch(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     stated, named = log.metadata.batch_size, evidence.hints.batch_size
     if not stated or not named or stated == named:
         return []
-    if log.unit == "words" or "batch_size" in log.metadata.from_name:
+    if log.unit in VARYING or "batch_size" in log.metadata.from_name:
         return []
     return [Flag(f"the log says {stated} samples per card, the file's name says {named}")]
 
@@ -45,7 +45,7 @@ def check_command(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     flags = []
     metadata, asked = log.metadata, log.metadata.command_batch
     card, total = metadata.batch_size, metadata.global_batch_size
-    if asked and (card or total) and log.unit != "words":
+    if asked and (card or total) and log.unit not in VARYING:
         times = metadata.accumulation or 1
         if asked not in {card, total, (card or 0) / times, (total or 0) / times}:
             flags.append(Flag(f"the command asks for a batch of {asked}, the log shows {card}"))
@@ -58,7 +58,7 @@ def check_command(log: ParsedLog, evidence: Evidence) -> list[Flag]:
 def check_last_step(log: ParsedLog, evidence: Evidence) -> list[Flag]:
     """Flag a log that ends before its last step."""
     last_step = log.metadata.last_step
-    if not log.records or not last_step or log.times is Mean.STEP:
+    if not log.records or not last_step or log.times.is_single:
         return []
     record = log.records[-1]
     if record.step >= last_step - record.steps:
