@@ -41,6 +41,8 @@ _PROBLEMS = {
 }
 """Names of errors in Arrow's messages, and what they mean."""
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+
 _credentials: dict[str, str] = {}
 """The user and the password that an address had, by root. No path contains them."""
 
@@ -51,7 +53,9 @@ def to_path(given: str | Path) -> Path:
     A `Path` that was made of an address has one slash where the address has two.
     """
     scheme, mark, rest = str(given).partition(":/")
-    is_address = scheme in SCHEMES or (isinstance(given, str) and rest.startswith("/"))
+    # A query of SQL may contain an address, and is none.
+    is_known = scheme in SCHEMES or (isinstance(given, str) and rest.startswith("/"))
+    is_address = is_known and _SCHEME.fullmatch(scheme)
     if isinstance(given, Address) or not mark or not is_address:
         return Path(given) if isinstance(given, str) else given
     url = urlsplit(f"{scheme}://{rest.lstrip('/') if scheme != 'file' else rest[1:]}")

@@ -49,7 +49,9 @@ def _words(state: str, call: str) -> str:
         if call in calls and state in "SD":
             return verb + (OF_FILE if state == DISK else " a pipe or socket")
     found = _BY_STATE.get(state, UNKNOWN)
-    return found if found in (UNKNOWN, RUNNING) else _BY_CALL.get(call, found)
+    if found in (UNKNOWN, RUNNING):
+        return found
+    return _BY_CALL.get(call, found)
 
 
 def number_doings(stacks: pa.Table, numbers: dict[str, int]) -> Ints:

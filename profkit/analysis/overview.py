@@ -20,6 +20,7 @@ from profkit.analysis.kernels.view import KernelsView, kernels_of
 from profkit.analysis.kernels.windows import KernelWindows, kernel_windows
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.long_steps import LongSteps, find_long_steps
+from profkit.analysis.losses import Losses, find_losses
 from profkit.analysis.phase_shares import PhaseShare, phases_of
 from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.rank_lines import lines_by_rank
@@ -114,6 +115,8 @@ class Overview:
     """The changes of the step time while the run lasted."""
     long_steps: LongSteps = field(default_factory=LongSteps)
     """The few steps that took far longer than the others."""
+    losses: Losses = field(default_factory=Losses)
+    """Time that is not spent on training."""
     thinned: Thinned | None = None
     """What a long run kept; null if it kept all steps. `selection` is then a sample of steps."""
 
@@ -177,7 +180,7 @@ def build_overview(
     kernels = by_kernel = devices = None
     if with_kernels:
         kernels, by_kernel, devices = _kernel_views(trace, ceilings, used)
-    return Overview(
+    view = Overview(
         name=trace.name,
         path=str(trace.path),
         workload=manifest.workload,
@@ -189,7 +192,7 @@ def build_overview(
         config=manifest.config,
         **find_figures(frame),
         selection=frame.selection,
-        **_losses(steps),
+        **_values_of_loss(steps),
         exchange=basis.exchange,
         late_rank=basis.late_rank,
         own_cost=frame.own_cost,
@@ -211,6 +214,9 @@ def build_overview(
         changes=explained_changes(trace, frame.selection),
         long_steps=find_long_steps(frame),
     )
+    costs = basis.costs or frame.costs
+    losses = find_losses(basis, costs, view.steps_seen, has_pipeline=view.has_pipeline)
+    return dataclasses.replace(view, losses=losses)
 
 
 def _lines_of_code(frame: RunFrame, steps: pa.Table) -> dict[str, Any]:
@@ -275,7 +281,7 @@ def counted_ranks(trace: Trace) -> int:
     return min(world, len(pc.unique(trace.steps["rank"])))
 
 
-def _losses(steps: pa.Table) -> dict[str, Any]:
+def _values_of_loss(steps: pa.Table) -> dict[str, Any]:
     """Return the first and the last loss of rank 0, or of the lowest rank."""
     own = steps.filter(pc.equal(steps["rank"], pc.min(steps["rank"])))
     losses = own.sort_by("step")["loss"].drop_null()

@@ -6,12 +6,16 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from profkit.frame.costs import INPUT, RunCosts
 from profkit.frame.estimate import Estimate, Ints, estimate_ratios
 from profkit.vocab import Phase
+
+PartEstimate: TypeAlias = tuple[str, Estimate, Estimate]
+"""A part's name, its time per step and rank, and its share of a step."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,7 @@ def phases_of(costs: RunCosts) -> tuple[PhaseShare, ...]:
     return tuple(phases)
 
 
-def estimate_parts(
-    costs: RunCosts, parts: Mapping[str, Ints]
-) -> Iterator[tuple[str, Estimate, Estimate]]:
-    """Yield each part's name, its time per step and rank, and its share of a step."""
+def estimate_parts(costs: RunCosts, parts: Mapping[str, Ints]) -> Iterator[PartEstimate]:
     if not parts or not costs.steps:
         return
     ns = np.stack(list(parts.values())).astype(np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -32,6 +33,8 @@ _SUFFIXES = {
 Renderers = Mapping[str, Callable[[], str]]
 """The function that makes each format. `github` is missing: it is made of two others."""
 
+TEXT_IN_BRIEF = "brief"
+
 
 def add_shapes(parser: argparse.ArgumentParser) -> None:
     shapes = parser.add_mutually_exclusive_group()
@@ -42,22 +45,26 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
         help="text, JSON, Markdown, one HTML file, or Markdown appended to "
         f"${SUMMARY} (default: by the file name of --write, else text)",
     )
+    parser.add_argument("--all", action="store_true", help="show everything that text folds")
     add_write(parser, "write the report to this file instead of the screen")
 
 
 def renderers(
-    brief: Callable[[], Document], full: Callable[[], Document] | None = None
+    brief: Callable[[], Document],
+    full: Callable[[], Document] | None = None,
+    screen: Callable[[], Document] | None = None,
 ) -> Renderers:
     """Return the function for each format; modules of other formats are not imported.
 
-    `brief` makes the document for text and JSON, and `full` the one with charts if it is another.
+    `brief` makes the document for JSON and text, `full` the one with charts if it is another, and
+    `screen` the one for text if it is another.
     """
     illustrated = full or brief
 
-    def as_text() -> str:
+    def as_text(*, whole: bool = True) -> str:
         from profkit.show import text
 
-        return text.document(brief())
+        return text.document((screen or brief)(), whole=whole)
 
     def as_json() -> str:
         from profkit.show import json
@@ -75,7 +82,13 @@ def renderers(
 
         return html.document(illustrated(), __version__)
 
-    return {"text": as_text, "json": as_json, "markdown": as_markdown, "html": as_html}
+    return {
+        TEXT_IN_BRIEF: functools.partial(as_text, whole=False),
+        "text": as_text,
+        "json": as_json,
+        "markdown": as_markdown,
+        "html": as_html,
+    }
 
 
 def check_shape(args: argparse.Namespace) -> None:
@@ -102,7 +115,8 @@ def deliver(args: argparse.Namespace, makers: Renderers) -> None:
         write_file(args.write, makers[shape]())
         print(f"wrote {safe_text(str(args.write))}", file=sys.stderr)
     else:
-        print(makers[shape]().removesuffix("\n"))
+        in_brief = shape == "text" and not args.all
+        print(makers[TEXT_IN_BRIEF if in_brief else shape]().removesuffix("\n"))
 
 
 def _shape(args: argparse.Namespace) -> str:
@@ -124,7 +138,7 @@ def _append_summary(makers: Renderers) -> None:
         raise ProfkitError(
             f"{safe_text(str(summary))}: {error.strerror}; it is the file that ${SUMMARY} names"
         ) from error
-    print(makers["text"]())
+    print(makers[TEXT_IN_BRIEF]())
 
 
 def write_file(path: Path, content: str) -> None:

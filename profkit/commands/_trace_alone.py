@@ -112,11 +112,16 @@ def print_place(path: Path | None, error: BaseException) -> None:
 
 def show(path: Path, *, json: bool) -> None:
     from profkit.analysis.overview import build_overview
-    from profkit.report.overview_document import overview
+    from profkit.report.overview_document import find_answers, overview
     from profkit.show import json as show_json
     from profkit.show import text
     from profkit.trace.reader import Trace
 
+    trace = Trace.open(path)
+    view = build_overview(trace)
+    if json:
+        print(show_json.dumps(show_json.document(overview(view))))
+        return
     command = f"profkit report {shell_word(str(path))}"
-    found = overview(build_overview(Trace.open(path)), next_command=command)
-    print(show_json.dumps(show_json.document(found)) if json else text.document(found))
+    found = overview(view, answers=find_answers(trace), next_command=command)
+    print(text.document(found, whole=False))

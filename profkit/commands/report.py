@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+from typing import TYPE_CHECKING
 
 from profkit.commands._options import (
     add_run,
@@ -20,6 +21,10 @@ from profkit.commands._options import (
 )
 from profkit.commands._shapes import add_shapes, check_shape, deliver, renderers
 from profkit.errors import ExitCode
+
+if TYPE_CHECKING:
+    from profkit.report.overview_document import Illustrated
+    from profkit.show.document import Document
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
     from profkit.analysis.overview import build_overview
     from profkit.analysis.stepless import view_stepless
     from profkit.report import stepless_document
-    from profkit.report.overview_document import illustrate, overview
-    from profkit.run.scheduling import check_scheduler, read_ranks
+    from profkit.report.overview_document import find_answers, illustrate, overview
+    from profkit.run.scheduling import check_scheduler, is_large, read_ranks
     from profkit.trace.reader import Trace
 
     check_shape(args)
@@ -47,9 +52,11 @@ def run(args: argparse.Namespace) -> int:
         deliver(args, renderers(show))
         return ExitCode.DONE
     view = build_overview(trace, load_ceilings(trace.manifest.environment))
-    makers = renderers(
-        brief=lambda: overview(view),
-        full=lambda: overview(view, illustrate(trace, view)),
-    )
-    deliver(args, makers)
+
+    def draw(drawn: Illustrated | None = None) -> Document:
+        if is_large(trace):  # its steps are not replayed here
+            return overview(view, drawn)
+        return overview(view, drawn, answers=find_answers(trace))
+
+    deliver(args, renderers(lambda: overview(view), lambda: draw(illustrate(trace, view)), draw))
     return ExitCode.DONE

@@ -142,7 +142,9 @@ def _by_spans(cell: Cell, sides: Sides) -> How | None:
         if own_ns and grown / own_ns >= POLICY.how_share:
             return how
     spent = now[0] * scale - was[0] * known + max(0.0, now[1] * scale - was[1] * known)
-    return How.BLOCKED if own_ns and spent / own_ns <= 1 - POLICY.how_share else None
+    if own_ns and spent / own_ns <= 1 - POLICY.how_share:
+        return How.BLOCKED
+    return None
 
 
 def _thread_times(run: Evidence) -> Mapping[str, tuple[float, float]]:
@@ -198,7 +200,9 @@ def _by_counters(cell: Cell, sides: Sides) -> How | None:
         return None
     if own_ns >= POLICY.how_share * lost_ns:
         return How.COMPUTING
-    return How.NO_CORE if waited_ns >= POLICY.how_share * lost_ns else None
+    if waited_ns >= POLICY.how_share * lost_ns:
+        return How.NO_CORE
+    return None
 
 
 def phase_of(row: str) -> str:

@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from profkit.clock import Clock, now_ns
@@ -37,6 +38,9 @@ MOST_COST = 0.005
 """Share of a core for each rank above which samples are taken more rarely."""
 
 SLOWEST = 20.0
+MOST_TRIES = 5
+"""A thread that cannot be read is looked for so many times more."""
+
 NOBODY_S = 0.5
 """A pause while there is nothing to sample."""
 
@@ -51,6 +55,7 @@ class Eye:
         self._run, self._clock = run, clock
         self._began_ns = clock()
         self._seen: set[str] = set()
+        self._tries: Counter[str] = Counter()
         self._targets: list[RankTarget | WorkerTarget] = []
         self._standing = StandingRanks(run)
         self._look_ns = self._standing_ns = self._flush_ns = self._cost_ns = 0
@@ -112,6 +117,9 @@ class Eye:
                     self._begin(self._run / FOLDER / name)
                 except FileNotFoundError:  # the rank of a worker has no folder yet
                     continue
+                except UnknownPythonError:  # which threads there are may change meanwhile
+                    self._tries[name] += 1
+                    continue
                 except (ProfkitError, OSError, ValueError):
                     pass
                 self._seen.add(name)
@@ -124,6 +132,8 @@ class Eye:
         try:
             target = make_target(said, self._run)
         except UnknownPythonError as error:
+            if self._tries[path.name] < MOST_TRIES:
+                raise
             why = str(error)
         else:
             self._targets.append(target)

@@ -126,7 +126,9 @@ class StandingRank:
         status = self._status
         if status is None or status.state != RUNNING or not status.announced:
             return None
-        return status if is_visible(status.host, status.pid_space) else None
+        if is_visible(status.host, status.pid_space):
+            return status
+        return None
 
     def _open(self, status: Status) -> Thread:
         if self._thread is None or self._announced != status.announced:

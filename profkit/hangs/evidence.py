@@ -122,7 +122,9 @@ def read_evidence(run: Path, now_ns: int = 0, *, host: str = "*") -> Evidence | 
         else:
             damaged.append(str(found))
     if not statuses:
-        return Evidence({}, 0, damaged=tuple(damaged)) if damaged else None
+        if damaged:
+            return Evidence({}, 0, damaged=tuple(damaged))
+        return None
     by_rank: dict[int, list[Status]] = {}
     for status in statuses:
         by_rank.setdefault(status.rank, []).append(status)
@@ -169,11 +171,13 @@ def read_seen(folder: Path, status: Status, suffix: str) -> Status | None:
     except UnreadableError:
         return None
     is_same = seen.stack and seen.started_ticks == status.started_ticks
-    return seen if is_same else None
+    if is_same:
+        return seen
+    return None
 
 
 def join_seen(folder: Path, status: Status) -> tuple[Status, bool, bool]:
-    """Return a status with the stacks of the eye, and if the rank could not say so, or crashed."""
+    """Add the stacks of the eye; say if the rank could not write them, and if it crashed."""
     seen, is_held = read_seen(folder, status, STACK_SUFFIX), False
     if seen is not None and seen.steps == status.steps and status.state != FAILED:
         is_held = seen.written_ns - HELD_NS > max(status.written_ns, seen.alive_ns)
@@ -284,7 +288,9 @@ def keep_first_ends(
 
 
 def _dictionary(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def read_or_nothing(path: Path) -> dict[str, Any]:
@@ -351,7 +357,9 @@ def find_rank(places: Places, host: str, space: str, pid: str) -> int | None:
     for own, rank in places.get((host, pid), ()):
         if own == space or not own or not space:
             found.append(rank)
-    return found[0] if len(found) == 1 else None
+    if len(found) == 1:
+        return found[0]
+    return None
 
 
 # Find the ranks that have written nothing while others did.

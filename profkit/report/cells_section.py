@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from profkit.explain.cell_words import rank_words, row_words
 from profkit.explain.cells import Cell, Cells
 from profkit.frame.estimate import scale
-from profkit.show.document import Column, Section, Table
+from profkit.show.document import NAMED, Column, Section, Table
 from profkit.show.figures import NS, SIGNED_NS
 from profkit.text import safe_text, signed
 
@@ -54,4 +55,7 @@ def cells_section(cells: Cells, told: Sequence[Cell]) -> Section:
     table = Table(cell_columns(cells), cells.all, shown, only_known=True)
     title = "What the difference is made of" if shown else ""
     notes = tuple(filter(None, [rest_words(cells, shown)]))
-    return Section(title, notes, table=table, key="cells")
+    section = Section(title, notes, table=table, key="cells")
+    if len(shown) == 1:  # the headline names it
+        return replace(section, brief=NAMED)
+    return section

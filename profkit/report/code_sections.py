@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profkit.analysis.flames import Flame
+from profkit.analysis.losses import TRAINS
 from profkit.analysis.overview import Overview
 from profkit.analysis.stack_samples import MOST_NAME_CHARS, Place
 from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, PhaseLines
@@ -14,7 +15,16 @@ from profkit.analysis.worker_lines import WorkerLines
 from profkit.frame.device_times import PhaseClock
 from profkit.frame.estimate import Estimate
 from profkit.frame.phases import UNKNOWN
-from profkit.show.document import Column, Document, Section, Table, Tone, data_columns, missing
+from profkit.show.document import (
+    NAMED,
+    Column,
+    Document,
+    Section,
+    Table,
+    Tone,
+    data_columns,
+    missing,
+)
 from profkit.show.figures import NS, SHARE, SIGNED_NS
 from profkit.text import duration, percent, plural, shorten
 
@@ -86,9 +96,23 @@ def code_sections(run: Overview) -> Iterator[Section]:
     if view.lost:
         seen = plural(view.lost, "more sample")
         notes.append(f"{seen} had a stack that was not stored or cannot be read.")
-    yield Section("Where in the code", tuple(notes), table=_lines_table("phase", rows))
+    title = "Where in the code"
+    brief = Section(title, table=_lines_table("phase", _rows_in_brief(view)))
+    yield Section(title, tuple(notes), table=_lines_table("phase", rows), brief=brief)
     if run.rank_lines:
         yield _rank_section(run)
+
+
+def _rows_in_brief(view: CodeView) -> list[_Shown]:
+    """Return the lines that cost most, those that train nothing first."""
+    rows: list[_Shown] = []
+    for part in view.phases:
+        if part.judged and part.step_share >= LEAST_SHARE:
+            for line in part.lines[:MOST_LINES]:
+                place = line.place.words(view.folder)
+                rows.append(_Shown(part.phase, line.share, line.step_ns.value, place))
+    rows.sort(key=lambda row: (row.label in TRAINS, -row.step_ns))
+    return rows[:MOST_IN_BRIEF]
 
 
 def has_many_late(view: CodeView) -> bool:
@@ -223,6 +247,8 @@ def worker_facts(found: WorkerLines | None) -> dict[str, Any] | None:
     }
 
 
+MOST_IN_BRIEF = 3
+
 _BOXES = (
     *data_columns("depth", "start", "share", own="is_own"),
     *PLACE,
@@ -297,7 +323,7 @@ def worker_section(found: WorkerLines | None) -> Iterator[Section]:
         seen = plural(found.lost, "more sample")
         notes.append(f"{seen} had a stack that was not stored or cannot be read.")
     table = _lines_table("in", list(_line_rows(found, found.folder)))
-    yield Section("In the loader's workers", tuple(notes), table=table)
+    yield Section("In the loader's workers", tuple(notes), table=table, brief=NAMED)
 
 
 def flame_section(flames: Sequence[Flame]) -> Iterator[Section]:

@@ -119,6 +119,21 @@ def device_sections(view: DeviceView | None) -> Iterator[Section]:
     yield Section(key="device_time", facts=facts)
 
 
+def idle_words(view: DeviceView | None) -> tuple[float, str]:
+    """Return the share of the time in which the devices are idle, and mostly for which reason."""
+    if view is None or not view.whole.window_ns:
+        return 0.0, ""
+    whole = view.whole
+    share = whole.idle_ns / whole.window_ns
+    why = max(
+        (_LATE, _SYNCHRONISED, _FOR_RANK, _QUEUED), key=lambda part: getattr(whole, part.field)
+    )
+    of_it = percent(getattr(whole, why.field) / whole.window_ns)
+    steps = "the captured steps" if view.in_windows else "its time"
+    reason = why.name.removeprefix(_INSIDE)
+    return share, f"the device is idle for {percent(share)} of {steps} ({reason}: {of_it})"
+
+
 def what_devices_did(view: DeviceView) -> Section:
     """Return the mean over all devices: parts that fill their time, and hidden communication."""
     whole, steps = view.whole, view.device_steps

@@ -9,7 +9,7 @@ from profkit.analysis.bandwidth import name_group
 from profkit.analysis.overview import Overview
 from profkit.frame.exchange import LateRank, RankExchange
 from profkit.frame.phases import UNKNOWN
-from profkit.show.document import Column, Quantity, Section, Table, data_columns, missing
+from profkit.show.document import NAMED, Column, Quantity, Section, Table, data_columns, missing
 from profkit.show.figures import BYTES, BYTES_PER_S, MS, NS, NUMBER
 from profkit.text import duration, percent, plural
 
@@ -74,7 +74,11 @@ def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
     # Nothing in another tool's trace says which collectives carry gradients.
     imported = "imported_from" in view.config
     title = "Communication per step" if imported else "Exchange per step"
-    return Section(title, tuple(notes), table=table, key="exchange", facts=_facts(view))
+    brief = NAMED
+    if notes:
+        brief = Section(title, (notes[0],))
+    facts = _facts(view)
+    return Section(title, tuple(notes), table=table, brief=brief, key="exchange", facts=facts)
 
 
 def _facts(view: Overview) -> dict[str, Any]:
@@ -153,4 +157,4 @@ def by_link(view: Overview) -> Section:
         notes.append("Without a size, the transfer is the sum of all calls.")
     table = Table(LINKS, links, links[:MOST_LINKS])
     title = "Collectives per step" if links else ""
-    return Section(title, tuple(notes), table=table, key="collectives")
+    return Section(title, tuple(notes), table=table, brief=NAMED, key="collectives")

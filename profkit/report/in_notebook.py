@@ -17,7 +17,7 @@ from profkit.explain.explained import Explained
 from profkit.explain.ledger import TOTAL, Ledger
 from profkit.explain.predict.prediction import Prediction
 from profkit.report import ledger_document, ledger_words
-from profkit.report.overview_document import illustrate, overview
+from profkit.report.overview_document import find_answers, illustrate, overview
 from profkit.report.whatif_document import whatif
 from profkit.show import html as show_html
 from profkit.show.document import Document, Section
@@ -41,7 +41,7 @@ def show_trace(trace: Trace) -> str:
 
     def draw() -> Document:
         view = build_overview(trace, load_ceilings(trace.manifest.environment))
-        return overview(view, illustrate(trace, view))
+        return overview(view, illustrate(trace, view), answers=find_answers(trace))
 
     return framed(trace.name, draw)
 

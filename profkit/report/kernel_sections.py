@@ -10,7 +10,7 @@ from profkit.analysis.kernels.groups import KernelGroup
 from profkit.analysis.kernels.view import KernelsView
 from profkit.analysis.kernels.windows import KernelWindows
 from profkit.analysis.overview import Overview
-from profkit.show.document import Column, Quantity, Section, Table, labelled, missing
+from profkit.show.document import NAMED, Column, Quantity, Section, Table, labelled, missing
 from profkit.show.figures import COUNT, MS, NS, SHARE, TIMES, WHOLE_SHARE
 from profkit.text import duration, percent, plural, significant
 
@@ -55,7 +55,7 @@ def captured_windows(found: KernelWindows) -> Section:
     )
     rows.append(("their cost", cost))
     title = f"Captured {what}"
-    return Section(title, table=labelled(rows), key="kernels", facts=_facts(found))
+    return Section(title, table=labelled(rows), brief=NAMED, key="kernels", facts=_facts(found))
 
 
 def _facts(found: KernelWindows) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def by_kernel(found: KernelsView) -> Iterator[Section]:
         notes.append(words)
     table = Table(kernel_columns(found.noun)[:7], found.groups[:MOST_KERNELS], only_known=True)
     title = f"{found.noun.capitalize()}s that take most time"
-    yield Section(title, tuple(notes), table=table)
+    yield Section(title, tuple(notes), table=table, brief=NAMED)
 
 
 def _tensor_cores(group: KernelGroup) -> float | None:

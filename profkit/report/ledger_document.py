@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from profkit.analysis.config_join import HARMLESS
@@ -23,7 +26,7 @@ from profkit.explain.ledger import Ledger, Row, Verdict, why_not
 from profkit.explain.rules.base import Case
 from profkit.explain.verdict import Between
 from profkit.frame.costs import HIDDEN_EXCHANGE, INPUT, RunCosts
-from profkit.frame.estimate import scale
+from profkit.frame.estimate import Estimate, scale
 from profkit.report import cause_words, ledger_words
 from profkit.report.cells_section import cells_section
 from profkit.report.code_sections import BASE, TARGET, changed_lines
@@ -33,6 +36,7 @@ from profkit.report.scaling_document import scaling
 from profkit.report.sharded_sections import exchange_places
 from profkit.report.words import role_of
 from profkit.show.document import (
+    NAMED,
     Cause,
     Chart,
     Column,
@@ -67,6 +71,9 @@ TONES = {
 }
 PAGE_KERNELS, SCREEN_KERNELS = 20, 5
 """Kernels of a phase that a page and a screen show; all of them are in the JSON."""
+
+MOST_ROWS = 3
+"""Rows in brief, without the sum of the others and the total."""
 
 SCREEN_DIFFERENCES = 12
 """Differences that a screen shows; a page shows all of them."""
@@ -103,7 +110,7 @@ def explained(
         *kernels(view, is_page=is_page),
         *exchange_places(view.exchange, view.ledger),
         causes(view),
-        differences(view, is_page=is_page),
+        replace(differences(view, is_page=is_page), brief=NAMED if view.causes else None),
         steps(ledger, sides or {}),
     ]
     copied = []
@@ -230,7 +237,8 @@ def _facts(view: Explained) -> Iterator[Fact]:
     if ledger.per_sample:
         label = f"time per {unit_of(case).removesuffix('s')} and rank"
     signed_share = Unit(partial(signed, show=percent))
-    yield Fact("change_share", label, change, signed_share, interval_words(change, percent))
+    bounds = interval_words(change, percent)
+    yield Fact("change_share", label, change, signed_share, bounds, folded=True)
 
 
 def gates(judgements: Sequence[Judgement]) -> Iterator[Section]:
@@ -257,7 +265,31 @@ def rows_that_add_up(view: Explained) -> Section:
     ledger = view.ledger
     notes = tuple(_notes_on_rows(view))
     table = ledger_words.row_table(ledger, ledger.rows, total=True)
-    return Section("Where the time goes", notes, waterfall(ledger), table, key="rows")
+    title = "Where the time goes"
+    main_notes = (notes[0], *ledger_words.clock_notes(ledger))
+    brief = Section(title, main_notes, table=rows_in_brief(ledger))
+    return Section(title, notes, waterfall(ledger), table, brief=brief, key="rows")
+
+
+def rows_in_brief(ledger: Ledger) -> Table:
+    """Return the rows that changed most, the sum of all others, and the total."""
+    by_size = sorted(ledger.rows, key=lambda row: -abs(row.delta.value))
+    first = [row for row in by_size if ledger.verdict_of(row) is not Verdict.NEUTRAL][:MOST_ROWS]
+    first = first or by_size[:1]
+    rows = list(map(partial(replace, inside=()), first))
+    others = tuple(itertools.filterfalse(first.__contains__, ledger.rows))
+    if others:
+        sides = (sum(side) for side in zip(*map(_means, others), strict=True))
+        base, target, difference = map(Estimate, sides)
+        exact = sum((row.exact for row in others), Fraction())
+        names = tuple(map(attrgetter("name"), others))
+        title = plural(len(others), "other row")
+        rows.append(Row(title, base, target, difference, exact, sums=names))
+    return ledger_words.row_table(ledger, rows, total=True)
+
+
+def _means(row: Row) -> tuple[float, float, float]:
+    return row.base.value, row.target.value, row.delta.value
 
 
 def waterfall(ledger: Ledger) -> tuple[tuple[str, Chart], ...]:
@@ -321,7 +353,8 @@ def kernels(view: Explained, *, is_page: bool) -> Iterator[Section]:
         captured += ", which are slower than others"
     notes = (f"{captured}.", *ledger_words.kernel_words(found, view.ledger))
     rows = [KernelSum.of(phase, found.of_phase(phase)) for phase in found.phases]
-    yield Section(f"{found.noun.capitalize()}s", notes, table=Table(_KERNEL_SUMS, rows))
+    title = f"{found.noun.capitalize()}s"
+    yield Section(title, notes, table=Table(_KERNEL_SUMS, rows), brief=NAMED)
     facts = {
         "captured_steps": {BASE: found.base_steps, TARGET: found.target_steps},
         "rows": Table(KERNELS, found.rows),
@@ -347,7 +380,8 @@ def phase_kernels(
         rows.append(KernelSum.of(f"{plural(len(others), 'other row')}, in --json", others))
     if shown:
         title = f"{phase}: {plural(len(shown), found.noun)} that changed"
-        yield Section(title, table=Table(_KERNEL_SUMS, rows), folded=is_page)
+        table = Table(_KERNEL_SUMS, rows)
+        yield Section(title, table=table, folded=is_page, brief=NAMED)
 
 
 @dataclass(frozen=True)
@@ -461,7 +495,7 @@ def steps(ledger: Ledger, sides: Mapping[str, Illustrated]) -> Section:
     for side, illustrated in sides.items():
         charts.append((side, strip(illustrated.points, all_points)))
     used = {BASE: steps_data(ledger.base), TARGET: steps_data(ledger.target)}
-    return Section("Steps", notes, tuple(charts), key="steps", facts=used)
+    return Section("Steps", notes, tuple(charts), brief=NAMED, key="steps", facts=used)
 
 
 def steps_data(costs: RunCosts) -> dict[str, Any]:

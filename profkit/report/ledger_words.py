@@ -147,6 +147,8 @@ def _role_of(verdict: str) -> str:
 
 def row_verdict(ledger: Ledger, row: Row) -> str:
     """Return the verdict on a row; empty if the runs cannot be compared."""
+    if row.sums and not row.delta.judged:
+        return ""
     return "" if ledger.unlike else verdict_name(ledger.verdict_of(row))
 
 

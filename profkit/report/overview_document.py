@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +11,16 @@ from operator import itemgetter
 from typing import Any
 
 from profkit.analysis.flames import Flame, build_flames
+from profkit.analysis.losses import MEANINGS, Losses
 from profkit.analysis.overview import Overview
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
 from profkit.errors import UnreadableError, UsageError
 from profkit.explain.predict.ask import answer_all
 from profkit.explain.predict.job import read_job
 from profkit.explain.predict.prediction import Prediction
+from profkit.frame.costs import OUTLIER
 from profkit.frame.device_times import PhaseClock
+from profkit.frame.estimate import NEGLIGIBLE
 from profkit.frame.notices import is_log
 from profkit.frame.phases import UNKNOWN
 from profkit.frame.run_frame import frame_of
@@ -28,7 +32,7 @@ from profkit.report.code_sections import (
     worker_section,
 )
 from profkit.report.compiling_section import compiling_section
-from profkit.report.device_sections import device_sections, launch_notes
+from profkit.report.device_sections import device_sections, idle_words, launch_notes
 from profkit.report.exchange_sections import exchange_sections
 from profkit.report.kernel_sections import kernel_sections
 from profkit.report.log_words import (
@@ -49,9 +53,12 @@ from profkit.report.words import (
     own_cost_words,
     run_meanings,
     steps_line,
+    used_words,
     why_not_judged,
 )
 from profkit.show.document import (
+    NAMED,
+    Cause,
     Column,
     Document,
     Fact,
@@ -80,6 +87,9 @@ from profkit.text import duration, percent, significant
 from profkit.trace import Trace
 from profkit.trace.sharing import say_world
 
+OWN_COST = "profkit's cost"
+COMPLETE = "complete, no rows dropped"
+
 HEADROOM = 1.3
 """The axis of a strip of steps ends at this many times the longest steady step."""
 
@@ -92,8 +102,6 @@ class Illustrated:
     points: tuple[StepPoint, ...]
     ranks: RankPhases | None
     flames: tuple[Flame, ...] = ()
-    answers: tuple[Prediction, ...] = ()
-    """What the run predicts of the job without its causes."""
 
 
 def illustrate(trace: Trace, view: Overview) -> Illustrated:
@@ -107,7 +115,6 @@ def illustrate(trace: Trace, view: Overview) -> Illustrated:
         step_points(trace.steps, view.selection),
         rank_phases(basis.frame, basis.used),
         flames,
-        find_answers(trace),
     )
 
 
@@ -122,10 +129,17 @@ def find_answers(trace: Trace) -> tuple[Prediction, ...]:
 
 
 def overview(
-    view: Overview, drawn: Illustrated | None = None, *, next_command: str = ""
+    view: Overview,
+    drawn: Illustrated | None = None,
+    *,
+    answers: Sequence[Prediction] = (),
+    next_command: str = "",
 ) -> Document:
-    """Return the document of one run; a page needs `drawn`, plain text does not."""
-    verdict, tone, summary = "measured", Tone.PLAIN, steps_line(view)
+    """Return the document of one run; a page needs `drawn`, plain text does not.
+
+    `answers` are what the run predicts of the job without its causes.
+    """
+    verdict, tone, summary = "measured", Tone.PLAIN, used_words(view)
     if not view.judged:
         verdict, tone = "inconclusive", Tone.UNSURE
         summary = f"{why_not_judged(view)}; {summary}"
@@ -147,7 +161,7 @@ def overview(
         summary=summary,
         facts=tuple(_facts(view)),
         warnings=tuple(warnings),
-        sections=tuple(_sections(view, drawn)),
+        sections=tuple(_sections(view, drawn, answers)),
         copied=tuple(copied),
         data=run_data(view),
     )
@@ -164,10 +178,27 @@ def headline(view: Overview) -> str:
     largest = max(view.phases, key=lambda part: part.share.value, default=None)
     if largest is not None and largest.name == UNKNOWN:
         return f"{words}; no phase covers {percent(largest.share.value)} of it."
+    if view.losses.found or not view.losses.missing:
+        return f"{words}; {_lost_words(view)}."
     if largest is not None:
         share, ns = percent(largest.share.value), duration(largest.step_ns.value)
         words += f", the largest part in {largest.name}: {ns}, {share}"
     return f"{words}."
+
+
+def _lost_words(view: Overview) -> str:
+    """Return what costs most without training, or that nothing does."""
+    idle, idle_for = idle_words(view.devices)
+    if idle > max((loss.share for loss in view.losses.found), default=0.0):
+        return idle_for
+    if not view.losses.found:
+        return "no other part than the training itself takes a significant share of it"
+    largest = view.losses.found[0]
+    if largest.kind == UNKNOWN:
+        return f"no phase covers {percent(largest.share)} of it"
+    costs = f"{duration(largest.step_ns.value)}, {percent(largest.share)}"
+    name = MEANINGS.get(largest.kind, largest.kind)
+    return f"its largest loss is {name}: {costs}"
 
 
 def run_data(view: Overview) -> dict[str, Any]:
@@ -256,6 +287,7 @@ def _facts(view: Overview) -> Iterator[Fact]:
         step,
         Unit(partial(duration, digits=4), MS.scale),
         interval_words(step, duration),
+        folded=True,  # the headline says it
     )
     if (others_ns := view.long_steps.others_ns) is not None:
         meant = f"the mean of the other {view.long_steps.others:,} steps"
@@ -269,7 +301,8 @@ def _facts(view: Overview) -> Iterator[Fact]:
         yield Fact("", "step times", duration(median_ns), WORDS, ", ".join(words))
     if view.first_loss is not None and view.last_loss is not None:
         last = f"{_loss(view.last_loss)} at the last step"
-        yield Fact("", "loss", last, WORDS, f"{_loss(view.first_loss)} at the first")
+        first = f"{_loss(view.first_loss)} at the first"
+        yield Fact("", "loss", last, WORDS, first, folded=True)
     yield _own_cost_fact(view)
 
 
@@ -287,9 +320,14 @@ def _own_cost_fact(view: Overview) -> Fact:
     return Fact("", label, f"at least {duration(cost.hooks_ns or 0.0)} per step", WORDS, detail)
 
 
-def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
+def _sections(
+    view: Overview, drawn: Illustrated | None, answers: Sequence[Prediction]
+) -> Iterator[Section]:
     yield from device_sections(view.devices)
     yield from phases_section(view)
+    yield losses_section(view.losses)
+    if answers:
+        yield answers_section(answers)
     yield from changes_section(view)
     yield from long_steps_section(view)
     yield from compiling_section(view)
@@ -300,8 +338,6 @@ def _sections(view: Overview, drawn: Illustrated | None) -> Iterator[Section]:
         note = "The wall time of each step, as the mean over its ranks."
         yield Section("Step times", (note,), (("", strip(drawn.points)),))
         yield from ranks_section(drawn, "Ranks")
-        if drawn.answers:
-            yield answers_section(drawn.answers)
     yield from exchange_sections(view)
     yield from sharded_sections(view.sharded)
     yield from kernel_sections(view)
@@ -324,10 +360,44 @@ def phases_section(view: Overview) -> Iterator[Section]:
     shares = Shares(tuple((part.name, part.share.value) for part in view.phases))
     notes = (*clock_words(view), *launch_notes(view), *unknown_note(view))
     table = Table(columns, view.phases, only_known=True)
+    noticed = [part for part in view.phases if abs(part.share.value) > NEGLIGIBLE]
+    in_brief = dataclasses.replace(table, shown=noticed) if len(noticed) > 1 else table
     title = "Where a step goes" * bool(view.phases)
-    yield Section(title, notes, (("", shares),), table, key="phases")
+    brief = Section(title, notes, (("", shares),), in_brief)
+    yield Section(title, notes, (("", shares),), table, brief=brief, key="phases")
     unknown = data_columns("after", "before", ns_per_step="step_ns")
     yield Section(key="unknown_places", table=Table(unknown, view.unknown_places))
+
+
+LOSSES = data_columns("kind", "share", "evidence", cost_ns_per_step="step_ns")
+
+
+def losses_section(lost: Losses) -> Section:
+    """Return the time that is not spent on training, the costliest first."""
+    notes: tuple[str, ...] = ()
+    if not lost.found and not lost.missing:
+        notes = ("none found: nothing else takes a significant share of a step",)
+    ending = ""
+    if lost.missing:
+        ending = "there may be more" if lost.found else "not known"
+        ending += f": {lost.missing}"
+    causes, besides = [], []
+    for loss in lost.found:
+        cost = f"{duration(loss.step_ns.value)} per step, {percent(loss.share)}"
+        causes.append(Cause(loss.kind, cost, loss.evidence, ""))
+        if loss.is_apart and loss.kind != OUTLIER:  # long steps have a section
+            besides.append(causes[-1])
+    title = "Time not spent on training"
+    return Section(
+        title,
+        notes,
+        table=Table(LOSSES, lost.found),
+        causes=tuple(causes),
+        ending=ending,
+        brief=Section(title, causes=tuple(besides)) if besides else NAMED,
+        key="losses",
+        facts={"missing": lost.missing or None},
+    )
 
 
 def strip(points: Sequence[StepPoint], others: Sequence[StepPoint] = ()) -> Strip:
@@ -361,18 +431,25 @@ def quality(sides: Mapping[str, Overview], *, with_flags: bool = True) -> Sectio
     rows = []
     for side, view in sides.items():
         prefix = f"{side}: " if side else ""
-        rows.append((f"{prefix}profkit's cost", own_cost_words(view)))
+        if view.left_out:
+            rows.append((f"{prefix}steps", steps_line(view)))
+        rows.append((f"{prefix}{OWN_COST}", own_cost_words(view)))
         rows.append((f"{prefix}data quality", quality_words(view)))
         for label, text in source_rows(view.config):
             rows.append((f"{prefix}{label}".strip(), text))
         for flag in view.flags if with_flags else ():
             rows.append((f"{prefix}flag", flag))
-    return Section("Confidence and data quality", table=labelled(rows))
+    title, brief = "Confidence and data quality", NAMED
+    usual = ("steps", OWN_COST)
+    missing = filter(lambda row: not row[0].endswith(usual) and row[1] != COMPLETE, rows)
+    if rows_in_brief := tuple(missing):
+        brief = Section(title, table=labelled(rows_in_brief))
+    return Section(title, table=labelled(rows), brief=brief)
 
 
 def quality_words(view: Overview) -> str:
     """Return what is missing in a run."""
-    return "; ".join([*view.quality, *log_quality(view)]) or "complete, no rows dropped"
+    return "; ".join([*view.quality, *log_quality(view)]) or COMPLETE
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""One run for the first screen: the report, its losses, and parts that add up."""
+"""One run for the first screen: the report, and parts that add up."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from profkit.report.compiling_section import compiled_line
 from profkit.report.ledger_document import APART
 from profkit.report.overview_document import overview, quality_words
 from profkit.report.words import own_cost_words, role_of, steps_line
-from profkit.show.document import Cause, Column, Document, Section, Table, data_columns, labelled
+from profkit.show.document import Column, Document, Section, Table, labelled
 from profkit.show.figures import NS, SHARE
-from profkit.text import duration, percent, significant
+from profkit.text import significant
 
 MOST_CHANGES = 3
 """Changes of the step time that the screen shows; `profkit report` has more."""
@@ -22,7 +22,6 @@ def run(view: RunView) -> Document:
     """Return the document of `profkit report`, and what the screen `overview` adds."""
     document = overview(view.overview)
     more = (
-        losses(view),
         quality(view),
         Section("Where a step goes", table=parts(view), key="parts"),
         Section(key="hidden", table=Table(_PARTS, view.hidden)),
@@ -31,30 +30,6 @@ def run(view: RunView) -> Document:
     )
     data = {**document.data, "wall_ns_per_step": view.wall_ns}
     return dataclasses.replace(document, sections=(*document.sections, *more), data=data)
-
-
-def losses(view: RunView) -> Section:
-    """Return the time that is not spent on training, the costliest first."""
-    notes: tuple[str, ...] = ()
-    if not view.losses and not view.losses_missing:
-        notes = ("none found: nothing else takes a significant share of a step",)
-    ending = ""
-    if view.losses_missing:
-        ending = "there may be more" if view.losses else "not known"
-        ending += f": {view.losses_missing}"
-    causes = []
-    for loss in view.losses:
-        cost = f"{duration(loss.step_ns.value)} per step, {percent(loss.share)}"
-        causes.append(Cause(loss.kind, cost, loss.evidence, ""))
-    return Section(
-        "Time not spent on training",
-        notes,
-        table=Table(_LOSSES, view.losses),
-        causes=tuple(causes),
-        ending=ending,
-        key="losses",
-        facts={"missing": view.losses_missing or None},
-    )
 
 
 def quality(view: RunView) -> Section:
@@ -77,9 +52,6 @@ def quality(view: RunView) -> Section:
     if run.config.get("reduced"):
         rows.append(("reduced", str(run.config["reduced"])))
     return Section("Confidence and data quality", table=labelled(rows))
-
-
-_LOSSES = data_columns("kind", "share", "evidence", cost_ns_per_step="step_ns")
 
 
 _PARTS = (

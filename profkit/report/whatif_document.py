@@ -133,17 +133,16 @@ def bar(point: RankPoint) -> str:
 
 
 def answers_section(answers: Sequence[Prediction]) -> Section:
-    """Return a row for each answer, for a page that is about more than them."""
-    outcome = Column("", "", _outcome)
+    """Return a row for each answer, for a document that is about more than them."""
+    known = tuple(filter(operator.attrgetter("speed_up"), answers))
+    notes = ["'profkit whatif RUN' says what they rest on"]
+    if not all(answer.conclusive for answer in known):
+        notes.append("?: inconclusive")
+    title = "What would help" * bool(known)
+    question, _, throughput, doubt = ANSWERS
     step = Column("", "per step", lambda answer: answer.step_ns, NS, interval=True)
-    question, _, throughput, _ = ANSWERS
-    return Section("What if", table=Table((question, step, throughput, outcome), answers))
-
-
-def _outcome(answer: Prediction) -> str:
-    if answer.conclusive:
-        return "conclusive"
-    return f"inconclusive: {answer.why}"
+    table = Table((question, step, throughput, doubt), known)
+    return Section(title, (f"{'; '.join(notes)}.",), table=table)
 
 
 ANSWERS = (

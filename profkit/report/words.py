@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 # -- one run ---------------------------------------------------------------------------------------
 
 
+def used_words(view: Overview) -> str:
+    """Return the number of steps behind the figures; the reasons why most others are excluded."""
+    if 2 * view.steps_used < view.steps_seen:
+        return steps_line(view)
+    return f"{view.steps_used:,} of {plural(view.steps_seen, 'step')} used"
+
+
 def steps_line(view: Overview) -> str:
     """Return the number of steps behind the figures, and the reasons why others are excluded."""
     used = f"{view.steps_used:,} of {plural(view.steps_seen, 'step')} used"

@@ -6,6 +6,7 @@ strangers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -267,6 +268,8 @@ class Section:
     causes: tuple[Cause, ...] = ()
     ending: str = ""
     folded: bool = False
+    brief: Section | None = None
+    """What plain text shows instead until a reader asks for everything; `NAMED` is its name."""
     key: str = ""
     facts: Any = None
     missing: bool = False
@@ -275,6 +278,9 @@ class Section:
     @property
     def grid(self) -> Grid | None:
         return grid_of(self.table)
+
+
+NAMED = Section()
 
 
 def missing(*keys: str) -> Iterator[Section]:
@@ -295,6 +301,8 @@ class Fact:
     value: Any
     unit: Unit
     detail: str | None = None
+    folded: bool = False
+    """True if a screen shows it only to a reader who asks for everything."""
 
     def texts(self) -> tuple[str, str, str]:
         detail = self.detail
@@ -324,10 +332,10 @@ class Document:
     """What changed or limits, how much, where and how sure, in at most 30 words."""
     data: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def figures(self) -> list[tuple[str, str, str]]:
+    def figures(self, *, whole: bool = True) -> list[tuple[str, str, str]]:
         """Return the figures as labels, texts and details."""
-        return [fact.texts() for fact in self.facts]
+        shown = self.facts if whole else itertools.filterfalse(attrgetter("folded"), self.facts)
+        return list(map(Fact.texts, shown))
 
     def shown(self) -> Iterator[Section]:
         """Yield the sections for people."""

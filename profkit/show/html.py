@@ -56,7 +56,7 @@ def heading(content: Document) -> Iterator[str]:
     if content.headline:
         yield f'<p class="headline">{text(content.headline)}</p>'
     yield f'<div class="verdict">{verdict}<p>{text(content.summary)}</p></div>'
-    if figures := content.figures:
+    if figures := content.figures():
         yield '<dl class="figures">'
         for label, figure, detail in figures:
             yield (

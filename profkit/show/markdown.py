@@ -23,7 +23,7 @@ def document(content: Document) -> str:
     if content.headline:
         blocks.append(f"**{plain(content.headline)}**")
     blocks.append(verdict)
-    if figures := content.figures:
+    if figures := content.figures():
         rows = []
         for label, figure, detail in figures:
             rows.append((f"**{plain(label)}**", plain(figure), plain(detail)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from profkit.show.document import Cause, Document, Grid, Section, Shares
+from profkit.show.document import NAMED, Cause, Document, Grid, Section, Shares
 from profkit.text import WIDTH, fold, safe_text, shorten, table, wrap
 
 INDENT = "  "
@@ -19,6 +19,9 @@ LEAST_FOLDED = 40
 LEAST_SHORTENED = 8
 """A column is not shortened below this width."""
 
+MOST_NAMED = 5
+"""Titles of folded sections that one line names."""
+
 LABEL_WIDTH = 16
 """Width of the label of a line that is to be copied."""
 
@@ -26,21 +29,32 @@ LABEL_WIDTH = 16
 # -- documents -------------------------------------------------------------------------------------
 
 
-def document(content: Document) -> str:
+def document(content: Document, *, whole: bool = True) -> str:
+    """Return the document; unless `whole`, what is folded is only named."""
     head = [fold(line, "") for line in (content.headline, content.subtitle) if line]
     for warning in content.warnings:
         head.append(fold(f"note: {warning}"))
     words = ": ".join(filter(None, (content.verdict, content.summary)))
     conclusion = list(map(fold, filter(None, [words])))
-    if figures := content.figures:
+    if figures := content.figures(whole=whole):
         conclusion.append(grid_text(Grid(("", "", ""), tuple(figures))))
     blocks = ["\n".join(block) for block in (head, conclusion) if block]
-    if shown := sections(content.shown()):
-        blocks.append(shown)
-    if content.copied:
-        lines = []
-        for label, text in content.copied:
-            lines.append(f"{INDENT}{label:<{LABEL_WIDTH}}{safe_text(text)}")
+    folded: list[str] = []
+    for section in content.shown():
+        brief = NAMED if section.folded else section.brief
+        if whole or brief is None:
+            brief = section
+        if brief is NAMED:
+            folded.append(section.title)
+        else:
+            blocks.append("\n".join(section_text(brief)))
+    lines = []
+    for label, text in content.copied:
+        lines.append(f"{INDENT}{label:<{LABEL_WIDTH}}{safe_text(text)}")
+    if folded:
+        names = ", ".join(folded[:MOST_NAMED]) + ", ..." * (len(folded) > MOST_NAMED)
+        lines.append(fold(f"{'more (--all)':<{LABEL_WIDTH}}{names}"))
+    if lines:
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 

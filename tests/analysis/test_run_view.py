@@ -20,7 +20,7 @@ from tests.rules.test_log_rules import even, paddleseg
 
 
 def _names(view: RunView) -> list[str]:
-    return [loss.kind for loss in view.losses]
+    return [loss.kind for loss in view.overview.losses.found]
 
 
 def _import(path: Path, text: str) -> Path:
@@ -33,7 +33,7 @@ def test_the_rest_of_a_log_is_not_called_unknown(tmp_path: Path) -> None:
     run = _import(tmp_path / "a.log", paddleseg(1, even(0.2, 0.05)))
     view = build_run_view(Trace.open(run))
     assert _names(view) == ["input"]
-    assert view.losses_missing == "the run splits its steps into input and the rest only"
+    assert view.overview.losses.missing == "the run splits its steps into input and the rest only"
     assert largest_loss(read_figures(run)) == "input 25.0 %"
 
 
@@ -42,7 +42,7 @@ def test_a_log_without_parts_of_a_step_tells_no_losses(tmp_path: Path) -> None:
     run = _import(tmp_path / "a.log", text)
     view = build_run_view(Trace.open(run))
     assert _names(view) == []
-    assert view.losses_missing == "the run does not split its steps"
+    assert view.overview.losses.missing == "the run does not split its steps"
     assert largest_loss(read_figures(run)) == "-"
 
 
@@ -50,7 +50,7 @@ def test_a_run_with_phases_tells_all(tmp_path: Path) -> None:
     run = synthetic_trace(tmp_path / "run", phase_ns={"data": 9_000_000})
     view = build_run_view(Trace.open(run))
     assert _names(view)[0] == "input"
-    assert view.losses_missing == ""
+    assert view.overview.losses.missing == ""
     assert largest_loss(read_figures(run)).startswith("input ")
 
 
@@ -58,7 +58,7 @@ def test_few_steps_tell_no_losses(tmp_path: Path) -> None:
     run = synthetic_trace(tmp_path / "run", steps=6)
     view = build_run_view(Trace.open(run))
     assert _names(view) == []
-    assert view.losses_missing == "intervals need 3 more steps"
+    assert view.overview.losses.missing == "intervals need 3 more steps"
     assert largest_loss(read_figures(run)) == "-"
 
 
@@ -84,4 +84,6 @@ def test_rare_work_is_told_although_its_interval_begins_at_zero(tmp_path: Path) 
     view = build_run_view(Trace.open(tmp_path))
     (other,) = (part for part in view.parts if part.name == "other")
     assert other.share.low == 0
-    assert [(loss.kind, loss.share) for loss in view.losses] == [("other", 2 * 30 / 460)]
+    assert [(loss.kind, loss.share) for loss in view.overview.losses.found] == [
+        ("other", 2 * 30 / 460)
+    ]

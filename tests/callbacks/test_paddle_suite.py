@@ -9,7 +9,6 @@ import pytest
 
 from profkit.callbacks.paddle_suite import MODULES
 from tests.callbacks.conftest import JOBS, Ended, start
-from tests.callbacks.jobs.shared import shown_code
 
 THEIRS = "CALLS = []\ndef add_profiler_step(options_str=None):\n    CALLS.append(options_str)\n"
 
@@ -60,14 +59,15 @@ def test_their_loops_train_to_the_bit_as_without_profkit(suites: tuple[Ended, En
         assert ended.told[0]["losses"] == [*[from_loader] * 3, in_memory]
 
 
-def test_what_readme_shows_does_nothing_where_profkit_is_off(tmp_path: Path) -> None:
+def test_installing_it_does_nothing_where_profkit_is_off(tmp_path: Path) -> None:
     checks = (
         "assert not [finder for finder in sys.meta_path if 'profkit' in type(finder).__module__]\n"
         "assert 'paddle' not in sys.modules"
     )
     script = tmp_path / "off.py"
     script.write_text(
-        f"import sys\n{shown_code('paddle_suite')}paddle_suite.add_profiler_step('x=1')\n"
+        "import sys\nfrom profkit.callbacks import paddle_suite\npaddle_suite.install()\n"
+        "paddle_suite.add_profiler_step('x=1')\n"
         f"paddle_suite.add_profiler_step()\n{checks}\n"
     )
     ended = start(tmp_path / "job", script, is_recorded=False, env={"PROFKIT_DISABLE": "1"}).wait()

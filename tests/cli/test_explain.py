@@ -78,7 +78,7 @@ def test_the_cause_stands_first_with_its_cost_and_what_to_try(
 
 
 def test_text_and_json_tell_the_same(explain: Explain, runs: dict[str, Path]) -> None:
-    code, text = explain(runs["base"], runs["starved"])
+    code, text = explain(runs["base"], runs["starved"], "--all")
     figures = _figures(explain, runs["base"], runs["starved"])
     assert code == ExitCode.DONE
     assert "Regression: a sample takes" in text
@@ -200,7 +200,7 @@ def test_what_switching_profkit_off_shows_is_in_text_and_json(
     """Its row has what can be counted; below the rows stands all of it, where both runs tried."""
     cost = Estimate(200_000.0, 100_000.0, 300_000.0)
     monkeypatch.setattr("profkit.frame.run_frame.switched_cost", lambda steps, warm_up: cost)
-    _, text = explain(runs["base"], runs["again"])
+    _, text = explain(runs["base"], runs["again"], "--all")
     assert (
         "profkit itself in total, measured with control steps (recording off): 200 us and 200 us, "
         "spread over the rows; difference 0 s (95 % interval" in " ".join(text.split())

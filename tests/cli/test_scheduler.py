@@ -111,7 +111,7 @@ def test_two_runs_and_a_report_are_read_on_the_scheduler_alone(
             "profkit.run.scheduling._open_scheduler", lambda *_: contextlib.nullcontext(pool.map)
         )
         said(capsys, *runs[1:], "--scheduler", "processes")
-        said(capsys, runs[2], "--scheduler", "processes", verb="report")
+        said(capsys, runs[2], "--scheduler", "processes", "--json", verb="report")
 
 
 def test_what_goes_wrong_in_a_cluster_is_one_line(

@@ -132,7 +132,7 @@ def test_the_windows_steps_are_left_out_and_their_cost_is_shown(torch_trace: Tra
     assert found["kernels"]["borders_ms"] > 0
     assert found["kernels"]["reading_ms"] > 0
     text = subprocess.run(
-        [sys.executable, "-m", "profkit", "report", torch_trace.path],
+        [sys.executable, "-m", "profkit", "report", "--all", torch_trace.path],
         capture_output=True,
         text=True,
         check=True,

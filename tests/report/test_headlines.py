@@ -12,7 +12,7 @@ import pytest
 from profkit.analysis.overview import build_overview
 from profkit.explain.explained import explain, scale_runs
 from profkit.frame.device_times import PhaseClock
-from profkit.report.ledger_document import explained
+from profkit.report.ledger_document import explained, rows_in_brief
 from profkit.report.overview_document import overview
 from profkit.report.scaling_document import scaling
 from profkit.show import html, json, markdown, text
@@ -80,3 +80,39 @@ def test_each_key_of_a_section_is_there_once() -> None:
         keys += [section.key for section in document.sections]
         keys = sorted(filter(None, keys))
         assert [key for key, other in itertools.pairwise(keys) if key == other] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "resnet50-workers-0",
+            "; its largest loss is waiting for the next batch: 55.7 ms, 12.4 %.",
+        ),
+        ("h200-images-late", "; no phase covers 33.3 % of it."),
+        ("h200-images-kernels", " idle for 59.4 % of the captured steps (launched late: 58.5 %)."),
+        ("resnet50-paddle", "; no other part than the training itself takes a significant share"),
+    ],
+)
+def test_of_one_run_says_what_limits_it(name: str, words: str) -> None:
+    headline = overview(build_overview(_open(name))).headline
+    assert words in headline
+
+
+@pytest.mark.parametrize("name", ["plain-loop", "resnet50-2-ranks", "resnet50-workers-0"])
+def test_in_brief_everything_is_shown_or_named(name: str) -> None:
+    document = overview(build_overview(_open(name)))
+    brief, whole = (text.document(document, whole=whole) for whole in (False, True))
+    assert brief.startswith(whole.splitlines()[0])
+    assert 2 * brief.count("\n") < whole.count("\n")
+    named = " ".join(brief.partition("more (--all)")[2].split())
+    for section in document.shown():
+        assert f"\n{section.title}\n" in whole
+        assert f"\n{section.title}\n" in brief or section.title in named or "..." in named
+
+
+def test_rows_in_brief_add_up_to_the_total() -> None:
+    view = explain(_open("resnet50-workers-0"), _open("resnet50-workers-2"))
+    *rows, total = rows_in_brief(view.ledger).visible()
+    assert sum(row.exact for _, row in rows) == total[1].exact
+    assert len(rows) == 3

@@ -81,7 +81,7 @@ def test_one_long_step_of_a_short_run_is_said(tmp_path: Path) -> None:
 def test_a_mean_that_a_long_step_makes_is_also_said_without_it(tmp_path: Path) -> None:
     view = _view(tmp_path, {120: 7_425}, "forward")
     others = len(view.selection.steps) - 1
-    figures = {name: (value, words) for name, value, words in overview(view).figures}
+    figures = {name: (value, words) for name, value, words in overview(view).figures()}
     value, words = figures["without long steps"]
     assert view.step_ns.value == pytest.approx(75 * MS + 7_425 * MS / (others + 1), rel=0.01)
     assert value.startswith(("74.", "75."))
@@ -102,7 +102,7 @@ def test_a_mean_that_no_long_step_makes_is_said_once(
     tmp_path: Path, longer_ms: dict[int, float], given: dict[str, Any]
 ) -> None:
     view = _view(tmp_path, longer_ms, "forward", **given)
-    assert "without long steps" not in {name for name, _, _ in overview(view).figures}
+    assert "without long steps" not in {name for name, _, _ in overview(view).figures()}
     assert report_json(view)["step_without_long_ms"] is None
 
 

@@ -247,7 +247,7 @@ def test_captured_phases_open_into_their_kernels(
     """The page and the Markdown have the kernels that the text has, each under its phase."""
     sides = runs["captured"], runs["captured late"]
     text, markdown = (
-        profkit("explain", *sides)[1],
+        profkit("explain", *sides, "--all")[1],
         profkit("explain", *sides, "--format", "markdown")[1],
     )
     profkit("explain", *sides, "-w", tmp_path / "gap.html")

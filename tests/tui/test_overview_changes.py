@@ -28,7 +28,7 @@ def test_changes_and_compiled_steps_are_rows_of_the_quality(tmp_path: Path) -> N
     lines = [str(text) for text in lines_of(quality(view), PALETTES["dark"])]
     assert any(text.startswith("change         since step 150 (") for text in lines), lines
     assert any("1 of 300 steps compiled, 900 ms in all; left out" in text for text in lines), lines
-    assert "compiled" in [loss.kind for loss in view.losses]
+    assert "compiled" in [loss.kind for loss in view.overview.losses.found]
 
 
 def test_a_step_that_takes_longer_than_all_others_is_a_part_of_all_time(tmp_path: Path) -> None:
@@ -36,6 +36,6 @@ def test_a_step_that_takes_longer_than_all_others_is_a_part_of_all_time(tmp_path
     forward[60] += 45_000 * MS
     phases = {"data": np.full(300, 5.0 * MS), "forward": forward}
     view = build_run_view(Trace.open(series_trace(tmp_path / "run", phases)))
-    (outlier,) = [loss for loss in view.losses if loss.kind == "outlier"]
+    (outlier,) = [loss for loss in view.overview.losses.found if loss.kind == "outlier"]
     assert outlier.step_ns.value > 2 * view.wall_ns
     assert 0.7 < outlier.share < 0.76, "45 of about 61.5 seconds"

@@ -108,15 +108,15 @@ def read_figures(path: Path) -> RunFigures:
     except ProfkitError as error:
         return RunFigures(Estimate(math.nan), Estimate(math.nan), problem=str(error))
     overview, loss, loss_share = view.overview, "", None
-    if view.losses:
-        loss, loss_share = view.losses[0].kind, view.losses[0].share
+    if overview.losses.found:
+        loss, loss_share = overview.losses.found[0].kind, overview.losses.found[0].share
     return RunFigures(
         throughput=overview.throughput,
         step_ns=overview.step_ns,
         steps=overview.steps_seen,
         loss=loss,
         loss_share=loss_share,
-        losses_known=not view.losses_missing,
+        losses_known=not overview.losses.missing,
     )
 
 

@@ -115,7 +115,9 @@ def recompiles(case: Case) -> Cause | None:
     limited = _limited(case)
     evidence += f"; {limited}" if limited else ""
     cause = _measured(case, "recompiles", cost_ns, evidence, _remedy(case), Specific.PART)
-    return cause if cause.apart else replace(cause, rows=(Phase.COMPILE.value,))
+    if cause.apart:
+        return cause
+    return replace(cause, rows=(Phase.COMPILE.value,))
 
 
 def _measured(
@@ -199,7 +201,9 @@ def _by_few(evidence: Evidence) -> Bools:
 def _alone_ns(evidence: Evidence) -> float:
     """Return how long the slowest rank compiled in steps in which few ranks did."""
     few = _by_few(evidence)
-    return float(later_ns(evidence)[:, few].max(axis=0).sum()) if few.any() else 0.0
+    if few.any():
+        return float(later_ns(evidence)[:, few].max(axis=0).sum())
+    return 0.0
 
 
 # Functions that are divided at places that the compiler cannot follow, or given up.
@@ -236,7 +240,9 @@ def _more(before: Sequence[str], after: Sequence[str]) -> str:
         return ""
     named = "; ".join(new[:MOST_NAMED])
     more = len(new) - MOST_NAMED
-    return f"{named}; and {more:,} more" if more > 0 else named
+    if more > 0:
+        return f"{named}; and {more:,} more"
+    return named
 
 
 def _places(evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -148,7 +148,9 @@ def _grown_exchange(case: Case) -> Row:
     if exchange is None or grew(both, case.ledger):
         return both
     is_longer = both.delta.value >= POLICY.place_share * exchange.delta.value
-    return exchange if is_longer else both
+    if is_longer:
+        return exchange
+    return both
 
 
 huge_bucket = Counted(
@@ -225,7 +227,9 @@ launch_bound = Counted(
 def _moving_ns(case: Case) -> float:
     """Return how much longer a captured step casts and copies between layouts."""
     before, after = case.before.windows, case.after.windows
-    return after.moving_ns - before.moving_ns if before and after else 0.0
+    if before and after:
+        return after.moving_ns - before.moving_ns
+    return 0.0
 
 
 def _more_moving(case: Case, _row: Row) -> str:
@@ -243,7 +247,9 @@ def _more_moving(case: Case, _row: Row) -> str:
 def _moving_part(case: Case, row: Row) -> float | None:
     """Return what they take; if that is most of the growth, they slow other work, too."""
     ns = _moving_ns(case)
-    return None if ns > POLICY.place_share * cost(row, case.ledger).value else ns
+    if ns > POLICY.place_share * cost(row, case.ledger).value:
+        return None
+    return ns
 
 
 layout_copies = Counted(
@@ -263,7 +269,9 @@ def _more_pageable(case: Case, _row: Row) -> str:
     settings = [knob for knob in knobs_for(case, Phase.H2D.value) if knob.startswith("pin")]
     if windows is None or windows.pageable_share is None:
         seen = "no kernels were captured that would show it"
-        return "; ".join([seen, *settings]) if settings else ""
+        if settings:
+            return "; ".join([seen, *settings])
+        return ""
     if case.before.windows is not None:
         known = case.before.windows.pageable_share or 0.0
     if windows.pageable_share <= known:

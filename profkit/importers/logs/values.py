@@ -209,7 +209,9 @@ def _take_time(pair: Pair, per: str, figures: dict[str, Any]) -> None:
 
 
 def _scale(value: float | None, unit: str) -> float | None:
-    return None if value is None else value * _SECONDS.get(unit, 1.0)
+    if value is None:
+        return None
+    return value * _SECONDS.get(unit, 1.0)
 
 
 def _counted(name: str, unit: str) -> tuple[str, bool] | None:

@@ -116,7 +116,9 @@ def read_training(text: str) -> Figures | None:
     if _NO_TRAINING.search(text) and "train" not in text.lower():
         return None
     figures = read_figures(text)
-    return figures if figures.step is not None and figures.tells_time else None
+    if figures.step is not None and figures.tells_time:
+        return figures
+    return None
 
 
 def read(line: Line, found: Found) -> None:
@@ -197,7 +199,9 @@ def find_batch(videos: int | None, iterations: int | None) -> int | None:
     for size in range(max(1, near - 1), near + 3):
         if iterations in {videos // size, -(-videos // size)}:
             sizes.append(size)
-    return sizes[0] if len(sizes) == 1 else None
+    if len(sizes) == 1:
+        return sizes[0]
+    return None
 
 
 def _step_time(figures: Figures, last: Record | None, memory: dict[str, Any]) -> float | None:
