@@ -8,6 +8,7 @@ A value has a name before it or a unit behind it, or it stands alone, as `[20/10
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ _VALUE = re.compile(
     rf"(?<![\w.])({_NUMBER})(?:\s{{0,4}}/\s{{0,4}}(\d{{1,12}}))?['\"]?(?:\s{{0,3}}({_UNIT}))?"
 )
 _LONGEST_NAME = 80
+MOST_NAMES = 4_096
+"""Names are the same in all lines of a log, so what they mean is kept."""
 _BEFORE_NAME = re.compile(r"[,;:|{}\[\]()\"'=\t]|  | - ")
 _UNIT_IN_NAME = re.compile(r"\((\w{1,4})\)$")
 _CLOCKS = re.compile(
@@ -125,10 +128,17 @@ def find_pairs(text: str) -> Iterator[Pair]:
     for match in _VALUE.finditer(text):
         before = text[max(end, match.start() - _LONGEST_NAME) : match.start()].rstrip(" :=\"'[\t")
         end, value, unit = match.end(), as_number(match[1].replace(",", "")), match[3] or ""
-        if named := _UNIT_IN_NAME.search(before):
-            before, unit = before[: named.start()], unit or named[1]
-        name = re.sub(r"[\W_]+", "_", _BEFORE_NAME.split(before)[-1]).lower().strip("_")
-        yield Pair(name, value, match[2], unit.lower(), match[1])
+        name, unit = _find_name(before, unit)
+        yield Pair(name, value, match[2], unit, match[1])
+
+
+@functools.lru_cache(maxsize=MOST_NAMES)
+def _find_name(before: str, unit: str) -> tuple[str, str]:
+    """Return the name that a value has in the text before it, and its unit."""
+    if named := _UNIT_IN_NAME.search(before):
+        before, unit = before[: named.start()], unit or named[1]
+    name = re.sub(r"[\W_]+", "_", _BEFORE_NAME.split(before)[-1]).lower().strip("_")
+    return name, unit.lower()
 
 
 def read_figures(text: str) -> Figures:
@@ -214,6 +224,7 @@ def _scale(value: float | None, unit: str) -> float | None:
     return value * _SECONDS.get(unit, 1.0)
 
 
+@functools.lru_cache(maxsize=MOST_NAMES)
 def _counted(name: str, unit: str) -> tuple[str, bool] | None:
     """Return what a rate counts, and if it is of one card; null for what is no rate."""
     if unit in {"", "s"}:
