@@ -49,11 +49,11 @@ def document(content: Document, *, whole: bool = True) -> str:
         else:
             blocks.append("\n".join(section_text(brief)))
     lines = []
-    for label, text in content.copied:
-        lines.append(f"{INDENT}{label:<{LABEL_WIDTH}}{safe_text(text)}")
     if folded:
         names = ", ".join(folded[:MOST_NAMED]) + ", ..." * (len(folded) > MOST_NAMED)
         lines.append(fold(f"{'more (--all)':<{LABEL_WIDTH}}{names}"))
+    for label, text in content.copied:
+        lines.append(f"{INDENT}{label:<{LABEL_WIDTH}}{safe_text(text)}")
     if lines:
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
