@@ -11,7 +11,6 @@ import socket
 import struct
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 from profkit.clock import Clock, now_ns
@@ -38,8 +37,8 @@ MOST_COST = 0.005
 """Share of a core for each rank above which samples are taken more rarely."""
 
 SLOWEST = 20.0
-MOST_TRIES = 5
-"""A thread that cannot be read is looked for so many times more."""
+GIVE_UP_NS = 5_000_000_000
+"""A thread is looked for again for so long, if it cannot be read."""
 
 NOBODY_S = 0.5
 """A pause while there is nothing to sample."""
@@ -55,7 +54,7 @@ class Eye:
         self._run, self._clock = run, clock
         self._began_ns = clock()
         self._seen: set[str] = set()
-        self._tries: Counter[str] = Counter()
+        self._failing_ns: dict[str, int] = {}
         self._targets: list[RankTarget | WorkerTarget] = []
         self._standing = StandingRanks(run)
         self._look_ns = self._standing_ns = self._flush_ns = self._cost_ns = 0
@@ -118,7 +117,6 @@ class Eye:
                 except FileNotFoundError:  # the rank of a worker has no folder yet
                     continue
                 except UnknownPythonError:  # which threads there are may change meanwhile
-                    self._tries[name] += 1
                     continue
                 except (ProfkitError, OSError, ValueError):
                     pass
@@ -132,7 +130,10 @@ class Eye:
         try:
             target = make_target(said, self._run)
         except UnknownPythonError as error:
-            if self._tries[path.name] < MOST_TRIES:
+            if not os.path.exists(f"/proc/{said.pid}/task/{said.native}"):
+                return  # it has ended
+            first_ns = self._failing_ns.setdefault(path.name, self._clock())
+            if self._clock() < first_ns + GIVE_UP_NS:
                 raise
             why = str(error)
         else:
