@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -54,6 +56,13 @@ def _words(state: str, call: str) -> str:
     return _BY_CALL.get(call, found)
 
 
+def _name(names: Sequence[str], code: int) -> str:
+    """Return the name of a code; a value that is missing has none."""
+    if code < 0:
+        return ""
+    return names[code]
+
+
 def number_doings(stacks: pa.Table, numbers: dict[str, int]) -> Ints:
     """Return the numbers of the words for what each sample's thread did; new ones are added.
 
@@ -65,12 +74,7 @@ def number_doings(stacks: pa.Table, numbers: dict[str, int]) -> Ints:
     calls, call = names_and_codes(stacks["call"])
     found = np.zeros(stacks.num_rows, dtype=np.int64)
     for of_state, of_call in set(zip(state.tolist(), call.tolist(), strict=True)):
-        words = _words(
-            *(
-                "" if code < 0 else names[code]
-                for names, code in ((states, of_state), (calls, of_call))
-            )
-        )
+        words = _words(*map(_name, (states, calls), (of_state, of_call)))
         mine = (state == of_state) & (call == of_call)
         found[mine] = numbers.setdefault(words, len(numbers))
     return found

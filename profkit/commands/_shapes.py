@@ -45,7 +45,7 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
         help="text, JSON, Markdown, one HTML file, or Markdown appended to "
         f"${SUMMARY} (default: by the file name of --write, else text)",
     )
-    parser.add_argument("--all", action="store_true", help="show everything that text folds")
+    parser.add_argument("--all", action="store_true", help="also print what plain text only names")
     add_write(parser, "write the report to this file instead of the screen")
 
 

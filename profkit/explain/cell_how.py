@@ -1,7 +1,7 @@
 """How a cell's time is spent: computing, without a core, asleep, or in which kind of call.
 
 Samples of the thread say it best, as they have its state and system call at each line. Otherwise
-the processor time of the phases, or of whole processes, tells computing from waiting.
+the processor time of whole processes tells computing from waiting.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import dataclasses
 from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
-
-import numpy as np
 
 from profkit.analysis.doing import ASLEEP, LOCK, OF_FILE, RUNNING, UNKNOWN
 from profkit.explain.cell_samples import NO_FUNCTION, Samples, read_samples
@@ -22,7 +20,6 @@ from profkit.explain.ledger import Ledger
 from profkit.explain.policy import POLICY
 from profkit.explain.rank_times import EXCHANGE
 from profkit.explain.slowness import state_of
-from profkit.frame.columns import names_and_codes
 from profkit.frame.costs import INPUT
 from profkit.frame.device_times import PhaseClock
 from profkit.vocab import Phase
@@ -42,10 +39,6 @@ class How(str, Enum):
     NO_CORE = "waiting for a core"
     BLOCKED = ASLEEP
     DEVICE = "on the device"
-
-
-PROCESSOR, CORE_WAIT = "cpu_ns", "cpu_wait_ns"
-"""Columns of spans, null where they were not read: a thread's processor time, and its wait."""
 
 
 class Sides(NamedTuple):
@@ -77,8 +70,7 @@ def divide_by_how(cell: Cell, sides: Sides, doings: Doings) -> tuple[Cell, ...]:
         return (dataclasses.replace(cell, how=How.DEVICE.value),)
     if cell.row == EXCHANGE:
         return (cell,)
-    counted = _by_counters(cell, sides)
-    found = _by_spans(cell, sides) or counted
+    found = _by_counters(cell, sides)
     shares = _shares(doings, cell)
     if not shares:
         is_blocked, words = found is How.BLOCKED, found.value if found else ""
@@ -88,7 +80,7 @@ def divide_by_how(cell: Cell, sides: Sides, doings: Doings) -> tuple[Cell, ...]:
         if words == RUNNING:
             is_told = found in (How.COMPUTING, How.NO_CORE)
             running[found.value if found and is_told else RUNNING_WORDS] = share
-        elif words == LOCK and counted is not How.BLOCKED:
+        elif words == LOCK and found is not How.BLOCKED:
             running[words] = share  # for a thread that may compute, or wait for a core
         else:
             blocked[words] = share
@@ -123,51 +115,6 @@ def _join(shares: Doings) -> str:
     if len(found) > 1 and all(words.endswith(OF_FILE) for words in found):
         found[0] = found[0].removesuffix(OF_FILE)
     return " and ".join(found)
-
-
-def _by_spans(cell: Cell, sides: Sides) -> How | None:
-    """Use the processor time of the phases themselves, in the steps in which it was read."""
-    shares = []
-    for side in (sides.before, sides.after):
-        shares.append(side.figure(_thread_times).get(phase_of(cell.row)))
-    was, now = shares
-    if was is None or now is None:
-        return None
-    scale, known = sides.scales[1], sides.scales[0]
-    own_ns = (cell.ns - cell.moved_ns) * sides.rank_factor(cell)
-    for how, grown in (
-        (How.COMPUTING, now[0] * scale - was[0] * known),
-        (How.NO_CORE, now[1] * scale - was[1] * known),
-    ):
-        if own_ns and grown / own_ns >= POLICY.how_share:
-            return how
-    spent = now[0] * scale - was[0] * known + max(0.0, now[1] * scale - was[1] * known)
-    if own_ns and spent / own_ns <= 1 - POLICY.how_share:
-        return How.BLOCKED
-    return None
-
-
-def _thread_times(run: Evidence) -> Mapping[str, tuple[float, float]]:
-    """Return processor time and wait for a core by phase, in ns per step and rank.
-
-    It is empty if nothing read them; a wait that was not read is zero.
-    """
-    spans = run.outer_spans
-    if PROCESSOR not in spans.column_names:
-        return {}
-    names, codes = names_and_codes(spans["phase"])
-    own = spans[PROCESSOR].to_numpy(zero_copy_only=False).astype(float)
-    waits = np.zeros(len(own))
-    if CORE_WAIT in spans.column_names:
-        waits = spans[CORE_WAIT].fill_null(0).to_numpy(zero_copy_only=False).astype(float)
-    lane = spans["rank"].to_numpy().astype(np.int64) << 40 | spans["step"].to_numpy()
-    found = {}
-    for code, name in enumerate(names):
-        mine = (codes == code) & np.isfinite(own)
-        steps = len(np.unique(lane[mine]))
-        if steps:
-            found[name] = float(own[mine].sum()) / steps, float(waits[mine].sum()) / steps
-    return found
 
 
 def _by_counters(cell: Cell, sides: Sides) -> How | None:

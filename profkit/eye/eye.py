@@ -17,6 +17,7 @@ from profkit.clock import Clock, now_ns
 from profkit.errors import ProfkitError
 from profkit.eye.announcing import ANSWER_SUFFIX, FOLDER, SUFFIX
 from profkit.eye.layout import UnknownPythonError
+from profkit.eye.memory import ForbiddenError
 from profkit.eye.standing import StandingRanks
 from profkit.eye.targets import RankTarget, Said, WorkerTarget, make_target
 from profkit.hangs.processes import is_visible
@@ -133,7 +134,8 @@ class Eye:
             if not os.path.exists(f"/proc/{said.pid}/task/{said.native}"):
                 return  # it has ended
             first_ns = self._failing_ns.setdefault(path.name, self._clock())
-            if self._clock() < first_ns + GIVE_UP_NS:
+            is_forbidden = isinstance(error.__cause__, ForbiddenError)
+            if not is_forbidden and self._clock() < first_ns + GIVE_UP_NS:
                 raise
             why = str(error)
         else:

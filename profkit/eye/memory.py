@@ -57,6 +57,8 @@ class Memory:
             os.close(self._file)
             self._file = -1
 
+    __del__ = close  # one that turns out to be of no use is only forgotten
+
     def open(self) -> None:
         """Find a way that the system allows; raise `ForbiddenError` if there is none."""
         place = ctypes.create_string_buffer(8)

@@ -129,9 +129,10 @@ def idle_words(view: DeviceView | None) -> tuple[float, str]:
         (_LATE, _SYNCHRONISED, _FOR_RANK, _QUEUED), key=lambda part: getattr(whole, part.field)
     )
     of_it = percent(getattr(whole, why.field) / whole.window_ns)
-    steps = "the captured steps" if view.in_windows else "its time"
+    steps = "captured steps" if view.in_windows else "the time"
+    subject = "the device is" if len(view.devices) == 1 else "the devices are"
     reason = why.name.removeprefix(_INSIDE)
-    return share, f"the device is idle for {percent(share)} of {steps} ({reason}: {of_it})"
+    return share, f"{subject} idle for {percent(share)} of {steps} ({reason}: {of_it})"
 
 
 def what_devices_did(view: DeviceView) -> Section:

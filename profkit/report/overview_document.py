@@ -197,8 +197,12 @@ def _lost_words(view: Overview) -> str:
     if largest.kind == UNKNOWN:
         return f"no phase covers {percent(largest.share)} of it"
     costs = f"{duration(largest.step_ns.value)}, {percent(largest.share)}"
-    name = MEANINGS.get(largest.kind, largest.kind)
-    return f"its largest loss is {name}: {costs}"
+    if largest.is_apart:
+        costs = f"{duration(largest.step_ns.value)} per step on average"  # of other steps, too
+    own_meanings = {**log_meanings(view.config), **run_meanings(view)}
+    name = own_meanings.get(largest.kind) or MEANINGS.get(largest.kind, largest.kind)
+    known = "known " * bool(view.losses.missing)
+    return f"the largest {known}loss is {name}: {costs}"
 
 
 def run_data(view: Overview) -> dict[str, Any]:

@@ -135,14 +135,14 @@ def bar(point: RankPoint) -> str:
 def answers_section(answers: Sequence[Prediction]) -> Section:
     """Return a row for each answer, for a document that is about more than them."""
     known = tuple(filter(operator.attrgetter("speed_up"), answers))
-    notes = ["'profkit whatif RUN' says what they rest on"]
+    note = "'profkit whatif RUN' says what these answers rest on."
     if not all(answer.conclusive for answer in known):
-        notes.append("?: inconclusive")
+        note += " '?' means inconclusive."
     title = "What would help" * bool(known)
     question, _, throughput, doubt = ANSWERS
     step = Column("", "per step", lambda answer: answer.step_ns, NS, interval=True)
     table = Table((question, step, throughput, doubt), known)
-    return Section(title, (f"{'; '.join(notes)}.",), table=table)
+    return Section(title, (note,), table=table)
 
 
 ANSWERS = (
