@@ -150,8 +150,8 @@ class Target:
         self.frame_rows: list[tuple[Any, ...]] = []
         self.sample_rows: list[tuple[Any, ...]] = []
         self._table = FrameTable(self.frame_rows.append, thread.said.origins)
-        self.began_ns = now_ns()
-        self.due_ns = self._every_ns = 0
+        self.began_ns = self.due_ns = now_ns()
+        self._every_ns = 0
 
     def plan(self, slower: float) -> None:
         """Set the time of the next sample. In a loop of that period, one line would be all."""

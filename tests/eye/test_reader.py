@@ -8,15 +8,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import CodeType, SimpleNamespace
 
 import pytest
 
+from profkit.clock import now_ns
+from profkit.collectors._origins import Origins
 from profkit.eye import memory
 from profkit.eye import reader as reader_module
 from profkit.eye.following import follow_slowly
 from profkit.eye.layout import UnknownPythonError, find_layout
 from profkit.eye.memory import Memory
 from profkit.eye.reader import StackReader
+from profkit.eye.targets import Target
 from tests.eye.breaker import read_program
 from tests.house.test_python_versions import interpreters
 
@@ -94,3 +98,23 @@ def test_memory_is_read_through_proc_if_the_call_is_filtered(
 def test_a_version_that_is_not_known_is_refused_by_name() -> None:
     with pytest.raises(UnknownPythonError, match=r"Python 3\.99 is not known"):
         find_layout(Memory(os.getpid()), 0, (3, 99))
+
+
+class _Thread:
+    """A thread that stands at one place."""
+
+    said = SimpleNamespace(origins=Origins())
+
+    def read(self) -> list[tuple[CodeType, int]]:
+        return [(test_the_first_sample_stands_for_no_time_before_it.__code__, 1)]
+
+    def state(self) -> tuple[str, str]:
+        return "R", ""
+
+
+def test_the_first_sample_stands_for_no_time_before_it() -> None:
+    began_ns = now_ns()
+    target = Target(_Thread())  # type: ignore[arg-type]
+    target.sample()
+    (_, _, every_ns, *_), *_ = target.sample_rows
+    assert 0 <= every_ns <= now_ns() - began_ns
