@@ -17,14 +17,21 @@ Places = Sequence[tuple[Any, int]]
 """Codes and lines, innermost first. A code has the names that Python gives to one."""
 
 
+KnownFrames = dict[tuple[int, str, str, int], int]
+"""The ids of frames by parent, file, function and line. Tables of several threads share them."""
+
+
 class FrameTable:
     """Numbers the frames of stacks, and hands over each new one once."""
 
     def __init__(
-        self, append: Callable[[tuple[Any, ...]], None], origins: Origins | None = None
+        self,
+        append: Callable[[tuple[Any, ...]], None],
+        origins: Origins | None = None,
+        known: KnownFrames | None = None,
     ) -> None:
         self._append = append
-        self._frames: dict[tuple[int, str, str, int], int] = {}
+        self._frames: KnownFrames = {} if known is None else known
         self._origins = origins or Origins()
         self._known: dict[str, tuple[str, str]] = {}
         self._last: Places = []

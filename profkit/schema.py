@@ -178,10 +178,10 @@ _EVENTS: Final = [
 
 _STACKS: Final = [
     _RANK,
-    _time("time_ns", "when the training thread was looked at"),
+    _time("time_ns", "when the thread was looked at"),
     _time("late_ns", "how late it was, because it waited for the interpreter or a processor"),
     _time("every_ns", "the time that the sample represents, less how late it was"),
-    _name("thread", "the name of the thread"),
+    _name("thread", "the name of the thread that trains, or of the loader's worker"),
     _int(
         "stack",
         "id",
@@ -191,6 +191,12 @@ _STACKS: Final = [
     ),
     _name("state", "what the kernel says the thread did: R runs or waits for a core", null=True),
     _name("call", "the system call that it was in, if it did not run", null=True),
+    _float(
+        "waited_share",
+        "share",
+        "since its last sample, of the time in which it did not sleep, what it waited for a core",
+        null=True,
+    ),
 ]
 
 _FRAMES: Final = [
@@ -239,7 +245,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "collectives": "One row per collective operation and rank.",
     "samples": "Readings over time in long form: a new collector adds rows, never columns.",
     "events": "What happened at one time: compilations, bad samples, failures of profkit, ...",
-    "stacks": "Samples of the training thread's Python stack, with the state of the thread.",
+    "stacks": "Samples of Python stacks: of the thread that trains, and of the loader's workers.",
     "frames": "The places in code that `stacks` refers to, as a tree; no values of the job.",
     "sums": "Exact sums of the steps whose own rows a long run did not keep, by kind and phase.",
     "strings": "The names of the rank's other tables, in the order in which they first appeared.",

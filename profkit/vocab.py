@@ -248,18 +248,14 @@ RANK_FILE: Final = "rank.json"
 END_FILE: Final = "end.json"
 STREAM_SUFFIX: Final = ".arrows"
 
-WORKER_STACKS: Final = "worker-stacks"
-"""Folder in a rank's folder for the stacks of loader workers, a file of lines for each process."""
-
 EYE: Final = "eye"
-EYE_CPU: Final = "cpu_ns"
-"""The eye's processor time so far, for one thread that it reads."""
 """Folder in a rank's folder for what a process outside of the job wrote of it."""
+
+EYE_CPU: Final = "cpu_ns"
+"""The eye's processor time so far, for one rank."""
 
 EYE_TABLES: Final = ("stacks", "frames")
 """Tables that are in that folder if there is one."""
-
-LINES_SUFFIX: Final = ".jsonl"
 
 
 def rank_folder(rank: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from profkit.clock import Anchor
 from profkit.trace import RankManifest, RunManifest
 from profkit.trace.files import RankFiles
 from profkit.trace.flag import Flag
-from profkit.vocab import LINES_SUFFIX, WORKER_STACKS, EventKind, RunState, rank_folder
+from profkit.vocab import LOADER_WORKER, EventKind, RunState, rank_folder
 
 INJECTIONS = {
     "script": "</title></style></script><script>alert(1)</script>",
@@ -63,7 +62,7 @@ def hostile_run(folder: Path, *, steps: int = 30) -> Path:
         files.write("events", _events(texts))
         files.write("stacks", _stacks(texts, steps))
         files.write("frames", _frames(texts))
-        _write_worker(files.folder / WORKER_STACKS, texts, steps)
+        files.write("stacks", _stacks(texts, steps, LOADER_WORKER))
         files.close(texts[5])
     known = dict(zip(texts, texts, strict=True))
     RunManifest(
@@ -128,13 +127,13 @@ def _collectives(texts: Sequence[str], steps: int) -> dict[str, Any]:
 SAMPLES_PER_STEP = 20
 
 
-def _stacks(texts: Sequence[str], steps: int) -> dict[str, Any]:
+def _stacks(texts: Sequence[str], steps: int, worker: str = "") -> dict[str, Any]:
     count = SAMPLES_PER_STEP * steps
     return {
         "time_ns": range(5, 1000 * steps, 1000 // SAMPLES_PER_STEP),
         "late_ns": [0] * count,
         "every_ns": [1000 // SAMPLES_PER_STEP] * count,
-        "thread": ["MainThread"] * count,
+        "thread": [f"{worker}{texts[0]}" if worker else "MainThread"] * count,
         "stack": [number % (2 * len(texts)) for number in range(count)],
     }
 
@@ -150,17 +149,6 @@ def _frames(texts: Sequence[str]) -> dict[str, Any]:
         "line": [7] * 2 * count,
         "origin": [*["job"] * count, *["package"] * count],
     }
-
-
-def _write_worker(folder: Path, texts: Sequence[str], steps: int) -> None:
-    folder.mkdir()
-    lines: list[Any] = [("worker", 0, 77), ("cost", 1000 * steps, 10)]
-    for number, text in enumerate(texts):
-        lines.append(("frame", number, None, text, text, 7, "job"))
-    for number in range(SAMPLES_PER_STEP * steps):
-        lines.append(("sample", 5 + 50 * number, 0, 50, number % len(texts)))
-    text = "".join(f"{json.dumps(line)}\n" for line in lines)
-    (folder / f"0-77{LINES_SUFFIX}").write_text(text)
 
 
 def _samples(texts: Sequence[str]) -> dict[str, Any]:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from profkit.frame.columns import names_and_codes
-from profkit.frame.estimate import Ints
+from profkit.frame.estimate import Floats, Ints
 
-UNKNOWN, RUNNING = "", "running"
+UNKNOWN, RUNNING = "", "computing or waiting for a core"
+COMPUTING, NO_CORE = "computing", "waiting for a core"
+AWAKE = COMPUTING, NO_CORE, RUNNING
 LOCK = "waiting for another thread"
 ASLEEP = "asleep or blocked"
 DISK, OF_FILE = "D", " a file"
 
 DISK_WORDS = (OF_FILE, "disk", "file system")
 """What the words for waits of a disk have in common; other jobs may use it, too."""
+
+SECOND = 0.3
+"""The least share of the time of what is said besides what most of it is."""
 
 _CALLS = {
     "sleeping": "nanosleep clock_nanosleep pause",
@@ -63,10 +69,21 @@ def _name(names: Sequence[str], code: int) -> str:
     return names[code]
 
 
+def say_most(times: Mapping[str, float], least: float = SECOND) -> str:
+    """Return the words for most of the time, at most two; the second has this share at least."""
+    found = sorted(times, key=lambda words: -times[words])[:2]
+    if found and times[found[-1]] < least * sum(times.values()):
+        del found[1:]
+    if len(found) > 1 and all(words.endswith(OF_FILE) for words in found):
+        found[0] = found[0].removesuffix(OF_FILE)
+    return " and ".join(found)
+
+
 def number_doings(stacks: pa.Table, numbers: dict[str, int]) -> Ints:
     """Return the numbers of the words for what each sample's thread did; new ones are added.
 
-    A sample that the job itself took has no state.
+    A sample that the job itself took has no state. The kernel does not tell a thread that runs
+    from one that waits for a core, but for how long it did each.
     """
     if "state" not in stacks.column_names:
         return np.full(stacks.num_rows, numbers.setdefault(UNKNOWN, len(numbers)))
@@ -77,4 +94,16 @@ def number_doings(stacks: pa.Table, numbers: dict[str, int]) -> Ints:
         words = _words(*map(_name, (states, calls), (of_state, of_call)))
         mine = (state == of_state) & (call == of_call)
         found[mine] = numbers.setdefault(words, len(numbers))
+        if words == RUNNING and "waited_share" in stacks.column_names:
+            share = stacks["waited_share"].to_numpy()
+            known = np.flatnonzero(mine & ~np.isnan(share))
+            found[known] = numbers.setdefault(COMPUTING, len(numbers))
+            without = known[_chosen(share[known])]
+            found[without] = numbers.setdefault(NO_CORE, len(numbers))
     return found
+
+
+def _chosen(share: Floats) -> npt.NDArray[np.bool_]:
+    """Return true for as many samples as the shares add up to, spread as the shares are."""
+    so_far = np.floor(np.cumsum(share) + 0.5)
+    return np.diff(so_far, prepend=0.0) > 0

@@ -226,7 +226,7 @@ def _lines_of_code(frame: RunFrame, steps: pa.Table) -> dict[str, Any]:
     return {
         "code": code_of(trace, used),
         "rank_lines": lines_by_rank(trace, used),
-        "worker_lines": view_workers(trace.worker_stacks, steps, used),
+        "worker_lines": view_workers(trace.worker_stacks, trace.frames, steps, used),
         "unknown_places": frame.unknown_places(used) if known else (),
     }
 

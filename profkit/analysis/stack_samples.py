@@ -208,12 +208,9 @@ def _find_phases(moments: Ints, spans: pa.Table, own: pa.Table) -> Ints:
 
 
 class FrameTree:
-    """The frames of one rank; an id that was lost ends the table.
+    """The frames of one rank; an id that was lost ends the table."""
 
-    Those of a loader's worker do not show if the job is installed, as they have no main program.
-    """
-
-    def __init__(self, frames: pa.Table, *, of_worker: bool = False) -> None:
+    def __init__(self, frames: pa.Table) -> None:
         frames = frames.sort_by("id")
         whole = int(np.count_nonzero(frames["id"].to_numpy() == np.arange(frames.num_rows)))
         frames = frames.slice(0, whole)
@@ -224,7 +221,7 @@ class FrameTree:
         origins, codes = names_and_codes(frames["origin"])
         self._is_own = codes == (origins.index(OWN_CODE) if OWN_CODE in origins else -2)
         is_called = frames["parent"].is_valid().to_numpy()
-        if not of_worker and not (self._is_own & is_called).any():
+        if not (self._is_own & is_called).any():
             self._is_own = np.array(mark_own(list(map(self._code_line, range(len(self))))), bool)
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from profkit.analysis.doing import AWAKE, COMPUTING, NO_CORE, RUNNING, say_most
+from profkit.analysis.doing import UNKNOWN as UNKNOWN_DOING
 from profkit.analysis.stack_samples import (
     FORCED,
     HELD_PLACE,
@@ -38,7 +40,8 @@ LEAST_SHARE = 0.05
 class LineTime:
     """A line's share of a phase, its time per step in ns, and the samples that saw it.
 
-    By `doubt_ns` its intervals are longer, on each side, than chance alone would make them.
+    By `doubt_ns` its intervals are longer, on each side, than chance alone would make them. `how`
+    says what the thread mostly did there; it is empty if that is not known.
     """
 
     place: Place
@@ -46,6 +49,20 @@ class LineTime:
     step_ns: Estimate
     samples: int
     doubt_ns: tuple[float, float] = (0.0, 0.0)
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class HowSpent:
+    """Shares of a phase in which the thread computed, waited for a core, and was blocked.
+
+    `no_core` is null if the kernel does not tell it from computing. `mostly` says what blocked it.
+    """
+
+    computing: Estimate
+    no_core: Estimate | None
+    blocked: Estimate
+    mostly: str
 
 
 @dataclass(frozen=True)
@@ -69,6 +86,7 @@ class PhaseLines:
     lines: tuple[LineTime, ...]
     doubtful: float = 0.0
     functions: tuple[LineTime, ...] = ()
+    how: HowSpent | None = None
 
     @property
     def judged(self) -> bool:
@@ -142,7 +160,41 @@ def _open_phase(found: Samples, phase: int, step_ns: float, step_share: float) -
     groups = _group_by_function(found)
     functions, _ = _time_groups(found, rows, step_ns, groups, is_function=True)
     known = tuple(each for each in functions if each.place.lines)
-    return PhaseLines(name, step_ns, step_share, samples, independent, lines, doubtful, known)
+    how = _find_how(found, rows)
+    return PhaseLines(name, step_ns, step_share, samples, independent, lines, doubtful, known, how)
+
+
+def _find_how(found: Samples, rows: Ints) -> HowSpent | None:
+    """Return how a phase is spent; `None` if what the thread did is not known."""
+    times = _sum_doings(found, rows)
+    if len(rows) < FEWEST_SAMPLES or not times:
+        return None
+    _, step = np.unique(found.step[rows], return_inverse=True)
+
+    def share_of(*words: str) -> Estimate:
+        codes = [number for number, each in enumerate(found.doings) if each in words]
+        hits = np.isin(found.doing[rows], codes)
+        return estimate_share(hits, found.weight[rows], step)[0]
+
+    asleep = {words: time for words, time in times.items() if words not in AWAKE}
+    no_core = None
+    if times.get(RUNNING, 0.0) < times.get(COMPUTING, 0.0) + times.get(NO_CORE, 0.0):
+        no_core = share_of(NO_CORE)
+    return HowSpent(share_of(COMPUTING, RUNNING), no_core, share_of(*asleep), say_most(asleep))
+
+
+def _main_doing(times: Mapping[str, float]) -> str:
+    """Return what most of the time was; nothing if the kernel does not tell."""
+    words = max(times, key=lambda words: times[words], default="")
+    return "" if words == RUNNING else words
+
+
+def _sum_doings(found: Samples, rows: Ints) -> dict[str, float]:
+    """Return for how long the thread did what, as far as it is known."""
+    sums = np.bincount(found.doing[rows], found.weight[rows], minlength=len(found.doings))
+    times = dict(zip(found.doings, sums.tolist(), strict=True))
+    times.pop(UNKNOWN_DOING, None)
+    return {words: time for words, time in times.items() if time > 0}
 
 
 def time_lines(found: Samples, rows: Ints, step_ns: float) -> tuple[tuple[LineTime, ...], float]:
@@ -189,7 +241,8 @@ def _time_groups(
         # A negative phase, as `unknown` may be, has no bounds.
         bounded = share if step_ns > 0 else Estimate(share.value)
         doubt_ns = below * max(0.0, step_ns), above * max(0.0, step_ns)
-        lines.append(LineTime(at, share, scale(bounded, step_ns), seen, doubt_ns))
+        how = _main_doing(_sum_doings(found, rows[hits]))
+        lines.append(LineTime(at, share, scale(bounded, step_ns), seen, doubt_ns, how))
     lines.sort(key=lambda line: -line.share.value)
     return tuple(lines), fewest
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from profkit.analysis.doing import ASLEEP, LOCK, OF_FILE, RUNNING, UNKNOWN
+from profkit.analysis.doing import ASLEEP, COMPUTING, LOCK, NO_CORE, RUNNING, UNKNOWN, say_most
 from profkit.explain.cell_samples import NO_FUNCTION, Samples, read_samples
 from profkit.explain.cells import Cell, refine
 from profkit.explain.evidence import Evidence
@@ -26,8 +26,6 @@ from profkit.vocab import Phase
 
 COMPUTE = (Phase.H2D.value, Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value)
 
-RUNNING_WORDS = "computing or waiting for a core"
-
 Doings = Mapping[str, float]
 """Time that was added, in ns of a cell, by what the thread did."""
 
@@ -35,8 +33,8 @@ Doings = Mapping[str, float]
 class How(str, Enum):
     """How the time of a cell is spent."""
 
-    COMPUTING = "computing"
-    NO_CORE = "waiting for a core"
+    COMPUTING = COMPUTING
+    NO_CORE = NO_CORE
     BLOCKED = ASLEEP
     DEVICE = "on the device"
 
@@ -79,18 +77,18 @@ def divide_by_how(cell: Cell, sides: Sides, doings: Doings) -> tuple[Cell, ...]:
     for words, share in shares.items():
         if words == RUNNING:
             is_told = found in (How.COMPUTING, How.NO_CORE)
-            running[found.value if found and is_told else RUNNING_WORDS] = share
-        elif words == LOCK and found is not How.BLOCKED:
-            running[words] = share  # for a thread that may compute, or wait for a core
+            running[found.value if found and is_told else RUNNING] = share
+        elif words in (COMPUTING, NO_CORE) or (words == LOCK and found is not How.BLOCKED):
+            running[words] = share  # a lock may be that of a thread that computes
         else:
             blocked[words] = share
     share = sum(blocked.values())
     if share >= POLICY.how_share:
-        return (dataclasses.replace(cell, how=_join(blocked), is_blocked=True),)
-    cell = dataclasses.replace(cell, how=_join(running))
+        return (dataclasses.replace(cell, how=say_most(blocked), is_blocked=True),)
+    cell = dataclasses.replace(cell, how=say_most(running))
     if share <= 1 - POLICY.how_share:
         return (cell,)
-    return refine(cell, share * cell.ns, how=_join(blocked), is_blocked=True)
+    return refine(cell, share * cell.ns, how=say_most(blocked), is_blocked=True)
 
 
 def _shares(doings: Doings, cell: Cell) -> Doings:
@@ -104,17 +102,6 @@ def _shares(doings: Doings, cell: Cell) -> Doings:
     if not whole or not is_known or sum(doings.values()) < POLICY.place_share * abs(cell.ns):
         return {}
     return {words: ns / whole for words, ns in more.items()}
-
-
-def _join(shares: Doings) -> str:
-    """Return the words for most of the time, at most two of them."""
-    least = (1 - POLICY.how_share) * sum(shares.values())
-    found = sorted(shares, key=lambda words: -shares[words])[:2]
-    if found and shares[found[-1]] < least:
-        del found[1:]
-    if len(found) > 1 and all(words.endswith(OF_FILE) for words in found):
-        found[0] = found[0].removesuffix(OF_FILE)
-    return " and ".join(found)
 
 
 def _by_counters(cell: Cell, sides: Sides) -> How | None:

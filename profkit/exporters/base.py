@@ -62,8 +62,6 @@ class Window:
     trace: Trace
     steps: tuple[int, ...]
     tables: Mapping[str, pa.Table]
-    worker_stacks: pa.Table | None = None
-    """Stacks of loader workers; their frames are those of `trace.worker_stacks`."""
 
     @property
     def rows(self) -> dict[str, int]:
@@ -111,14 +109,12 @@ def open_window(trace: Trace, wanted: str) -> Window:
     steps = trace.steps
     chosen = choose_steps(np.unique(steps["step"].to_numpy()).tolist(), wanted)
     tables = {name: trace.table(name) for name in (*ROW_TABLES, "sums")}
-    workers = trace.worker_stacks.stacks
     if wanted != "all" and chosen:
         rows = steps.filter(pc.is_in(steps["step"], value_set=pa.array(chosen, pa.int64())))
         ends = rows.group_by("rank").aggregate([("start_ns", "min"), ("end_ns", "max")])
         for name, table in tables.items():
             tables[name] = _within(table, ends.to_pylist())
-        workers = _within(workers, ends.to_pylist())
-    return Window(trace, tuple(chosen), tables, workers)
+    return Window(trace, tuple(chosen), tables)
 
 
 def choose_steps(numbers: list[int], wanted: str) -> list[int]:

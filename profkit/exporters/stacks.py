@@ -1,6 +1,6 @@
 """Stacks as a flame graph: a page, collapsed lines, and a file for speedscope.
 
-The window holds samples of the training thread, if the run recorded them: `--lines on`.
+The window holds samples of the training thread and the loader's workers, if there are any.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from profkit.exporters.base import Window
 from profkit.frame.columns import equals, rows_of_rank
 from profkit.text import duration, percent, safe_text, shorten
 from profkit.version import __version__
+from profkit.vocab import LOADER_WORKER
 
 NOT_STORED = "(stack not stored)"
 LATE = "(late sample: line not known)"
@@ -43,8 +44,7 @@ class Stacks:
     row_bytes = MappingProxyType({"stacks": 24, "frames": 100})
 
     def why_not(self, window: Window) -> str:
-        workers = window.worker_stacks
-        if window.tables["stacks"].num_rows or (workers is not None and workers.num_rows):
+        if window.tables["stacks"].num_rows:
             return ""
         return (
             "no stacks were sampled in these steps; record with --lines on, "
@@ -68,17 +68,13 @@ def read_stacks(window: Window) -> dict[str, Counter[Stack]]:
     samples, frames = window.tables["stacks"], window.tables["frames"]
     for rank in np.unique(samples["rank"].to_numpy()).tolist():
         tree = FrameTree(rows_of_rank(frames, rank))
-        found[f"rank {rank}"] = _count(rows_of_rank(samples, rank), tree)
-    workers = window.worker_stacks
-    if workers is None:
-        return found
-    frames = window.trace.worker_stacks.frames
-    for rank in np.unique(workers["rank"].to_numpy()).tolist():
-        tree = FrameTree(rows_of_rank(frames, rank))
-        own = rows_of_rank(workers, rank)
+        own = rows_of_rank(samples, rank)
         for thread in pc.unique(own["thread"]).to_pylist():
+            name = f"rank {rank}"
+            if thread.startswith(LOADER_WORKER):
+                name += f", {thread}"
             rows = own.filter(equals(own["thread"], thread))
-            found[f"rank {rank}, {thread}"] = _count(rows, tree)
+            found[name] = found.get(name, Counter()) + _count(rows, tree)
     return found
 
 

@@ -19,9 +19,10 @@ from profkit.eye.announcing import ANSWER_SUFFIX, FOLDER, SUFFIX
 from profkit.eye.layout import UnknownPythonError
 from profkit.eye.memory import ForbiddenError
 from profkit.eye.standing import StandingRanks
-from profkit.eye.targets import RankTarget, Said, WorkerTarget, make_target
+from profkit.eye.targets import RankRows, Said, Target, open_thread
 from profkit.hangs.processes import is_visible
 from profkit.trace.jsonfile import read_json
+from profkit.vocab import EYE, rank_folder
 
 LOOK_NS = 200_000_000
 """New processes are looked for this often; later, in a tenth of the time that has passed."""
@@ -56,7 +57,8 @@ class Eye:
         self._began_ns = clock()
         self._seen: set[str] = set()
         self._failing_ns: dict[str, int] = {}
-        self._targets: list[RankTarget | WorkerTarget] = []
+        self._targets: list[Target] = []
+        self._rows: dict[int, RankRows] = {}
         self._standing = StandingRanks(run)
         self._look_ns = self._standing_ns = self._flush_ns = self._cost_ns = 0
         self._start_s = self._used_s = 0.0
@@ -67,8 +69,11 @@ class Eye:
         try:
             self._watch(parent)
         finally:  # whatever ends the eye, what it has written is whole
-            self._flush(self._targets)
-            self._close(self._targets)
+            self._flush()
+            for target in self._targets:
+                target.close()
+            for rows in self._rows.values():
+                rows.close()
 
     def _watch(self, parent: int) -> None:
         has_parent = True
@@ -99,7 +104,7 @@ class Eye:
             self._standing.look([each.thread for each in self._targets if each.is_worker])
         if self._clock() >= self._flush_ns:
             self._flush_ns = self._clock() + FLUSH_NS
-            self._flush(self._targets)
+            self._flush()
             self._close_ended()
             self._bound_cost()
         due = [self._look_ns, self._standing_ns, *(target.due_ns for target in self._targets)]
@@ -129,7 +134,9 @@ class Eye:
             return
         said, why = Said.parse(content), ""
         try:
-            target = make_target(said, self._run)
+            if said.worker >= 0:
+                (self._run / rank_folder(said.rank)).stat()
+            target = Target(open_thread(said), self._rows_of(said.rank))
         except UnknownPythonError as error:
             if not os.path.exists(f"/proc/{said.pid}/task/{said.native}"):
                 return  # it has ended
@@ -148,6 +155,11 @@ class Eye:
         answer.touch(0o600)
         answer.write_text(why)
 
+    def _rows_of(self, rank: int) -> RankRows:
+        if rank not in self._rows:
+            self._rows[rank] = RankRows(self._run / rank_folder(rank) / EYE, rank)
+        return self._rows[rank]
+
     def _share(self, rank: int) -> None:
         """Divide the rate for workers among those of a rank."""
         workers = [each for each in self._targets
@@ -155,22 +167,18 @@ class Eye:
         for target in workers:
             target.share = len(workers)
 
-    def _flush(self, targets: list[RankTarget | WorkerTarget]) -> None:
-        cpu_ns = int((time.process_time() - self._start_s) * 1e9 / max(1, len(self._targets)))
-        for target in targets:
-            target.flush(cpu_ns)
+    def _flush(self) -> None:
+        cpu_ns = int((time.process_time() - self._start_s) * 1e9 / max(1, len(self._rows)))
+        for rows in self._rows.values():
+            rows.flush(cpu_ns)
 
     def _close_ended(self) -> None:
         ended = [target for target in self._targets if target.thread.has_ended]
-        self._flush(ended)
         self._targets = [target for target in self._targets if target not in ended]
-        self._close(ended)
+        for target in ended:
+            target.close()
         for rank in {target.thread.said.rank for target in ended}:
             self._share(rank)
-
-    def _close(self, targets: list[RankTarget | WorkerTarget]) -> None:
-        for target in targets:
-            target.close()
 
     def _bound_cost(self) -> None:
         """Sample more rarely if the eye uses more of a core than it may."""

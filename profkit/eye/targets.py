@@ -1,24 +1,22 @@
-"""The threads that the eye samples, and the files that it writes of each."""
+"""The threads that the eye samples, and the files that it writes of each rank."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from profkit.clock import now_ns
-from profkit.collectors._frame_table import NOTHING, FrameTable
+from profkit.collectors._frame_table import NOTHING, FrameTable, KnownFrames
 from profkit.collectors._origins import Origins
 from profkit.eye.layout import UnknownPythonError
 from profkit.eye.memory import ForbiddenError
 from profkit.eye.reader import Stack, StackReader
 from profkit.hangs.processes import ENDED_STATES, GONE, look_at, name_call
-from profkit.vocab import EYE, EYE_CPU, LINES_SUFFIX, WORKER_STACKS, rank_folder
+from profkit.vocab import EYE, EYE_CPU, LOADER_WORKER
 
 INTERVAL_S = 0.05
 """Mean time between two samples of a training thread, and of all workers of a rank."""
@@ -37,8 +35,6 @@ WITNESSED = "_watch"
 
 WITNESS_TRIES = 20
 WORKER_LOOP = "instrument/loading/worker_loop.py"
-BEGINNING = b'["check", 0]\n'
-"""The first line of a file of lines: it says that a checksum follows the lines of each write."""
 
 
 class Said(NamedTuple):
@@ -84,10 +80,12 @@ class Thread:
         self._thread = self.reader.find(said.thread)
         self._torn = 0
         folder = f"/proc/{said.pid}/task/{said.native}"
-        self._files: list[int] = []
-        for name in ("stat", "syscall"):
+        self._files: dict[str, int] = {}
+        for name in ("stat", "syscall", "schedstat"):
             with contextlib.suppress(OSError):
-                self._files.append(os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC))
+                self._files[name] = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        self._ran_ns = self._waited_ns = 0
+        self.waited_share()
 
     def _check_witness(self) -> None:
         """See that a frame that is known is read as it is."""
@@ -116,13 +114,29 @@ class Thread:
     def state(self) -> tuple[str, str]:
         """Return the thread's state, and the system call that it is in."""
         try:
-            state = os.pread(self._files[0], 512, 0).rpartition(b")")[2][1:2].decode()
-            if state == "R" or len(self._files) < 2:
+            state = self._content("stat").rpartition(b")")[2][1:2].decode()
+            if state == "R" or "syscall" not in self._files:
                 return state, ""
-            word = os.pread(self._files[1], 64, 0).split(maxsplit=1)[0]
-        except (OSError, IndexError):
+            word = self._content("syscall").split(maxsplit=1)[0]
+        except (OSError, IndexError, KeyError):
             return GONE, ""
         return state, name_call(int(word)) if word.isdigit() else ""
+
+    def waited_share(self) -> float | None:
+        """Return how much of the time since the last call, less its sleep, it waited for a core.
+
+        It is `None` if it only slept, or if the kernel does not say.
+        """
+        try:
+            ran_ns, waited_ns = map(int, self._content("schedstat").split()[:2])
+        except (OSError, ValueError, KeyError):
+            return None
+        ran, waited = ran_ns - self._ran_ns, waited_ns - self._waited_ns
+        self._ran_ns, self._waited_ns = ran_ns, waited_ns
+        return waited / (ran + waited) if ran + waited > 0 else None
+
+    def _content(self, name: str) -> bytes:
+        return os.pread(self._files[name], 512, 0)
 
     @property
     def has_ended(self) -> bool:
@@ -133,23 +147,81 @@ class Thread:
     def close(self) -> None:
         self.reader.close()
         while self._files:
-            os.close(self._files.pop())
+            os.close(self._files.popitem()[1])
+
+
+class RankRows:
+    """The rows of all threads of a rank, in a folder of the rank's, as tables."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        from profkit.trace.files import RankFiles  # imports Arrow, once there is something to write
+
+        self._files = RankFiles(folder, rank)
+        self._frames: list[tuple[Any, ...]] = []
+        self._samples: list[tuple[Any, ...]] = []
+        self._known: KnownFrames = {}
+        self._taken = self._torn = 0
+
+    def frame_table(self, origins: Origins) -> FrameTable:
+        """Return what numbers the frames of one thread among those of all."""
+        return FrameTable(self._frames.append, origins, self._known)
+
+    def count(self, *, torn: bool) -> None:
+        self._taken += 1
+        self._torn += torn
+
+    def add(self, *row: Any) -> None:
+        self._samples.append(row)
+
+    def flush(self, cpu_ns: int) -> None:
+        frames, samples = _columns(self._frames), _columns(self._samples)
+        if frames:
+            names = ("id", "parent", "file", "function", "line", "origin")
+            self._files.write("frames", dict(zip(names, frames, strict=True)))
+        if samples:
+            columns = [
+                "time_ns",
+                "late_ns",
+                "every_ns",
+                "thread",
+                "stack",
+                "state",
+                "call",
+                "waited_share",
+            ]
+            self._files.write("stacks", dict(zip(columns, samples, strict=True)))
+            metrics = {EYE_CPU: cpu_ns, "taken_count": self._taken, "torn_count": self._torn}
+            readings: dict[str, Sequence[Any]] = {
+                "source": [EYE] * len(metrics),
+                "metric": list(metrics),
+                "time_ns": [now_ns()] * len(metrics),
+                "value": list(map(float, metrics.values())),
+            }
+            self._files.write("samples", readings)
+
+    def close(self) -> None:
+        self._files.close()
+
+
+def _columns(rows: list[tuple[Any, ...]]) -> list[Sequence[Any]]:
+    """Take all rows, and return their columns."""
+    taken = rows[:]
+    del rows[: len(taken)]
+    return list(zip(*taken, strict=True))
 
 
 class Target:
-    """A thread that is sampled, and its rows that are not written yet."""
+    """A thread that is sampled: that which trains, or a worker of its loader."""
 
     share = 1
     """Number of targets that share the rate."""
 
-    is_worker = False
-
-    def __init__(self, thread: Thread) -> None:
-        self.thread = thread
+    def __init__(self, thread: Thread, rows: RankRows) -> None:
+        self.thread, said = thread, thread.said
+        self.is_worker = said.worker >= 0
+        self._name = f"{LOADER_WORKER}{said.worker}" if self.is_worker else said.name
         self._random = random.Random()  # no secret
-        self.frame_rows: list[tuple[Any, ...]] = []
-        self.sample_rows: list[tuple[Any, ...]] = []
-        self._table = FrameTable(self.frame_rows.append, thread.said.origins)
+        self._rows, self._table = rows, rows.frame_table(said.origins)
         self.began_ns = self.due_ns = now_ns()
         self._every_ns = 0
 
@@ -164,101 +236,19 @@ class Target:
         """Take a sample; it stands for the time for which this came late, too."""
         now = now_ns()
         places = self.thread.read()
+        self._rows.count(torn=places is None)
         if places is None:
             return
         state, call = self.thread.state()
         if state in ENDED_STATES:
             return
-        stack = self._table.store(self._cut(places))
+        stack = self._table.store(cut_loop(places) if self.is_worker else places)
         if stack != NOTHING:
             every_ns = self._every_ns + max(0, now - self.due_ns)
-            self.sample_rows.append((now, 0, every_ns, stack, state, call or None))
-
-    def _cut(self, places: Stack) -> Stack:
-        return places
-
-
-class RankTarget(Target):
-    """The training thread of a rank. Its rows are in a folder of the rank's, as tables."""
-
-    def __init__(self, thread: Thread, run: Path) -> None:
-        super().__init__(thread)
-        from profkit.trace.files import RankFiles  # imports Arrow, once there is something to write
-
-        self._files = RankFiles(run / rank_folder(thread.said.rank) / EYE, thread.said.rank)
-
-    def flush(self, cpu_ns: int) -> None:
-        frames, samples = _columns(self.frame_rows), _columns(self.sample_rows)
-        if frames:
-            names = ("id", "parent", "file", "function", "line", "origin")
-            self._files.write("frames", dict(zip(names, frames, strict=True)))
-        if samples:
-            names = ("time_ns", "late_ns", "every_ns", "stack", "state", "call")
-            columns = dict(zip(names, samples, strict=True))
-            columns["thread"] = [self.thread.said.name] * len(samples[0])
-            self._files.write("stacks", columns)
-            reader, now = self.thread.reader, now_ns()
-            metrics = {EYE_CPU: cpu_ns, "taken_count": reader.taken, "torn_count": reader.torn}
-            readings: dict[str, Sequence[Any]] = {
-                "source": [EYE] * len(metrics),
-                "metric": list(metrics),
-                "time_ns": [now] * len(metrics),
-                "value": list(map(float, metrics.values())),
-            }
-            self._files.write("samples", readings)
+            waited = self.thread.waited_share()
+            self._rows.add(now, 0, every_ns, self._name, stack, state, call or None, waited)
 
     def close(self) -> None:
-        self._files.close()
-        self.thread.close()
-
-
-def _columns(rows: list[tuple[Any, ...]]) -> list[Sequence[Any]]:
-    """Take all rows, and return their columns."""
-    taken = rows[:]
-    del rows[: len(taken)]
-    return list(zip(*taken, strict=True))
-
-
-class WorkerTarget(Target):
-    """A worker of a rank's loader, whose samples are in a file of lines of its own.
-
-    A line is whole, or the file ends in it. The last line of each write is a checksum of the lines
-    before it, back to the last checksum.
-    """
-
-    is_worker = True
-
-    def __init__(self, thread: Thread, run: Path, now: Callable[[], int] = now_ns) -> None:
-        super().__init__(thread)
-        said = thread.said
-        folder = run / rank_folder(said.rank) / WORKER_STACKS
-        folder.mkdir(mode=0o700, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        path = folder / f"{said.worker}-{said.pid}{LINES_SUFFIX}"
-        self._file = os.open(path, flags | os.O_APPEND, 0o600)
-        self._now = now
-        self._lines: list[tuple[Any, ...]] = [("worker", said.worker, said.pid)]
-        os.write(self._file, BEGINNING)
-
-    def _cut(self, places: Stack) -> Stack:
-        return cut_loop(places)
-
-    def flush(self, cpu_ns: int) -> None:
-        lines = [*self._lines]
-        self._lines.clear()
-        frames, samples = self.frame_rows[:], self.sample_rows[:]
-        self.frame_rows.clear()
-        self.sample_rows.clear()
-        lines += [("frame", *row) for row in frames]
-        lines += [("sample", *row[:4]) for row in samples]
-        lines.append(("cost", self._now() - self.began_ns, cpu_ns))
-        text = "".join(f"{json.dumps(line)}\n" for line in lines).encode("ascii")
-        text += f"{json.dumps(('check', zlib.crc32(text)))}\n".encode("ascii")
-        with contextlib.suppress(OSError):  # the disk is full
-            os.write(self._file, text)
-
-    def close(self) -> None:
-        os.close(self._file)
         self.thread.close()
 
 
@@ -270,12 +260,11 @@ def cut_loop(places: Stack) -> Stack:
     return places
 
 
-def make_target(said: Said, run: Path) -> RankTarget | WorkerTarget:
-    """Return what samples a thread; raise an error that names the reason if it cannot be read."""
+def open_thread(said: Said) -> Thread:
+    """Return what reads a thread; raise an error that names the reason if it cannot be read."""
     try:
-        thread = Thread(said)
+        return Thread(said)
     except ForbiddenError as error:
         raise UnknownPythonError(
             f"the system forbids reading the job's memory ({error})"
         ) from error
-    return RankTarget(thread, run) if said.worker < 0 else WorkerTarget(thread, run)

@@ -30,8 +30,6 @@ DERIVED: Mapping[str, str] = {
     "phases": "Time of each phase in each used step as `report` shows it: mean over the ranks.",
     "costs": "What a used step spent its time on, over all ranks: the rows of `explain`.",
     "cost_steps": "Wall time and samples of the steps in `costs`, over all ranks.",
-    "worker_stacks": "Samples of the data loader's workers (--lines on).",
-    "worker_frames": "The places in code that `worker_stacks` refers to.",
 }
 """The tables that profkit computes, and what they hold."""
 
@@ -53,8 +51,6 @@ class RunTables:
             "costs": self.cost_rows,
             "cost_steps": self.cost_steps,
             "steps": lambda: trace.steps,
-            "worker_stacks": lambda: trace.worker_stacks.stacks,
-            "worker_frames": lambda: trace.worker_stacks.frames,
         }
 
     @functools.cached_property

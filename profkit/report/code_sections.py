@@ -9,7 +9,7 @@ from profkit.analysis.flames import Flame
 from profkit.analysis.losses import TRAINS
 from profkit.analysis.overview import Overview
 from profkit.analysis.stack_samples import MOST_NAME_CHARS, Place
-from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, PhaseLines
+from profkit.analysis.stacks import FEWEST_SAMPLES, LEAST_SHARE, CodeView, HowSpent, PhaseLines
 from profkit.analysis.views.code import CodeScreenView
 from profkit.analysis.worker_lines import WorkerLines
 from profkit.frame.device_times import PhaseClock
@@ -99,6 +99,7 @@ def code_sections(run: Overview) -> Iterator[Section]:
     title = "Where in the code"
     brief = Section(title, table=_lines_table("phase", _rows_in_brief(view)))
     yield Section(title, tuple(notes), table=_lines_table("phase", rows), brief=brief)
+    yield from _how_section(view)
     if run.rank_lines:
         yield _rank_section(run)
 
@@ -110,7 +111,7 @@ def _rows_in_brief(view: CodeView) -> list[_Shown]:
         if part.judged and part.step_share >= LEAST_SHARE:
             for line in part.lines[:MOST_LINES]:
                 place = line.place.words(view.folder)
-                rows.append(_Shown(part.phase, line.share, line.step_ns.value, place))
+                rows.append(_Shown(part.phase, line.share, line.step_ns.value, place, line.how))
     rows.sort(key=lambda row: (row.label in TRAINS, -row.step_ns))
     return rows[:MOST_IN_BRIEF]
 
@@ -127,23 +128,42 @@ class _Shown(NamedTuple):
     share: Estimate
     step_ns: float
     line: str
+    how: str = ""
 
 
 def _lines_table(first: str, rows: Sequence[_Shown]) -> Table:
-    columns = (
+    columns = [
         Column("", first, lambda row: row.label),
         Column("", "share", lambda row: row.share, SHARE, interval=True),
         Column("", "per step", lambda row: row.step_ns, NS),
         Column("", "line", lambda row: row.line),
-    )
+    ]
+    if any(row.how for row in rows):
+        columns.append(Column("", "mostly", lambda row: row.how))
     return Table(columns, rows)
+
+
+def _how_section(view: CodeView) -> Iterator[Section]:
+    """Yield how the thread spent each phase: computing, waiting for a core, or blocked."""
+    rows = []
+    for part in view.phases:
+        if part.how is not None and part.step_share >= LEAST_SHARE:
+            rows.append((part.phase, part.how))
+    if rows:
+        yield Section(
+            "How the training thread spends its phases",
+            ("Shares of the samples, by what the kernel says of the thread.",),
+            table=Table(HOW, rows),
+            brief=NAMED,
+        )
 
 
 def _line_rows(part: PhaseLines | WorkerLines, folder: str) -> Iterator[_Shown]:
     shown = [line for line in part.lines if line.share.value >= LEAST_SHARE][:MOST_LINES]
     label = part.phase if isinstance(part, PhaseLines) else "workers"
     for line in shown:
-        yield _Shown(label, line.share, line.step_ns.value, line.place.words(folder))
+        how = line.how if line.place.line else ""
+        yield _Shown(label, line.share, line.step_ns.value, line.place.words(folder), how)
         label = ""
     left = len(part.lines) - len(shown)
     if left:
@@ -200,7 +220,15 @@ PLACE = (
     Column("why_no_line", None, _of_place(lambda place: None if place.line else place.file)),
     Column("whole_function", None, _of_place(lambda place: place.lines or None)),
 )
-LINE_DATA = (*PLACE, *data_columns("share", "samples", ns_per_step="step_ns"))
+LINE_DATA = (*PLACE, *data_columns("share", "samples", "how", ns_per_step="step_ns"))
+
+HOW = (
+    Column("", "phase", lambda row: row[0]),
+    Column("", "computing", lambda row: row[1].computing, SHARE),
+    Column("", "waiting for a core", lambda row: row[1].no_core, SHARE),
+    Column("", "blocked", lambda row: row[1].blocked, SHARE, interval=True),
+    Column("", "mostly by", lambda row: row[1].mostly),
+)
 
 CHANGES = (
     Column("", "line", _of_place(lambda place: place.words()), stretches=True),
@@ -222,6 +250,7 @@ def code_facts(view: CodeView | None) -> dict[str, Any] | None:
         return None
     phases = (
         *data_columns("phase", "samples", ns_per_step="step_ns", share_of_step="step_share"),
+        Column("how", None, lambda part: how_facts(part.how)),
         Column("samples_needed", None, lambda part: FEWEST_SAMPLES),
         Column("lines", None, lambda part: Table(LINE_DATA, part.lines if part.judged else ())),
         Column(
@@ -230,6 +259,13 @@ def code_facts(view: CodeView | None) -> dict[str, Any] | None:
     )
     counts = {"samples": view.samples, "samples_lost": view.lost, "samples_late": view.unsure}
     return counts | {"phases": Table(phases, view.phases)}
+
+
+def how_facts(how: HowSpent | None) -> dict[str, Any] | None:
+    if how is None:
+        return None
+    shares = {"computing": how.computing, "core_wait": how.no_core, "blocked": how.blocked}
+    return {f"{name}_share": share for name, share in shares.items()} | {"blocked_by": how.mostly}
 
 
 def worker_facts(found: WorkerLines | None) -> dict[str, Any] | None:
@@ -242,7 +278,6 @@ def worker_facts(found: WorkerLines | None) -> dict[str, Any] | None:
         "samples_lost": found.lost,
         "samples_needed": FEWEST_SAMPLES,
         "ns_per_step": found.step_ns,
-        "sampler_processor_share": found.sampler_share,
         "lines": Table(LINE_DATA, found.lines),
     }
 
@@ -312,8 +347,7 @@ def worker_section(found: WorkerLines | None) -> Iterator[Section]:
         f"Shares of samples of {whose}, in the used steps. Times are those of all workers of a "
         "rank per step. They overlap with the training."
     )
-    cost = f"Reading their stacks took {percent(found.sampler_share)} of a core per worker."
-    notes = [about, cost]
+    notes = [about]
     if found.folder:
         notes.append(f"Files are below {found.folder}")
     if not found.judged:

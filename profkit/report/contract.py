@@ -28,7 +28,7 @@ traces/<run>/
     steps.arrows ...    one Arrow IPC stream per table (zstd, at least one batch per second)
     recent/             a long run's rows that are not thinned yet, a stream per part and table
     strings.arrows      the names that the other tables' name columns refer to
-    worker-stacks/      stacks of loader workers (--lines on), a file of lines per process
+    eye/                what a process outside of the job wrote: `stacks` and `frames` of all threads
     end.json            why the rank's trace ended; rows, bytes, dropped rows and CRC-32 per table
 ```
 
@@ -38,10 +38,6 @@ traces/<run>/
   and `samples` its drift since then (`clock`, `realtime_drift_ns`).
 - Name columns are ids into the rank's `strings`. profkit's reader returns them as dictionary
   columns.
-- A line of `worker-stacks/*.jsonl` is a list: `["worker", number, process]`, `["frame", ...]` and
-  `["sample", ...]` with the columns of `frames` and of `stacks` without rank and thread, or
-  `["cost", elapsed ns, processor ns]` of the sampler so far. A killed worker's last line may be
-  cut.
 - A rank's tables are written in full up to 16 MB. From then on `steps`, `spans`, `collectives` and
   `samples` are thinned, about every minute: `sums` holds exact sums of all steps of the part, and
   the tables keep some of its steps. Rows of the part after the last one in `sums` are in `recent`.

@@ -19,14 +19,12 @@ from profkit.plain_file import NOT_PLAIN
 from profkit.text import safe_text
 from profkit.trace.manifest import RunManifest
 from profkit.trace.reader import RankEnd, RankTrace, find_ranks
-from profkit.trace.worker_stacks import read_worker_stacks
 from profkit.vocab import (
     EYE,
     EYE_TABLES,
     RANK_FILE,
     RUN_FILE,
     TABLES,
-    WORKER_STACKS,
     Integrity,
     RunState,
 )
@@ -94,7 +92,6 @@ def verify(run: str | Path) -> Verification:
     for rank in ranks:
         parts.append(_state_of_rank(rank, running=running))
         parts += _check_eye(rank, running=running)
-        parts += _check_workers(rank, running=running)
     parts += _check_others(path)
     missing = sorted(set(range(manifest.world_size)) - {rank.rank for rank in ranks})
     # Another tool's file often holds rank 0 alone, which is no sign of a loss.
@@ -211,25 +208,6 @@ def _check_eye(rank: RankTrace, *, running: bool) -> Iterator[_Part]:
     tables = [dataclasses.replace(check, table=f"{EYE}/{check.table}") for check in found.tables]
     reason = found.reason.replace(f"rank {rank.rank}", name, 1)
     yield found._replace(tables=tuple(tables), reason=reason)
-
-
-def _check_workers(rank: RankTrace, *, running: bool) -> Iterator[_Part]:
-    """Yield the state of each file of stacks of the rank's loader workers."""
-    found = read_worker_stacks(rank.folder, rank.rank)
-    if not found.files:
-        return
-    rows = found.stacks.num_rows
-    problems = []
-    for file in found.files:
-        where = f"{WORKER_STACKS}/{file.name}"
-        if file.problem:
-            problems.append(f"{where}: {file.problem}")
-            yield _Part(Integrity.TORN, f"rank {rank.rank}: {problems[-1]}")
-        elif file.is_cut and not running:
-            reason = "its last write is not whole; what is before can be read"
-            yield _Part(Integrity.ENDED_EARLY, f"rank {rank.rank}: {where}: {reason}")
-    check = TableCheck(rank.rank, WORKER_STACKS, rows, None, found.broken, 0, "; ".join(problems))
-    yield _Part(Integrity.COMPLETE, tables=(check,))
 
 
 def _check_others(run: Path) -> Iterator[_Part]:

@@ -19,8 +19,7 @@ from profkit.trace.folders import check_folder, find_ranks, find_runs, rank_mani
 from profkit.trace.manifest import RunManifest
 from profkit.trace.rank import LOST_NAME, RankEnd, RankTrace, check_seen, name_ids
 from profkit.trace.sharing import Sharing, find_sharing, share_samples
-from profkit.trace.worker_stacks import WorkerStacks, join_worker_stacks
-from profkit.vocab import EventKind
+from profkit.vocab import LOADER_WORKER, EventKind
 
 __all__ = [
     "LOST_NAME",
@@ -92,7 +91,6 @@ class Trace(ShownInNotebook):
     collectives = _kept_table("collectives")
     samples = _kept_table("samples")
     events = _kept_table("events")
-    stacks = _kept_table("stacks")
     frames = _kept_table("frames")
     sums = _kept_table("sums")
 
@@ -112,9 +110,21 @@ class Trace(ShownInNotebook):
         return share_samples(self.table("steps"), self.sharing)
 
     @functools.cached_property
-    def worker_stacks(self) -> WorkerStacks:
-        """Stacks of the loaders' workers; empty unless they were asked for."""
-        return join_worker_stacks([(rank.folder, rank.rank) for rank in self.ranks])
+    def stacks(self) -> pa.Table:
+        """Samples of the threads that train."""
+        return self._samples_of_workers[0]
+
+    @functools.cached_property
+    def worker_stacks(self) -> pa.Table:
+        """Samples of the loaders' workers."""
+        return self._samples_of_workers[1]
+
+    @functools.cached_property
+    def _samples_of_workers(self) -> tuple[pa.Table, pa.Table]:
+        """The samples of all threads but them, and theirs."""
+        table = self.table("stacks")
+        is_worker = pc.starts_with(table["thread"].cast(pa.string()), LOADER_WORKER)
+        return table.filter(pc.invert(is_worker)), table.filter(is_worker)
 
     def table(self, table: str) -> pa.Table:
         """Return all ranks' rows of one table, rank after rank, with names as one dictionary."""

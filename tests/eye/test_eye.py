@@ -36,10 +36,14 @@ def test_the_slow_line_of_the_workers_is_named_by_default(tmp_path: Path, start:
     assert found.workers == 2
     first = found.lines[0].place
     assert (Path(first.file).name, first.line) == (JOB.name, _line_of("slow in a worker"))
-    assert set(trace.worker_stacks.stacks["thread"].to_pylist()) == {
+    assert set(trace.worker_stacks["thread"].to_pylist()) == {
         f"{LOADER_WORKER}{number}" for number in (0, 1)
     }
-    assert set(trace.stacks["state"].to_pylist()) <= set("RSDZT")
+    stacks = trace.table("stacks")
+    assert set(stacks["state"].to_pylist()) <= set("RSDZT")
+    shares = stacks["waited_share"].drop_null().to_numpy()
+    assert len(shares) > stacks.num_rows / 2  # a worker that only slept has none
+    assert ((shares >= 0) & (shares <= 1)).all()
     assert verify(trace.path).state is Integrity.COMPLETE
 
 

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 from types import CodeType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from profkit.clock import now_ns
+from profkit.collectors._frame_table import FrameTable
 from profkit.collectors._origins import Origins
 from profkit.eye import memory
 from profkit.eye import reader as reader_module
@@ -20,7 +22,7 @@ from profkit.eye.following import follow_slowly
 from profkit.eye.layout import UnknownPythonError, find_layout
 from profkit.eye.memory import Memory
 from profkit.eye.reader import StackReader
-from profkit.eye.targets import Target
+from profkit.eye.targets import RankRows, Target
 from tests.eye.breaker import read_program
 from tests.house.test_python_versions import interpreters
 
@@ -103,7 +105,7 @@ def test_a_version_that_is_not_known_is_refused_by_name() -> None:
 class _Thread:
     """A thread that stands at one place."""
 
-    said = SimpleNamespace(origins=Origins())
+    said = SimpleNamespace(origins=Origins(), worker=-1, name="MainThread")
 
     def read(self) -> list[tuple[CodeType, int]]:
         return [(test_the_first_sample_stands_for_no_time_before_it.__code__, 1)]
@@ -111,10 +113,28 @@ class _Thread:
     def state(self) -> tuple[str, str]:
         return "R", ""
 
+    def waited_share(self) -> float | None:
+        return None
+
+
+class _Rows(RankRows):
+    """Rows that are only kept."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Any, ...]] = []
+
+    def frame_table(self, origins: Origins) -> FrameTable:
+        return FrameTable(lambda row: None, origins)
+
+    def count(self, *, torn: bool) -> None:
+        assert not torn
+
+    def add(self, *row: Any) -> None:
+        self.kept.append(row)
+
 
 def test_the_first_sample_stands_for_no_time_before_it() -> None:
-    began_ns = now_ns()
-    target = Target(_Thread())  # type: ignore[arg-type]
-    target.sample()
-    (_, _, every_ns, *_), *_ = target.sample_rows
+    began_ns, rows = now_ns(), _Rows()
+    Target(_Thread(), rows).sample()  # type: ignore[arg-type]
+    ((_, _, every_ns, *_),) = rows.kept
     assert 0 <= every_ns <= now_ns() - began_ns

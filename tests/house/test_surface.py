@@ -98,7 +98,7 @@ def test_the_schema_version_and_its_columns() -> None:
         ),
         "samples": "rank device source metric time_ns value",
         "events": "rank step time_ns kind name detail value",
-        "stacks": "rank time_ns late_ns every_ns thread stack state call",
+        "stacks": "rank time_ns late_ns every_ns thread stack state call waited_share",
         "frames": "rank id parent file function line origin",
         "sums": (
             "rank part first_step last_step start_ns end_ns epoch level kind phase steps "

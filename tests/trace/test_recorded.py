@@ -125,7 +125,7 @@ def test_one_has_the_lines_of_a_loop_and_of_its_workers() -> None:
     files = {row.line.place.file.rpartition("/")[2] for row in view.rows}
     assert "plain_loop.py" in files
     assert any(flame.boxes for flame in view.flames)
-    assert not trace.worker_stacks.broken
+    assert trace.worker_stacks.num_rows
 
 
 @pytest.mark.parametrize(

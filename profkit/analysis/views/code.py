@@ -58,9 +58,9 @@ def build_code_view(trace: Trace, rank: int | None = None) -> CodeScreenView:
     if rank is not None:
         stacks, frames = rows_of_rank(stacks, rank), rows_of_rank(frames, rank)
         steps, spans = rows_of_rank(steps, rank), rows_of_rank(spans, rank)
-        workers = workers.of_rank(rank)
+        workers = rows_of_rank(workers, rank)
     code = view_code(stacks, frames, steps, spans, used)
-    at_work = view_workers(workers, steps, used)
+    at_work = view_workers(workers, frames, steps, used)
     why_empty = ""
     if code is None and at_work is None:
         is_import = "imported_from" in trace.manifest.config
