@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +32,9 @@ _CROWDED_PERCENT = 10
 
 _SMALL_SHARED_BYTES = 1 << 30
 """Some workers with batches of images fill less than this."""
+
+_MOST_READINGS = 20
+"""So often a stack may be torn before it counts as not readable."""
 
 _FRAMEWORKS = {"torch": "PyTorch", "paddle": "Paddle"}
 
@@ -77,6 +82,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
             "pip install 'profkit[dali]'",
         ),
         scanner(),
+        lines(),
         shared_memory(shared_memory_bytes()),
         pressure(Path("/proc/pressure/cpu")),
         switched_off(environ),
@@ -258,6 +264,38 @@ def scanner() -> Finding:
         return finding(WORKS)
     why = "not compiled: a slower one in Python is used"
     return finding(PARTLY, why, "install a C compiler, then profkit again")
+
+
+_WAITS = "import sys, threading; print(threading.get_ident(), flush=True); sys.stdin.read()"
+
+
+def lines() -> Finding:
+    """Return if another process can read where a Python program is: this tries one of its own."""
+    from profkit.eye.layout import UnknownPythonError
+    from profkit.eye.memory import ForbiddenError
+    from profkit.eye.reader import StackReader
+
+    measures = "lines of code, states of threads, and hangs, from outside of the job"
+    instead = "a thread of the job looks twice per second instead"
+    finding = functools.partial(Finding, "lines", measures)
+    with subprocess.Popen(
+        [sys.executable, "-c", _WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        try:
+            number = int(program.stdout.readline() if program.stdout else 0)
+            reader = StackReader(program.pid, sys.version_info[:2])
+            with contextlib.closing(reader):
+                for _ in range(_MOST_READINGS):
+                    if reader.read(reader.find(number)):
+                        return finding(WORKS)
+            return finding(PARTLY, f"no stack could be read: {instead}")
+        except ForbiddenError as error:
+            helps = "kernel.yama.ptrace_scope of 1 or 0; in a container, --cap-add SYS_PTRACE"
+            return finding(PARTLY, f"the system forbids it ({error}): {instead}", helps)
+        except UnknownPythonError as error:
+            return finding(PARTLY, f"{error}: {instead}", "CPython 3.10 to 3.13")
+        finally:
+            program.kill()
 
 
 def shared_memory(size: int) -> Finding:

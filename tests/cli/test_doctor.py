@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from profkit.collectors._nvml_door import Door
 from profkit.collectors.nvml import NvmlCollector
+from profkit.eye.memory import ForbiddenError, Memory
 from profkit.machine import doctor, probes
 from profkit.plugins import COLLECTORS
 from profkit.report.machine_sections import examination
@@ -175,3 +177,19 @@ def test_the_verb_prints_json(profkit: Command) -> None:
     done = profkit("doctor", "--json")
     assert done.returncode == 0, done.stderr
     assert {"name", "measures", "state", "why", "help"} == set(json.loads(done.stdout)[0])
+
+
+def test_lines_are_tried_on_a_program_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.lines().state == doctor.WORKS
+
+    def forbidden(self: Memory) -> None:
+        raise ForbiddenError("Operation not permitted")
+
+    monkeypatch.setattr(Memory, "open", forbidden)
+    found = doctor.lines()
+    assert found.state == doctor.PARTLY
+    assert "the system forbids it (Operation not permitted)" in found.why
+    assert "ptrace_scope" in found.help
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "version_info", (3, 99, 0))
+    assert "3.99 is not known" in doctor.lines().why
