@@ -57,6 +57,10 @@ class _Names(NamedTuple):
     known: bytes
 
 
+HIGHEST = 1 << 56
+"""Programs have no memory there: what was taken for an address is none."""
+
+
 class _Window:
     """Pieces of memory that hold the frames that a thread had lately; the innermost is last."""
 
@@ -190,10 +194,10 @@ class StackReader:
         address = read(thread.address + layout.frame_of_thread)
         if address and layout.entered is not None:
             place = address + layout.entered
-            if place not in entered:
-                entered = [*entered[-MOST_ENTERED:], place]
             address = read(place)
-        while address and len(places) < MOST_DEPTH:
+            if address and place not in entered:
+                entered = [*entered[-MOST_ENTERED:], place]
+        while address and address < HIGHEST and len(places) < MOST_DEPTH:
             places.append(address)
             address = read(address + layout.back)
         joined = dict.fromkeys(known.places if known else ())

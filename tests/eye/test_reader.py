@@ -7,6 +7,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -138,3 +139,11 @@ def test_the_first_sample_stands_for_no_time_before_it() -> None:
     Target(_Thread(), rows).sample()  # type: ignore[arg-type]
     ((_, _, every_ns, *_),) = rows.kept
     assert 0 <= every_ns <= now_ns() - began_ns
+
+
+@pytest.mark.parametrize("garbage", [2**64 - 1, 2**64 - 8, 2**56])
+def test_what_is_torn_is_no_address(garbage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = StackReader(os.getpid(), sys.version_info[:2])
+    thread = reader.find(threading.get_ident())
+    monkeypatch.setattr(Memory, "number", lambda self, address: garbage)
+    assert reader.read(thread) is None
