@@ -192,7 +192,7 @@ class StackReader:
         known = self._windows.get(thread)
         entered = known.entered if known else []
         address = read(thread.address + layout.frame_of_thread)
-        if address and layout.entered is not None:
+        if address and address < HIGHEST and layout.entered is not None:
             place = address + layout.entered
             address = read(place)
             if address and place not in entered:
