@@ -74,8 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = config.stash[CHOSEN]
     left_out, kept = [], []
     for item in items:
-        name = getattr(item, "originalname", item.name)
-        tier = tier_of_test(_place(item.path), name)
+        tier = tier_of_test(_place(item.path), item.name)
         if tier is not None:
             item.add_marker(tier)
         is_other = any(item.get_closest_marker(name) for name in TIERS if name not in chosen)
