@@ -179,10 +179,12 @@ class StackReader:
             self._walk(thread)
         if not found:
             return None
-        # While a generator ends, its frame may be cut off from those outside for a moment.
+        # While a generator ends, its frame may be cut off from those outside for a moment, which is
+        # long if the thread loses its core there.
         root, before = found[0][-1:], self._roots.get(thread)
         self._roots[thread] = root
-        if root != before and len(found[0]) < MOST_DEPTH:
+        is_cut = found[2][-1:] == (GENERATOR,) or root != before
+        if is_cut and len(found[0]) < MOST_DEPTH:
             return None
         return self._name(*found)
 

@@ -24,7 +24,7 @@ from profkit.eye.layout import UnknownPythonError, find_layout
 from profkit.eye.memory import Memory
 from profkit.eye.reader import StackReader
 from profkit.eye.targets import RankRows, Target
-from tests.eye.breaker import read_program
+from tests.eye.breaker import read_program, what_is_wrong
 from tests.house.test_python_versions import interpreters
 
 WAITS = """
@@ -147,3 +147,14 @@ def test_what_is_torn_is_no_address(garbage: int, monkeypatch: pytest.MonkeyPatc
     thread = reader.find(threading.get_ident())
     monkeypatch.setattr(Memory, "number", lambda self, address: garbage)
     assert reader.read(thread) is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="frames do not say what they belong to")
+def test_a_generator_that_nobody_has_called_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends, and its frame has no other above it any more."""
+    code = what_is_wrong.__code__
+    reader = StackReader(os.getpid(), sys.version_info[:2])
+    thread, begin = reader.find(threading.get_ident()), id(code) + reader.layout.code[4]
+    found = (id(code),), (begin + 2 * 40,), (reader_module.GENERATOR,)
+    monkeypatch.setattr(reader_module, "follow", lambda *arguments: found)
+    assert {reader.read(thread) is None for _ in range(5)} == {True}
