@@ -51,7 +51,7 @@ def view_workers(
     """Return the lines of all workers; `None` if none was sampled in the used steps."""
     if not times_of(stacks).any() or not len(used):  # a damaged file may hold zeros
         return None
-    samples = _read(stacks, frames, steps, used)
+    samples = read_samples_of_workers(stacks, frames, steps, used)
     count = len(samples.kind)
     if not count:
         return None
@@ -66,7 +66,9 @@ def view_workers(
     return WorkerLines(workers, count, samples.lost, step_ns, lines, common_folder(files))
 
 
-def _read(stacks: pa.Table, frames: pa.Table, steps: pa.Table, used: Ints) -> Samples:
+def read_samples_of_workers(
+    stacks: pa.Table, frames: pa.Table, steps: pa.Table, used: Ints
+) -> Samples:
     """Join the workers' samples with steps and lines. Those of one batch have one step."""
     numbers: dict[Place, int] = {Place(HELD, 0, ""): HELD_PLACE}
     callees: dict[str, int] = {"": 0}

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from profkit.analysis.doing import ASLEEP, COMPUTING, LOCK, NO_CORE, RUNNING, UNKNOWN, say_most
-from profkit.explain.cell_samples import NO_FUNCTION, Samples, read_samples
+from profkit.explain.cell_samples import NO_FUNCTION, Samples, choose_workers, read_samples
 from profkit.explain.cells import Cell, refine
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger
@@ -139,8 +139,43 @@ def _by_counters(cell: Cell, sides: Sides) -> How | None:
     return None
 
 
+def waits_for_workers(cell: Cell, sides: Sides) -> bool:
+    """Return true if the loop waits for batches that workers make, on either side."""
+    loaders = sides.before.loader, sides.after.loader
+    return cell.row == INPUT and any(loader and loader.workers for loader in loaders)
+
+
 def phase_of(row: str) -> str:
     return {INPUT: Phase.DATA.value}.get(row, row)
+
+
+def added_in_workers(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
+    """Return which lines of the loader's workers a longer wait for them comes from.
+
+    A worker's time is no part of the cell, and other steps than those that it works in wait for
+    it. So the cell is divided as what the functions take longer for a step.
+    """
+    slow, quick = (sides.after, sides.before) if cell.ns > 0 else (sides.before, sides.after)
+    scale, known_scale = sides.scales if cell.ns < 0 else sides.scales[::-1]
+    mine = choose_workers(slow.trace, slow.used, cell.ranks)
+    usual = choose_workers(quick.trace, quick.used, cell.ranks)
+    if mine is None:
+        return {}
+    known = usual.by_function() if usual is not None else {}
+    grown: dict[str, dict[str, float]] = {}
+    for function, spent in mine.by_function().items():
+        was = known.get(function, {})
+        more = {}
+        for words in {**spent, **was}:
+            more[words] = spent.get(words, 0.0) * scale - was.get(words, 0.0) * known_scale
+        is_named = function != NO_FUNCTION and mine.hits(function) >= POLICY.fewest_samples
+        if is_named and sum(more.values()) > 0:
+            grown[f"{mine.words(function)} in the loader's workers"] = more
+    whole = sum(sum(more.values()) for more in grown.values())
+    divided = {}
+    for line, more in grown.items():
+        divided[line] = {words: abs(cell.ns) * ns / whole for words, ns in more.items()}
+    return divided
 
 
 def added_by_line(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
@@ -148,6 +183,8 @@ def added_by_line(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
 
     What no line can be told of is under an empty name.
     """
+    if waits_for_workers(cell, sides):
+        return added_in_workers(cell, sides)
     on_device = sides.ledger.target.clock is PhaseClock.DEVICE and cell.row in COMPUTE
     now = sides.after.figure(_samples)
     if now is None or on_device:

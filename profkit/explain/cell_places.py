@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.explain.cell_how import Doings, Sides, added_by_line, divide_by_how
+from profkit.explain.cell_how import Doings, Sides, added_by_line, divide_by_how, waits_for_workers
 from profkit.explain.cell_steps import When
 from profkit.explain.cells import Cell, Cells, refine
 from profkit.explain.evidence import Evidence
@@ -68,11 +68,10 @@ def _divide(cell: Cell, sides: Sides) -> Iterator[Cell]:
 
 def _doings(part: Cell, parts: Sequence[Cell], lines: Mapping[str, Doings], sides: Sides) -> Doings:
     """Return how the samples of a cell were spent: at its line, or at those of no other cell."""
-    for side in (sides.before, sides.after):
-        if part.row == INPUT and side.loader is not None and side.loader.workers:
-            return {}  # the loop waits for its workers
     if part.where in lines:
         return lines[part.where]
+    if waits_for_workers(part, sides):
+        return {}
     sums: dict[str, float] = {}
     for line, doings in lines.items():
         if line and any(line == other.where for other in parts):

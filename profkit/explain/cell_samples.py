@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from profkit.analysis import stack_samples
 from profkit.analysis.stack_samples import HELD_PLACE, Place
+from profkit.analysis.worker_lines import read_samples_of_workers
 from profkit.frame.estimate import Floats, Ints
 from profkit.frame.phases import UNKNOWN
 from profkit.frame.run_frame import frame_of
@@ -35,7 +37,7 @@ class Chosen:
     doing: Ints
     weight: Floats
     phase_ns: float
-    """The phase's time per step and rank."""
+    """The time per step and rank of the phase, or of all workers."""
 
     def by_function(self) -> Mapping[Function, Mapping[str, float]]:
         """Return the time per step and rank of each function of the job's own code.
@@ -118,6 +120,20 @@ class Samples:
             found.weight[kept],
             float(np.mean(means)) if means else 0.0,
         )
+
+
+def choose_workers(trace: Trace, used: Ints, ranks: tuple[int, ...]) -> Chosen | None:
+    """Return the samples of the loaders' workers of some ranks, or of all; `None` without any."""
+    stacks = trace.worker_stacks
+    if ranks:
+        stacks = stacks.filter(pc.is_in(stacks["rank"], pa.array(ranks, pa.int32())))
+    if not stacks.num_rows or not len(used):
+        return None
+    found = read_samples_of_workers(stacks, trace.frames, trace.steps, used)
+    if not len(found.place):
+        return None
+    step_ns = float(found.weight.sum()) / len(used) / len(found.trees)
+    return Chosen(found.places, found.doings, found.place, found.doing, found.weight, step_ns)
 
 
 def read_samples(trace: Trace, used: Ints) -> Samples | None:
