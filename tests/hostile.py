@@ -133,7 +133,7 @@ def _stacks(texts: Sequence[str], steps: int, worker: str = "") -> dict[str, Any
         "time_ns": range(5, 1000 * steps, 1000 // SAMPLES_PER_STEP),
         "late_ns": [0] * count,
         "every_ns": [1000 // SAMPLES_PER_STEP] * count,
-        "thread": [f"{worker}{texts[0]}" if worker else "MainThread"] * count,
+        "thread": [f"{worker}0" if worker else "MainThread"] * count,
         "stack": [number % (2 * len(texts)) for number in range(count)],
     }
 

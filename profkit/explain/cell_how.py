@@ -183,8 +183,6 @@ def added_by_line(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
 
     What no line can be told of is under an empty name.
     """
-    if waits_for_workers(cell, sides):
-        return added_in_workers(cell, sides)
     on_device = sides.ledger.target.clock is PhaseClock.DEVICE and cell.row in COMPUTE
     now = sides.after.figure(_samples)
     if now is None or on_device:

@@ -14,7 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.explain.cell_how import Doings, Sides, added_by_line, divide_by_how, waits_for_workers
+from profkit.explain.cell_how import (
+    Doings,
+    Sides,
+    added_by_line,
+    added_in_workers,
+    divide_by_how,
+    waits_for_workers,
+)
 from profkit.explain.cell_steps import When
 from profkit.explain.cells import Cell, Cells, refine
 from profkit.explain.evidence import Evidence
@@ -53,7 +60,8 @@ def locate(
 
 def _divide(cell: Cell, sides: Sides) -> Iterator[Cell]:
     cell = dataclasses.replace(cell, is_beyond=_is_beyond(cell, sides))
-    lines = added_by_line(cell, sides)
+    of_lines = added_in_workers if waits_for_workers(cell, sides) else added_by_line
+    lines = of_lines(cell, sides)
     found = _places(cell, sides, lines)
     where, ns = max(found, key=lambda each: abs(each[1]), default=("", 0.0))
     share = ns / cell.ns

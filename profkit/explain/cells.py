@@ -20,7 +20,7 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger, rows_of_parts
 from profkit.explain.policy import POLICY
 from profkit.explain.rank_times import RankTimes, read_rank_times, waits_at_cause
-from profkit.frame.costs import RunCosts
+from profkit.frame.costs import INPUT, RunCosts
 from profkit.frame.estimate import Z_95, Estimate, Floats, Ints
 
 ALL_RANKS: tuple[int, ...] = ()
@@ -133,7 +133,8 @@ def divide_gap(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evid
         late = _late_ranks(ledger, before, after, row)
         for ranks in ([late] if late else []) + [ALL_RANKS]:
             sides = _of_ranks(before, row, ranks, late), _of_ranks(after, row, ranks, late)
-            for steps, long, pair in _by_steps(before, after, *sides):
+            rhythms = _rhythms(bases, targets) if name == INPUT else (0, 0)
+            for steps, long, pair in _by_steps(before, after, *sides, rhythms):
                 is_rest = ranks == ALL_RANKS and bool(late)
                 keys.append(_Key(name, ranks, steps, is_rest, long))
                 parts.append(pair)
@@ -240,10 +241,23 @@ def _of_ranks(side: RankTimes, row: int, ranks: tuple[int, ...], late: tuple[int
     return _Piece(ns.sum(axis=0) - np.rint(excess), moved.sum(axis=0) - waits)
 
 
+def _rhythms(*sides: Sequence[Evidence]) -> tuple[int, ...]:
+    """Return each side's workers. Batches come in bursts of so many if they are waited for."""
+    loaders = [runs[0].loader for runs in sides]
+    return tuple(int(loader.workers) if loader is not None else 0 for loader in loaders)
+
+
 def _by_steps(
-    before: RankTimes, after: RankTimes, base: _Piece, target: _Piece
+    before: RankTimes,
+    after: RankTimes,
+    base: _Piece,
+    target: _Piece,
+    rhythms: tuple[int, ...],
 ) -> Iterator[tuple[Steps, Ints | None, tuple[_Piece, _Piece]]]:
-    """Yield the steps of each kind with both sides' part of the time, then the others."""
+    """Yield the steps of each kind with both sides' part of the time, then the others.
+
+    Steps with a period of `rhythms` are no kind.
+    """
     found: dict[tuple[When, int], list[Pattern | None]] = {}
     for place, (side, piece) in enumerate(((before, base), (after, target))):
         per_rank = piece.ns / side.count
@@ -252,7 +266,7 @@ def _by_steps(
         owed_ns = -float(np.median(per_rank)) if side.runs else math.inf
         if owed_ns <= POLICY.shown_share * side.step_ns:
             pattern = find_pattern(per_rank, side.steps, side.step_ns, is_one_run=side.runs == 1)
-        if pattern is not None:
+        if pattern is not None and pattern.steps.period != (rhythms[place] or -1):
             found.setdefault(pattern.steps.key, [None, None])[place] = pattern
     for known, now in found.values():
         chosen = now or known

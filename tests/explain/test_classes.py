@@ -19,7 +19,7 @@ from profkit.frame.run_frame import frame_of
 from profkit.report.ledger_document import explained
 from profkit.testing.synthetic_timeline import OUTSIDE
 from profkit.trace import Trace
-from tests.explain.conftest import MS, Make, plant
+from tests.explain.conftest import MS, Make, Sample, plant, set_samples
 
 BUSY = 8.0
 """Cores that others use, of 16."""
@@ -195,6 +195,37 @@ def test_a_piece_that_takes_48_times_as_long_is_certain_on_any_machine(
     assert view.ledger.verdict is Verdict.REGRESSION
     assert (view.causes[0].kind, view.causes[0].detail) == ("input_bound", "collate")
     assert "collate of a batch" in _headline(view)
+
+
+def _sample_workers(trace: Trace, place: int, state: str, call: str | None) -> None:
+    """Give a run samples of a worker, each 10 ms, at a place of `SCRIPT`."""
+    rows: list[Sample] = []
+    for row in trace.steps.select(["start_ns", "end_ns"]).to_pylist():
+        for at in np.arange(row["start_ns"], row["end_ns"], 10 * MS):
+            rows.append((int(at), place, state, call))
+    set_samples(trace, rows)
+    vars(trace)["worker_stacks"] = vars(trace).pop("stacks")
+
+
+@pytest.mark.parametrize("is_gain", [False, True])
+def test_a_longer_wait_for_workers_is_at_their_line_in_every_step(
+    is_gain: bool, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers hand out two batches at once, so the loop waits in every second step."""
+    base = make(1)
+    target = make(1, seed=2, longer=plant("data", lambda step: 120.0 * (step % 2)))
+    loaders = {
+        base.path: Loader({"read": 1.0 * MS}, workers=2),
+        target.path: Loader({"read": 100.0 * MS}, workers=2),
+    }
+    _patch(monkeypatch, "loader", loaders)
+    _sample_workers(base, 1, "R", None)
+    _sample_workers(target, 3, "S", "clock_nanosleep")
+    view = explain(*((target, base) if is_gain else (base, target)))
+    words = _headline(view)
+    assert "sleeping at train.py:97 hook in the loader's workers" in words
+    assert "in every step" in words
+    assert "2nd" not in words
 
 
 def test_uneven_lengths_are_certain_because_elements_are_counted(make: Make) -> None:

@@ -38,7 +38,6 @@ OF_FIGURES = {
     "r00000/steps.arrows": "rank 0: steps: ",
     "r00000/strings.arrows": "rank 0: strings: ",
     "r00000/recent/00000000-steps.arrows": "rank 0: steps: ",
-    "r00000/worker-stacks/0-7.jsonl": "worker-stacks/0-7.jsonl: ",
 }
 """Files by the words in which `verify` names them."""
 
