@@ -12,7 +12,13 @@ from enum import Enum
 from typing import NamedTuple
 
 from profkit.analysis.doing import ASLEEP, COMPUTING, LOCK, NO_CORE, RUNNING, UNKNOWN, say_most
-from profkit.explain.cell_samples import NO_FUNCTION, Samples, choose_workers, read_samples
+from profkit.explain.cell_samples import (
+    NO_FUNCTION,
+    Function,
+    Samples,
+    choose_workers,
+    read_samples,
+)
 from profkit.explain.cells import Cell, refine
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger
@@ -161,7 +167,9 @@ def added_in_workers(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
     usual = choose_workers(quick.trace, quick.used, cell.ranks)
     if mine is None:
         return {}
-    known = usual.by_function() if usual is not None else {}
+    known: Mapping[Function, Mapping[str, float]] = {}
+    if usual is not None:
+        known = usual.by_function()
     grown: dict[str, dict[str, float]] = {}
     for function, spent in mine.by_function().items():
         was = known.get(function, {})

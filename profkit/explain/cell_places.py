@@ -60,7 +60,9 @@ def locate(
 
 def _divide(cell: Cell, sides: Sides) -> Iterator[Cell]:
     cell = dataclasses.replace(cell, is_beyond=_is_beyond(cell, sides))
-    of_lines = added_in_workers if waits_for_workers(cell, sides) else added_by_line
+    of_lines = added_by_line
+    if waits_for_workers(cell, sides):
+        of_lines = added_in_workers
     lines = of_lines(cell, sides)
     found = _places(cell, sides, lines)
     where, ns = max(found, key=lambda each: abs(each[1]), default=("", 0.0))

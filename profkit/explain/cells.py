@@ -243,8 +243,11 @@ def _of_ranks(side: RankTimes, row: int, ranks: tuple[int, ...], late: tuple[int
 
 def _rhythms(*sides: Sequence[Evidence]) -> tuple[int, ...]:
     """Return each side's workers. Batches come in bursts of so many if they are waited for."""
-    loaders = [runs[0].loader for runs in sides]
-    return tuple(int(loader.workers) if loader is not None else 0 for loader in loaders)
+    found = []
+    for runs in sides:
+        loader = runs[0].loader
+        found.append(0 if loader is None else loader.workers)
+    return tuple(found)
 
 
 def _by_steps(

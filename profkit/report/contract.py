@@ -28,7 +28,7 @@ traces/<run>/
     steps.arrows ...    one Arrow IPC stream per table (zstd, at least one batch per second)
     recent/             a long run's rows that are not thinned yet, a stream per part and table
     strings.arrows      the names that the other tables' name columns refer to
-    eye/                what a process outside of the job wrote: `stacks` and `frames` of all threads
+    eye/                `stacks` and `frames` of all threads, by a process outside of the job
     end.json            why the rank's trace ended; rows, bytes, dropped rows and CRC-32 per table
 ```
 
