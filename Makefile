@@ -6,7 +6,7 @@ ALONE := traces/recorded-resnet50-workers-0
 
 TORCHES := 2.4.1 2.10.0 2.15.0
 
-.PHONY: screenshots check test nightly contracts systems converge gpu bench trust accuracy hangs midrun programs slow-lines sharded recorded docs
+.PHONY: screenshots check test nightly contracts wheels systems converge gpu bench trust accuracy hangs midrun programs slow-lines sharded recorded docs
 
 check:  ## lint, format, limits of length and density, types, import contracts
 	$(RUN) ruff check .
@@ -26,6 +26,9 @@ nightly:  ## all other tests, and the page of what they showed: real jobs, and w
 contracts:  ## the hooks with the oldest supported torch, the V100's and the newest, and with Megatron and DeepSpeed; minutes for each
 	for version in $(TORCHES); do .ci/contracts $$version || exit 1; done
 	.ci/libraries
+
+wheels:  ## the wheel for each Python of this machine, used in an environment without a compiler; a minute and a half
+	.ci/wheels
 
 systems:  ## every reference system in every framework, alone and on two ranks, fp32 and mixed precision
 	PROFKIT_ALL_SYSTEMS=1 $(RUN) pytest tests/workloads/test_systems.py

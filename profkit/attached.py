@@ -33,6 +33,7 @@ HOOKED = "hooked"
 MISSED = "missed"
 FAILED = "failed"
 TRAINED = "trained"
+UNCOMPILED = "uncompiled"
 
 _stuck = []  # type: list[str]
 """The run whose disk has not answered this process."""

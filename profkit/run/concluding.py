@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from profkit.attached import NOTES_FILE, TRAINED, read_notes
+from profkit.attached import NOTES_FILE, TRAINED, UNCOMPILED, read_notes
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
+from profkit.run.compiled import COST, HELP
 from profkit.run.run_folder import first_libraries, record_own_cost
 from profkit.run.witness import Witness, explain_nothing
 from profkit.text import plural, safe_text, shell_word
@@ -53,6 +54,8 @@ def conclude_run(
         path, ranks = os.path.relpath(run), plural(len(trace.ranks), "rank")
         see = f"see 'profkit report {shell_word(path)}'"
         lines = [f"{ranks} recorded in {safe_text(path)}; {see}"]
+        if any(event == UNCOMPILED for event, _, _ in read_notes(str(run))):
+            lines.append(f"the job's Python lacks modules in C: {COST}; {HELP}")
     else:
         unhooked = [found for found, _ in witness.unhooked.most_common()]
         lines = explain_nothing(run, unhooked)

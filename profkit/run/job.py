@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profkit.attached import RUN_VARIABLE, SAMPLES_VARIABLE, TRAINED, note
+from profkit.attached import RUN_VARIABLE, SAMPLES_VARIABLE, TRAINED, UNCOMPILED, note
 from profkit.clock import now_ns, wall_ns
 from profkit.instrument.device import DeviceTimer, note_no_events
 from profkit.instrument.frameworks.base import Seams, load_framework
@@ -210,7 +210,11 @@ class Job:
         before_flush = functools.partial(_before_flush, self.tracker, timer)
         complete = guarded("device times", before_flush, None)
         with collection_paused():
+            from profkit.run.compiled import missing_modules
             from profkit.run.facts import CPU_NS
+
+            if missing_modules():
+                note(UNCOMPILED)
 
             if self._collecting is not None:
                 guarded("collectors", self._collecting.start, None)()

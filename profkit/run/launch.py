@@ -30,7 +30,7 @@ from profkit.run.probe import probe_machine
 from profkit.run.run_folder import finish_run, make_run
 from profkit.run.signals import ENDING, forwarding
 from profkit.run.witness import Witness
-from profkit.text import safe_text
+from profkit.text import safe_text, shell_word
 from profkit.trace.manifest import RunManifest
 from profkit.vocab import REPEATS
 
@@ -113,6 +113,7 @@ def _record(
     received: list[int],
 ) -> Ended:
     """Run the job with the hooks in its processes, and conclude its run."""
+    say(f"recording; watch it with 'profkit tui --follow {shell_word(os.path.relpath(run))}'")
     probes = [probe_machine()]
     alarm = HangAlarm(run, read_limit(os.environ), say)
     changes = ChangeAlarm(run, say)

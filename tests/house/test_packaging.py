@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,9 @@ PIPS = (
     ("3.11", "pip"),
 )
 """Versions of pip that read markers differently, and the Python of each."""
+
+CUDA = re.compile(r"^([\w-]+-cu(?:da)?(\d\d)[0x]?)==", re.MULTILINE)
+"""A package whose name says for which CUDA it is."""
 
 
 def _packages_on_disk() -> set[str]:
@@ -147,6 +151,41 @@ def test_pip_installs_the_wheel(
     assert alone.returncode == 0, alone.stderr
     assert (tmp_path / "installed" / "profkit" / "schema.py").exists()
     assert "Traceback" not in resolved.stderr, resolved.stderr  # without an index, pip finds none
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("python", sorted(map(str, PYTHONS.glob("3.1[0-4].*/bin/python"))))
+def test_its_wheel_works_without_a_compiler(python: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "WHEELS": str(tmp_path)}
+    command = [str(TOP / ".ci/wheels"), python]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if "error sending request" in done.stderr:
+        pytest.skip("no package index is reachable")
+    assert done.returncode == 0, done.stderr
+    assert "Improvement: " in done.stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("extras", "generation"), [(("torch", "cuda13", "dali"), "13"), (("volta",), "12")]
+)
+def test_extras_that_go_together_are_of_one_cuda(extras: tuple[str, ...], generation: str) -> None:
+    asked = ["--python-version", "3.12", "--no-annotate", "--no-header", "--no-config"]
+    for extra in extras:
+        asked += ["--extra", extra]
+    done = subprocess.run(
+        ["uv", "pip", "compile", "--quiet", *asked, "pyproject.toml"],
+        cwd=TOP,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "error sending request" in done.stderr:
+        pytest.skip("no package index is reachable")
+    assert done.returncode == 0, done.stderr
+    found = dict(CUDA.findall(done.stdout))
+    assert {name.rpartition("-cu")[0] for name in found} >= {"cupy", "nvidia-dali", "nvidia-cudnn"}
+    assert set(found.values()) == {generation}
 
 
 def test_a_plain_install_brings_no_framework() -> None:
