@@ -142,9 +142,9 @@ def pass_on_collect(args: argparse.Namespace) -> None:
         lines=args.lines,
     )
     if choice.windows is not None and choice.source == choosing.CUPTI:
-        from profkit.machine import doctor
+        from profkit.machine import doctor, probes
 
-        found = doctor.cupti()
+        found = doctor.cupti(probes.probe("cupti"))
         if found.state == doctor.CANNOT:
             raise UsageError(f"--kernels-from cupti: {found.why}; {found.help or 'leave it out'}")
     os.environ[choosing.COLLECT] = args.collect

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from profkit.commands._bench_options import LARGEST, add_axes, add_runs
 from profkit.commands._options import DEFAULT_RUNS, add_json
+from profkit.commands._preflight import check_machine
 from profkit.commands._training_options import OPTIONS, add_training_options
 from profkit.errors import ExitCode, ProfkitError, UsageError
 from profkit.text import safe_text
@@ -101,6 +102,13 @@ def _plan(args: argparse.Namespace, workload: Workload, folder: Path, scale_of_a
             raise UsageError("--repeats 0 runs nothing, and --add names no runs to show")
         return Plan(args.workload, scale_of_added, (), *fixed)
     scale, counts = _scale(args)
+    check_machine(
+        args.framework.split(","),
+        gpus=max(counts) if scale == "--gpus" else None,
+        on_cpu=scale != "--gpus",
+        amp=args.amp != "off",
+        dali=args.dali != "off",
+    )
     if scale_of_added not in {"", scale}:
         raise UsageError(f"--add: its runs have {scale_of_added}, and this matrix has {scale}")
     usual = workload.defaults.reduced_batch_size

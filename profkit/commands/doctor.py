@@ -6,6 +6,7 @@ Each framework is loaded in a process of its own, which takes some seconds.
 from __future__ import annotations
 
 import argparse
+import sys
 
 from profkit.commands._options import add_json
 from profkit.errors import ExitCode
@@ -21,6 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from profkit.show.json import dumps, of
     from profkit.show.text import sections
 
+    print("profkit: asking torch, Paddle, CuPy and CUPTI; some seconds", file=sys.stderr)
     findings = examine()
     if args.json:
         print(dumps(of(findings)))

@@ -28,6 +28,7 @@ from profkit.commands._options import (
     pass_on_hang_after,
     whole,
 )
+from profkit.commands._preflight import look_at_job
 from profkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ def run(args: argparse.Namespace) -> int:
             "no command was given; write it behind '--', as in: profkit run -- python train.py"
         )
     pass_on_hang_after(args)
+    guarded("a look at the machine", look_at_job, None)(command[0])
     samples = args.samples_per_step
     if args.run_repeats is None and args.against is None:
         sinks = open_sinks(args)

@@ -24,6 +24,7 @@ from profkit.commands._options import (
     pass_on_hang_after,
 )
 from profkit.commands._places import find_team, own_rank
+from profkit.commands._preflight import check_machine
 from profkit.commands._signals import terminable
 from profkit.commands._trace_alone import train_alone
 from profkit.commands._trace_options import add_data, add_end, add_scale, add_training
@@ -68,6 +69,13 @@ def run(args: argparse.Namespace) -> int:
         if rank is not None:
             return train_as_rank(request, rank)
         team = find_team(request)
+        check_machine(
+            [request.settings.framework],
+            gpus=request.gpus,
+            on_cpu=bool(request.ranks),
+            amp=bool(request.settings.amp),
+            dali=bool(request.settings.dali),
+        )
         if team is not None:
             return train_team(request, team)
         return train_alone(request)

@@ -20,6 +20,8 @@ import numpy as np
 from profkit.analysis.ceilings import Ceilings, Links
 from profkit.cache import cache_root
 from profkit.errors import ProfkitError
+from profkit.machine import preflight
+from profkit.text import safe_text
 
 MATRIX_SIDE = {"cpu": 1024, "cuda": 8192}
 COPY_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
@@ -39,7 +41,7 @@ JPEG_SIZE = (500, 375)
 def measure_machine(tell: Callable[[str], None]) -> Ceilings:
     """Return all rates of the machine except its links."""
     tell("matrix and copy rates")
-    device = measure_device()
+    device = measure_device(tell)
     tell("decoding of JPEG files")
     decoded = measure_jpeg()
     tell("reading from the disk")
@@ -57,18 +59,26 @@ def with_links(known: Ceilings, links: Links) -> Ceilings:
     return dataclasses.replace(known, links=(*kept, links))
 
 
-def measure_device() -> Ceilings:
-    """Measure with CuPy on a GPU, or else with torch, or else with numpy."""
+def measure_device(tell: Callable[[str], None]) -> Ceilings:
+    """Measure with CuPy on a GPU, or else with torch, or else with numpy; say why not."""
     if importlib.util.find_spec("cupy"):
         from profkit.machine import ceilings_cupy
 
-        found = ceilings_cupy.measure(MATRIX_SIDE["cuda"], COPY_BYTES["cuda"], best_rate)
+        try:
+            found = ceilings_cupy.measure(MATRIX_SIDE["cuda"], COPY_BYTES["cuda"], best_rate)
+        except Exception as error:  # noqa: BLE001  # versions lack libraries in many ways
+            tell(f"CuPy cannot measure this GPU: {safe_text(str(error).strip())}")
+            found = None
         if found is not None:
             return found
     if importlib.util.find_spec("torch"):
         from profkit.machine import ceilings_torch
 
-        return ceilings_torch.measure(MATRIX_SIDE, COPY_BYTES, best_rate)
+        problem = preflight.find_problem(preflight.read_build("torch"), preflight.read_driver())
+        if problem is not None:
+            tell(f"{problem}; this measures the processor")
+        if problem is None or not problem.is_seen:
+            return ceilings_torch.measure(MATRIX_SIDE, COPY_BYTES, best_rate)
     return measure_numpy()
 
 

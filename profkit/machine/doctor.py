@@ -9,13 +9,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from profkit.machine import probes
+from profkit.machine import preflight, probes
 from profkit.plugins import COLLECTORS
+from profkit.run import compiled
 from profkit.run.facts import shared_memory_bytes
 from profkit.text import byte_size
 
@@ -55,9 +57,13 @@ class Finding:
 
 def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """Return all findings, in the order in which they are shown."""
-    frameworks = {name: probes.probe(name) for name in _FRAMEWORKS}
+    probed = (*_FRAMEWORKS, "cupti", "cupy")
+    with ThreadPoolExecutor(len(probed)) as pool:
+        answers = dict(zip(probed, pool.map(probes.probe, probed), strict=True))
+    frameworks = {name: answers[name] for name in _FRAMEWORKS}
     holders = find_programs(_HOLDERS)
-    findings = [_framework(name, found) for name, found in frameworks.items()]
+    driver = preflight.read_driver()
+    findings = [_framework(name, found, driver) for name, found in frameworks.items()]
     loaded, broken = COLLECTORS.load_all()
     findings += [collector_finding(name, collector) for name, collector in loaded.items()]
     for name, error in broken.items():
@@ -65,23 +71,14 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     return [
         *findings,
         kernels(frameworks, holders),
-        cupti(),
+        cupti(answers["cupti"]),
         collectives(frameworks),
         counters(read_restriction(), holders),
-        _package("nvtx ranges", "phases in an nsys or ncu session", ("nvtx",), "pip install nvtx"),
-        _package(
-            "CuPy",
-            "ceilings without a framework",
-            ("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x"),
-            "pip install 'profkit[cuda12]', or cuda11, or cuda13",
-        ),
-        _package(
-            "DALI",
-            "--dali",
-            ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110"),
-            "pip install 'profkit[dali]'",
-        ),
-        scanner(),
+        nvtx_ranges(),
+        cupy(answers["cupy"]),
+        dali(preflight.find_dali(), driver),
+        bf16(lacks_it=preflight.lacks_bf16()),
+        modules_in_c(compiled.missing_modules()),
         lines(),
         shared_memory(shared_memory_bytes()),
         pressure(Path("/proc/pressure/cpu")),
@@ -89,7 +86,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     ]
 
 
-def _framework(name: str, found: Found) -> Finding:
+def _framework(name: str, found: Found, driver: preflight.Driver | None = None) -> Finding:
     title = _FRAMEWORKS[name]
     measures = "phases, steps and the gradient exchange of its jobs"
     if "No module named" in found.get("error", ""):
@@ -107,6 +104,10 @@ def _framework(name: str, found: Found) -> Finding:
             if version:
                 why += f", {library} {version}"
         return Finding(title, measures, WORKS, why)
+    build = preflight.Build(name, found["version"], found["cuda"] or "")
+    problem = preflight.find_problem(build, driver)
+    if problem is not None:
+        return Finding(title, measures, PARTLY, problem.why, problem.help)
     if found["cuda"]:
         why = f"built for CUDA {found['cuda']}, and sees no GPU"
         helps = "a driver new enough for that CUDA, and --gpus all for a container"
@@ -175,14 +176,13 @@ def kernels(frameworks: Mapping[str, Found], holders: Sequence[str]) -> Finding:
     return finding(WORKS, f"through the profilers of {' and '.join(able)}")
 
 
-def cupti() -> Finding:
-    """Return if CUPTI works, in a process of its own: it is refused there as in a job."""
+def cupti(found: Found) -> Finding:
+    """Return if CUPTI works: it is refused to the process of a probe as to a job."""
     from profkit.instrument.windows.cupti import explain_refusal
 
     measures = (
         "kernels in windows of steps, without the framework's profiler (--kernels-from cupti)"
     )
-    found = probes.probe("cupti")
     if "error" in found:
         why, _, helps = explain_refusal(found["error"]).partition("; ")
         return Finding("CUPTI", measures, CANNOT, why, helps)
@@ -245,25 +245,51 @@ def find_programs(names: Sequence[str], proc: Path = Path("/proc")) -> list[str]
     return [name for name in names if name[:_COMM_CHARS] in running]
 
 
-def _package(name: str, measures: str, packages: Sequence[str], helps: str) -> Finding:
-    """Return the first of these packages that is installed."""
-    for package in packages:
-        try:
-            return Finding(f"{name} {metadata.version(package)}", measures, WORKS)
-        except metadata.PackageNotFoundError:
-            continue
-    return Finding(name, measures, CANNOT, "not installed", helps)
+def nvtx_ranges() -> Finding:
+    measures = "phases in an nsys or ncu session"
+    try:
+        return Finding(f"nvtx ranges {metadata.version('nvtx')}", measures, WORKS)
+    except metadata.PackageNotFoundError:
+        return Finding("nvtx ranges", measures, CANNOT, "not installed", "pip install nvtx")
 
 
-def scanner() -> Finding:
-    from profkit.importers.reading.chrome import CompiledScanner
+def cupy(found: Found) -> Finding:
+    measures = "ceilings without a framework"
+    if "No module named" in found.get("error", ""):
+        helps = "pip install 'profkit[cuda12]', or cuda11, or cuda13"
+        return Finding("CuPy", measures, CANNOT, "not installed", helps)
+    if "error" in found:
+        helps = "install the libraries of its CUDA; without them, torch measures the ceilings"
+        return Finding("CuPy", measures, CANNOT, found["error"], helps)
+    return Finding(f"CuPy {found['version']}", measures, WORKS)
 
-    measures = "fast reading of traces and kernel windows"
-    finding = functools.partial(Finding, "compiled scanner", measures)
-    if CompiledScanner is not None:
+
+def dali(package: str, driver: preflight.Driver | None) -> Finding:
+    if not package:
+        return Finding("DALI", "--dali", CANNOT, "not installed", "pip install 'profkit[dali]'")
+    name = f"DALI {metadata.version(package)}"
+    problem = preflight.find_dali_problem(package, driver)
+    if problem is not None:
+        return Finding(name, "--dali", CANNOT, problem.why, problem.help)
+    return Finding(name, "--dali", WORKS)
+
+
+def bf16(*, lacks_it: bool) -> Finding:
+    finding = functools.partial(Finding, "bf16", "mixed precision on this processor")
+    if lacks_it:
+        return finding(
+            PARTLY, "emulated: this processor has no instructions for it", "fp32, or a GPU"
+        )
+    return finding(WORKS)
+
+
+def modules_in_c(missing: Sequence[str]) -> Finding:
+    measures = "cheap recording, lines of crashes, fast reading of traces"
+    finding = functools.partial(Finding, "modules in C", measures)
+    if not missing:
         return finding(WORKS)
-    why = "not compiled: a slower one in Python is used"
-    return finding(PARTLY, why, "install a C compiler, then profkit again")
+    names = ", ".join(name.rpartition(".")[2] for name in missing)
+    return finding(PARTLY, f"{names} are missing: {compiled.COST}", compiled.HELP)
 
 
 _WAITS = "import sys, threading; print(threading.get_ident(), flush=True); sys.stdin.read()"

@@ -1,4 +1,4 @@
-"""Ask frameworks and CUPTI what they see, each in a process of its own.
+"""Ask frameworks, CUPTI and CuPy what they see, each in a process of its own.
 
 What a framework does while it is imported must not affect profkit's own process.
 """
@@ -67,7 +67,16 @@ cupti.activity_disable(kind)
 print(json.dumps({"version": version("cupti-python")}))
 """
 
-_SCRIPTS = {"torch": _TORCH, "paddle": _PADDLE, "cupti": _CUPTI}
+_CUPY = """
+import json
+import cupy
+from cupy_backends.cuda.libs import cublas, nvrtc
+
+nvrtc.getVersion()
+print(json.dumps({"version": cupy.__version__}))
+"""
+
+_SCRIPTS = {"torch": _TORCH, "paddle": _PADDLE, "cupti": _CUPTI, "cupy": _CUPY}
 
 
 def probe(name: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from profkit.collectors.nvml import NvmlCollector
 from profkit.instrument.frameworks.base import load_framework
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.machine.doctor import CANNOT, WORKS, collector_finding, cupti
+from profkit.machine.probes import probe
 from profkit.run.choosing import Choice
 from profkit.run.collecting import Collecting
 from profkit.schema import SCHEMAS
@@ -97,7 +98,7 @@ json.dump(rows, open(sys.argv[1], "w"))
 
 def test_cupti_gives_the_kernels_that_torchs_profiler_gives(tmp_path: Path) -> None:
     """In a process of its own: drivers admit one user of CUPTI in each."""
-    finding = cupti()
+    finding = cupti(probe("cupti"))
     if finding.state == CANNOT:
         pytest.skip(f"{finding.why}; {finding.help}")
     found = tmp_path / "rows.json"
