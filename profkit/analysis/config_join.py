@@ -43,15 +43,15 @@ AFFECTS: tuple[tuple[str, str], ...] = (
             r"workers|prefetch|persistent_workers|data|loader|dali|bad_samples|distinct_samples|"
             r"generated.*|packages\.(nvidia-dali.*|pillow|torchvision)|variables\.DALI_.*"
         ),
-        "input",
+        "data",
     ),
-    (r"pin", "input, h2d"),
+    (r"pin", "data, h2d"),
     (
         (
             r"cpu|cpu_count|memory_bytes|system|python|threads|"
             r"variables\.(OMP|MKL|KMP|GOMP|OPENBLAS|BLIS)_.*|packages\.numpy"
         ),
-        "input, and any launch",
+        "data, and any launch",
     ),
     (
         (
@@ -66,11 +66,11 @@ AFFECTS: tuple[tuple[str, str], ...] = (
     # Between phases, the loop's own code works on the same weights and gradients.
     (r"precision", "h2d, compute, allreduce, unknown"),
     (r"model|modules_count|parameters_.*", "compute, allreduce, unknown"),
-    (r"batch_shapes|batch_elements", "input, h2d, compute"),
+    (r"batch_shapes|batch_elements", "data, h2d, compute"),
     (r"packages\.(torch|paddlepaddle.*|triton.*)|nvidia_driver", "compute, allreduce"),
     (r"batch_size|global_batch_size", "any, per sample"),
     (r"pipeline\..*", "forward, backward, allreduce, unknown"),
-    (r"world_size|gpus|nodes|variables\.(NCCL|GLOO)_.*|bucket.*|backend", "allreduce, input"),
+    (r"world_size|gpus|nodes|variables\.(NCCL|GLOO)_.*|bucket.*|backend", "allreduce, data"),
     (r"evaluate.*|validate.*|checkpoint.*|log_every", "other"),
 )
 """The rows that a knob can affect, by the first pattern that matches its whole name.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from profkit.analysis.phase_shares import PartEstimate, estimate_parts
-from profkit.frame.costs import EVALUATION, INPUT, OUTLIER, REST, RunCosts
+from profkit.frame.costs import EVALUATION, OUTLIER, REST, RunCosts
 from profkit.frame.device_clock import WORKS
 from profkit.frame.device_times import PhaseClock
 from profkit.frame.estimate import NEGLIGIBLE, Estimate
@@ -23,7 +23,6 @@ _COSTLY_STEPS = (EPOCH_START, COMPILING, EVALUATION, OUTLIER)
 
 MEANINGS = {
     **{phase.value: phase.meaning for phase in Phase},
-    INPUT: Phase.DATA.meaning,
     UNKNOWN: "wall time that no phase covers",
     EPOCH_START: "epoch starts",
     COMPILING: "compiling",

@@ -10,9 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from profkit.frame.costs import INPUT, RunCosts
+from profkit.frame.costs import RunCosts
 from profkit.frame.estimate import Estimate, Ints, estimate_ratios
-from profkit.vocab import Phase
 
 PartEstimate: TypeAlias = tuple[str, Estimate, Estimate]
 """A part's name, its time per step and rank, and its share of a step."""
@@ -37,8 +36,7 @@ def phases_of(costs: RunCosts) -> tuple[PhaseShare, ...]:
         mean_ns = None
         if host_ns is not None:
             mean_ns = float(host_ns.mean() / costs.ranks)
-        phase = Phase.DATA.value if name == INPUT else name
-        phases.append(PhaseShare(phase, share, step_ns, mean_ns))
+        phases.append(PhaseShare(name, share, step_ns, mean_ns))
     return tuple(phases)
 
 

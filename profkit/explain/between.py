@@ -23,7 +23,7 @@ from profkit.explain.policy import POLICY
 from profkit.explain.rules.base import Cause, Specific
 from profkit.explain.slowness import Slowness, find_slowness
 from profkit.explain.verdict import Basis, Between, Evident, Verdict, judge
-from profkit.frame.costs import INPUT, RunCosts
+from profkit.frame.costs import DATA, RunCosts
 from profkit.frame.device_times import PhaseClock, is_own
 from profkit.frame.phases import UNKNOWN
 from profkit.text import percent, plural, safe_text, significant
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 QUEUE = "queue"
 """The piece of a batch that is not its making: it lies ready."""
 
-_ON_HOST = (INPUT, Phase.OTHER.value, UNKNOWN)
+_ON_HOST = (DATA, Phase.OTHER.value, UNKNOWN)
 """The rows of a run with device times in which the host works, or waits."""
 
 _SURE = (Verdict.REGRESSION, Verdict.IMPROVEMENT)
@@ -137,7 +137,7 @@ def is_evident(cell: Cell) -> bool:
     if cell.is_beyond or cell.steps.when is When.PERIODIC:
         return True
     is_of_disk = any(words in cell.how for words in DISK_WORDS)
-    return cell.is_blocked and not is_of_disk and cell.row not in (INPUT, Phase.ALLREDUCE.value)
+    return cell.is_blocked and not is_of_disk and cell.row not in (DATA, Phase.ALLREDUCE.value)
 
 
 def find_order(bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Iterator[str]:
@@ -210,7 +210,7 @@ def _allowed_ns(
         late_ns = launched_ns * (1 + slowness.host) + waited_ns - before.value
         return max(slowness.device * before.value, late_ns, 0.0)
     behind_ns = 0.0
-    if row.name == INPUT:
+    if row.name == DATA:
         behind_ns = _making_ns(quick, costs)
     elif row.name == Phase.ALLREDUCE.value:
         for name in COMPUTE:

@@ -26,7 +26,7 @@ from profkit.explain.ledger import Ledger
 from profkit.explain.policy import POLICY
 from profkit.explain.rank_times import EXCHANGE
 from profkit.explain.slowness import state_of
-from profkit.frame.costs import INPUT
+from profkit.frame.costs import DATA
 from profkit.frame.device_times import PhaseClock
 from profkit.vocab import Phase
 
@@ -148,11 +148,7 @@ def _by_counters(cell: Cell, sides: Sides) -> How | None:
 def waits_for_workers(cell: Cell, sides: Sides) -> bool:
     """Return true if the loop waits for batches that workers make, on either side."""
     loaders = sides.before.loader, sides.after.loader
-    return cell.row == INPUT and any(loader and loader.workers for loader in loaders)
-
-
-def phase_of(row: str) -> str:
-    return {INPUT: Phase.DATA.value}.get(row, row)
+    return cell.row == DATA and any(loader and loader.workers for loader in loaders)
 
 
 def added_in_workers(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
@@ -195,7 +191,7 @@ def added_by_line(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
     now = sides.after.figure(_samples)
     if now is None or on_device:
         return {}
-    phase, (known_scale, scale) = phase_of(cell.row), sides.scales
+    phase, (known_scale, scale) = cell.row, sides.scales
     mine = now.select(phase, cell.ranks, cell.long)
     if cell.long is not None:
         usual, known_scale = now.select(phase, cell.ranks, cell.long, others=True), scale

@@ -30,7 +30,7 @@ from profkit.explain.ledger import Ledger
 from profkit.explain.policy import POLICY
 from profkit.explain.rank_times import EXCHANGE
 from profkit.frame.columns import durations, names_and_codes, rows_of_steps
-from profkit.frame.costs import INPUT
+from profkit.frame.costs import DATA
 from profkit.frame.device_times import rows_of_ranks
 from profkit.frame.estimate import Ints
 from profkit.frame.gaps import unknown_places
@@ -179,8 +179,8 @@ def _added(
 
 def _pieces(cell: Cell, sides: Sides) -> Iterator[tuple[str, float]]:
     """Yield the pieces of making a batch, which workers or the loop itself spend it on."""
-    row = sides.ledger.find(INPUT)
-    if cell.row != INPUT or row is None:
+    row = sides.ledger.find(DATA)
+    if cell.row != DATA or row is None:
         return
     before, after = sides.before.loader, sides.after.loader
     if before is not None and after is not None:
@@ -202,7 +202,7 @@ def _is_beyond(cell: Cell, sides: Sides) -> bool:
         each_ns = abs(cell.ns) * cell.steps.of / max(1, cell.steps.long)
         return each_ns > (POLICY.most_slowdown - 1) * sides.ledger.total.base.value
     before, after = sides.before.loader, sides.after.loader
-    if cell.row != INPUT or before is None or after is None:
+    if cell.row != DATA or before is None or after is None:
         return False
     known_scale, scale = sides.scales
     least_ns = POLICY.place_share * abs(cell.ns) * sides.factor

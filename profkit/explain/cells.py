@@ -20,7 +20,7 @@ from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger, rows_of_parts
 from profkit.explain.policy import POLICY
 from profkit.explain.rank_times import RankTimes, read_rank_times, waits_at_cause
-from profkit.frame.costs import INPUT, RunCosts
+from profkit.frame.costs import DATA, RunCosts
 from profkit.frame.estimate import Z_95, Estimate, Floats, Ints
 
 ALL_RANKS: tuple[int, ...] = ()
@@ -133,7 +133,7 @@ def divide_gap(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evid
         late = _late_ranks(ledger, before, after, row)
         for ranks in ([late] if late else []) + [ALL_RANKS]:
             sides = _of_ranks(before, row, ranks, late), _of_ranks(after, row, ranks, late)
-            rhythms = _rhythms(bases, targets) if name == INPUT else (0, 0)
+            rhythms = _rhythms(bases, targets) if name == DATA else (0, 0)
             for steps, long, pair in _by_steps(before, after, *sides, rhythms):
                 is_rest = ranks == ALL_RANKS and bool(late)
                 keys.append(_Key(name, ranks, steps, is_rest, long))

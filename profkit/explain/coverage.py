@@ -19,7 +19,7 @@ from profkit.explain.rules.base import (
     trains_on_host,
 )
 from profkit.explain.turned import turn
-from profkit.frame.costs import INPUT, REST
+from profkit.frame.costs import DATA, REST
 from profkit.frame.device_times import is_own
 from profkit.frame.notices import is_log
 from profkit.frame.phases import UNKNOWN
@@ -63,7 +63,7 @@ def cover(case: Case, causes: Sequence[Cause]) -> Coverage | None:
         # A setting is only possible, nothing divides the rest of a log, and a wait in one may pass
         # while the device works.
         is_possible = cause.specific is Specific.SETTING or REST in cause.rows
-        may_be_hidden = INPUT in cause.rows and is_log(case.after.trace)
+        may_be_hidden = DATA in cause.rows and is_log(case.after.trace)
         is_bound = is_bound or not is_alone or is_possible or may_be_hidden
 
     if len(case.ledger.rows) == 1 and not counted:
@@ -116,8 +116,8 @@ def _settings(case: Case, row: str) -> Iterator[str]:
     rows = [row]
     if row == REST:
         rows += [Phase.H2D.value, Phase.FORWARD.value, Phase.OPTIMIZER.value, *EXCHANGE]
-        if case.ledger.find(INPUT) is None:
-            rows.append(INPUT)
+        if case.ledger.find(DATA) is None:
+            rows.append(DATA)
     for each in case.ledger.differences:
         follows = each.name == "global_batch_size" and {"world_size", "batch_size"} & names
         can_affect = ANY in each.rows.replace(",", " ").split()

@@ -15,8 +15,6 @@ from profkit.text import did_you_mean, duration, percent, safe_text
 
 _LIMIT = re.compile(r"(?:(?P<row>[a-z0-9]+)=)?(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|ms|us|s)")
 _NS = {"s": 1e9, "ms": 1e6, "us": 1e3}
-_NAMES = {"data": "input"}
-"""Other names that users may give a row."""
 
 
 class Outcome(str, Enum):
@@ -40,7 +38,7 @@ class Gate:
 
     @classmethod
     def parse(cls, word: str) -> Gate:
-        """Parse a limit such as `3%`, `4ms`, `input=2%` or `allreduce=4ms`."""
+        """Parse a limit such as `3%`, `4ms`, `data=2%` or `allreduce=4ms`."""
         match = _LIMIT.fullmatch(word.strip())
         if not match:
             raise UsageError(
@@ -49,8 +47,8 @@ class Gate:
         row = match["row"] or TOTAL
         number = float(match["number"])
         if match["unit"] == "%":
-            return cls(_NAMES.get(row, row), number / 100, None)
-        return cls(_NAMES.get(row, row), None, number * _NS[match["unit"]])
+            return cls(row, number / 100, None)
+        return cls(row, None, number * _NS[match["unit"]])
 
     def __str__(self) -> str:
         if self.share is not None:

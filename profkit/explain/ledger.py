@@ -21,7 +21,7 @@ from profkit.explain.noise import probability
 from profkit.explain.policy import POLICY
 from profkit.explain.resolution import at_one_resolution, unlike_clocks
 from profkit.explain.verdict import INDECISIVE, Between, Evident, Verdict, judge, more_repeats_words
-from profkit.frame.costs import INPUT, OWN, REST, RunCosts
+from profkit.frame.costs import OWN, REST, RunCosts
 from profkit.frame.estimate import FEWEST_STEPS, Estimate, Floats, Ints, divide, scale, subtract
 from profkit.frame.phases import UNKNOWN
 from profkit.notebook import ShownInNotebook
@@ -33,7 +33,7 @@ __all__ = ["INDECISIVE", "TOTAL", "Ledger", "Row", "Verdict", "compare", "judge"
 TOTAL = "total"
 """The name of the row that all others add up to."""
 
-_ORDER = (INPUT, *PHASES, REST, OWN, UNKNOWN)
+_ORDER = (*PHASES, REST, OWN, UNKNOWN)
 """The rows of a ledger, in the order in which they are shown."""
 
 

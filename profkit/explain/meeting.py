@@ -11,7 +11,6 @@ import pyarrow as pa
 from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
 from profkit.frame.calls import Calls
-from profkit.frame.costs import INPUT
 from profkit.frame.estimate import Ints
 from profkit.frame.exchange import Exchange, match_run, split_exchange
 from profkit.frame.rank_sums import SpanSums, add_sums, mean_phases
@@ -117,4 +116,4 @@ def _latest(work: Mapping[int, Mapping[str, float]], rank: int) -> tuple[str, fl
             excess -= float(np.median(others))
         if excess > excess_ns:
             latest, excess_ns = name, excess
-    return INPUT if latest == Phase.DATA.value else latest, excess_ns
+    return latest, excess_ns

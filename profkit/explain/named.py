@@ -25,7 +25,7 @@ from profkit.explain.rules.base import (
     share_of,
     trains_on_host,
 )
-from profkit.frame.costs import INPUT, REST
+from profkit.frame.costs import DATA, REST
 from profkit.frame.estimate import Estimate, scale
 from profkit.frame.phases import UNKNOWN
 from profkit.text import duration
@@ -80,7 +80,7 @@ def kind_of(cell: Cell) -> str:
         return LATE_RANK
     if cell.steps.when is When.GROWING:
         return DRIFT
-    if cell.row == INPUT:
+    if cell.row == DATA:
         return ("input_bound", "input_stalls")[cell.is_counted]
     if cell.row == OTHER and cell.where == CHECKPOINT:
         return "checkpoint_in_training"
@@ -119,7 +119,7 @@ def name_cells(cells: Sequence[Cell], case: Case) -> Cause | None:
     The result is `None` if its time is known to cost nothing, or if its row says it all.
     """
     cell, ledger = max(cells, key=lambda each: each.ns), case.ledger
-    if ledger.find(cell.row) is None or (cell.row == INPUT and input_is_hidden(case)):
+    if ledger.find(cell.row) is None or (cell.row == DATA and input_is_hidden(case)):
         return None
     if cell.row == EXCHANGE and _lacks_cores(cell, case):
         return None
@@ -187,7 +187,7 @@ def _remedy(kind: str, cell: Cell, case: Case) -> Iterator[str]:
         yield REMEDIES["slow_line"]
     else:
         yield REMEDIES[kind].format(ranks=rank_words(cell.ranks))
-    if cell.how == ASLEEP and cell.row not in (INPUT, EXCHANGE):
+    if cell.how == ASLEEP and cell.row not in (DATA, EXCHANGE):
         yield _ASLEEP
     on_host = trains_on_host(case) or cell.row in (OTHER, UNKNOWN)
     if on_host and not is_line(cell) and case.after.code is None and cell.row != EXCHANGE:

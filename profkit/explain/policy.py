@@ -122,7 +122,7 @@ class Policy:
     """The same if the target is not surely slower: then chance is behind more of the costs."""
 
     hidden_input_share: float = 0.25
-    """If less than this share of a longer wait for input is in the total, other work hid it."""
+    """If less than this share of a longer wait for data is in the total, other work hid it."""
 
     evident_share: float = 0.05
     """What no machine makes is a change by itself from this share of a step on."""

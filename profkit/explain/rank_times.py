@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profkit.explain.evidence import Evidence
-from profkit.frame.costs import INPUT, OWN, REST, RunCosts
+from profkit.frame.costs import OWN, REST, RunCosts
 from profkit.frame.estimate import Floats, Ints
 from profkit.frame.phases import UNKNOWN
 from profkit.frame.run_frame import frame_of
@@ -155,13 +155,12 @@ def _of_run(run: Evidence, ranks: Sequence[int], names: Sequence[str], *, is_tim
     for column, rank in enumerate(ranks):
         sums = frame.by_rank[rank]
         for row, name in enumerate(names):
-            phase = Phase.DATA.value if name == INPUT else name
             if name in _REMAINDERS:
                 ns[row, column] = frame.walls_ns[rank][places]
             elif name == OWN:
                 ns[row, column] = sums.outer[places]
-            elif phase in PHASES:
-                ns[row, column] = sums.exposed[PHASES.index(phase), places]
+            elif name in PHASES:
+                ns[row, column] = sums.exposed[PHASES.index(name), places]
             if name == Phase.BACKWARD.value and not is_timed:
                 ns[row, column] += sums.exposed[PHASES.index(EXCHANGE), places]
     return ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profkit.frame.costs import INPUT, OWN, RunCosts
+from profkit.frame.costs import DATA, OWN, RunCosts
 from profkit.frame.device_times import PhaseClock
 from profkit.vocab import Phase
 
@@ -25,8 +25,8 @@ def at_one_resolution(base: RunCosts, target: RunCosts) -> tuple[RunCosts, RunCo
             return base, target
         return base.without_own(), target.without_own()
     kept = []
-    if INPUT in base.parts and INPUT in target.parts:
-        kept.append(INPUT)
+    if DATA in base.parts and DATA in target.parts:
+        kept.append(DATA)
     exchange = Phase.ALLREDUCE.value
     is_timed = base.exchange_timed and target.exchange_timed
     is_launch = PhaseClock.LAUNCH in (base.clock, target.clock)

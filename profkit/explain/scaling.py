@@ -11,13 +11,13 @@ import numpy as np
 from profkit.analysis.run_noise import estimate_repeats
 from profkit.explain.meeting import Meeting
 from profkit.explain.resolution import unlike_clocks
-from profkit.frame.costs import INPUT, RunCosts
+from profkit.frame.costs import DATA, RunCosts
 from profkit.frame.device_times import LAUNCHES, PhaseClock
 from profkit.frame.estimate import Estimate, Floats, divide, scale
 from profkit.frame.exposed import WAITING, WAITING_IN_PIPELINE
 from profkit.vocab import Phase
 
-FACTORS = ("computation", "input", "load balance", "exposed communication")
+FACTORS = ("computation", "data", "load balance", "exposed communication")
 """The factors of an efficiency, in the order in which a step's time is stacked up."""
 
 EXACTLY_ONE = Estimate(1.0, 1.0, 1.0)
@@ -113,16 +113,16 @@ def _why_no_factors(base: RunCosts, target: RunCosts) -> str:
 def _estimate_stages(costs: RunCosts) -> tuple[list[Estimate], list[Estimate]]:
     """Return each stage per sample per GPU, and the factor from each stage to the next.
 
-    The stages are a step's time as it grows, cost by cost: computation and all else, then input,
+    The stages are a step's time as it grows, cost by cost: computation and all else, then data,
     waiting and communication.
     """
     nothing = np.zeros(costs.steps)
-    input_ns = costs.parts.get(INPUT, nothing)
+    data_ns = costs.parts.get(DATA, nothing)
     exchange = costs.parts.get(Phase.ALLREDUCE.value, nothing)
     inside = costs.inside.get(Phase.ALLREDUCE.value, {})
     waiting = inside.get(WAITING, inside.get(WAITING_IN_PIPELINE, nothing))
-    computing = costs.wall_ns - input_ns - exchange
-    parts = np.stack([computing, input_ns, waiting, exchange - waiting]).astype(np.float64)
+    computing = costs.wall_ns - data_ns - exchange
+    parts = np.stack([computing, data_ns, waiting, exchange - waiting]).astype(np.float64)
     stages = np.cumsum(parts, axis=0)
     samples = np.broadcast_to(costs.samples.astype(np.float64), stages.shape)
     times = _ratios(stages, samples, costs.repeats)

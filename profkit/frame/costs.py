@@ -21,13 +21,13 @@ from profkit.frame.device_times import (
     PhaseClock,
 )
 from profkit.frame.estimate import FEWEST_STEPS, Estimate, Floats, Ints
-from profkit.frame.exposed import share_input, split_allreduce
+from profkit.frame.exposed import share_data, split_allreduce
 from profkit.frame.phases import UNKNOWN
 from profkit.frame.rank_sums import SpanSums
 from profkit.frame.selection import Selection
 from profkit.vocab import PHASES, Phase
 
-INPUT = "input"
+DATA = Phase.DATA.value
 REST = "rest"
 OWN = "profkit itself"
 OUTLIER = "outlier"
@@ -193,13 +193,13 @@ def cost_of_sums(
     parts = _by_part(sums, sums.exposed)
     inside: dict[str, Mapping[str, Ints]] = {}
     beside: dict[str, Ints] = {}
-    data = PHASES.index(Phase.DATA.value)
+    data = PHASES.index(DATA)
     hidden_ns = sums.host[data] - sums.exposed[data]
     if sums.on_device and hidden_ns.any():
-        beside["input under the device's work"] = hidden_ns
-    pieces = share_input(sums.pieces, sums.waits)
-    if INPUT in parts and pieces:
-        inside[INPUT] = {**pieces, "waiting otherwise": parts[INPUT] - sum(pieces.values())}
+        beside["data under the device's work"] = hidden_ns
+    pieces = share_data(sums.pieces, sums.waits)
+    if DATA in parts and pieces:
+        inside[DATA] = {**pieces, "waiting otherwise": parts[DATA] - sum(pieces.values())}
     exchange = split_allreduce(collectives, sums.windows, selection.steps)
     if exchange:
         if exchange.hidden_ns is not None:
@@ -222,9 +222,8 @@ def cost_of_sums(
 
 
 def _by_part(sums: SpanSums, by_phase: Ints) -> dict[str, Ints]:
-    """Return the sums of each phase that took any time; input has the ledger's name."""
-    named = sums.by_phase(by_phase).items()
-    return {INPUT if name == Phase.DATA.value else name: ns for name, ns in named}
+    """Return the sums of each phase that took any time."""
+    return dict(sums.by_phase(by_phase))
 
 
 def _walls(steps: pa.Table, used: Ints) -> tuple[Ints, Ints]:

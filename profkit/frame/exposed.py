@@ -1,4 +1,4 @@
-"""Finds what the job really waited for: the part of input and exchange that no work hid."""
+"""Finds what the job really waited for: the part of data and exchange that no work hid."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AllreduceSplit:
 
 
 def input_pieces(spans: pa.Table, exposed: pa.Table, used: Ints) -> tuple[Ints, Ints]:
-    """Return how long each piece lay in its step's wait for input, and how long that wait was.
+    """Return how long each piece lay in its step's wait for data, and how long that wait was.
 
     The first is by (piece, step), the second by step. Only a step's own batch counts: workers that
     make later ones at the same time keep nobody waiting.
@@ -66,7 +66,7 @@ def input_pieces(spans: pa.Table, exposed: pa.Table, used: Ints) -> tuple[Ints, 
     return sums.reshape(count, len(used)).astype(np.int64), whole
 
 
-def share_input(sums: Ints, whole: Ints) -> dict[str, Ints]:
+def share_data(sums: Ints, whole: Ints) -> dict[str, Ints]:
     """Return each piece's part of the wait, by step.
 
     If a step takes several batches whose pieces overlap, they share the wait in proportion.

@@ -29,7 +29,7 @@ _WINDOW = ("rank", "step", "phase", "start_ns", "end_ns")
 
 @dataclass(frozen=True)
 class SpanSums:
-    """Time by (phase, used step), and what is needed to split input and exchange.
+    """Time by (phase, used step), and what is needed to split data and exchange.
 
     `host` is on the host's clock, `exposed` as the device noticed it.
     """

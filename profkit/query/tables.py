@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profkit.frame.costs import INPUT, RunCosts
+from profkit.frame.costs import RunCosts
 from profkit.frame.estimate import Ints
 from profkit.frame.run_frame import frame_of
 from profkit.schema import ABOUT, SCHEMAS, open_schema
 from profkit.text import safe_text
 from profkit.trace import Trace
-from profkit.vocab import Phase
 
 PART, INSIDE, OVERLAPPED = "part", "inside", "overlapped"
 """The kinds of rows in `costs`: parts add up to the step, the others do not."""
@@ -138,8 +137,7 @@ class RunTables:
             used = costs.selection.steps
             parts = {}
             for name, ns in costs.parts.items():
-                phase = Phase.DATA.value if name == INPUT else name
-                parts[phase] = ns / costs.ranks
+                parts[name] = ns / costs.ranks
         return _table(
             {
                 "step": (np.tile(used, len(parts)), pa.int64()),

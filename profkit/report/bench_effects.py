@@ -9,14 +9,14 @@ from typing import Any
 
 from profkit.analysis.matrix import FULL_PRECISIONS, Setting
 from profkit.bench.effects import Effect, Effects, Interaction
-from profkit.frame.costs import INPUT
+from profkit.frame.costs import DATA
 from profkit.frame.estimate import Estimate
 from profkit.show.document import Column, Section, Table, data_columns
 from profkit.show.figures import NS, SIGNED_NS, Unit
 from profkit.text import duration, percent, plural, signed
 from profkit.vocab import Phase
 
-_PART_NAMES = {INPUT: "the wait for input", Phase.ALLREDUCE.value: "the exposed gradient exchange"}
+_PART_NAMES = {DATA: "the wait for data", Phase.ALLREDUCE.value: "the exposed gradient exchange"}
 
 TOLERANCE = 0.05
 """Figures that differ by less than this agree: no benchmark repeats itself much better."""

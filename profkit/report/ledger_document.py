@@ -25,7 +25,7 @@ from profkit.explain.kernel_ledger import KernelLedger, KernelRow
 from profkit.explain.ledger import Ledger, Row, Verdict, why_not
 from profkit.explain.rules.base import Case
 from profkit.explain.verdict import Between
-from profkit.frame.costs import HIDDEN_EXCHANGE, INPUT, RunCosts
+from profkit.frame.costs import DATA, HIDDEN_EXCHANGE, RunCosts
 from profkit.frame.estimate import Estimate, scale
 from profkit.report import cause_words, ledger_words
 from profkit.report.cells_section import cells_section
@@ -311,7 +311,7 @@ def _notes_on_rows(view: Explained) -> Iterator[str]:
     what = "Only exposed time counts, and the rows add up to the total."
     if is_log(view.case.base.config) or is_log(view.case.target.config):
         what = "The rows add up to the total."
-        if ledger.find(INPUT) is not None:
+        if ledger.find(DATA) is not None:
             what += " Input is the wait that the log states; it may pass while the device works."
     yield f"Time per {unit}. {what}"
     rare = [row.name for row in ledger.rows if not row.delta.judged]

@@ -200,7 +200,7 @@ def clock_notes(ledger: Ledger) -> Iterator[str]:
         yield "Phases are the devices' times."
     elif clocks == {PhaseClock.LAUNCH}:
         yield (
-            "Neither run has device times: the wait for input is the host's, and nothing says "
+            "Neither run has device times: the wait for data is the host's, and nothing says "
             "what the device did in the rest."
         )
     if ledger.find(Phase.BACKWARD.value) and not ledger.base.exchange_timed:

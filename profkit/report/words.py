@@ -121,7 +121,7 @@ def why_not_judged(view: Overview) -> str:
     return "the used steps took no time at all"
 
 
-_ROLES = {"input": Phase.DATA.value, "rest": Phase.OTHER.value}
+_ROLES = {"rest": Phase.OTHER.value}
 """The phase whose colour a part of the ledger has, if its name is no phase."""
 
 

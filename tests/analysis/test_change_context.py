@@ -317,7 +317,7 @@ def test_what_is_compared_with_a_change_begins_after_the_burst_before_it(tmp_pat
     before, after = cut_at(trace, AT)
     assert (before.name, after.name) == ("run from step 110 to 149", "run from step 150 on")
     ledger = explain(before, after).ledger
-    for row, by_ms in (("input", 0.0), ("forward", 10.0)):
+    for row, by_ms in (("data", 0.0), ("forward", 10.0)):
         found = ledger.find(row)
         assert found is not None
         assert found.delta.value * 32 == pytest.approx(by_ms * MS, abs=0.5 * MS)

@@ -96,7 +96,7 @@ def test_shapes_that_vary_are_neither_told_apart_nor_called_harmless() -> None:
     sides = _sides(known, {**known, "batch_shapes": "8x40x199, 8"})
     (found,) = join_config(*sides)
     assert found.rows == BY_CHANCE
-    assert not any(found.can_affect(row) for row in ("input", "forward", "unknown"))
+    assert not any(found.can_affect(row) for row in ("data", "forward", "unknown"))
 
 
 @pytest.mark.parametrize(("elements", "can_affect"), [(30_000, True), (20_900, False)])

@@ -20,7 +20,7 @@ from profkit.analysis.views.run import build_run_view
 from profkit.explain.compared import compare_runs
 from profkit.explain.explained import explain, explain_repeats, scale_runs
 from profkit.explain.ledger import Verdict
-from profkit.frame.costs import INPUT, NO_DEVICE_TIMES, REST
+from profkit.frame.costs import DATA, NO_DEVICE_TIMES, REST
 from profkit.frame.device_times import PhaseClock
 from profkit.frame.estimate import Estimate, estimate_ratios
 from profkit.frame.phases import UNKNOWN, sum_phases
@@ -82,8 +82,7 @@ def _phases(view: Overview) -> dict[str, float]:
 def _ledger_ns(trace: Trace, other: Trace) -> dict[str, float]:
     """Return the rows of the target's ledger, per step of its own batch."""
     ledger = explain(other, trace).ledger
-    rows = {row.name: row.target.value * ledger.samples_per_step for row in ledger.rows}
-    return {"data" if name == INPUT else name: ns for name, ns in rows.items()}
+    return {row.name: row.target.value * ledger.samples_per_step for row in ledger.rows}
 
 
 PLANS: Mapping[str, Mapping[str, Any]] = {
@@ -115,14 +114,12 @@ def test_every_screen_shows_the_truth_and_the_same(name: str, make: Make) -> Non
 
     screen = build_run_view(trace)
     parts = {part.name: part.step_ns.value for part in screen.parts}
-    parts["data"] = parts.pop(INPUT)
     ledger = _ledger_ns(trace, trace)
     report = {row["phase"]: row["step_ms"]["value"] for row in report_json(view)["phases"]}
     twin = {
         row["name"]: row["ns_per_step"]["value"]
         for row in show_json.document(run_document(screen))["parts"]
     }
-    twin["data"] = twin.pop(INPUT)
     for phase, ns in found.items():
         assert parts[phase] == pytest.approx(ns, abs=0.5), phase
         assert ledger[phase] == pytest.approx(ns, abs=0.5), phase
@@ -272,7 +269,7 @@ def test_two_runs_without_device_times_compare_what_the_host_knows(make: Make) -
     none = make(without_anchor=(0,))
     found = explain(none, make(without_anchor=(0,), forward_ns=50 * MS))
     assert (found.ledger.total.delta.low or 0) > 0
-    assert [row.name for row in found.ledger.rows] == [INPUT, REST]
+    assert [row.name for row in found.ledger.rows] == [DATA, REST]
     words = _said("explain", none.path, none.path)
     assert "nothing says what the device did" in words
     assert "cannot be found without device times" in words

@@ -18,7 +18,7 @@ from profkit.bench.effects import (
     find_effects,
 )
 from profkit.bench.timings import combine, published_timings, time_cells
-from profkit.frame.costs import INPUT, RunCosts
+from profkit.frame.costs import DATA, RunCosts
 from profkit.frame.estimate import Estimate
 from profkit.frame.selection import Selection
 
@@ -61,10 +61,10 @@ def run_of(
 
 
 def true_parts(setting: Setting) -> dict[str, float]:
-    """AMP halves the computation, but 8 GPUs wait for input instead; DALI changes nothing."""
+    """AMP halves the computation, but 8 GPUs wait for data instead; DALI changes nothing."""
     computing = 30.0 if setting.precision == "fp32" else 15.0
     waiting = 1.0 if setting.gpus == 1 else 45.0 - computing
-    return {"forward": computing, INPUT: waiting}
+    return {"forward": computing, DATA: waiting}
 
 
 def settings() -> Iterator[Setting]:
@@ -137,7 +137,7 @@ def test_amp_gives_nothing_where_the_step_waits_for_input() -> None:
         assert not each.second.sure
         assert each.sure
         assert each.delta.value == pytest.approx(15 * MS, rel=0.1)
-        assert each.reason == INPUT
+        assert each.reason == DATA
         assert each.reason_ns == pytest.approx(15 * MS, rel=0.1)
 
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from profkit.explain.ledger import Ledger, Verdict, compare, why_not
 from profkit.explain.scaling import FACTORS, scaling_table
 from profkit.frame.costs import (
+    DATA,
     EVALUATION,
-    INPUT,
     OUTLIER,
     OWN,
     REST,
@@ -30,7 +30,7 @@ from profkit.frame.costs import (
 )
 from profkit.frame.device_clock import exposed_spans
 from profkit.frame.estimate import Estimate
-from profkit.frame.exposed import TRANSFER, WAITING, input_pieces, share_input
+from profkit.frame.exposed import TRANSFER, WAITING, input_pieces, share_data
 from profkit.frame.phases import UNKNOWN
 from profkit.frame.rank_sums import sum_spans
 from profkit.frame.run_frame import frame_of
@@ -119,7 +119,7 @@ def test_what_phases_claim_too_much_is_a_negative_unknown() -> None:
 
 def test_a_planted_cause_is_the_row_that_grew(run: Run) -> None:
     found = compare(run(steps=300), run(steps=300, seed=1, phase_ns={"data": 6 * MS}))
-    grown = found.find(INPUT)
+    grown = found.find(DATA)
     assert grown
     assert found.verdict is Verdict.REGRESSION
     assert grown.delta.value * found.samples_per_step == pytest.approx(4 * MS, rel=0.1)
@@ -184,7 +184,7 @@ def test_a_side_without_phases_leaves_input_and_rest(run: Run) -> None:
         run(steps=100),
         run(steps=100, phase_ns=dict.fromkeys(["h2d", "forward", "backward", "optimizer"], 0)),
     )
-    assert [row.name for row in compare(base, log).rows] == [INPUT, REST]
+    assert [row.name for row in compare(base, log).rows] == [DATA, REST]
     bare = run(steps=100, phase_ns=dict.fromkeys(["data", "forward", "backward", "optimizer"], 0))
     assert [row.name for row in compare(base, bare).rows] == [REST]
 
@@ -209,7 +209,7 @@ def test_the_factors_multiply_out_to_the_efficiency(run: Run) -> None:
             row.efficiency.value, rel=1e-12
         )
     assert row.speed_up.value == pytest.approx(2 * row.efficiency.value)
-    assert row.factors["input"].value < 0.95 < row.factors["computation"].value
+    assert row.factors["data"].value < 0.95 < row.factors["computation"].value
 
 
 def _with_pauses(pauses: dict[int, tuple[int, str]]) -> RunCosts:
@@ -289,7 +289,7 @@ def test_the_wait_is_split_by_what_was_done_to_its_batch() -> None:
         for name, start, end in pieces
     ]
     spans = rows_table("spans", [wait, *rows])
-    found = share_input(*input_pieces(spans, spans, np.array([0])))
+    found = share_data(*input_pieces(spans, spans, np.array([0])))
     assert {name: int(ns[0]) for name, ns in found.items()} == {
         "read": 20,
         "decode": 50,

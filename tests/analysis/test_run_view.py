@@ -32,9 +32,9 @@ def _import(path: Path, text: str) -> Path:
 def test_the_rest_of_a_log_is_not_called_unknown(tmp_path: Path) -> None:
     run = _import(tmp_path / "a.log", paddleseg(1, even(0.2, 0.05)))
     view = build_run_view(Trace.open(run))
-    assert _names(view) == ["input"]
-    assert view.overview.losses.missing == "the run splits its steps into input and the rest only"
-    assert largest_loss(read_figures(run)) == "input 25.0 %"
+    assert _names(view) == ["data"]
+    assert view.overview.losses.missing == "the run splits its steps into data and the rest only"
+    assert largest_loss(read_figures(run)) == "data 25.0 %"
 
 
 def test_a_log_without_parts_of_a_step_tells_no_losses(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_a_log_without_parts_of_a_step_tells_no_losses(tmp_path: Path) -> None:
 def test_a_run_with_phases_tells_all(tmp_path: Path) -> None:
     run = synthetic_trace(tmp_path / "run", phase_ns={"data": 9_000_000})
     view = build_run_view(Trace.open(run))
-    assert _names(view)[0] == "input"
+    assert _names(view)[0] == "data"
     assert view.overview.losses.missing == ""
-    assert largest_loss(read_figures(run)).startswith("input ")
+    assert largest_loss(read_figures(run)).startswith("data ")
 
 
 def test_few_steps_tell_no_losses(tmp_path: Path) -> None:

@@ -129,8 +129,8 @@ def test_unlike_devices_are_not_judged(explain: Explain, runs: dict[str, Path]) 
     ("target", "gates", "code"),
     [
         ("starved", ["3%"], ExitCode.REGRESSION),
-        ("starved", ["input=4ms"], ExitCode.REGRESSION),
-        ("starved", ["input=8ms", "30%"], ExitCode.DONE),
+        ("starved", ["data=4ms"], ExitCode.REGRESSION),
+        ("starved", ["data=8ms", "30%"], ExitCode.DONE),
         ("again", ["3%"], ExitCode.DONE),
         ("short", ["3%"], ExitCode.NOT_JUDGED),
         ("again", ["allreduce=4ms"], ExitCode.NOT_JUDGED),
@@ -159,7 +159,7 @@ def test_more_runs_are_a_scaling_table(explain: Explain, runs: dict[str, Path]) 
     assert (
         rows[2]["factors_ratio"]["load balance"]["value"]
         < 0.95
-        < rows[2]["factors_ratio"]["input"]["value"]
+        < rows[2]["factors_ratio"]["data"]["value"]
     )
 
 

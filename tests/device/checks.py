@@ -153,7 +153,7 @@ def check_ledger(runs: Runs, scenario: Scenario) -> Outcome:
         return Outcome(refused=reason)
     truth = mean(scenario.truths)
     outcome = compare(values, truth)
-    if scenario.says_missing and values.keys() <= {"step", "input", "rest"}:
+    if scenario.says_missing and values.keys() <= {"step", "data", "rest"}:
         return worst(truth.step, [("step", values["step"], truth.step)])
     per_sample = base_truth.step / (BASE.samples if len(scenario.jobs) == 1 else scenario.samples)
     change = truth.step / scenario.samples / per_sample - 1

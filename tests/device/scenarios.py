@@ -68,8 +68,8 @@ def one(name: str, truth: Truth | None = None, loop: Loop = train, **options: An
     }
     job = Job(**options)
     truth = truth or alone(job)
-    if truth.input:
-        extra.setdefault("causes", (Cause("input_bound", "read", truth.input),))
+    if truth.data:
+        extra.setdefault("causes", (Cause("input_bound", "read", truth.data),))
     elif truth.other:
         extra["causes"] = (Cause(f"{name}_in_training", cost=truth.other),)
     return Scenario(name, (job,), (truth,), loop, **extra)

@@ -20,17 +20,11 @@ from tests.documents import gap_json, report_json, scaling_json
 
 Values = Mapping[str, float]
 
-_NAMES = {"data": "input"}
 MS = 1e6
 
 
 def _named(values: Mapping[str, float | None]) -> dict[str, float]:
-    named: dict[str, float] = {}
-    for name, value in values.items():
-        if value is not None:
-            key = _NAMES.get(name, name)
-            named[key] = named.get(key, 0.0) + value
-    return named
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def report(run: Path) -> Values:

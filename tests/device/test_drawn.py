@@ -115,7 +115,7 @@ def test_the_parts_of_a_step(look: Callable[[str], Seen], name: str) -> None:
     shown = {row[0]: dict(zip(header, row, strict=False)) for row in rows}
     expected = {}
     for phase in seen.report["phases"]:
-        part = "input" if phase["phase"] == "data" else phase["phase"]
+        part = phase["phase"]
         expected[part] = {
             "part": part,
             "per step": duration(phase["step_ms"]["value"] * 1e6),
@@ -129,7 +129,7 @@ def test_the_parts_of_a_step(look: Callable[[str], Seen], name: str) -> None:
     header, *rows = map(list, seen.pages[0].table("phase", "share"))
     for row in rows:
         cells = dict(zip(header, row, strict=True))
-        part = "input" if cells.pop("phase") == "data" else row[0]
+        part = cells.pop("phase")
         on_page[part] = {name: text for name, text in cells.items() if name != "what happens"}
     for cells in expected.values():
         del cells["part"]
@@ -160,7 +160,7 @@ def _compare(seen: Seen, shown: Mapping[str, float]) -> None:
         elif not part.startswith("hidden: "):
             assert ns == pytest.approx(expected.pop(part), abs=seen.tolerance_ns), part
     if pieces_ns:
-        assert pieces_ns == pytest.approx(seen.truth.input, abs=seen.tolerance_ns)
+        assert pieces_ns == pytest.approx(seen.truth.data, abs=seen.tolerance_ns)
     missing = {part: ns for part, ns in expected.items() if ns > seen.tolerance_ns}
     assert not missing
 
@@ -205,8 +205,7 @@ def test_the_ranks_and_who_waits(look: Callable[[str], Seen], name: str) -> None
             ns = rank["phase_ns"].get(phase)
             assert cell == ("-" if ns is None else duration(ns))
             if ns is not None:
-                part = "input" if phase == "data" else phase
-                assert read_ns(cell) == pytest.approx(truth.parts[part], abs=seen.tolerance_ns)
+                assert read_ns(cell) == pytest.approx(truth.parts[phase], abs=seen.tolerance_ns)
     if len(rows) > 1:
         _compare_waits(seen, text)
 
@@ -233,7 +232,7 @@ def _compare_waits(seen: Seen, text: str) -> None:
         cause = next(each for each in seen.scenario.causes if each.kind == "late_rank")
         assert int(late[1]) == len(seen.scenario.jobs) - 1
         assert read_ns(late[2]) == pytest.approx(longest, abs=seen.tolerance_ns)
-        assert late[3].replace("data", "input") == cause.phase
+        assert late[3] == cause.phase
 
 
 @pytest.mark.parametrize("name", [*TIMED, SOME_WITHOUT])
@@ -248,7 +247,7 @@ def test_a_step_on_the_timeline(look: Callable[[str], Seen], name: str) -> None:
         times = 1 if name != "accumulation" else 4
         times = 3 if name == "accumulation_with_no_sync" else times
         for part, ns in truth.parts.items():
-            letter = PHASE_LETTERS["data" if part == "input" else part]
+            letter = PHASE_LETTERS[part]
             if part not in {varies, "unknown"}:
                 off = seen.tolerance_ns + EDGES * times * drawn.cell_ns
                 assert drawn.covered_ns(rank, letter) == pytest.approx(ns, abs=off), part
@@ -328,7 +327,7 @@ def _compare_causes(seen: Seen, text: str) -> None:
         named[kind] = read_ns(cost) if cost else 0.0
     expected = {cause.kind: cause.cost for cause in seen.scenario.causes}
     if seen.scenario is BASE:
-        expected = {"input_bound": seen.base_truth.input}
+        expected = {"input_bound": seen.base_truth.data}
     for kind in {*named, *expected}:
         cost = expected.get(kind, 0.0)
         assert named.get(kind, 0.0) == pytest.approx(cost, abs=seen.tolerance_ns), kind

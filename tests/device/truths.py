@@ -1,7 +1,7 @@
 """The truth of a scenario, in closed form from its parameters.
 
 Nothing here asks the simulator or profkit. All times are ns per step of one rank, as its device
-spends them: the phases, the input and the exchange as far as the device was idle meanwhile.
+spends them: the phases, the data and the exchange as far as the device was idle meanwhile.
 
 Each formula neglects the launches (5 us) unless they are what the scenario is about.
 """
@@ -19,7 +19,7 @@ from tests.accelerator.jobs import Job
 class Truth:
     """One rank's mean step. `unknown` is idle time that belongs to no phase."""
 
-    input: float = 0.0
+    data: float = 0.0
     h2d: float = 0.0
     forward: float = 0.0
     backward: float = 0.0
@@ -37,7 +37,7 @@ class Truth:
     @property
     def idle(self) -> float:
         """Time in which the device computes and copies nothing."""
-        return self.input + self.allreduce + self.other + self.unknown
+        return self.data + self.allreduce + self.other + self.unknown
 
     @property
     def parts(self) -> dict[str, float]:
@@ -56,7 +56,7 @@ def alone_ns(job: Job) -> Truth:
     forward, backward = (sum(times) for times in zip(*job.layers, strict=True))
     micro = job.micro_batches
     return Truth(
-        input=micro * waited_input(job),
+        data=micro * waited_input(job),
         h2d=micro * job.copy_ns,
         forward=micro * forward,
         backward=micro * backward,
@@ -76,7 +76,7 @@ def launched(job: Job) -> Truth:
     """One rank whose launches take longer than its kernels: the host decides the times."""
     launches = len(job.layers) * job.kernels * job.launch_ns
     return Truth(
-        input=waited_input(job),
+        data=waited_input(job),
         h2d=job.launch_ns + job.copy_ns,
         forward=launches - job.copy_ns,
         backward=launches,
@@ -108,7 +108,7 @@ def exchanging(jobs: Sequence[Job], *, ends_shared: bool = False) -> tuple[Truth
     for micro in range(1, count + 1):
         starts = []
         for rank, one in enumerate(singles):
-            starts.append(at[rank] + one.input + one.h2d + one.forward)
+            starts.append(at[rank] + one.data + one.h2d + one.forward)
             at[rank] = starts[rank] + one.backward
         if jobs[0].no_sync and micro < count:
             continue
@@ -158,12 +158,12 @@ def factors(base: Truth, run: Truth) -> dict[str, float]:
     """The factors of a run's efficiency, as a step's time is stacked up from its parts."""
     stages = []
     for truth in (base, run):
-        computing = truth.step - truth.input - truth.allreduce
-        with_input = computing + truth.input
+        computing = truth.step - truth.data - truth.allreduce
+        with_input = computing + truth.data
         stages.append((computing, with_input, with_input + truth.waiting, truth.step))
     before, after = stages
     found = {"efficiency": before[-1] / after[-1], "computation": before[0] / after[0]}
-    for place, name in enumerate(("input", "load balance", "exposed communication"), 1):
+    for place, name in enumerate(("data", "load balance", "exposed communication"), 1):
         growth = [stage[place] / stage[place - 1] for stage in (before, after)]
         found[name] = growth[0] / growth[1]
     return found

@@ -95,7 +95,7 @@ def test_what_one_rank_does_now_and_then_is_one_cell_with_the_others_waits(make:
 def test_a_late_rank_has_the_waits_of_all_others(make: Make) -> None:
     view = _compare(make, "data", lambda step: 10.0 + 0 * step, ranks=4, on=(3,))
     cell = _largest(view)
-    assert (cell.row, cell.ranks, cell.steps.when) == ("input", (3,), When.ALL)
+    assert (cell.row, cell.ranks, cell.steps.when) == ("data", (3,), When.ALL)
     assert _ms(view, cell) == pytest.approx(10, rel=0.1)
     assert cell.moved_ns == pytest.approx(0.75 * cell.ns, rel=0.1)
 
@@ -110,7 +110,7 @@ def test_rare_long_waits_are_counted(make: Make) -> None:
     is_slow = random.random(200) < 1 / 15
     view = _compare(make, "data", lambda step: 450.0 * is_slow[step])
     cell = _largest(view)
-    assert (cell.row, cell.steps.when) == ("input", When.RARE)
+    assert (cell.row, cell.steps.when) == ("data", When.RARE)
     assert cell.steps.long == pytest.approx(is_slow[10:].sum(), abs=1)
     assert cell.is_sure
     assert f"in {cell.steps.long} of" in explained(view).headline
@@ -134,7 +134,7 @@ def test_a_gain_is_divided_in_the_same_way(make: Make) -> None:
     view = explain(slow, make(2))
     cell = _largest(view)
     assert cell.ns < 0
-    assert (cell.row, cell.ranks, cell.steps.period) == ("input", (1,), 5)
+    assert (cell.row, cell.ranks, cell.steps.period) == ("data", (1,), 5)
 
 
 def _own(view: Explained, cores: float) -> Cell:

@@ -68,7 +68,9 @@ def test_a_faster_input_is_a_gain_of_the_base_s_step(pair: Pair) -> None:
     assert gain.share_of_gap == pytest.approx(1.0, abs=0.1)
     text = _text(view)
     assert "input_bound (improvement): " in text
-    assert re.search(r"exposed input went from 2[123]\.?\d* ms to [123]\.\d+ ms", text), text
+    assert re.search(r"exposed wait for data went from 2[123]\.?\d* ms to [123]\.\d+ ms", text), (
+        text
+    )
     assert "% of the gain" in text
     assert "try:" not in text
     found = gap_json(view)

@@ -518,7 +518,7 @@ def test_a_rank_that_is_late_costs_the_whole_step(make: Make) -> None:
         late = {1: {phase: synthetic.MEAN_PHASE_NS[phase] + 8 * MS}}
         case = make(Planted(0, {"rank_phase_ns": late}, base=RANKS))
         first, *others = find_all(case, [RULES.load(each) for each in RULES.names()])
-        assert (first.kind, first.detail) == ("late_rank", {"data": "input"}.get(phase, phase))
+        assert (first.kind, first.detail) == ("late_rank", phase)
         assert first.cost_ns is not None
         assert first.cost_ns.value == pytest.approx(8 * MS, rel=0.15)
         assert all(each.cost_ns is None for each in others), others
@@ -702,7 +702,7 @@ def test_an_input_that_others_crowd_out_is_not_its_own_fault(make: Make) -> None
         ),
     )
     assert busy is not None
-    assert "computing and input" in busy.evidence
+    assert "computing and data" in busy.evidence
 
 
 def test_a_run_that_cannot_be_whole_is_told(make: Make) -> None:

@@ -41,23 +41,23 @@ class Plant(NamedTuple):
 
 
 PLANTS = {
-    "input and forward": Plant({1: {"data": 12, "forward": 9}}, 21, ("input", "forward")),
-    "one of four": Plant({1: {"data": 12, "forward": 9}}, 21, ("input", "forward"), ranks=4),
-    "input and backward": Plant({1: {"data": 12, "backward": 12}}, 24, ("input", "backward")),
+    "data and forward": Plant({1: {"data": 12, "forward": 9}}, 21, ("data", "forward")),
+    "one of four": Plant({1: {"data": 12, "forward": 9}}, 21, ("data", "forward"), ranks=4),
+    "data and backward": Plant({1: {"data": 12, "backward": 12}}, 24, ("data", "backward")),
     "three phases": Plant(
-        {1: {"data": 8, "forward": 8, "backward": 8}}, 24, ("input", "forward", "backward")
+        {1: {"data": 8, "forward": 8, "backward": 8}}, 24, ("data", "forward", "backward")
     ),
-    "input and optimizer": Plant({1: {"data": 12, "optimizer": 6}}, 18, ("input", "optimizer")),
+    "data and optimizer": Plant({1: {"data": 12, "optimizer": 6}}, 18, ("data", "optimizer")),
     "catching up": Plant({1: {"forward": 14, "backward": -5}}, 9, ("forward",)),
     "late before": Plant({1: {"data": 12, "forward": 9}}, 9, ("forward",), base={1: {"data": 12}}),
-    "slow input for all": Plant(
+    "slow data for all": Plant(
         {0: {"data": 8}, 1: {"data": 14, "forward": 4}},
         10,
-        ("input", "forward"),
+        ("data", "forward"),
         others={"input_bound": 8},
     ),
     "slow forward for all": Plant(
-        {0: {"forward": 8}, 1: {"forward": 14, "data": 5}}, 11, ("forward", "input")
+        {0: {"forward": 8}, 1: {"forward": 14, "data": 5}}, 11, ("forward", "data")
     ),
     "two late ranks of four": Plant(
         {1: {"forward": 10}, 2: {"backward": 6}}, 10, ("forward",), ranks=4

@@ -108,7 +108,7 @@ def test_the_gap_of_a_published_pair(case: str, opened: Open) -> None:
 
 def _input_share(view: Explained) -> float:
     """Input's part of the gap, by its row or by what the logs state of the whole run."""
-    row, total = view.ledger.find("input"), view.ledger.total.delta.value
+    row, total = view.ledger.find("data"), view.ledger.total.delta.value
     if row is not None:
         return row.delta.value / total
     before, after = stated_input_ns(view.case.base), stated_input_ns(view.case.target)
@@ -129,7 +129,7 @@ def test_a_loader_without_workers_is_what_the_gap_of_two_profiles_is(tmp_path: P
     ledger = explain(fast, slow).ledger
     assert ledger.verdict is Verdict.CANNOT_JUDGE
     assert ledger.largest is not None
-    assert ledger.largest.name == "input"
-    hidden = next(row for row in ledger.beside if row.name.startswith("input"))
+    assert ledger.largest.name == "data"
+    hidden = next(row for row in ledger.beside if row.name.startswith("data"))
     waited_ns = ledger.largest.delta.value + hidden.delta.value
     assert waited_ns == pytest.approx(45.7e6, rel=0.01), "the host's wait, by the trace itself"

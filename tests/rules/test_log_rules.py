@@ -151,7 +151,7 @@ def test_a_wait_in_a_log_is_not_called_exposed(compare: Explain) -> None:
     view = compare(paddleseg(8, even(0.2, 0.001)), paddleseg(8, even(0.3, 0.1)))
     found = find(view, "input_bound")
     assert found is not None
-    assert "the wait for input went from" in found.evidence
+    assert "the wait for data went from" in found.evidence
     assert "--workers" not in found.remedy
     assert "exposed" not in page(view).lower()
     assert "it may pass while the device works" in page(view)

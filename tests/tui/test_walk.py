@@ -305,7 +305,7 @@ def test_what_is_shown_is_exported(folder: Path, key: str, suffix: str) -> None:
     (written,) = Path.cwd().glob(f"two-overview*.{suffix}")
     text = written.read_text()
     if suffix == "json":
-        assert json.loads(text)["parts"][0]["name"] == "input"
+        assert json.loads(text)["parts"][0]["name"] == "data"
     assert {"csv": "part,", "json": "{", "svg": "<svg"}[suffix] in text
 
 

@@ -24,7 +24,7 @@ def summary_lines(
     """Yield how long a step waits for data, and how many workers would hide the loader."""
     dim = palette.style("dim")
     if view.step_ns is None or view.wait_ns is None or view.wait_share is None:
-        yield [("no steps are used, so nothing is known about their input", None)]
+        yield [("no steps are used, so nothing is known about their data", None)]
         return
     waits = f"{duration(view.wait_ns)} for data, {percent(view.wait_share)} of it"
     steps = plural(view.steps, "step")

@@ -13,7 +13,7 @@ from profkit.tui.widgets.draw import Piece, line, stacked
 from profkit.vocab import PHASES, Phase
 
 SCREEN_OF = {
-    "input": "loader",
+    Phase.DATA.value: "loader",
     Phase.ALLREDUCE.value: "ranks",
     Phase.FORWARD.value: "kernels",
     Phase.BACKWARD.value: "kernels",
@@ -24,8 +24,6 @@ SCREEN_OF = {
 
 def phase_of(part: str) -> str | None:
     """Return the phase that a part of the ledger is about, if it is about one."""
-    if part == "input":
-        return Phase.DATA.value
     return part if part in PHASES else None
 
 

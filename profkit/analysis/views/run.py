@@ -11,11 +11,10 @@ from profkit.analysis.overview import Overview, build_overview
 from profkit.analysis.phase_shares import estimate_parts
 from profkit.analysis.views.pictures import StepPoint, step_points
 from profkit.frame.apart import Apart
-from profkit.frame.costs import INPUT, RunCosts
+from profkit.frame.costs import RunCosts
 from profkit.frame.estimate import Estimate, Ints
 from profkit.frame.run_frame import frame_of
 from profkit.trace import Trace
-from profkit.vocab import Phase
 
 MOST_POINTS = 1_000
 
@@ -53,8 +52,7 @@ def build_run_view(trace: Trace, ceilings: Ceilings | None = None) -> RunView:
     for part in _estimate(costs, costs.parts):
         inside = _estimate(costs, costs.inside.get(part.name, {}))
         shown = tuple(each for each in inside if each.step_ns.value)
-        phase = Phase.DATA.value if part.name == INPUT else part.name
-        parts.append(Part(part.name, part.step_ns, part.share, shown, host.get(phase)))
+        parts.append(Part(part.name, part.step_ns, part.share, shown, host.get(part.name)))
     wall_ns = float(costs.wall_ns.mean() / costs.ranks) if costs.steps else math.nan
     return RunView(
         overview=overview,

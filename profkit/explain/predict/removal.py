@@ -13,13 +13,9 @@ from profkit.explain.ledger import Ledger
 from profkit.explain.predict.job import Job, open_job, predict
 from profkit.explain.predict.prediction import WITHOUT, Question
 from profkit.explain.rules.base import Case, Cause
-from profkit.frame.costs import INPUT
 from profkit.frame.estimate import Estimate
 from profkit.frame.notices import is_log
 from profkit.vocab import Phase
-
-NAMES = {INPUT: Phase.DATA.value}
-"""The parts of a model that have another name in the ledger."""
 
 MOST_STEPS_OF_RANKS = 100_000
 """Steps of all ranks, beyond which `explain` replays nothing."""
@@ -74,11 +70,10 @@ def _less(job: Job, model: StepModel, cause: Cause, amount: float) -> StepModel:
     exchange, sizes = Phase.ALLREDUCE.value, dict[str, float]()
     exposed = float((model.wall.mean(axis=1) - model.own_work().mean(axis=1)).mean())
     for row in cause.rows:
-        name = NAMES.get(row, row)
-        if name == exchange and model.members:
-            sizes[name] = max(0.0, exposed)
-        elif name in PARTS:
-            sizes[name] = max(0.0, float(model.part(name).mean()))
+        if row == exchange and model.members:
+            sizes[row] = max(0.0, exposed)
+        elif row in PARTS:
+            sizes[row] = max(0.0, float(model.part(row).mean()))
     whole = sum(sizes.values())
     if not whole:
         return reduce_evenly(model, amount)
@@ -103,9 +98,8 @@ def less_late(
         return reduce_evenly(model, amount)
     excess, less = job.evidence.work.by_phase(rank), dict[str, float]()
     for row in rows:
-        name = NAMES.get(row, row)
-        if name in excess and excess[name].value > 0:
-            less[name] = excess[name].value
+        if row in excess and excess[row].value > 0:
+            less[row] = excess[row].value
     if not less:
         return reduce_evenly(model, amount)
     mine, others = np.flatnonzero(ranks == rank), np.flatnonzero(ranks != rank)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from profkit.explain.evidence import Evidence
 from profkit.explain.rules.base import Case, computing_factor, is_material
-from profkit.frame.costs import INPUT
+from profkit.frame.costs import DATA
 from profkit.frame.exposed import INPUT_PIECES
 
 NO_WORKERS = "no workers"
@@ -77,7 +77,7 @@ def waits_for_cores(case: Case) -> bool:
     Then no batch is more work than in the base, and as many workers make it.
     """
     before, after = case.before.loader, case.after.loader
-    row = case.ledger.find(INPUT)
+    row = case.ledger.find(DATA)
     if row is None or before is None or after is None or after.workers < before.workers:
         return False
     piece = slow_piece(case, row.delta.value * case.ledger.samples_per_step)

@@ -28,7 +28,7 @@ from profkit.explain.cells import NO_CELLS, Cells
 from profkit.explain.evidence import Evidence
 from profkit.explain.ledger import Ledger, Row, Verdict, judge, sum_rows
 from profkit.explain.policy import POLICY
-from profkit.frame.costs import INPUT
+from profkit.frame.costs import DATA
 from profkit.frame.device_times import HOST
 from profkit.frame.estimate import Estimate, scale
 from profkit.frame.phases import UNKNOWN
@@ -239,14 +239,14 @@ def other_side(ledger: Ledger) -> str:
 
 
 def input_is_hidden(case: Case) -> bool:
-    """Return true if the wait for input grew and the steps did not: the device still worked.
+    """Return true if the wait for data grew and the steps did not: the device still worked.
 
     Where the ranks' own processes train, nothing works during the wait.
     """
     ledger = case.ledger
     if trains_on_host(case):
         return False
-    row, total = ledger.find(INPUT), ledger.total.delta
+    row, total = ledger.find(DATA), ledger.total.delta
     if row is None or not grew(row, ledger):
         return False
     may_show = total.high is not None and total.high > row.delta.value
@@ -261,7 +261,7 @@ def trains_on_host(case: Case) -> bool:
 
 
 def stated_input_ns(run: RunManifest) -> float | None:
-    """Return the wait for input per step that a log states for the whole run."""
+    """Return the wait for data per step that a log states for the whole run."""
     found = None
     for each in run.config.get("stated") or []:
         if isinstance(each, dict) and each.get("what") == "data time" and each.get("unit") == "s":

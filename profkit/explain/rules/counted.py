@@ -32,7 +32,7 @@ from profkit.explain.rules.base import (
     share_of,
     trains_on_host,
 )
-from profkit.frame.costs import INPUT
+from profkit.frame.costs import DATA
 from profkit.frame.estimate import Estimate
 from profkit.text import byte_size, duration, percent, plural, significant
 from profkit.vocab import Phase
@@ -295,7 +295,7 @@ unpinned_copy = Counted(
 
 # Cores.
 def _more_worker_cores(case: Case, row: Row) -> str:
-    before, after, waiting = case.before.load, case.after.load, case.ledger.find(INPUT)
+    before, after, waiting = case.before.load, case.after.load, case.ledger.find(DATA)
     if before is None or after is None or not after.full:
         return ""
     if after.workers < before.workers + POLICY.added_worker_cores:
@@ -336,8 +336,8 @@ def _fewer_cores(case: Case, _row: Row) -> str:
 
 
 def _rows_of_cores(case: Case) -> Row:
-    names = [*COMPUTE, INPUT, Phase.ALLREDUCE.value] if trains_on_host(case) else [INPUT]
-    return sum_rows(case.ledger, "computing, input and exchange", names)
+    names = [*COMPUTE, DATA, Phase.ALLREDUCE.value] if trains_on_host(case) else [DATA]
+    return sum_rows(case.ledger, "computing, data and exchange", names)
 
 
 few_cores = Counted(
@@ -353,7 +353,7 @@ def _grown_rows(case: Case) -> Row:
     """Return the rows that grew of those in which the loop runs Python."""
     names, base_ns = [], case.ledger.total.base.value
     for each in case.ledger.rows:
-        if each.name in (*WORK, INPUT) and judge(each.delta, base_ns) is Verdict.REGRESSION:
+        if each.name in (*WORK, DATA) and judge(each.delta, base_ns) is Verdict.REGRESSION:
             names.append(each.name)
     return sum_rows(case.ledger, ", ".join(names), names)
 

@@ -1,4 +1,4 @@
-"""A log of more ranks is longer in all but its wait for input, as by an exchange."""
+"""A log of more ranks is longer in all but its wait for data, as by an exchange."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from profkit.explain.rules.base import (
     shift,
     stated_input_ns,
 )
-from profkit.frame.costs import INPUT, REST
+from profkit.frame.costs import DATA, REST
 from profkit.text import duration, percent
 from profkit.trace.sharing import AT_LEAST
 
 MIN_SHARE_IN_LOGS = 0.5
-"""In logs, everything but input must make at least this share of the gap."""
+"""In logs, everything but data must make at least this share of the gap."""
 
 RANKS_KNOWN = "rows_speak_for_ranks"
 """The setting of a log's run that is missing if nothing tells the number of ranks."""
 
 
 def find(case: Case) -> Cause | None:
-    """Use what grew with the ranks of a log and is not input; cells do the rest."""
+    """Use what grew with the ranks of a log and is not data; cells do the rest."""
     ledger, row = case.ledger, case.ledger.find(REST)
     ranks_known = True
     for each in (case.base, case.target):
@@ -33,27 +33,27 @@ def find(case: Case) -> Cause | None:
         return None
     if not (grew(row, ledger) and grew(ledger.total, ledger)):
         return None
-    input_ns = _added_input_ns(case)
+    data_ns = _added_input_ns(case)
     gap = cost(ledger.total, ledger)
-    if input_ns is None or gap.value - input_ns < MIN_SHARE_IN_LOGS * gap.value:
+    if data_ns is None or gap.value - data_ns < MIN_SHARE_IN_LOGS * gap.value:
         return None
     price, evidence = cost(row, ledger), ""
     ranks = f"with {case.base.world_size} to {case.target.world_size} ranks"
     if price.value > gap.value:
         price = gap
         evidence = (
-            f"{ranks} the step is {duration(gap.value)} longer, though its wait for input is "
-            f"{duration(-input_ns)} shorter: that wait was at least partly hidden in the base, so "
-            "everything but input grew by more than the gap, and the exchange costs at most the gap"
+            f"{ranks} the step is {duration(gap.value)} longer, though its wait for data is "
+            f"{duration(-data_ns)} shorter: that wait was at least partly hidden in the base, so "
+            "everything but data grew by more than the gap, and the exchange costs at most the gap"
         )
-    elif ledger.find(INPUT) is None:
-        price = shift(gap, -input_ns)
+    elif ledger.find(DATA) is None:
+        price = shift(gap, -data_ns)
     if not evidence:
         evidence = (
-            f"{ranks} everything but input adds {percent(price.value / gap.value, 0)} of the gap, "
-            f"input {duration(input_ns)} per step"
+            f"{ranks} everything but data adds {percent(price.value / gap.value, 0)} of the gap, "
+            f"data {duration(data_ns)} per step"
         )
-    evidence += "; a log cannot separate the exchange from waiting for other ranks' input"
+    evidence += "; a log cannot separate the exchange from waiting for other ranks' data"
     if others := other_differences(case):
         evidence += f"; part of it can be what else differs: {others}"
     remedy = "trace the job itself (profkit run) on all ranks: then the exchange is measured"
@@ -62,10 +62,10 @@ def find(case: Case) -> Cause | None:
 
 
 def _added_input_ns(case: Case) -> float | None:
-    """Return the growth of the wait for input per step, by the rows or by what the logs state."""
-    input_row = case.ledger.find(INPUT)
-    if input_row is not None:
-        return cost(input_row, case.ledger).value
+    """Return the growth of the wait for data per step, by the rows or by what the logs state."""
+    data_row = case.ledger.find(DATA)
+    if data_row is not None:
+        return cost(data_row, case.ledger).value
     before, after = stated_input_ns(case.base), stated_input_ns(case.target)
     if before is None or after is None:
         return None

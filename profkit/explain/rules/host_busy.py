@@ -26,7 +26,7 @@ from profkit.explain.rules.base import (
     trains_on_host,
 )
 from profkit.explain.slowness import state_of, waited_ns
-from profkit.frame.costs import INPUT
+from profkit.frame.costs import DATA
 from profkit.frame.estimate import scale
 from profkit.text import duration, significant
 from profkit.vocab import Phase
@@ -62,7 +62,7 @@ def find(case: Case) -> Cause | None:
         return None
     name, rows = "computing", [*COMPUTE]
     if waits_for_cores(case):
-        name, rows = "computing and input", [*COMPUTE, INPUT]
+        name, rows = "computing and data", [*COMPUTE, DATA]
     if trains_on_host(case) and _sends_as_much(case):
         name, rows = f"{name}, and the exchange,", [*rows, Phase.ALLREDUCE.value]
     row = sum_rows(case.ledger, "work", rows)

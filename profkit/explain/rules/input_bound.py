@@ -23,7 +23,7 @@ from profkit.explain.rules.base import (
     input_is_hidden,
     knobs_for,
 )
-from profkit.frame.costs import INPUT
+from profkit.frame.costs import DATA
 from profkit.frame.notices import is_log
 from profkit.text import duration, significant
 from profkit.vocab import Phase
@@ -36,7 +36,7 @@ _REMEDIES = {
     "queue": "pin the memory, or hand batches over in shared memory: they are ready, but arrive "
     "late",
 }
-"""What to try, by the piece of the input that is slow."""
+"""What to try, by the piece of the data that is slow."""
 
 _MEASURED = {
     "read": "the time that waits, as for files, blocked",
@@ -60,13 +60,13 @@ _OF_RANK_0 = (
 
 def find(case: Case) -> Cause | None:
     ledger = case.ledger
-    row = ledger.find(INPUT)
+    row = ledger.find(DATA)
     if row is None or not grew(row, ledger) or input_is_hidden(case) or is_crowded_out(case):
         return None
     detail = slow_piece(case, row.delta.value * ledger.samples_per_step)
-    what = "exposed input"
+    what = "the exposed wait for data"
     if is_log(case.after.trace):
-        what = "the wait for input"
+        what = "the wait for data"
     words = [f"{what} went from {from_to(row, ledger)} per step"]
     words += _describe_loader(case, detail)
     piece = detail
@@ -75,7 +75,7 @@ def find(case: Case) -> Cause | None:
         words.append(f"most of it is {largest.name}, {from_to(largest, ledger)}")
         piece = largest.name
     remedy = _say_remedy(piece, case.after.loader)
-    words += knobs_for(case, INPUT)
+    words += knobs_for(case, DATA)
     if is_log(case.after.trace) and not ledger.turned:
         remedy = _IN_LOG
         if case.target.world_size > 1:
@@ -88,7 +88,7 @@ def find(case: Case) -> Cause | None:
         and latest.phase == Phase.DATA.value
         and is_slow_on_all_ranks(case, latest.rank)
     ):
-        row = sum_rows(ledger, "input and waiting for it", (INPUT, Phase.ALLREDUCE.value))
+        row = sum_rows(ledger, "data and waiting for it", (DATA, Phase.ALLREDUCE.value))
         words.append(
             f"{here(ledger)}"
             f"the ranks' batches are late in turns, and with the time that they wait for each "
@@ -141,7 +141,7 @@ def _describe_makers(case: Case, before: Loader, after: Loader) -> str:
 
 
 def _say_remedy(piece: str, loader: Loader | None) -> str:
-    """Return what helps a piece of the input; a loader without workers first needs some."""
+    """Return what helps a piece of the data; a loader without workers first needs some."""
     remedy = _REMEDIES.get(piece, _OTHERWISE)
     if loader is None or loader.workers:
         return remedy.format(workers="more workers (num_workers)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from profkit.explain.rules._logs import other_differences
 from profkit.explain.rules.base import Case, Cause, grew, stated_input_ns
-from profkit.frame.costs import INPUT, REST
+from profkit.frame.costs import DATA, REST
 from profkit.frame.notices import is_log
 from profkit.text import duration, plural
 
@@ -18,7 +18,7 @@ def find(case: Case) -> Cause | None:
     ledger = case.ledger
     if not (is_log(case.before.trace) and is_log(case.after.trace)):
         return None
-    if ledger.find(INPUT) is not None or not grew(ledger.find(REST), ledger):
+    if ledger.find(DATA) is not None or not grew(ledger.find(REST), ledger):
         return None
     waits = [stated_input_ns(case.base), stated_input_ns(case.target)]
     more_ranks = case.target.world_size > case.base.world_size
@@ -35,10 +35,10 @@ def find(case: Case) -> Cause | None:
         who = "neither log states"
         if len(silent) == 1:
             who = f"{silent[0]} does not state"
-        possible = "the input and the computing itself"
+        possible = "the data and the computing itself"
         if more_ranks:
             ranks = plural(case.target.world_size, "rank")
-            possible = f"the input, the exchange between {ranks} and waiting for late ones"
+            possible = f"the data, the exchange between {ranks} and waiting for late ones"
         evidence = f"{who} the wait for data, so {possible} cannot be told apart"
     if others := other_differences(case):
         evidence += f"; what else differs can be part of it: {others}"

@@ -50,7 +50,7 @@ def find(case: Case) -> Cause | None:
     each = after.value * (starts + used) / starts
     evidence = (
         f"{here(case.ledger)}"
-        f"{plural(starts, 'epoch')} began with a wait for input that is {duration(each)} longer "
+        f"{plural(starts, 'epoch')} began with a wait for data that is {duration(each)} longer "
         f"than usual, {duration(after.value)} per step if averaged over all steps; {in_base}"
     )
     is_kept = case.target.config.get("persistent_workers") is True
@@ -76,7 +76,7 @@ def epoch_start_ns(evidence: Evidence) -> Estimate | None:
 
 
 def _input_ns(evidence: Evidence, steps: Ints) -> Floats:
-    """Return the wait for input of each of these steps."""
+    """Return the wait for data of each of these steps."""
     times = frame_of(evidence.trace).times(steps)
     if Phase.DATA.value not in times.names:
         return np.zeros(len(steps))
