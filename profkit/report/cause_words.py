@@ -9,6 +9,7 @@ from profkit.explain.coverage import Coverage
 from profkit.explain.ledger import Ledger, Verdict
 from profkit.explain.policy import POLICY
 from profkit.explain.rules.base import Cause
+from profkit.explain.titles import full_title
 from profkit.explain.turned import turn_ledger
 from profkit.frame.costs import REST
 from profkit.frame.device_times import PhaseClock
@@ -100,10 +101,9 @@ def no_difference_words(recorded: Recorded) -> str:
 
 
 def cause_name(cause: Cause) -> str:
-    """Return the kind of a cause; of a gain, that the target has less of it."""
-    if not cause.is_gain:
-        return cause.kind
-    return f"{cause.kind} (improvement)"
+    """Return the title of a cause; of a gain, that the target has less of it."""
+    notes = ["improvement"] if cause.is_gain else []
+    return full_title(cause.kind, *notes)
 
 
 def cause_cost(cause: Cause, ledger: Ledger) -> str:

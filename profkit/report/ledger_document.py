@@ -24,6 +24,7 @@ from profkit.explain.gate import Judgement, Outcome
 from profkit.explain.kernel_ledger import KernelLedger, KernelRow
 from profkit.explain.ledger import Ledger, Row, Verdict, why_not
 from profkit.explain.rules.base import Case
+from profkit.explain.titles import title_of
 from profkit.explain.verdict import Between
 from profkit.frame.costs import DATA, HIDDEN_EXCHANGE, RunCosts
 from profkit.frame.estimate import Estimate, scale
@@ -154,7 +155,7 @@ def headline(view: Explained) -> str:
         words += f"; {'all' if share > 1 else percent(share, 0)} of that is {row.name}"
     if view.causes:
         less = "less " if view.causes[0].is_gain else ""
-        words += f", likely by {less}{view.causes[0].kind}"
+        words += f", likely by {less}{title_of(view.causes[0].kind)}"
     return f"{words}."
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from profkit.explain.predict.prediction import WITHOUT, Prediction, Question, RankPoint
+from profkit.explain.titles import full_title
 from profkit.frame.estimate import Estimate
 from profkit.show.document import Column, Document, Section, Table, Tone, data_columns, labelled
 from profkit.show.figures import (
@@ -115,7 +116,9 @@ def answer_section(answer: Prediction) -> Section:
     rows = [*filter(operator.itemgetter(1), main_rows(answer))]
     for label, texts in (("rests on", answer.rests_on), ("leaves out", answer.leaves_out)):
         rows += zip([label, *[""] * len(texts)], texts, strict=False)
-    words = answer.question.words
+    words, cause = answer.question.words, answer.question.cause
+    if answer.question.kind == WITHOUT:
+        words = f"without {full_title(cause)}"
     return Section(words[:1].upper() + words[1:], table=labelled(rows))
 
 

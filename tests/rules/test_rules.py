@@ -11,6 +11,7 @@ import pytest
 from profkit.explain.explained import explain
 from profkit.explain.named import KINDS
 from profkit.explain.rules.base import Case
+from profkit.explain.titles import TITLES, title_of
 from profkit.plugins import RULES
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -60,5 +61,11 @@ def test_no_rule_imports_or_names_another(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*RULES.names(), *KINDS}))
-def test_each_kind_stands_in_the_documentation(name: str) -> None:
+def test_each_kind_has_a_title_and_stands_in_the_documentation(name: str) -> None:
+    assert title_of(name) != name
     assert f"`{name}`" in (Path(__file__).parents[2] / "docs/causes.md").read_text()
+
+
+def test_no_other_kind_has_a_title() -> None:
+    kinds = (Path(__file__).parents[2] / "docs/causes.md").read_text()
+    assert [name for name in TITLES if f"`{name}`" not in kinds] == []

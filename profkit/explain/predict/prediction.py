@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from profkit.explain.titles import title_of
 from profkit.frame.estimate import Estimate
 from profkit.notebook import ShownInNotebook
 from profkit.text import plural, safe_text, significant
@@ -29,7 +30,7 @@ class Question:
     def words(self) -> str:
         number = significant(self.value)
         return {
-            WITHOUT: f"without {self.cause}",
+            WITHOUT: f"without {title_of(self.cause)}",
             FASTER: f"{self.cause} {number} times as fast",
             LINK: f"links {number} times as fast",
             WORKERS: f"{plural(int(self.value), 'loader worker')} per rank",
