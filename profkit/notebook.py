@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 
 DRAWS = "profkit.report.in_notebook"
 """The module that draws them; a job that only records never loads it."""
@@ -13,3 +14,11 @@ class ShownInNotebook:
 
     def _repr_html_(self) -> str:
         return str(importlib.import_module(DRAWS).show(self))
+
+
+class CallablePackage(ModuleType):
+    """A package that is a function as well, for a notebook: `profkit.report(path)`."""
+
+    def __call__(self, *runs: object) -> object:
+        name = self.__name__.rpartition(".")[2]
+        return getattr(importlib.import_module(DRAWS), name)(*runs)

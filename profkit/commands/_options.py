@@ -60,17 +60,16 @@ def add_write(parser: argparse.ArgumentParser, text: str) -> None:
 
 def run_or_newest(run: Path | None, folder: Path, *, with_steps: bool = True) -> Path:
     """Return the named run, or the newest one in the folder of runs, if wanted one with steps."""
-    from profkit.trace.folders import find_called, find_runs, newest_run
+    from profkit.trace.folders import find_run, find_runs, newest_run
 
     if run is not None:
-        is_name = str(run) == run.name and not run.exists()
-        return (find_called(run.name, folder) if is_name else None) or run
+        return find_run(run, folder)
 
     runs = find_runs(folder)
     if not runs:
         raise UsageError(
             f"no run was named, and there is none in {folder}; "
-            "make one with 'profkit trace WORKLOAD'"
+            "record one with 'profkit run -- COMMAND'"
         )
     if not with_steps:
         return runs[-1]

@@ -185,7 +185,7 @@ def _check_runs(args: argparse.Namespace) -> None:
 def _repeats(path: Path) -> list[Path]:
     """Return the runs of one argument: a run, a folder or a name, or several with commas."""
     from profkit.commands._options import DEFAULT_RUNS
-    from profkit.trace.folders import check_one_session, find_called, find_named, find_runs
+    from profkit.trace.folders import check_one_session, find_named, find_run, find_runs
 
     names = str(path).split(",")
     if len(names) > 1 and (isinstance(path, Address) or not path.exists()):
@@ -196,11 +196,8 @@ def _repeats(path: Path) -> list[Path]:
         return runs or [path]
     if path.exists():
         return [path]
-    if named := find_named(path):
-        return named
-    if path.name != str(path):
-        return [path]
-    return find_named(DEFAULT_RUNS / path) or [find_called(path.name, DEFAULT_RUNS) or path]
+    below = DEFAULT_RUNS / path if path.name == str(path) else path
+    return find_named(path) or find_named(below) or [find_run(path, DEFAULT_RUNS)]
 
 
 def _compare(
@@ -231,6 +228,8 @@ def _explain(
     from profkit.report.ledger_document import explained, illustrate_sides
     from profkit.run.scheduling import read_ranks
 
+    if [trace.path for trace in bases] == [trace.path for trace in targets]:
+        print("profkit: both sides are the same run", file=sys.stderr)
     ceilings = [load_ceilings(side[0].manifest.environment) for side in (bases, targets)]
     for trace in (*bases, *targets):
         read_ranks(trace, args.scheduler, whole=True)

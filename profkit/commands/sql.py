@@ -62,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from profkit.trace import Trace
 
     runs, query = split_words(args.words_given)
-    if not runs:
-        runs = [run_or_newest(None, args.output)]
+    runs = [run_or_newest(path, args.output) for path in (*runs, None)[: len(runs) or 1]]
     sides = dict(zip(SIDES if len(runs) == 2 else (ALONE,), runs, strict=True))
     tables = {schema: RunTables(Trace.open(path)) for schema, path in sides.items()}
     if query is None:

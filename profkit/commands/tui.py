@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profkit.address import to_path
-from profkit.commands._options import add_json
+from profkit.commands._options import DEFAULT_RUNS, add_json
 from profkit.errors import ExitCode, ProfkitError, UsageError
 
 if TYPE_CHECKING:
@@ -92,6 +92,10 @@ def cells(word: str) -> tuple[int, int]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from profkit.trace.folders import find_run
+
+    args.path = find_run(args.path, DEFAULT_RUNS)
+    args.base = [find_run(base, DEFAULT_RUNS) for base in args.base]
     is_run = _check_path(args.path)
     if args.json:
         return _print_json(args, is_run=is_run)

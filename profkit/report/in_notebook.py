@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import html
 from collections.abc import Callable
+from pathlib import Path
 
 from profkit.analysis.kept_ceilings import load_ceilings
 from profkit.analysis.overview import build_overview
 from profkit.errors import ProfkitError
+from profkit.explain import explained
 from profkit.explain.explained import Explained
 from profkit.explain.ledger import TOTAL, Ledger
 from profkit.explain.predict.prediction import Prediction
@@ -20,13 +22,44 @@ from profkit.report import ledger_document, ledger_words
 from profkit.report.overview_document import find_answers, illustrate, overview
 from profkit.report.whatif_document import whatif
 from profkit.show import html as show_html
+from profkit.show import text as show_text
 from profkit.show.document import Document, Section
 from profkit.show.svg import text
 from profkit.trace import Trace
+from profkit.trace.folders import find_run
 from profkit.version import __version__
+
+RUNS = Path("traces")
+"""The folder in which a run without a path is looked for."""
 
 FRAME_HEIGHT = 640
 """Height of the frame in pixels; without a script, a frame cannot fit its content."""
+
+
+class Shown:
+    """A document that a notebook shows as a page, and a prompt as the brief text."""
+
+    def __init__(self, title: str, draw: Callable[[], Document]) -> None:
+        self._title, self._draw = title, draw
+
+    def _repr_html_(self) -> str:
+        return framed(self._title, self._draw)
+
+    def __repr__(self) -> str:
+        return show_text.document(self._draw(), whole=False)
+
+
+def report(run: str | Path) -> Shown:
+    """Return the report of a run, which is named as on the command line."""
+    trace = Trace.open(find_run(Path(run), RUNS))
+    return Shown(trace.name, lambda: run_document(trace))
+
+
+def explain(base: str | Path, target: str | Path) -> Shown:
+    """Return the comparison of two runs, which are named as on the command line."""
+    before, after = (Trace.open(find_run(Path(run), RUNS)) for run in (base, target))
+    view = explained.explain(before, after)
+    return Shown(f"{before.name} → {after.name}", lambda: comparison(view))
 
 
 @functools.singledispatch
@@ -38,23 +71,23 @@ def show(view: object) -> str:
 @show.register
 def show_trace(trace: Trace) -> str:
     """Return the report of a run."""
+    return framed(trace.name, lambda: run_document(trace))
 
-    def draw() -> Document:
-        view = build_overview(trace, load_ceilings(trace.manifest.environment))
-        return overview(view, illustrate(trace, view), answers=find_answers(trace))
 
-    return framed(trace.name, draw)
+def run_document(trace: Trace) -> Document:
+    view = build_overview(trace, load_ceilings(trace.manifest.environment))
+    return overview(view, illustrate(trace, view), answers=find_answers(trace))
 
 
 @show.register
 def show_explained(view: Explained) -> str:
     """Return the comparison of two runs, with its causes."""
+    return framed(f"{view.case.base_name} → {view.case.target_name}", lambda: comparison(view))
 
-    def draw() -> Document:
-        sides = ledger_document.illustrate_sides(view.case.before.trace, view.case.after.trace)
-        return ledger_document.explained(view, (), sides)
 
-    return framed(f"{view.case.base_name} → {view.case.target_name}", draw)
+def comparison(view: Explained) -> Document:
+    sides = ledger_document.illustrate_sides(view.case.before.trace, view.case.after.trace)
+    return ledger_document.explained(view, (), sides)
 
 
 @show.register

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from profkit.address import Address
 from profkit.errors import ProfkitError, UnreadableError, UsageError
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
@@ -133,18 +134,35 @@ def find_named(path: Path) -> list[Path]:
 LAST, PREVIOUS = "last", "prev"
 
 
+def find_run(path: Path, folder: Path) -> Path:
+    """Return the run that a path names, or a name in the folder of runs; else the path itself."""
+    if isinstance(path, Address) or path.exists():
+        return path
+    if path.name != str(path):
+        folder = path.parent
+    return find_called(path.name, folder) or path
+
+
 def find_called(name: str, folder: Path) -> Path | None:
     """Return the run in a folder that is called so; `None` if there is none.
 
-    It has this name, or is the only one whose name begins so, or the last one or that before it.
+    It is the newest of the job of this name, or the only one whose name begins so, or the last one
+    or that before it.
     """
     runs = find_runs(folder)
     if name in {LAST, PREVIOUS}:
         of_use = [run for run in runs if _is_of_use(run, or_running=False)]
         place = -1 if name == LAST else -2
-        return of_use[place] if len(of_use) >= -place else None
-    called = [run for run in runs if run.name == name]
-    called = called or [run for run in runs if run.name.startswith(name)]
+        if len(of_use) < -place:
+            held = plural(len(of_use), "run")
+            raise UsageError(
+                f"{name}: {held} with steps in {safe_text(str(folder))}; "
+                "'profkit run -- COMMAND' records one"
+            )
+        return of_use[place]
+    if named := find_named(folder / name):
+        return named[0] if len(named) == 1 else None
+    called = [run for run in runs if run.name.startswith(name)]
     if len(called) > 1:
         names = ", ".join(safe_text(run.name) for run in called[-MOST_NAMES:])
         raise UsageError(
@@ -171,7 +189,8 @@ def check_folder(path: Path) -> None:
     try:
         entries = [entry.name for entry in path.iterdir()]
     except FileNotFoundError:
-        problem = f"no such folder{_newest_run_near(path)}"
+        near = _newest_run_near(path) or "; 'profkit run -- COMMAND' makes a run"
+        problem = f"no such folder{near}"
         named = find_named(path)
         if named:
             newest = safe_text(str(named[-1]))

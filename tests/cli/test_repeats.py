@@ -214,8 +214,8 @@ def test_the_name_of_a_job_is_its_newest_run_or_group(tmp_path: Path, capsys: Ca
     assert _target(base, job, capsys).endswith("job-20260101-000001 and 1 repeat")
     _named(tmp_path, "job-20260101-000003", 12)
     assert _target(base, job, capsys) == "job-20260101-000003", "the group is of an older job"
-    assert main(["report", job]) == ExitCode.UNREADABLE
-    assert "the newest run of this name is" in capsys.readouterr().err
+    assert main(["report", job, "--json"]) == ExitCode.DONE
+    assert json.loads(capsys.readouterr().out)["run"].endswith("job-20260101-000003")
 
 
 def test_a_run_without_steps_is_not_the_newest(tmp_path: Path, capsys: Capture) -> None:
@@ -246,12 +246,22 @@ def test_runs_are_called_by_the_beginning_of_their_names(
         assert main(["report", called, "--json"]) == ExitCode.DONE
         assert json.loads(capsys.readouterr().out)["run"] == f"traces/{run}"
     assert _target(Path("prev"), "last", capsys) == "padded"
+    assert main(["tui", "pad", "--json", "--screen", "runs"]) == ExitCode.USAGE  # it is of a folder
+    assert main(["sql", "pad", "select 1 one"]) == ExitCode.DONE
+    capsys.readouterr()
     assert main(["report", "plain"]) == ExitCode.USAGE
     assert "2 runs in traces begin with 'plain'; the newest are plain-1, plain-2" in (
         capsys.readouterr().err
     )
+    for hour in ("08", "09"):
+        _named(tmp_path / "traces", f"trained-20261129-{hour}0000", 12)
+    for called in ("trained", "traces/trained"):  # the newest run of a job
+        assert main(["report", called, "--json"]) == ExitCode.DONE
+        assert json.loads(capsys.readouterr().out)["run"] == "traces/trained-20261129-090000"
     assert main(["report", "nothing"]) == ExitCode.UNREADABLE
     assert "nothing: no such folder" in capsys.readouterr().err
+    assert main(["report", "prev", "-o", "empty"]) == ExitCode.USAGE
+    assert "prev: 0 runs with steps in empty; 'profkit run" in capsys.readouterr().err
 
 
 def test_a_job_that_has_no_steps_yet_is_explained_and_followed(

@@ -35,7 +35,7 @@ def test_the_newest_run_is_shown_where_none_is_named(profkit: Command, run: Path
 def test_no_run_at_all_says_how_to_make_one(profkit: Command) -> None:
     done = profkit("report")
     assert done.returncode == 2
-    assert "profkit trace WORKLOAD" in done.stderr
+    assert "profkit run -- COMMAND" in done.stderr
 
 
 def test_verify_names_the_state(profkit: Command, run: Path) -> None:
@@ -60,18 +60,24 @@ def test_the_workloads_and_their_json(profkit: Command) -> None:
     }
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh"])
 def test_completions_for_each_shell(profkit: Command, shell: str) -> None:
     assert "trace" in profkit("completions", shell).stdout
 
 
-def test_bash_completes_a_verb(profkit: Command, tmp_path: Path) -> None:
+def test_bash_completes_verbs_runs_and_causes(profkit: Command, tmp_path: Path) -> None:
     script = tmp_path / "profkit.bash"
     script.write_text(profkit("completions", "bash").stdout)
-    words = "COMP_WORDS=(profkit ver); COMP_CWORD=1"
-    code = f'source {script}; {words}; _shtab_profkit; echo "${{COMPREPLY[@]}}"'
-    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["verify"]
+    (tmp_path / "traces" / "plain-1").mkdir(parents=True)
+    asked = {"ver": "verify", "report pl": "plain-1", "whatif --without input_b": "input_bound"}
+    for typed, offered in asked.items():
+        words = f"COMP_WORDS=(profkit {typed}); COMP_CWORD={len(typed.split())}"
+        begun = typed.split()[-1]
+        code = f'source {script}; {words}; _shtab_profkit "" {begun}; echo "${{COMPREPLY[@]}}"'
+        done = subprocess.run(
+            ["bash", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == [offered]
 
 
 def test_a_closed_pipe_is_no_error(run: Path) -> None:

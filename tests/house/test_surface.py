@@ -21,8 +21,10 @@ def test_the_public_names() -> None:
         "ProfkitError",
         "Trace",
         "__version__",
+        "explain",
         "loader",
         "phase",
+        "report",
         "step",
     ]
     assert all(getattr(profkit, name) is not None for name in profkit.__all__)

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+import profkit
 from profkit.explain.explained import explain
+from profkit.report import in_notebook
 from profkit.report.in_notebook import show
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
@@ -104,3 +106,16 @@ def test_a_run_without_steps_says_so(tmp_path: Path) -> None:
 def test_other_objects_are_refused() -> None:
     with pytest.raises(TypeError, match="does not show int"):
         show(1)
+
+
+def test_a_run_and_a_comparison_by_their_names(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packages `report` and `explain` are functions, whatever was imported first."""
+    monkeypatch.setattr(in_notebook, "RUNS", runs[0].parent)
+    shown = profkit.report("base")
+    assert repr(shown).startswith("A step takes ")
+    assert "Where a step goes" in page_of(shown._repr_html_())
+    both = profkit.explain("base", runs[1])
+    assert "in data" in repr(both).splitlines()[0]
+    assert "Where the time goes" in page_of(both._repr_html_())
