@@ -3,6 +3,7 @@ RUN := uv run --group test
 
 SHOT := $(RUN) profkit tui --size 96x28 --screenshot docs/screens
 ALONE := traces/recorded-resnet50-workers-0
+PAGEABLE := traces/recorded-h200-images-pageable
 
 TORCHES := 2.4.1 2.10.0 2.15.0
 
@@ -89,6 +90,7 @@ docs:  ## what is generated from the code
 	$(RUN) profkit schema --markdown > docs/schema.md
 
 screenshots:  ## the pictures of docs/tui.md, from the recorded runs
-	for screen in overview timeline; do $(SHOT)/$$screen.svg --screen $$screen $(ALONE) || exit 1; done
-	$(SHOT)/explain.svg --screen explain --base $(ALONE) traces/recorded-resnet50-workers-2
+	$(SHOT)/overview.svg --screen overview $(PAGEABLE)
+	$(SHOT)/timeline.svg --screen timeline $(ALONE)
+	$(SHOT)/explain.svg --screen explain --base traces/recorded-h200-images $(PAGEABLE)
 	$(SHOT)/scaling.svg --size 120x46 --screen explain --base $(ALONE) --base traces/recorded-resnet50-workers-2 traces/recorded-resnet50-2-ranks

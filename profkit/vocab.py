@@ -47,7 +47,7 @@ class Phase(str, Enum):
 
 
 _MEANINGS: Final = {
-    Phase.DATA: "waiting for the next batch",
+    Phase.DATA: "waiting for data",
     Phase.H2D: "copying the batch to the device",
     Phase.FORWARD: "the model and its loss",
     Phase.BACKWARD: "gradients",

@@ -116,17 +116,24 @@ def split_command(words: str) -> list[str]:
 
 
 def answer_lines(run: Path) -> list[str]:
-    """Return the first sentence of the report, unless the run is so large that it takes long."""
+    """Return what the report says first and what would help most.
+
+    Nothing is said of a run that is so large that it takes long.
+    """
     from profkit.analysis.overview import build_overview
-    from profkit.report.overview_document import headline
+    from profkit.explain.predict.prediction import WORKERS
+    from profkit.report.overview_document import find_answers, headline
+    from profkit.report.whatif_document import headline as best_answer
     from profkit.run.scheduling import is_large
     from profkit.trace.reader import Trace
 
     trace = Trace.open(run)
     if is_large(trace) or not trace.steps.num_rows:
         return []
-    words = headline(build_overview(trace, with_kernels=False))
-    return [words[:1].lower() + words[1:]] if words else []
+    answers = find_answers(trace)
+    settings = [answer for answer in answers if answer.question.kind == WORKERS]
+    lines = [headline(build_overview(trace, with_kernels=False)), best_answer(settings or answers)]
+    return [words[:1].lower() + words[1:] for words in lines if words]
 
 
 def run(args: argparse.Namespace) -> int:

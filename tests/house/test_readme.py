@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from profkit.cli import main
 from tests.house.test_packaging import TOP
 
 READMES = ("README.md", "README.zh-CN.md")
@@ -90,6 +92,22 @@ def test_both_show_the_same_ledger_and_the_same_screen() -> None:
     assert "Where the time goes" in ledger
     assert (ledger, screen) == (other_ledger, other_screen)
     assert (TOP / screen).exists()
+
+
+@pytest.mark.parametrize("readme", READMES)
+def test_the_shown_commands_print_what_is_shown(
+    readme: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`...` stands for lines that are left out."""
+    monkeypatch.chdir(TOP)
+    shown = re.findall(r"```\n\$ profkit (.*)\n([^`]*)```", _content(readme))
+    assert len(shown) == 2
+    for command, output in shown:
+        assert main(shlex.split(command)) == 0
+        printed = capsys.readouterr().out
+        for piece in output.split("...\n"):
+            assert piece in printed
+            printed = printed.partition(piece)[2]
 
 
 def _shown(readme: str) -> tuple[str, str]:

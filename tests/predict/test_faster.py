@@ -5,13 +5,19 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from profkit.errors import UsageError
+from profkit.explain.predict import ask as predict_ask
 from profkit.explain.predict.ask import answer_all, ask
-from profkit.explain.predict.prediction import FASTER, Question
+from profkit.explain.predict.job import read_job
+from profkit.explain.predict.prediction import FASTER, WORKERS, Question
+from profkit.trace import Trace
 from profkit.vocab import FASTER_PHASES
+from tests.house.test_packaging import TOP
 from tests.predict.test_answers import LATE, holds, job_of, make
 
 
@@ -59,8 +65,33 @@ def test_a_faster_backward_is_inconclusive_unless_it_is_known_what_it_hides(
 
 def test_all_that_a_run_answers_has_the_largest_gain_first(tmp_path: Path) -> None:
     answers = answer_all(make(tmp_path, "run", ranks=2, rank_phase_ns=LATE, steps=60))
-    assert answers[0].question.words == "without late_rank"
+    assert answers[0].question.words == "without a late rank"
     steps = [answer.step_ns.value for answer in answers if answer.step_ns is not None]
     assert steps == sorted(steps)
     with pytest.raises(UsageError, match="shows no cause by itself"):
         answer_all(make(tmp_path, "alone", phase_ns={"data": 0}))
+
+
+def test_a_run_that_waits_for_data_says_how_many_workers_would_be_enough() -> None:
+    trace = Trace.open(TOP / "traces/recorded-resnet50-workers-0")
+    answers = answer_all(read_job(trace))
+    found = [answer for answer in answers if answer.question.kind == WORKERS]
+    assert [answer.question.words for answer in found] == ["1 loader worker per rank"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "enough", "unexplained_ns", "proposed"),
+    [(2, 6, 0.0, 6), (6, 6, 0.0, 0), (2, 600, 0.0, 0), (2, 6, 1.0, 0), (2, None, 0.0, 0)],
+)
+def test_workers_are_proposed_that_would_hide_the_loader(
+    workers: int,
+    enough: int | None,
+    unexplained_ns: float,
+    proposed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = SimpleNamespace(workers=workers, enough=enough)
+    view = SimpleNamespace(model=model, unexplained_ns=unexplained_ns)
+    job: Any = SimpleNamespace(evidence=SimpleNamespace(trace=None))
+    monkeypatch.setattr(predict_ask, "build_loader_view", lambda trace: view)
+    assert predict_ask.enough_workers(job) == proposed

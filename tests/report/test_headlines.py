@@ -87,7 +87,7 @@ def test_each_key_of_a_section_is_there_once() -> None:
     [
         (
             "resnet50-workers-0",
-            "; the largest loss is waiting for the next batch: 55.7 ms, 12.4 %.",
+            "; the largest loss is waiting for data: 55.7 ms, 12.4 %.",
         ),
         ("h200-images-late", "; no phase covers 33.3 % of it."),
         ("h200-images-kernels", " idle for 59.4 % of captured steps (launched late: 58.5 %)."),

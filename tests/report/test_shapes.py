@@ -189,7 +189,7 @@ def test_a_page_of_one_run_has_every_figure_of_its_json(
         "samples/s",
         "data quality",
         "profkit's cost",
-        "waiting for the next batch",
+        "waiting for data",
         "rank 1 is late",
         "What ran",
     ):

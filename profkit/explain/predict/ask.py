@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from profkit.analysis.kept_ceilings import load_ceilings
+from profkit.analysis.views.loader import build_loader_view
 from profkit.analysis.whatif.changes import (
     find_latency,
     scale_links,
@@ -37,6 +38,9 @@ from profkit.vocab import Phase
 
 EXCHANGE, DATA, BACKWARD = Phase.ALLREDUCE.value, Phase.DATA.value, Phase.BACKWARD.value
 
+MOST_WORKERS = 64
+"""No more workers per rank are proposed: something else has to make the batches faster."""
+
 MOST_FACTOR = 1_000.0
 """Links so much faster take no time."""
 
@@ -61,7 +65,11 @@ def answer_all(job: Job) -> list[Prediction]:
 
     Raises `UsageError` if there are none.
     """
-    answers = [ask(job, Question(WITHOUT, cause=kind)) for kind in shown_alone(job)]
+    shown = shown_alone(job)
+    answers = [ask(job, Question(WITHOUT, cause=kind)) for kind in shown]
+    enough = enough_workers(job)
+    if "input_bound" in shown and enough:
+        answers.append(ask(job, Question(WORKERS, enough)))
     if job.model is not None and job.model.members:
         answers.append(ask(job, Question(LINK, 2.0)))
     if not answers:
@@ -69,6 +77,15 @@ def answer_all(job: Job) -> list[Prediction]:
         path = safe_text(str(job.evidence.trace.path))
         raise UsageError(f"{path}: {why}; ask a question (see 'profkit whatif -h')")
     return sorted(answers, key=lambda each: each.step_ns.value if each.step_ns else 0.0)
+
+
+def enough_workers(job: Job) -> int:
+    """Return how many workers would hide the loader; 0 if it has them or nothing says so."""
+    view = build_loader_view(job.evidence.trace)
+    if view.model is None or view.unexplained_ns:
+        return 0
+    enough = view.model.enough or 0
+    return enough if view.model.workers < enough <= MOST_WORKERS else 0
 
 
 def ask_without(job: Job, question: Question, base: Job | None) -> Prediction:
