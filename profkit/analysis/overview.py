@@ -234,7 +234,7 @@ def _lines_of_code(frame: RunFrame, steps: pa.Table) -> dict[str, Any]:
 def _kernel_views(
     trace: Trace, ceilings: Ceilings | None, used: Ints
 ) -> tuple[KernelWindows | None, KernelsView | None, DeviceView | None]:
-    devices = build_device_view(trace)
+    devices = build_device_view(trace, used)
     windows = kernel_windows(trace.kernels, trace.steps, trace.samples, used)
     by_kernel = kernels_of(trace, ceilings)
     return windows, by_kernel if by_kernel and by_kernel.calls else None, devices

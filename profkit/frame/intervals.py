@@ -45,6 +45,11 @@ def subtract_union(starts: Ints, ends: Ints, opens: Ints, closes: Ints) -> tuple
     return starts[kept], ends[kept]
 
 
+def common_parts(starts: Ints, ends: Ints, opens: Ints, closes: Ints) -> tuple[Ints, Ints]:
+    """Return the parts of the intervals that lie in a window, sorted and without overlaps."""
+    return subtract_union(starts, ends, *subtract_union(starts, ends, opens, closes))
+
+
 def ranges(first: Ints, last: Ints) -> tuple[Ints, Ints]:
     """Return every number from each `first` to before its `last`, and the place of that pair."""
     counts = last - first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -101,7 +101,7 @@ _COLUMNS = (
         idle_for_other_reasons_ns="queued_ns",
     ),
 )
-"""The figures of a device for programs; the times are whole nanoseconds over all steps."""
+"""The figures of a device for programs; the times are whole nanoseconds over its steps."""
 
 
 def device_sections(view: DeviceView | None) -> Iterator[Section]:
@@ -123,16 +123,37 @@ def idle_words(view: DeviceView | None) -> tuple[float, str]:
     """Return the share of the time in which the devices are idle, and mostly for which reason."""
     if view is None or not view.whole.window_ns:
         return 0.0, ""
-    whole = view.whole
-    share = whole.idle_ns / whole.window_ns
-    why = max(
-        (_LATE, _SYNCHRONISED, _FOR_RANK, _QUEUED), key=lambda part: getattr(whole, part.field)
-    )
-    of_it = percent(getattr(whole, why.field) / whole.window_ns)
     steps = "captured steps" if view.in_windows else "the time"
     subject = "the device is" if len(view.devices) == 1 else "the devices are"
-    reason = why.name.removeprefix(_INSIDE)
-    return share, f"{subject} idle for {percent(share)} of {steps} ({reason}: {of_it})"
+    share = view.whole.idle_ns / view.whole.window_ns
+    reason, of_it = _most_idle(device_shares(view))
+    return share, f"{subject} idle for {percent(share)} of {steps} ({reason}: {percent(of_it)})"
+
+
+def device_shares(view: DeviceView) -> dict[str, float]:
+    """Return each part of the devices' time, and what keeps them busy, as shares of all of it."""
+    whole = view.whole
+    shares = {"busy_ns": whole.busy_ns / (whole.window_ns or math.inf)}
+    for part in _PARTS:
+        shares[part.field] = (getattr(whole, part.field) or 0) / (whole.window_ns or math.inf)
+    return shares
+
+
+def _most_idle(shares: Mapping[str, float]) -> tuple[str, float]:
+    """Return the reason for most of the idle time, and its share of all time."""
+    reasons = (_LATE, _SYNCHRONISED, _FOR_RANK, _QUEUED)
+    most = max(reasons, key=lambda part: shares[part.field])
+    return most.name.removeprefix(_INSIDE), shares[most.field]
+
+
+def shares_words(shares: Mapping[str, float]) -> str:
+    """Return for how much of the time devices were busy, idle, and only communicated."""
+    reason, of_it = _most_idle(shares)
+    words = f"device busy {percent(shares['busy_ns'])}, idle {percent(shares[_IDLE.field])}"
+    words += f" ({reason}: {percent(of_it)})"
+    if exposed := shares[_EXPOSED.field]:
+        words += f", communication exposed {percent(exposed)}"
+    return words
 
 
 def what_devices_did(view: DeviceView) -> Section:
@@ -158,7 +179,9 @@ def _notes(view: DeviceView) -> tuple[str, ...]:
     """Say which time the figures are about, and what communication costs."""
     whole, steps = view.whole, view.device_steps
     window = "from its first to its last work"
-    if view.in_windows:
+    if view.in_steps:
+        window = "in the used steps, from begin to end"
+    elif view.in_windows:
         window = "in the steps whose kernels were captured, which are slower than others"
     subject = "The device"
     if len(view.devices) > 1:

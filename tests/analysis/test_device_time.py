@@ -84,6 +84,18 @@ def test_the_time_between_captured_windows_does_not_count() -> None:
     assert (time.window_ns, time.busy_ns, time.late_ns) == (3_200, 2_400, 800)
 
 
+def test_used_steps_count_from_begin_to_end() -> None:
+    """A warm-up before them does not count, and neither does what outlasts the last of them."""
+    rows = [_row(0, 1_000), _row(60_000, 90_000, launch_ns=50_000)]
+    rows.append(_row(100_000, 130_000, launch_ns=5_000))
+    used = {0: (np.array([40_000]), np.array([120_000]))}
+    (time,) = device_times(_table(rows), used=used)
+    assert (time.window_ns, time.busy_ns) == (80_000, 50_000)
+    assert (time.late_ns, time.queued_ns) == (20_000, 10_000)
+    (first,) = device_times(_table(rows[1:]), used=used)
+    assert (first.window_ns, first.late_ns) == (80_000, 20_000)
+
+
 def test_the_host_was_late_or_had_waited_or_the_work_was_queued() -> None:
     rows = [
         _row(0, 100_000, launch_ns=0),

@@ -10,6 +10,7 @@ import gzip
 import json
 import re
 import sqlite3
+from bisect import bisect_left
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
@@ -104,8 +105,10 @@ def may_wait(name: str) -> bool:
     )
 
 
-def device_table(work: list[Work], waits: list[tuple[int, int]]) -> dict[str, int]:
-    """Add up each moment from the first work to the last."""
+def device_table(
+    work: list[Work], waits: list[tuple[int, int]], steps: list[tuple[int, int]]
+) -> dict[str, int]:
+    """Add up each moment of these steps."""
     parts = "busy compute exchange move exposed hidden alone idle late synchronised other"
     table = dict.fromkeys(["window", *parts.split()], 0)
     changes: dict[int, dict[str, int]] = {}
@@ -114,9 +117,23 @@ def device_table(work: list[Work], waits: list[tuple[int, int]]) -> dict[str, in
             at = changes.setdefault(time, {})
             at[each.kind] = at.get(each.kind, 0) + change
     running = {"compute": 0, "exchange": 0, "move": 0}
+    inside, begins = 0, min(begin for begin, _ in steps)
+    for bounds, change in zip(zip(*steps, strict=True), (1, -1), strict=True):
+        for time in bounds:
+            at = changes.setdefault(time, {})
+            at["inside"] = at.get("inside", 0) + change
+    works = sorted(each.begin for each in work)
+    since = begins
     for time, later in pairwise(sorted(changes)):
         for kind, change in changes[time].items():
-            running[kind] += change
+            if kind == "inside":
+                inside += change
+            else:
+                running[kind] += change
+        if any(running.values()):
+            since = later
+        if not inside:
+            continue
         length = later - time
         table["window"] += length
         active = {kind for kind, count in running.items() if count}
@@ -124,7 +141,11 @@ def device_table(work: list[Work], waits: list[tuple[int, int]]) -> dict[str, in
             table[kind] += length
         if not active:
             table["idle"] += length
-            table[why_idle(time, later, work, waits)] += length
+            next_one = bisect_left(works, later)
+            why = "other"
+            if next_one < len(works):
+                why = why_idle(since, works[next_one], work, waits)
+            table[why] += length
             continue
         table["busy"] += length
         if "exchange" in active:

@@ -42,6 +42,18 @@ def reported(run: Path) -> list[dict[str, Any]]:
     return found
 
 
+def steps_of(run: Path, rank: int = 0) -> list[tuple[int, int]]:
+    """When the used steps of a rank began and ended, on the host."""
+    trace = Trace.open(run)
+    used = set(frame_of(trace).selection.steps.tolist())
+    rows = trace.steps.select(["rank", "step", "start_ns", "end_ns"]).to_pylist()
+    return [
+        (each["start_ns"], each["end_ns"])
+        for each in rows
+        if each["rank"] == rank and each["step"] in used
+    ]
+
+
 def by_name(device: dict[str, Any]) -> dict[str, int]:
     return {name: device[key] for name, key in KEYS.items()}
 
@@ -70,7 +82,8 @@ def says_exposure(run: Path, exposed: int, hidden: int, steps: int) -> bool:
 def test_a_kineto_trace(path: Path, import_files: Import) -> None:
     (made,) = import_files(IMPORTER, path)
     (found,) = reported(made.run)
-    expected = device_table(*read_kineto(path))
+    rank = int(found["rank"])
+    expected = device_table(*read_kineto(path), steps_of(made.run, rank))
     assert by_name(found) == expected
     if expected["exchange"]:
         sums = expected["exposed"], expected["hidden"]
@@ -83,7 +96,9 @@ def test_an_nsys_export(path: Path, import_files: Import) -> None:
     (made,) = import_files(nsys.IMPORTER, path)
     exposed = hidden = steps = 0
     for device in reported(made.run):
-        expected = device_table(*read_nsys(path, int(device["device"].removeprefix("cuda:"))))
+        steps_of_rank = steps_of(made.run, int(device["rank"]))
+        read = read_nsys(path, int(device["device"].removeprefix("cuda:")))
+        expected = device_table(*read, steps_of_rank)
         assert by_name(device) == expected
         exposed, hidden = exposed + expected["exposed"], hidden + expected["hidden"]
         steps += device["steps"]
@@ -99,7 +114,8 @@ def test_the_exchange_and_the_ledger_agree_with_the_device(import_files: Import)
     view = build_overview(trace)
     tables = {}
     for path in paths:
-        tables[int(path.name[len("worker")])] = device_table(*read_kineto(path))
+        rank = int(path.name[len("worker")])
+        tables[rank] = device_table(*read_kineto(path), steps_of(made.run, rank))
     assert view.exchange is not None
     for rank in view.exchange.ranks:
         expected = tables[rank.rank]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from profkit.analysis.kernels.view import kernels_of
+from profkit.analysis.overview import build_overview
+from profkit.report.device_sections import device_shares
 from profkit.show import json as show_json
 from profkit.testing.synthetic import synthetic_trace
 from profkit.text import byte_size, duration, percent, significant
@@ -230,6 +232,22 @@ def test_kernels_are_filtered_sorted_and_shown_by_rank(run: Path) -> None:
         assert f"{one.calls:,} calls on cuda:0 " in driver.text
 
     drive(run, steps, screen="kernels")
+
+
+def test_the_kernels_of_a_run_say_how_busy_its_device_is(run: Path) -> None:
+    shares = build_device_shares(run)
+
+    async def steps(driver: Driver) -> None:
+        busy, idle = percent(shares["busy_ns"]), percent(shares["idle_ns"])
+        assert f"device busy {busy}, idle {idle} (" in driver.text
+
+    drive(run, steps, screen="kernels")
+
+
+def build_device_shares(run: Path) -> dict[str, float]:
+    devices = build_overview(Trace.open(run)).devices
+    assert devices is not None
+    return device_shares(devices)
 
 
 def test_a_late_rank_is_marked_by_a_sign_and_a_colour(run: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar, Final
 
 from textual.app import ComposeResult
@@ -9,11 +10,15 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from profkit.analysis.kernels.calls import KernelInstance, calls_of
+from profkit.analysis.kernels.device_view import build_device_view
 from profkit.analysis.kernels.groups import KernelGroup
 from profkit.analysis.kernels.view import KernelsView, kernels_of
+from profkit.frame.run_frame import frame_of
+from profkit.report.device_sections import device_shares
 from profkit.report.kernel_sections import kernel_columns
 from profkit.show.document import Table
 from profkit.text import plural
+from profkit.tui.library import Source
 from profkit.tui.screens.base import Place, RunScreen
 from profkit.tui.widgets.columns import GAP, MEASURED_ROWS
 from profkit.tui.widgets.document import columns_of
@@ -49,7 +54,7 @@ class KernelsScreen(RunScreen[KernelsView]):
         )
         yield Static(id="kernel")
 
-    build = staticmethod(lambda source: kernels_of(source.trace, source.ceilings, source.rank))
+    build = staticmethod(lambda source: _kernels_and_devices(source))
 
     def show(self, view: KernelsView) -> None:
         """Show the columns for which there is room; all columns are exported."""
@@ -134,6 +139,15 @@ class CallsScreen(RunScreen[tuple[KernelInstance, ...]]):
             end_ns = call.start_ns + call.duration_ns
             place = Place(call.rank, call.step, call.start_ns, end_ns=end_ns, row=call.row)
             self.go("timeline", place)
+
+
+def _kernels_and_devices(source: Source) -> KernelsView:
+    """Return the kernels, and what the devices did in the used steps."""
+    trace, rank = source.trace, source.rank
+    view = kernels_of(trace, source.ceilings, rank)
+    devices = build_device_view(trace, frame_of(trace).selection.steps, rank)
+    shares = device_shares(devices) if devices else None
+    return dataclasses.replace(view, device_shares=shares)
 
 
 SCREEN = KernelsScreen

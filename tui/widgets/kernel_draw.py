@@ -7,6 +7,7 @@ from typing import Final
 
 from profkit.analysis.kernels.groups import KernelGroup
 from profkit.analysis.kernels.view import KernelsView
+from profkit.report.device_sections import shares_words
 from profkit.report.kernel_sections import FURTHER
 from profkit.show.document import Column, cell_text
 from profkit.show.figures import BYTES, COUNT, NS, SHARE, Unit
@@ -74,7 +75,9 @@ def _known(view: KernelsView) -> list[str]:
     known = []
     if view.tensor_core_share is not None:
         known.append(f"Tensor Cores: {percent(view.tensor_core_share)} of the time of matrix work")
-    if view.launched_late_share is not None:
+    if view.device_shares is not None:
+        known.append(shares_words(view.device_shares))
+    elif view.launched_late_share is not None:
         share = percent(view.launched_late_share)
         known.append(f"the device was idle for {share} of its time because the host launched late")
     if view.noun == "operator":

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from profkit.analysis.kernels.categories import COMMUNICATION, COPY_CATEGORIES, MEMSET
@@ -25,20 +26,27 @@ from profkit.analysis.kernels.idle import (
     idle_reasons,
 )
 from profkit.frame.columns import names_and_codes, places_of_ranks
-from profkit.frame.estimate import Ints
+from profkit.frame.estimate import Floats, Ints
 from profkit.frame.exchange import match_all
-from profkit.frame.intervals import covered_each, split_lanes, subtract_union, union_length
+from profkit.frame.intervals import (
+    common_parts,
+    covered_each,
+    split_lanes,
+    subtract_union,
+    union_length,
+)
 
 _MOVES = frozenset({*COPY_CATEGORIES.values(), "copy", MEMSET})
 COMPUTING, COMMUNICATING, MOVING = range(3)
+Bools = npt.NDArray[np.bool_]
 
-Waits = Mapping[int, tuple[Ints, Ints]]
-"""The times in which each rank waits in a collective for another one."""
+Times = Mapping[int, tuple[Ints, Ints]]
+"""When something of each rank began and ended."""
 
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """One device of one rank, from its first work to its last.
+    """One device of one rank, in its used steps, or else from its first work to its last.
 
     `compute` is kernels other than communication, `moves` is copies and fills by the driver.
     `overlap` is communication while something computes; `exposed` is the rest of communication.
@@ -101,14 +109,16 @@ def work_kinds(categories: Sequence[str]) -> Ints:
 def device_times(
     kernels: pa.Table,
     samples: pa.Table | None = None,
-    waits: Waits | None = None,
+    waits: Times | None = None,
     *,
     in_windows: bool = False,
+    used: Times | None = None,
 ) -> tuple[DeviceTime, ...]:
     """Return a row for each rank and device that ran anything, except for the host.
 
     `samples` hold the waits of the host, if its calls were recorded. `waits` are the ranks' waits
     for each other. If only windows of steps were captured, the time between them does not count.
+    `used` are the steps that count, from begin to end, or else all time from first to last work.
     """
     if in_windows:
         kernels = kernels.filter(kernels["step"].is_valid())
@@ -125,12 +135,18 @@ def device_times(
         window = np.cumsum(np.diff(numbers, prepend=numbers[:1]) > 1)[place]
         lane = lane * (int(window.max()) + 1) + window
     gaps = find_gaps(kernels, lane)
+    length = gaps.length.astype(np.float64)
+    if used is not None:
+        gaps = _with_first(gaps, kernels, lane, used)
+        length = _covered_by(used, rank[gaps.after], gaps)
+        if waits is not None:
+            waits = {each: common_parts(*waits[each], *used[each]) for each in waits}
     reasons = idle_reasons(kernels, gaps, samples)
     for_rank = _covered_by(waits or {}, rank[gaps.after], gaps)
     idle = []
     for ns in (
-        np.where(reasons == LATE, gaps.length - for_rank, 0),
-        np.where(reasons == SYNCHRONISED, gaps.length - for_rank, 0),
+        np.where(reasons == LATE, length - for_rank, 0),
+        np.where(reasons == SYNCHRONISED, length - for_rank, 0),
         for_rank,
     ):
         idle.append(np.bincount(lane[gaps.after], weights=ns, minlength=int(lane.max()) + 1))
@@ -141,7 +157,8 @@ def device_times(
         if key[1] == HOST:
             continue
         wait = waits.get(key[0]) if waits is not None else None
-        time = _sum_up(key, kernels.take(pa.array(rows)), kind[rows], wait)
+        counted = used[key[0]] if used is not None else None
+        time = _sum_up(key, kernels.take(pa.array(rows)), kind[rows], wait, counted)
         late, synchronised, for_other = columns[lane[rows[0]]]
         time = dataclasses.replace(
             time, late_ns=late, synchronised_ns=synchronised, idle_waiting_ns=for_other
@@ -150,36 +167,58 @@ def device_times(
     return tuple(found[key] for key in sorted(found))
 
 
-def _covered_by(waits: Waits, rank: Ints, gaps: Gaps) -> Ints:
-    """Return how long in each gap its rank waited for another, in a collective of the host."""
-    covered = np.zeros(len(rank), dtype=np.int64)
-    for each, (begin, until) in waits.items():
+def _with_first(gaps: Gaps, kernels: pa.Table, lane: Ints, used: Times) -> Gaps:
+    """Return the gaps, and those from the first used step to the first work of each device."""
+    order = np.lexsort((kernels["start_ns"].to_numpy(), lane))
+    first = order[np.unique(lane[order], return_index=True)[1]]
+    starts, ranks = kernels["start_ns"].to_numpy()[first], kernels["rank"].to_numpy()[first]
+    opens = np.array([used[each][0].min() for each in ranks.tolist()])
+    later = starts > opens
+    added = (opens[later], starts[later], first[later], first[later])
+    return Gaps(*map(np.concatenate, zip(gaps, added, strict=True)))
+
+
+def _covered_by(times: Times, rank: Ints, gaps: Gaps) -> Floats:
+    """Return how much of each gap lies in such a time of its rank."""
+    covered = np.zeros(len(rank))
+    for each, (begin, until) in times.items():
         mine = rank == each
         covered[mine] = covered_each(begin, until, gaps.start[mine], gaps.end[mine])
     return covered
 
 
 def _sum_up(
-    key: tuple[int, str], work: pa.Table, kind: Ints, wait: tuple[Ints, Ints] | None
+    key: tuple[int, str],
+    work: pa.Table,
+    kind: Ints,
+    wait: tuple[Ints, Ints] | None,
+    used: tuple[Ints, Ints] | None,
 ) -> DeviceTime:
     """Sum up the work of one device."""
     start, end = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
-    computing, communicating, moving = kind == COMPUTING, kind == COMMUNICATING, kind == MOVING
-    compute = union_length(start[computing], end[computing])
-    communication = union_length(start[communicating], end[communicating])
-    either = union_length(start[~moving], end[~moving])
-    busy = union_length(start, end)
+    window_ns = int(end.max() - start.min())
+    if used is not None:
+        window_ns = union_length(*used)
+
+    def length_of(rows: Bools) -> int:
+        if used is None:
+            return union_length(start[rows], end[rows])
+        return union_length(*common_parts(start[rows], end[rows], *used))
+
+    moving = kind == MOVING
+    compute, communication = length_of(kind == COMPUTING), length_of(kind == COMMUNICATING)
+    either, busy = length_of(~moving), length_of(moving | ~moving)
     waiting = None
     if wait is not None:
         opens, closes = exposed_communication(start, end, kind)
         waiting = int(covered_each(*wait, opens, closes).sum())
     return DeviceTime(
         *key,
-        window_ns=int(end.max() - start.min()),
+        window_ns=window_ns,
         busy_ns=busy,
         compute_ns=compute,
         communication_ns=communication,
-        moves_ns=union_length(start[moving], end[moving]),
+        moves_ns=length_of(moving),
         overlap_ns=compute + communication - either,
         moves_alone_ns=busy - either,
         late_ns=0,

@@ -68,6 +68,8 @@ class KernelsView:
     """True if the machine's ceilings are known."""
     problems: tuple[str, ...] = ()
     """Damage in the ranks' tables; rows before the damage are counted."""
+    device_shares: Mapping[str, float] | None = None
+    """What devices did, as shares of the time; null if not asked for, or if no device worked."""
 
     @property
     def noun(self) -> str:
