@@ -117,8 +117,12 @@ def _gaps_of_rank(steps: pa.Table, spans: pa.Table) -> Gaps:
     phase = places_in(spans["phase"], PHASES)
     known = phase >= 0
     step, opens, closes = (steps[name].to_numpy() for name in ("step", "start_ns", "end_ns"))
-    number = np.concatenate([step, spans["step"].to_numpy()[known], step])
-    start = np.concatenate([opens, spans["start_ns"].to_numpy()[known], closes])
+    mine, begun = spans["step"].to_numpy()[known], spans["start_ns"].to_numpy()[known]
+    by_number = np.argsort(step)
+    if (begun < opens[by_number][np.searchsorted(step[by_number], mine)]).any():
+        return NO_GAPS  # the host ran ahead of steps that end on the device
+    number = np.concatenate([step, mine, step])
+    start = np.concatenate([opens, begun, closes])
     until = np.concatenate([opens, spans["end_ns"].to_numpy()[known], closes])
     edge = np.ones(len(step), dtype=np.int64)
     kind = np.concatenate([edge * begin, phase[known], edge * end])

@@ -63,7 +63,7 @@ def coverage_words(coverage: Coverage | None, *, is_gain: bool) -> str:
         words.append(f"The causes explain {at_most}{percent(coverage.share, 0)} of the {gap}")
     if coverage.row and coverage.row_share is not None:
         of_gap = "" if words else f" of the {gap}"
-        share = percent(coverage.row_share, 0)
+        share = "more than all" if coverage.row_share > 1 else percent(coverage.row_share, 0)
         why = "which no rule names"
         if coverage.row == REST:
             why = "which is not divided any further"
@@ -120,12 +120,13 @@ def cause_cost(cause: Cause, ledger: Ledger) -> str:
         words += ", against the gain"
     if share is not None and math.isfinite(share):
         gap = "gain" if cause.is_gain else "gap"
-        words += f", {percent(share, 0)} of the {gap}"
         gap_ns = ledger.total.delta.value * ledger.samples_per_step
         if cost and cost.low is not None and cost.low <= gap_ns < cost.value:
             words += f"; within its interval, that is the whole {gap}"
         elif cost and cost.value > gap_ns * (1 + NEGLIGIBLE):
             words += f"; {beyond_gap_words(cost.value - gap_ns, ledger)}"
+        else:
+            words += f", {percent(min(share, 1.0), 0)} of the {gap}"
     return words
 
 

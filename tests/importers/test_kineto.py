@@ -28,7 +28,7 @@ from profkit.errors import UnreadableError
 from profkit.importers import nsys
 from profkit.importers.kineto import IMPORTER
 from profkit.importers.kineto.collectives import operation_of
-from profkit.importers.kineto.steps import FROM_LOADER, NOT_MARKED
+from profkit.importers.kineto.steps import AT_DEVICE_PACE, FROM_LOADER, NOT_MARKED
 from profkit.importers.reading.plan import plan_import
 from profkit.importers.reading.rank_files import (
     DUPLICATES,
@@ -685,3 +685,41 @@ def test_sends_and_receives_of_an_all_to_all_are_one() -> None:
     kernel_name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     assert operation_of({}, kernel_name, "nccl:all_to_all") == "all_to_all"
     assert operation_of({}, kernel_name, "nccl:send 0->1") == "send_recv"
+
+
+def test_the_devices_pace_is_the_step_if_the_host_runs_ahead(
+    tmp_path: Path, import_files: Import
+) -> None:
+    """The host takes 16 ms for a step, and the device 20 ms; what is queued is not lost."""
+    events: list[Event] = []
+    for step in range(12):
+        at, number = step * 16_000, step + 1
+        events.append(host("user_annotation", f"ProfilerStep#{step}", us(str(at)), "16000"))
+        events.append(host("cpu_op", "aten::mm", us(str(at + 100)), "15000"))
+        launch = us(str(at + 200))
+        events.append(host("cuda_runtime", "cudaLaunchKernel", launch, "5", correlation=number))
+        events.append(kernel("sgemm", us(str(1_000 + step * 20_000)), "20000", number))
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "ahead.json", events))
+    view = build_overview(Trace.open(made.run))
+    assert view.step_ns.value == pytest.approx(20e6)
+    assert AT_DEVICE_PACE in made.flags
+    assert view.devices is not None
+    assert view.devices.whole.busy_ns / view.devices.device_steps == pytest.approx(20e6)
+    assert not view.unknown_places
+    assert sum(part.share.value for part in view.phases) == pytest.approx(1)
+
+
+def test_work_that_ends_a_little_after_its_step_moves_no_step(
+    tmp_path: Path, import_files: Import
+) -> None:
+    events: list[Event] = []
+    for step in range(12):
+        at, number = step * 16_000, step + 1
+        events.append(host("user_annotation", f"ProfilerStep#{step}", us(str(at)), "16000"))
+        launch = us(str(at + 200))
+        events.append(host("cuda_runtime", "cudaLaunchKernel", launch, "5", correlation=number))
+        events.append(kernel("sgemm", us(str(at + 2_000)), "15000", number))
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "behind.json", events))
+    assert AT_DEVICE_PACE not in made.flags
+    view = build_overview(Trace.open(made.run))
+    assert view.step_ns.value == pytest.approx(16e6)

@@ -109,6 +109,12 @@ def test_a_cost_is_the_whole_gap_if_its_interval_holds_the_gap(pair: Pair) -> No
         cost = Estimate(1.1 * gap_ns, low * gap_ns, 1.3 * gap_ns)
         said = cause_words.cause_cost(Cause("late_rank", cost, 1.1, ""), ledger)
         assert words in said
+        assert "110 %" not in said
+
+
+def test_no_row_has_more_than_the_gap(pair: Pair) -> None:
+    row = Coverage(share=0.0, is_bound=False, row="input", row_share=2.25, settings=())
+    assert "More than all of the gap is in input" in cause_words.coverage_words(row, is_gain=False)
 
 
 def test_an_exchange_of_which_a_rank_is_missing_is_not_said_to_be_exposed(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from profkit.analysis.kernels.device_view import build_device_view
 from profkit.analysis.overview import build_overview
 from profkit.analysis.run_change import ChangeKind
 from profkit.explain.evidence_kernels import names_memories
@@ -60,7 +59,7 @@ def test_a_change_within_the_run_is_found_and_named_in_a_comparison() -> None:
 
 
 def test_the_bar_of_the_device_is_its_whole_time_once() -> None:
-    view = build_device_view(recorded("-kernels"))
+    view = build_overview(recorded("-kernels")).devices
     assert view is not None
     ((_, bar),) = what_devices_did(view).charts
     assert isinstance(bar, Shares)
@@ -68,7 +67,7 @@ def test_the_bar_of_the_device_is_its_whole_time_once() -> None:
 
 
 def test_captured_kernels_keep_the_device_busy_as_long_as_the_profiler_says() -> None:
-    view = build_device_view(recorded("-kernels"))
+    view = build_overview(recorded("-kernels")).devices
     assert view is not None
     assert view.whole.busy_ns / view.device_steps / 1e6 == pytest.approx(BUSY_MS, rel=0.02)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,11 @@ from profkit.importers.reading.numbers import Bools, Ints
 from profkit.trace.flag import Flag, FlagKind
 
 NOT_MARKED = Flag("the file marks no steps; all of it counts as one step", FlagKind.NOTE)
+AT_DEVICE_PACE = Flag(
+    "the host ran ahead of its device, which has the last word: a step lasts from the end of the "
+    "device's work of the step before to the end of its own",
+    FlagKind.NOTE,
+)
 FROM_LOADER = Flag(
     "the file marks no steps; they were taken from the data loader's calls", FlagKind.NOTE
 )
@@ -76,6 +82,25 @@ class Steps:
             "sample_count": np.full(len(self.number), samples, dtype=np.int64),
             "instrumented": [True] * len(self.number),
         }
+
+
+_AHEAD = 0.02
+"""The host runs ahead if the device's work of a step ends later and later by this share of time."""
+
+
+def pace_by_device(steps: Steps, work: DeviceWork) -> Steps:
+    """Return the steps as the device ends them, if it falls ever further behind the host."""
+    place = steps.at(work.launch_time)
+    count, known = len(steps.number), place >= 0
+    ends = np.full(count, np.iinfo(np.int64).min)
+    np.maximum.at(ends, place[known], work.end[known])
+    if count < MIN_PERIODS or (ends < steps.end).any() or (np.diff(ends) <= 0).any():
+        return steps
+    behind = ends - steps.end
+    if behind[-1] - behind[0] < _AHEAD * (steps.end[-1] - steps.end[0]):
+        return steps
+    start = np.append(steps.start[0], ends[:-1])
+    return dataclasses.replace(steps, start=start, end=ends, flag=steps.flag or AT_DEVICE_PACE)
 
 
 def find_main_lane(events: Events) -> int:

@@ -18,7 +18,7 @@ from profkit.importers.kineto.collectives import Collectives, collective_columns
 from profkit.importers.kineto.device_phases import PlacedSpan, place_spans
 from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
 from profkit.importers.kineto.phases import NestedSpan, find_phases, nest
-from profkit.importers.kineto.steps import Steps, find_main_lane, find_steps
+from profkit.importers.kineto.steps import Steps, find_main_lane, find_steps, pace_by_device
 from profkit.importers.kineto.tables import (
     PhaseLookup,
     describe_work,
@@ -224,7 +224,8 @@ def write_rank(
         rank, host, 0, label, anchor, world_size=world_size, framework=events.framework
     )
     tables = draft.rank(manifest)
-    tables.write("steps", steps.table(options.samples_per_step or 0))
+    paced = pace_by_device(steps, work)
+    tables.write("steps", paced.table(options.samples_per_step or 0))
     _write_work(tables, events, main, work, steps, spans)
     collectives = collective_columns(events, work, steps, world_size if held is None else None)
     if aligner is not None:
@@ -234,7 +235,7 @@ def write_rank(
     else:
         held.append((tables, collectives))
     summary.add(file, events, anchor)
-    for flag in _flags_of_rank(collectives, steps, options.samples_per_step):
+    for flag in _flags_of_rank(collectives, paced, options.samples_per_step):
         summary.flag(flag)
     summary.flag_problems(file, gate, one_of_several=world_size > 1)
     _flag_gaps(events, work, summary)
