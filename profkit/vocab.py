@@ -102,6 +102,9 @@ WINDOW_BORDER: Final = "window_border_ns"
 HOST_SYNC: Final = "host_sync_ns"
 """Metric: how long the host waited for the device in one call; the time is that of its end."""
 
+DEVICE_IDLE: Final = "device_idle"
+"""The part of an imported run's configuration about what the host did while devices were idle."""
+
 WINDOW_READING: Final = "window_reading_ns"
 """Metric: processor time that a thread took to read a capture window."""
 

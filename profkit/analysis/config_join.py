@@ -80,6 +80,7 @@ A knob that matches none can affect any row.
 
 _PROVENANCE = re.compile(
     r"imported_from|sources|stated|told_by_file_name|log_grammar|log_of|sample_unit|reduced|"
+    r"device_idle\..*|"
     r"samples_counted_of|rows_speak_for_ranks|ranks_at_least|cards_of_one_node|"
     r"data_parallel\..*|pipeline\.own_stages|repeats\..*|"
     r"machine_probes|packages\.pyarrow|batch_elements_error|"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from profkit.analysis.config_join import COMPUTE
 from profkit.analysis.kernels.device_time import DeviceTime
@@ -13,8 +13,9 @@ from profkit.analysis.kernels.device_view import DeviceView
 from profkit.analysis.overview import Overview
 from profkit.frame.device_times import PhaseClock
 from profkit.show.document import Column, Section, Shares, Table, data_columns, missing
-from profkit.show.figures import MS, NS, SHARE
+from profkit.show.figures import COUNT, MS, NS, SHARE
 from profkit.text import duration, percent, plural
+from profkit.vocab import DEVICE_IDLE
 
 MOST_DEVICES = 8
 AS_LONG = 0.95
@@ -117,6 +118,32 @@ def device_sections(view: DeviceView | None) -> Iterator[Section]:
         "devices": Table(columns, view.devices),
     }
     yield Section(key="device_time", facts=facts)
+
+
+_GAP_COLUMNS = (
+    Column("", "idle", itemgetter("idle_ns"), NS),
+    Column("", "rank", itemgetter("rank"), COUNT),
+    Column("", "step", itemgetter("step"), COUNT),
+    Column("", "what the host did", itemgetter("call")),
+    Column("", "in the line", itemgetter("line"), stretches=True),
+)
+
+
+def idle_section(config: Mapping[str, Any]) -> Iterator[Section]:
+    """Yield what the host did while devices were idle, as the importer of a trace found it."""
+    found = config.get(DEVICE_IDLE)
+    if not isinstance(found, Mapping) or not found.get("gaps"):
+        yield from missing(DEVICE_IDLE)
+        return
+    calls = []
+    for name, ns in found["calls"].items():
+        calls.append(f"{name} ({percent(ns / (found['idle_ns'] or math.inf))} of all idle time)")
+    notes = ()
+    if calls:
+        notes = (f"While devices were idle, the host was most in {', '.join(calls)}.",)
+    table = Table(_GAP_COLUMNS, found["gaps"], only_known=True)
+    title = "Longest gaps of the device, in the whole file"
+    yield Section(title, notes, table=table, folded=not calls, key=DEVICE_IDLE, facts=found)
 
 
 def idle_words(view: DeviceView | None) -> tuple[float, str]:

@@ -32,7 +32,12 @@ from profkit.report.code_sections import (
     worker_section,
 )
 from profkit.report.compiling_section import compiling_section
-from profkit.report.device_sections import device_sections, idle_words, launch_notes
+from profkit.report.device_sections import (
+    device_sections,
+    idle_section,
+    idle_words,
+    launch_notes,
+)
 from profkit.report.exchange_sections import exchange_sections
 from profkit.report.kernel_sections import kernel_sections
 from profkit.report.log_words import (
@@ -328,6 +333,7 @@ def _sections(
     view: Overview, drawn: Illustrated | None, answers: Sequence[Prediction]
 ) -> Iterator[Section]:
     yield from device_sections(view.devices)
+    yield from idle_section(view.config)
     yield from phases_section(view)
     yield losses_section(view.losses)
     if answers:

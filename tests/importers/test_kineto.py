@@ -723,3 +723,32 @@ def test_work_that_ends_a_little_after_its_step_moves_no_step(
     assert AT_DEVICE_PACE not in made.flags
     view = build_overview(Trace.open(made.run))
     assert view.step_ns.value == pytest.approx(16e6)
+
+
+def test_the_longest_gaps_name_the_hosts_call_and_its_line(
+    tmp_path: Path, import_files: Import
+) -> None:
+    events: list[Event] = []
+    for step in range(3):
+        at = step * 10_000
+        events.append(host("user_annotation", f"ProfilerStep#{step}", us(str(at)), "10000"))
+        events.append(kernel("sgemm", us(str(at + 100)), "900", 2 * step + 1))
+        events.append(kernel("relu", us(str(at + 9_000)), "500", 2 * step + 2))
+        for place, number in ((50, 2 * step + 1), (8_990, 2 * step + 2)):
+            call = us(str(at + place))
+            events.append(host("cuda_runtime", "cudaLaunchKernel", call, "5", correlation=number))
+        frame = host("python_function", "train.py(99): slow_hook", us(str(at + 1_100)), "7800")
+        short = host("python_function", "torch/ops.py(1): add", us(str(at + 1_200)), "90")
+        free = host("cuda_runtime", "cudaFree", us(str(at + 1_150)), "7700", correlation=0)
+        events += [frame, short, free]
+    (made,) = import_files(IMPORTER, write_trace(tmp_path / "idle.json", events))
+    found = Trace.open(made.run).manifest.config["device_idle"]
+    assert found["idle_ns"] == 3 * 8_000_000 + 2 * 600_000
+    assert found["calls"]["cudaFree"] == 3 * 7_700_000
+    assert [gap["step"] for gap in found["gaps"][:3]] == [0, 1, 2]
+    longest = found["gaps"][0]
+    assert (longest["call"], longest["line"]) == ("cudaFree", "train.py(99): slow_hook")
+    assert made.dropped["Python frames, marks and counters"] == 6
+    shown = " ".join(report_text(build_overview(Trace.open(made.run))).split())
+    assert "the host was most in cudaFree (91.7 % of all idle time)" in shown
+    assert "cudaFree train.py(99): slow_hook" in shown

@@ -110,13 +110,13 @@ class Events:
 def sort_out(trace: ChromeTrace, gate: TimeGate) -> Events:
     """Return the complete events of a file that pass the gate, each with its role."""
     trace, code = _without_durations(trace)
-    rows = np.flatnonzero(trace.events["kind"] == ord("X"))
-    name = code[trace.events["name"][rows]]
     category = trace.events["category"]
     roles = np.zeros(len(trace.names), dtype=np.int8)
     for each in np.unique(category):
         roles[each] = _ROLES.get(trace.names[each].casefold(), Role.UNKNOWN)
-    role = roles[category[rows]]
+    is_frame = roles[category] == Role.STACK
+    rows = np.flatnonzero((trace.events["kind"] == ord("X")) & ~is_frame)
+    name, role = code[trace.events["name"][rows]], roles[category[rows]]
     is_step_name = np.zeros(len(trace.names), dtype=bool)
     for place, text in enumerate(trace.names):
         is_step_name[place] = text.startswith("Profile") and STEP_NAME.match(text) is not None

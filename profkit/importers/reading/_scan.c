@@ -510,10 +510,14 @@ static int keep_event(Scanner *self, Draft *draft)
     return 1;
 }
 
+/* Shorter frames of Python are ignored: a longer one may show what a device waited for. */
+#define LONG_FRAME_NS 100000
+
 static void take_event(Scanner *self, Draft *draft)
 {
     int kind = draft->event.kind;
     int is_stack = draft->category_length == 15 && !memcmp(draft->category, "python_function", 15);
+    is_stack &= draft->event.duration < LONG_FRAME_NS || kind != 'X';
     if (kind == 's' || kind == 'f') tell_correlation(self, draft);
     else if (is_stack || !(kind == 'X' || kind == 'B' || kind == 'E' || kind == 'M')) self->ignored++;
     else if (!keep_event(self, draft)) self->out_of_memory = 1;

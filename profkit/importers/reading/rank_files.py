@@ -17,6 +17,7 @@ from profkit.importers.kineto.aligning import Aligner
 from profkit.importers.kineto.collectives import Collectives, collective_columns
 from profkit.importers.kineto.device_phases import PlacedSpan, place_spans
 from profkit.importers.kineto.events import Events, Role, find_anchor, sort_out, whole
+from profkit.importers.kineto.idle_calls import IdleCalls, frames_of
 from profkit.importers.kineto.phases import NestedSpan, find_phases, nest
 from profkit.importers.kineto.steps import Steps, find_main_lane, find_steps, pace_by_device
 from profkit.importers.kineto.tables import (
@@ -33,6 +34,7 @@ from profkit.importers.reading.sanity import TimeGate
 from profkit.text import plural
 from profkit.trace.flag import Flag, FlagKind
 from profkit.trace.manifest import RankManifest, RunManifest
+from profkit.vocab import DEVICE_IDLE
 
 NO_SAMPLES = Flag(
     "the file does not say how many samples a step trains on, so there is no throughput; "
@@ -134,6 +136,7 @@ class RunSummary:
         self._devices: list[dict[str, Any]] = []
         self._environment: dict[str, Any] = {}
         self._config: dict[str, Any] = {}
+        self.idle = IdleCalls()
 
     def add(self, file: RankFile, events: Events, anchor: Anchor) -> None:
         """Take what one rank's file says."""
@@ -166,6 +169,8 @@ class RunSummary:
             self.flag(flag.said_as(f"rank {file.rank or 0}: {text}") if one_of_several else flag)
 
     def manifest(self, world_size: int) -> RunManifest:
+        if (idle := self.idle.described) is not None:
+            self._config[DEVICE_IDLE] = idle
         return RunManifest(
             workload="",  # no profiler's file names its job, and a file's name is none
             framework=self._framework,
@@ -235,6 +240,7 @@ def write_rank(
     else:
         held.append((tables, collectives))
     summary.add(file, events, anchor)
+    summary.idle.add(rank, events, work, steps)
     for flag in _flags_of_rank(collectives, paced, options.samples_per_step):
         summary.flag(flag)
     summary.flag_problems(file, gate, one_of_several=world_size > 1)
@@ -306,7 +312,7 @@ def count_dropped(draft: RunDraft, events: Events, excluded_spans: int, steps: S
         "host calls (the kernels have their launches)": len(events.of(Role.LAUNCH)),
         "waits of the host for the device": len(events.of(Role.SYNC)),
         "annotations on the device (the host has them too)": len(events.of(Role.DEVICE_ANNOTATION)),
-        "Python frames, marks and counters": trace.ignored + len(events.of(Role.STACK)),
+        "Python frames, marks and counters": trace.ignored + len(frames_of(trace)),
         "events of unknown categories": len(events.of(Role.UNKNOWN)),
         "begin and end marks": int(is_half.sum()),
         "annotations around phases": excluded_spans,

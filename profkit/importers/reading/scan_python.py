@@ -29,6 +29,8 @@ _WORK = struct.Struct("<qqqiiiiiiiiii")
 _NEXT_EVENT = re.compile(r'\{[ \t\r\n]*"(?:name|ph)"')
 _RANGE = re.compile(r"nccl:.", re.DOTALL)
 _KINDS = frozenset("XBEM")
+LONG_FRAME_NS = 100_000
+"""Shorter frames of Python are ignored: a longer one may show what a device waited for."""
 
 
 def make_decoder() -> json.JSONDecoder:
@@ -130,7 +132,7 @@ class Scanner:
         kind = event.get("ph")
         if kind in {"s", "f"}:
             self._complete_correlation(event)
-        elif event.get("cat") == "python_function" or kind not in _KINDS:
+        elif kind not in _KINDS or _is_short_frame(event):
             self._ignored += 1
         else:
             self._keep(event, ord(str(kind)))
@@ -186,6 +188,13 @@ class Scanner:
         self._extras_size += size
         self._extras.append(args)
         return len(self._extras) - 1
+
+
+def _is_short_frame(event: dict[str, Any]) -> bool:
+    """Return whether an event is a frame of Python too short to show what a device waited for."""
+    if event.get("cat") != "python_function":
+        return False
+    return event.get("ph") != "X" or _number(event.get("dur"), 3) < LONG_FRAME_NS
 
 
 def _number(value: Any, scale: int) -> int:
