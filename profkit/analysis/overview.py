@@ -301,6 +301,8 @@ def find_figures(frame: RunFrame) -> dict[str, Any]:
     throughput, step_ns, phases = _estimate(frame)
     if frame.basis.costs:
         phases = phases_of(frame.basis.costs)
+    if is_log(trace):
+        throughput, step_ns = _or_unknown(throughput), _or_unknown(step_ns)
     found = {"throughput": throughput, "step_ns": step_ns, "phases": phases}
     if thinned is None:
         return {**found, "steps_seen": len(frame.numbers)}
@@ -315,6 +317,18 @@ def find_figures(frame: RunFrame) -> dict[str, Any]:
         "steps_seen": thinned.steps,
         "thinned": thinned,
     }
+
+
+_NO_WIDTH = 1e-9
+
+
+def _or_unknown(found: Estimate) -> Estimate:
+    """Return a figure without an interval of no width: the lines of the log do not vary."""
+    if found.low is None or found.high is None:
+        return found
+    if found.high - found.low > _NO_WIDTH * abs(found.value):
+        return found
+    return Estimate(found.value)
 
 
 def _estimate(frame: RunFrame) -> tuple[Estimate, Estimate, tuple[PhaseShare, ...]]:

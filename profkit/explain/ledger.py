@@ -325,6 +325,9 @@ def why_not(ledger: Ledger) -> str:
     )
 
 
+TOO_ALIKE = "too few lines of a log state different times to give an interval"
+
+
 def why_not_at_all(ledger: Ledger) -> str:
     """Return why no question about the two runs can be answered, or nothing if some can."""
     if ledger.unlike:
@@ -333,7 +336,7 @@ def why_not_at_all(ledger: Ledger) -> str:
         return ""
     if not any(ledger.steps_needed):
         if ledger.total.base.value > 0:
-            return "too few lines of a log state different times to give an interval"
+            return TOO_ALIKE
         return "the used steps took no time at all"
     return plain_difference(ledger.base, ledger.target)
 

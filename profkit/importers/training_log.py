@@ -49,6 +49,7 @@ from profkit.importers.logs.tables import as_lines
 from profkit.importers.logs.text import as_count, read_lines
 from profkit.importers.reading.blocks import TornError, read_beginning, read_blocks
 from profkit.importers.reading.system_file import describe_system, find_system
+from profkit.importers.reading.tensorboard import is_event_file
 from profkit.text import plural, safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
 from profkit.trace.sharing import AT_LEAST
@@ -75,7 +76,7 @@ _DIMENSIONS = {
 _RARE = ("cp", "sp")
 """Dimensions that most jobs lack, so that a size of one is not worth a word."""
 _RESULT_FIELDS = ("what", "value", "unit", "how", "line", "is_timer")
-_JSON_LINES = re.compile(rb"\A\{\"[^\n]{2,9999}\}\r?\n(?:\{|\Z)")
+_LOGS_IN_JSON = re.compile(rb"\A\{\"[^\n]{2,9999}\}\r?\n(?:\{|\Z)|\"log_history\":\s")
 _NOT_LOGS = (b'{"', b'[{"', b"{\n", b"[\n", b"SQLite format 3\0", b"\x80\x04", b"\x80\x02")
 
 
@@ -85,21 +86,21 @@ class TrainingLog:
     name = "training_log"
     title = (
         "training logs: PaddleClas, PaddleSeg, PaddleVideo, PaddleNLP, OpenMMLab, detectron2, "
-        "NVIDIA DLLogger, Megatron-LM, DeepSpeed, MLPerf, nanoGPT, torchtitan, timm, tables (CSV), "
-        "and what else prints a step and its time"
+        "NVIDIA DLLogger, Megatron-LM, DeepSpeed, MLPerf, nanoGPT, torchtitan, timm, Hugging Face, "
+        "LLaMA-Factory, TensorBoard's events, tables (CSV), and what else prints a step and its "
+        "time"
     )
 
     def recognises(self, head: bytes, path: Path) -> float:
-        is_binary = head.count(0) > len(head) / 8
+        is_binary = head.count(0) > len(head) / 8 and not is_event_file(head)
         is_other = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_NOT_LOGS)
-        if not head or is_binary or (is_other and not _JSON_LINES.match(head)):
+        if not head or is_binary or (is_other and not _LOGS_IN_JSON.search(head)):
             return 0.0
         grammars = load_grammars()
         found = find_grammar(read_lines(as_lines([head])), grammars)
         if found is None or found.name == MARKS_ALONE:
-            found = (
-                find_grammar(read_lines(read_beginning(path, SEARCHED_BYTES)), grammars) or found
-            )
+            beginning = as_lines(read_beginning(path, SEARCHED_BYTES))
+            found = find_grammar(read_lines(beginning), grammars) or found
         if found is None:
             return 0.0
         if found.name == MARKS_ALONE:
@@ -122,7 +123,7 @@ class TrainingLog:
                     f"{safe_text(str(path))}: no line belongs to a training log that profkit knows "
                     f"(it knows {', '.join(GRAMMARS.names())}); name another format with --format"
                 )
-            usable = [log for log in logs if log.grammar == MARKS_ALONE or count_timed(log) > 1]
+            usable = [log for log in logs if log.grammar == MARKS_ALONE or _is_usable(log)]
             if not usable:
                 raise UnreadableError(_say_what_is_missing(path, logs))
             for place, log in enumerate(logs, 1):
@@ -171,6 +172,12 @@ def count_timed(log: ParsedLog) -> int:
     return len(drop_untimed(log.records, Counter()))
 
 
+def _is_usable(log: ParsedLog) -> bool:
+    """Return whether two lines have a step time, or the only one is about many steps."""
+    timed = drop_untimed(log.records, Counter())
+    return len(timed) > 1 or (len(log.records) == 1 and any(each.steps > 1 for each in timed))
+
+
 def _say_what_is_missing(path: Path, logs: Sequence[ParsedLog]) -> str:
     """Return why a file cannot be imported, and what to do about it, in one line."""
     lines = sum(len(log.records) for log in logs)
@@ -182,10 +189,13 @@ def _say_what_is_missing(path: Path, logs: Sequence[ParsedLog]) -> str:
         )
     elif lines:
         first = min(log.records[0].line for log in logs if log.records)
+        lacks, remedy = "a usable step time or throughput", "print them with each line"
+        if any(each.throughput for log in logs for each in log.records):
+            lacks, remedy = "a step time or a batch size", "give --samples-per-step"
         why = (
             f"has {plural(lines, 'line')} about training (the first is line {first:,}) and none "
-            "with a usable step time or throughput: they are missing, zero or nan; print them "
-            "with each line, or record the job itself (profkit run)"
+            f"with {lacks}: they are missing, zero or nan; {remedy}, import TensorBoard's events "
+            "of the job, or record it (profkit run)"
         )
     else:
         why = (

@@ -138,7 +138,7 @@ def idle_section(config: Mapping[str, Any]) -> Iterator[Section]:
     calls = []
     for name, ns in found["calls"].items():
         calls.append(f"{name} ({percent(ns / (found['idle_ns'] or math.inf))} of all idle time)")
-    notes = ()
+    notes: tuple[str, ...] = ()
     if calls:
         notes = (f"While devices were idle, the host was most in {', '.join(calls)}.",)
     table = Table(_GAP_COLUMNS, found["gaps"], only_known=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from profkit.analysis.overview import Overview
+from profkit.explain.ledger import TOO_ALIKE
 from profkit.frame.device_times import LAUNCHES, PhaseClock
 from profkit.frame.phases import UNKNOWN
 from profkit.show.figures import interval_words, reason_name
@@ -118,7 +119,7 @@ def why_not_judged(view: Overview) -> str:
         if view.sharing.why:
             missing = f"ranks may train on the same samples ({view.sharing.why})"
         return f"{missing}, so there is no throughput; all other figures are valid"
-    return "the used steps took no time at all"
+    return TOO_ALIKE if view.step_ns.value > 0 else "the used steps took no time at all"
 
 
 _ROLES = {"rest": Phase.OTHER.value}

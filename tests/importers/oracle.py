@@ -111,41 +111,24 @@ def device_table(
     """Add up each moment of these steps."""
     parts = "busy compute exchange move exposed hidden alone idle late synchronised other"
     table = dict.fromkeys(["window", *parts.split()], 0)
-    changes: dict[int, dict[str, int]] = {}
-    for each in work:
-        for time, change in ((each.begin, 1), (each.end, -1)):
-            at = changes.setdefault(time, {})
-            at[each.kind] = at.get(each.kind, 0) + change
-    running = {"compute": 0, "exchange": 0, "move": 0}
-    inside, begins = 0, min(begin for begin, _ in steps)
-    for bounds, change in zip(zip(*steps, strict=True), (1, -1), strict=True):
-        for time in bounds:
-            at = changes.setdefault(time, {})
-            at["inside"] = at.get("inside", 0) + change
-    works = sorted(each.begin for each in work)
-    since = begins
+    changes = changes_of(work, steps)
+    running, inside = {"compute": 0, "exchange": 0, "move": 0}, 0
+    begins = sorted(each.begin for each in work)
+    since = min(begin for begin, _ in steps)
     for time, later in pairwise(sorted(changes)):
+        inside += changes[time].pop("inside", 0)
         for kind, change in changes[time].items():
-            if kind == "inside":
-                inside += change
-            else:
-                running[kind] += change
-        if any(running.values()):
-            since = later
-        if not inside:
-            continue
-        length = later - time
-        table["window"] += length
+            running[kind] += change
         active = {kind for kind, count in running.items() if count}
+        since = later if active else since
+        length = (later - time) * bool(inside)
+        table["window"] += length
         for kind in active:
             table[kind] += length
         if not active:
             table["idle"] += length
-            next_one = bisect_left(works, later)
-            why = "other"
-            if next_one < len(works):
-                why = why_idle(since, works[next_one], work, waits)
-            table[why] += length
+            ends = begins[bisect_left(begins, later) :][:1]
+            table[why_idle(since, ends[0], work, waits) if ends else "other"] += length
             continue
         table["busy"] += length
         if "exchange" in active:
@@ -153,6 +136,18 @@ def device_table(
         if active == {"move"}:
             table["alone"] += length
     return table
+
+
+def changes_of(work: list[Work], steps: list[tuple[int, int]]) -> dict[int, dict[str, int]]:
+    """What begins and ends at each time; `inside` counts the steps."""
+    spans = [(each.kind, each.begin, each.end) for each in work]
+    spans += [("inside", *step) for step in steps]
+    changes: dict[int, dict[str, int]] = {}
+    for kind, begin, end in spans:
+        for time, change in ((begin, 1), (end, -1)):
+            at = changes.setdefault(time, {})
+            at[kind] = at.get(kind, 0) + change
+    return changes
 
 
 def why_idle(begin: int, end: int, work: list[Work], waits: list[tuple[int, int]]) -> str:

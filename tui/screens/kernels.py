@@ -30,6 +30,15 @@ MIN_NAME_WIDTH: Final = 26
 """A kernel's name gets at least this many cells before further columns are shown."""
 
 
+def _kernels_and_devices(source: Source) -> KernelsView:
+    """Return the kernels, and what the devices did in the used steps."""
+    trace, rank = source.trace, source.rank
+    view = kernels_of(trace, source.ceilings, rank)
+    devices = build_device_view(trace, frame_of(trace).selection.steps, rank)
+    shares = device_shares(devices) if devices else None
+    return dataclasses.replace(view, device_shares=shares)
+
+
 class KernelsScreen(RunScreen[KernelsView]):
     """A table of kernels, and the figures of the one under the cursor."""
 
@@ -54,7 +63,7 @@ class KernelsScreen(RunScreen[KernelsView]):
         )
         yield Static(id="kernel")
 
-    build = staticmethod(lambda source: _kernels_and_devices(source))
+    build = staticmethod(_kernels_and_devices)
 
     def show(self, view: KernelsView) -> None:
         """Show the columns for which there is room; all columns are exported."""
@@ -139,15 +148,6 @@ class CallsScreen(RunScreen[tuple[KernelInstance, ...]]):
             end_ns = call.start_ns + call.duration_ns
             place = Place(call.rank, call.step, call.start_ns, end_ns=end_ns, row=call.row)
             self.go("timeline", place)
-
-
-def _kernels_and_devices(source: Source) -> KernelsView:
-    """Return the kernels, and what the devices did in the used steps."""
-    trace, rank = source.trace, source.rank
-    view = kernels_of(trace, source.ceilings, rank)
-    devices = build_device_view(trace, frame_of(trace).selection.steps, rank)
-    shares = device_shares(devices) if devices else None
-    return dataclasses.replace(view, device_shares=shares)
 
 
 SCREEN = KernelsScreen

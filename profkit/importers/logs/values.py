@@ -40,9 +40,18 @@ _REWRITTEN = (
     (re.compile(r"TimeHistory: (.{1,80}) between steps \d{1,12} and "), r"window: \1 step "),
     (re.compile(r"(step = \d{1,12}) \((\S{1,12}) sec\)"), r"\1, window: \2 s"),
     (re.compile(r"(?<![\w.])(\d{1,12})\s{1,4}(images/sec): "), r"step \1, \2: "),
+    (re.compile(r"train_step_timing in s="), "step_time="),  # NeMo
     (re.compile(r"([Bb]atch(?::| ) ?\[?)\d{1,12}[-/](?=\d)"), r"\1"),
-)
+    (re.compile(r"\"throughput\": \"?[\d.]{1,20}\"?, \"total_tokens\""), ""),  # LLaMA-Factory's mean
+    (re.compile(r"(?i)elapsed[ _]time\W{1,4}(?:(\d{1,4}) days?, )?(\d{1,4}):(\d\d):(\d\d)"),
+     lambda found: f"total_time: {_seconds_of(*found.groups())} s"),
+)  # fmt: skip
 """Forms of some tools in which a step or a time has no name of its own."""
+
+
+def _seconds_of(days: str | None, hours: str, minutes: str, seconds: str) -> int:
+    return ((int(days or 0) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "msec": 1e-3}
 _SECONDS |= dict.fromkeys(("s", "sec", "secs", "second", "seconds", "t"), 1.0)

@@ -17,7 +17,7 @@ _BY_CONTENT = {
         "a pointer of Git LFS and not the file itself; fetch that: git lfs pull"
     ),
     rb"\A.{0,40}brain\.Event:": (
-        "TensorBoard's events, which have no times of steps; import that job's log or trace"
+        "TensorBoard's events without numbers of a training; import that job's log or trace"
     ),
     rb"execution_trace\||chakra": (
         "an execution trace, which has no times of a device; record a trace with torch.profiler"
@@ -28,8 +28,6 @@ _BY_CONTENT = {
     rb'\A"?Name"?,"?Calls"?,"?TotalDuration|\A[^\n]{0,300}Kernel_?Name"?,': (
         "a table of rocprof, which profkit does not read; record a trace with torch.profiler"
     ),
-    rb'"log_history":': f"the state of a Hugging Face Trainer, {_UNTIMED}",
-    rb"(?m)^\{'(?:eval_)?loss': ": f"the output of a Hugging Face Trainer, {_UNTIMED}",
     rb"\A(?=[^\n]{0,2000}\b(?:epoch|step)\b)[\w/ (),.|-]{4,2000}\r?\n": f"a table, {_UNTIMED}",
 }
 

@@ -27,10 +27,11 @@ from profkit.importers.logs.tables import A_ROW_IS_AN_EPOCH
 from profkit.importers.logs.text import Line, as_count, number_after
 from profkit.importers.logs.times import find_time
 from profkit.importers.logs.values import Figures, read_figures
+from profkit.importers.reading.tensorboard import SIGN
 
 _RECORD = re.compile(
     r"(?i)\A(?=.{0,400}?(?:step|iter|it\b|batch|\bup(?:date)?|\bTrain: |\[ {0,6}\d{1,12}/"
-    r"|images/sec))(?=.{0,600}?(?:time|cost|seconds|elapse|speed|ips|tps|wps|ups\b|throughput|dt\b"
+    r"|images/sec))(?=.{0,600}?(?:tim[ei]|cost|seconds|elapse|speed|ips|tps|wps|ups\b|throughput|dt\b"
     r"|_s:|/s|per[ _]sec|\d ?ms|sec\b|ms/))(?=.{0,200}?\d)"
 )
 _NO_TRAINING = re.compile(
@@ -104,6 +105,10 @@ DIALECTS = (
             {**_ONE_STEP, "scope": Scope.ALL}),
     Dialect(r"iter \d+: loss .*time .*ms", "nanogpt", "nanoGPT", "pytorch", _ONE_STEP),
     Dialect(r"(?:tps|wps): .*mfu", "torchtitan", "torchtitan", "pytorch", _OF_CARD),
+    Dialect(r"current_steps.*total_time|current_steps.*elapsed_time", "llama_factory",
+            "LLaMA-Factory", "pytorch", {"times": Mean.WINDOW, "scope": Scope.ALL}),
+    Dialect(rf"{SIGN}, step", "tensorboard", "TensorBoard: a step is what the job counts", "",
+            {"times": Mean.WINDOW}),
     Dialect(r"completed step", "maxtext", "MaxText", "jax", _ONE_STEP),
     Dialect(r"TimeHistory|tensorflow", "tensorflow", "TensorFlow", "tensorflow", _OF_ALL),
 )  # fmt: skip
@@ -130,6 +135,8 @@ def read(line: Line, found: Found) -> None:
     last = found.records[-1] if found.records else None
     if figures.epoch is None:
         figures = figures._replace(epoch=memory.get("epoch"))
+    if figures.total_s and figures.total_s == memory.get("total_s") and not figures.step_s:
+        return  # the clock shows no time: the next line is about these steps as well
     if last is not None and (last.epoch, last.step) == (figures.epoch, figures.step):
         found.warn(REPEATED, line.number)
         return
@@ -231,7 +238,8 @@ def settle(found: Found, grammar: Grammar) -> Grammar:
     restarts = False
     for before, after in itertools.pairwise(records):
         restarts |= after.step < before.step and (after.epoch or 0) > (before.epoch or 0)
-    by_clock = not any(map(attrgetter("step_s"), records)) and "batch" not in memory
+    by_clock = any(map(attrgetter("time_s"), records)) and "batch" not in memory
+    by_clock &= not any(map(attrgetter("step_s"), records))
     counts = memory.get("counted") or Counter({("samples", False): 1})
     (counted, of_card), _ = counts.most_common(1)[0]
     fields: dict[str, Any] = {
