@@ -37,6 +37,7 @@ from profkit.importers.logs.assemble import (
     load_grammars,
     parse_log,
 )
+from profkit.importers.logs.formats.huggingface import STATES_ALL
 from profkit.importers.logs.marks import count_cards
 from profkit.importers.logs.parsed import Metadata, ParsedLog, Stated
 from profkit.importers.logs.placing import (
@@ -173,9 +174,9 @@ def count_timed(log: ParsedLog) -> int:
 
 
 def _is_usable(log: ParsedLog) -> bool:
-    """Return whether two lines have a step time, or the only one is about many steps."""
-    timed = drop_untimed(log.records, Counter())
-    return len(timed) > 1 or (len(log.records) == 1 and any(each.steps > 1 for each in timed))
+    """Return whether two lines have a step time, or the only one is about the whole training."""
+    count = count_timed(log)
+    return count > 1 or (count == len(log.records) == 1 and log.grammar == STATES_ALL)
 
 
 def _say_what_is_missing(path: Path, logs: Sequence[ParsedLog]) -> str:

@@ -10,6 +10,7 @@ import pytest
 from profkit.explain.predict.ask import ask
 from profkit.explain.predict.job import Job
 from profkit.explain.predict.prediction import RANKS, Question
+from profkit.frame.estimate import Estimate
 from tests.predict.test_answers import job_of, make
 
 
@@ -61,3 +62,35 @@ def test_two_machines_are_no_line(tmp_path: Path) -> None:
     assert "cpu (one and another)" in answer.why
     on_device = make(tmp_path, "device", ranks=4, device="cuda", config={"cpu": "one"})
     assert "device (cpu and cuda)" in ask(on_device, Question(RANKS, 8.0), base).why
+
+
+def test_ranks_that_share_a_batch_are_extended_by_its_two_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the step is the same on all ranks: 4 ranks took 1.5 times as long as 8."""
+    base, job = make(tmp_path, "few", ranks=4), make(tmp_path, "many", ranks=8)
+    samples = {base: 64.0, job: 64.0}
+    for each, step_ns, mine in ((base, 600.0, 16.0), (job, 400.0, 8.0)):
+        each.now_ns = Estimate(step_ns, 0.99 * step_ns, 1.01 * step_ns)
+        each.evidence.costs.samples[:] = int(mine)
+    monkeypatch.setattr(Job, "samples", property(samples.__getitem__))
+    answer = ask(job, Question(RANKS, 16.0), base)
+    constant_part, same_gain = 200.0 + 1600.0 / 16, 400.0 * 400 / 600
+    assert answer.step_ns is not None
+    assert answer.step_ns.value == pytest.approx((constant_part + same_gain) / 2)
+    assert answer.step_ns.low is not None
+    assert answer.step_ns.low < same_gain < constant_part < answer.step_ns.high
+    assert answer.samples == 64
+    samples[job] = 100.0
+    assert "and in those of all ranks" in ask(job, Question(RANKS, 16.0), base).why
+
+
+def test_an_interval_grows_with_the_distance_from_both_runs(tmp_path: Path) -> None:
+    base, job = make(tmp_path, "few", ranks=2), make(tmp_path, "many", ranks=4)
+    widths = []
+    for ranks in (4.0, 8.0, 16.0):
+        step = ask(job, Question(RANKS, ranks), base).step_ns
+        assert step is not None
+        widths.append((step.high - step.low) / step.value)
+    assert widths[1] > widths[0] + 0.15
+    assert widths[2] > widths[1] + 0.15

@@ -28,6 +28,8 @@ _BY_CONTENT = {
     rb'\A"?Name"?,"?Calls"?,"?TotalDuration|\A[^\n]{0,300}Kernel_?Name"?,': (
         "a table of rocprof, which profkit does not read; record a trace with torch.profiler"
     ),
+    rb'"log_history":': f"the state of a Hugging Face Trainer, {_UNTIMED}",
+    rb"(?m)^\{'(?:eval_)?loss': ": f"the output of a Hugging Face Trainer, {_UNTIMED}",
     rb"\A(?=[^\n]{0,2000}\b(?:epoch|step)\b)[\w/ (),.|-]{4,2000}\r?\n": f"a table, {_UNTIMED}",
 }
 

@@ -115,7 +115,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
         length = {1: 8, 5: 4}.get(kind, 0)
         if kind == 2:
             length, at = _varint(message, at)
-        if not length and kind != 2 or at + length > len(message):
+        if (not length and kind != 2) or at + length > len(message):
             return
         yield key >> 3, message[at : at + length]
         at += length

@@ -662,6 +662,15 @@ def mlperf() -> Sample:
     return Sample("mlperf", "result_0.txt", _text(lines), data_s=None, world_size=4)
 
 
+def huggingface() -> Sample:
+    lines = [f"  Total train batch size (w. parallel, distributed & accumulation) = {BATCH}"]
+    for step in range(20, STEPS + 1, 20):
+        minutes, seconds = divmod(round(step * STEP_S), 60)
+        lines.append(f" 10%|█ | {step}/{STEPS} [{minutes:02d}:{seconds:02d}<05:24,  2.00it/s]")
+        lines.append("{'loss': 2.9, 'grad_norm': 1.0, 'learning_rate': 7.2e-06, 'epoch': 0.1}")
+    return Sample("huggingface", "train.log", _text(lines), data_s=None)
+
+
 def _text(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
@@ -697,5 +706,6 @@ MAKERS: tuple[Callable[[], Sample], ...] = (
     deepspeed,
     deepspeed_pipeline,
     mlperf,
+    huggingface,
 )
 SAMPLES = {maker.__name__: maker() for maker in MAKERS}

@@ -24,6 +24,8 @@ _ENTRY = re.compile(
 )
 _BAR = re.compile(r"\| (\d{1,12})/(\d{1,12}) \[(?:(\d{1,4}):)?(\d{1,3}):(\d\d)<")
 _BATCH = re.compile(r"Total train batch size .{1,60}\) = ([\d,]{1,12})")
+STATES_ALL = "huggingface"
+"""The grammar of logs of which one line may be about the whole training."""
 RESUMED = "if the job was resumed, what the log states of the whole training is wrong"
 
 
@@ -86,7 +88,7 @@ def _add_whole(line: Line, runtime: float, found: Found) -> None:
 
 
 GRAMMAR = Grammar(
-    name="huggingface",
+    name=STATES_ALL,
     title="Hugging Face Trainer",
     framework="pytorch",
     marker="loss",
