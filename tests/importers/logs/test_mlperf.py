@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,61 @@ def test_a_damaged_log_is_one_line_or_a_run(
     shown = capsys.readouterr()
     assert code in (0, 3)
     assert shown.err.count("\n") == (code == 3)
+
+
+def cut(text: str, word: str) -> str:
+    return "\n".join(line for line in text.splitlines() if word not in line) + "\n"
+
+
+REFUSED, READ = 3, 0
+DAMAGED = {
+    "empty": (b"", REFUSED, ""),
+    "an empty archive": (gzip.compress(b""), REFUSED, ""),
+    "half an archive": (gzip.compress(TEXT.encode())[:-30], READ, ""),
+    "a broken archive": (b"\x1f\x8b\x08" + b"\xff" * 90, REFUSED, "damaged gzip"),
+    "another coding": (TEXT.encode("utf-16"), REFUSED, ""),
+    "no run_start": (cut(TEXT, '"run_start"').encode(), REFUSED, "MLPerf"),
+    "no batch": (cut(TEXT, "global_batch_size").encode(), REFUSED, "MLPerf"),
+    "no run_stop": (cut(TEXT, '"run_stop"').encode(), READ, ""),
+    "no evaluations": (cut(TEXT, '"eval_').encode(), REFUSED, "a figure needs two"),
+    "no ends of evaluations": (cut(TEXT, '"eval_stop"').encode(), READ, ""),
+    "half of the lines": ("\n".join(TEXT.splitlines()[::2]).encode(), REFUSED, ""),
+    "cut in a mark": (TEXT.encode()[: len(TEXT) // 2], READ, ""),
+    "marks without ends": (TEXT.replace("}\n", "\n").encode(), REFUSED, ""),
+    "no times": (TEXT.replace("time_ms", "time").encode(), REFUSED, ""),
+    "times as text": (TEXT.replace('"time_ms": ', '"time_ms": "x').encode(), REFUSED, ""),
+    "times that are infinite": (
+        re.sub(r'"time_ms": \d+', '"time_ms": 1e999', TEXT).encode(),
+        REFUSED,
+        "",
+    ),
+    "one time for all": (
+        re.sub(r'"time_ms": \d+', '"time_ms": 1700000000000', TEXT).encode(),
+        REFUSED,
+        "",
+    ),
+    "in reverse": ("\n".join(TEXT.splitlines()[::-1]).encode(), REFUSED, ""),
+    "twice": ((TEXT + TEXT).encode(), READ, ""),
+    "ends of lines of Windows": (TEXT.replace("\n", "\r\n").encode(), READ, ""),
+    "zeros between": (TEXT.replace("\n", "\n\0\0\0").encode(), READ, ""),
+    "a batch of nothing": (
+        re.sub(
+            r'"global_batch_size", "value": \d+', '"global_batch_size", "value": 0', TEXT
+        ).encode(),
+        REFUSED,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_each_damage_is_one_line_and_its_exit_code(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, code, words = DAMAGED[name]
+    path = tmp_path / "result_0.txt"
+    path.write_bytes(content)
+    assert main(["import", str(path), "-o", str(tmp_path / "traces")]) == code
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == (code == REFUSED)
+    assert words in shown
