@@ -106,9 +106,9 @@ def lines_of(row: dict[str, Any]) -> Iterator[str]:
     for place, value in enumerate(row["series"]):
         step_s = value * batch if row["unit"] == "s per sample" else value
         ms += 10_000 * step_s
-        value = json.dumps({"train_step_time": step_s})
+        stats = json.dumps({"train_step_time": step_s})
         more = json.dumps({"step": 10.0 * place + 9})
-        yield _MARK.format(ms=int(ms), key="tracked_stats", value=value, more=more)
+        yield _MARK.format(ms=int(ms), key="tracked_stats", value=stats, more=more)
 
 
 def share_a_batch(sizes: Sequence[Size]) -> bool:

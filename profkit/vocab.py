@@ -105,6 +105,9 @@ HOST_SYNC: Final = "host_sync_ns"
 DEVICE_IDLE: Final = "device_idle"
 """The part of an imported run's configuration about what the host did while devices were idle."""
 
+UNMEASURED_CALLS: Final = "unmeasured_calls"
+"""The part of an imported run's configuration with the collectives of no measured duration."""
+
 WINDOW_READING: Final = "window_reading_ns"
 """Metric: processor time that a thread took to read a capture window."""
 

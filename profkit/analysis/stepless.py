@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from profkit.analysis.bandwidth import FACTORS
 from profkit.frame.device_times import is_own
 from profkit.frame.notices import find_notices
 from profkit.frame.run_frame import frame_of
 from profkit.trace import Trace, verify
-from profkit.vocab import Integrity, RunState
+from profkit.vocab import UNMEASURED_CALLS, Integrity, RunState
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,16 @@ class CollectiveCount:
     ranks: int
     calls: int
     bytes_per_call: float
+    ns_per_call: float | None = None
+    """The mean time of a call on one rank, with its wait for others; null if not measured."""
+
+    @property
+    def bus_bytes_per_s(self) -> float | None:
+        """What each link carried meanwhile; null for an operation or a group that is not known."""
+        factor = FACTORS.get(self.op)
+        if not self.ns_per_call or factor is None or self.group_size < 2:
+            return None
+        return self.bytes_per_call * factor(self.group_size) * 1e9 / self.ns_per_call
 
 
 @dataclass(frozen=True)
@@ -61,19 +73,25 @@ def view_stepless(trace: Trace) -> Stepless | None:
         world_size=manifest.world_size,
         ranks_seen=len(trace.ranks),
         config=manifest.config,
-        collectives=count_collectives(trace.collectives),
+        collectives=count_collectives(
+            trace.collectives, measured=not manifest.config.get(UNMEASURED_CALLS)
+        ),
         quality=find_notices(trace, frame_of(trace).device_times),
         flags=manifest.flags,
     )
 
 
-def count_collectives(rows: pa.Table) -> tuple[CollectiveCount, ...]:
-    """Count the calls by communicator and operation, the most frequent first."""
+def count_collectives(rows: pa.Table, *, measured: bool) -> tuple[CollectiveCount, ...]:
+    """Count the calls by communicator and operation, the most frequent first.
+
+    Unless they are `measured`, the times in the source are no durations.
+    """
     names = ["communicator", "op", "backend"]
-    rows = rows.select([*names, "group_size", "rank", "bytes"])
+    took = pc.subtract(rows["end_ns"], rows["start_ns"])
+    rows = rows.select([*names, "group_size", "rank", "bytes"]).append_column("took", took)
     for place, name in enumerate(names):
         rows = rows.set_column(place, name, rows[name].cast(pa.string()))
-    sums = [("rank", "count_distinct"), ("rank", "count"), ("bytes", "mean")]
+    sums = [("rank", "count_distinct"), ("rank", "count"), ("bytes", "mean"), ("took", "mean")]
     found = []
     for each in rows.group_by([*names, "group_size"]).aggregate(sums).to_pylist():
         count = CollectiveCount(
@@ -84,6 +102,7 @@ def count_collectives(rows: pa.Table) -> tuple[CollectiveCount, ...]:
             ranks=each["rank_count_distinct"],
             calls=each["rank_count"],
             bytes_per_call=each["bytes_mean"],
+            ns_per_call=each["took_mean"] if measured else None,
         )
         found.append(count)
     found.sort(key=lambda each: (-each.calls, each.communicator, each.op, each.backend))

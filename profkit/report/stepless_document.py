@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from profkit.analysis.stepless import Stepless
 from profkit.report.log_words import source_rows
 from profkit.show.document import Column, Document, Section, Table, Tone, data_columns, labelled
-from profkit.show.figures import BYTES, COUNT
+from profkit.show.figures import BYTES, BYTES_PER_S, COUNT, NS
 from profkit.text import plural
 
 MOST_SHOWN = 20
@@ -63,7 +63,9 @@ def _sections(view: Stepless) -> Iterator[Section]:
 
 
 def _collectives(view: Stepless) -> Section:
-    notes = ["Calls are those of all ranks in the source; bytes are the mean of a call."]
+    notes = ["Calls are those of all ranks in the source; bytes and time are the mean of a call."]
+    if any(each.ns_per_call for each in view.collectives):
+        notes.append("A rank's time contains its wait for the others, so the bus can do more.")
     if len(view.collectives) > MOST_SHOWN:
         more = plural(len(view.collectives) - MOST_SHOWN, "more row")
         notes.append(f"{more} in --json.")
@@ -79,5 +81,7 @@ _CALLS = (
     Column("", "ranks", lambda each: f"{each.ranks:,} of {each.group_size:,}", COUNT),
     Column("calls", "calls", lambda each: each.calls, COUNT),
     Column("bytes_per_call", "bytes", lambda each: each.bytes_per_call, BYTES),
+    Column("ns_per_call", "time", lambda each: each.ns_per_call, NS),
+    Column("bus_bytes_per_s", "bus", lambda each: each.bus_bytes_per_s, BYTES_PER_S),
     *data_columns("group_size", "ranks"),
 )

@@ -104,3 +104,32 @@ def test_steps_that_are_lost_are_no_steps_that_never_were(
     assert not Trace.open(run).steps.num_rows
     assert main(["report", str(run)]) == ExitCode.UNREADABLE
     assert "profkit verify" in capsys.readouterr().err
+
+
+def test_calls_of_inspector_have_times_and_a_bandwidth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A newer version states the algorithm and the protocol as well."""
+    more = {"coll_algo": "RING", "coll_proto": "LL128"}
+    lines = [line(rank, number, 40.0 + 20 * rank, **more) for number in (1, 2) for rank in (0, 1)]
+    write_lines(tmp_path / "host-pid7.log", lines)
+    assert bring_in(tmp_path / "host-pid7.log") == ExitCode.DONE
+    (run,) = (tmp_path / "traces").iterdir()
+    capsys.readouterr()
+    assert main(["report", str(run), "--json"]) == ExitCode.DONE
+    (calls,) = json.loads(capsys.readouterr().out)["collective_calls"]
+    assert calls["ns_per_call"] == 50_000
+    assert calls["bus_bytes_per_s"] == pytest.approx(65536 / 50e-6)
+
+
+def test_times_that_nobody_measured_are_none_of_the_calls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_finished(tmp_path / "nccl_trace_rank_0")
+    assert bring_in(tmp_path / "nccl_trace_rank_0") == ExitCode.DONE
+    (run,) = (tmp_path / "traces").iterdir()
+    measured = not Trace.open(run).manifest.config.get("unmeasured_calls")
+    capsys.readouterr()
+    assert main(["report", str(run), "--json"]) == ExitCode.DONE
+    for calls in json.loads(capsys.readouterr().out)["collective_calls"]:
+        assert (calls["ns_per_call"] is not None) == measured

@@ -18,6 +18,7 @@ from profkit.importers.reading import columns
 from profkit.importers.reading.sanity import TimeGate
 from profkit.trace.flag import Flag, FlagKind
 from profkit.trace.manifest import RankManifest, RunManifest
+from profkit.vocab import UNMEASURED_CALLS
 
 NO_STEPS = Flag(
     "the file has no steps: there are collectives, but no throughput and no phases", FlagKind.NOTE
@@ -117,11 +118,14 @@ def write_rows(
         _write_statuses(draft.run, rows)
         draft.dropped.update(rows.dropped)
         draft.flags += [NO_STEPS, *rows.flags, *gate.flags]
+        config: dict[str, Any] = {"backend": rows.backend}
+        if rows.unmeasured:
+            config[UNMEASURED_CALLS] = rows.unmeasured
         return draft.finish(
             RunManifest(
                 "",
                 world_size=rows.world_size,
-                config={"backend": rows.backend},
+                config=config,
             )
         )
 
