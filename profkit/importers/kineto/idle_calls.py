@@ -34,6 +34,7 @@ class IdleCalls:
 
     def add(self, rank: int, events: Events, work: DeviceWork, steps: Steps) -> None:
         """Add the devices of one rank."""
+        code, frames = events.of(*_CODE), frames_of(events.trace)
         for device in np.unique(work.device).tolist():
             own = np.flatnonzero(work.device == device)
             reach = np.maximum.accumulate(work.end[own])
@@ -43,7 +44,7 @@ class IdleCalls:
             self.idle_ns += int((end - start).sum())
             self._add_calls(events, work, start, end)
             for place in np.argsort(start - end, kind="stable")[:MOST_GAPS].tolist():
-                found = _describe(events, work, int(start[place]), int(after[place]))
+                found = _describe(events, work, (code, frames), int(start[place]), int(after[place]))
                 step = int(steps.at(end[place : place + 1])[0])
                 number = int(steps.number[step]) if step >= 0 else None
                 self.gaps.append({"rank": rank, "step": number, **found})
@@ -56,13 +57,15 @@ class IdleCalls:
         calls = events.of(Role.LAUNCH)
         calls = calls[np.isin(events.lane[calls], launchers)]
         idle = covered_each(start, end, events.start[calls], events.end[calls])
-        names, which = np.unique(events.name[calls], return_inverse=True)
-        sums = np.bincount(which, weights=idle, minlength=len(names))
-        for place in np.argsort(-sums)[:MOST_CALLS].tolist():
-            own = calls[which == place]
+        which = events.name[calls]
+        sums = np.bincount(which, weights=idle)
+        for name in np.argsort(-sums)[:MOST_CALLS].tolist():
+            if not sums[name]:
+                break
+            own = calls[which == name]
             alone = union(events.start[own], events.end[own])  # threads may call it at once
             passed = int(covered_each(*alone, start, end).sum())
-            self.calls[clean_name(events.names[names[place]])] += passed
+            self.calls[clean_name(events.names[name])] += passed
 
     @property
     def described(self) -> dict[str, Any] | None:
@@ -73,17 +76,21 @@ class IdleCalls:
         return {"idle_ns": self.idle_ns, "calls": dict(calls[:MOST_CALLS]), "gaps": self.gaps}
 
 
-def _describe(events: Events, work: DeviceWork, start: int, after: int) -> dict[str, Any]:
-    """Return the length of a gap before some work, and what its launching thread did in it."""
+def _describe(
+    events: Events, work: DeviceWork, known: tuple[Ints, Ints], start: int, after: int
+) -> dict[str, Any]:
+    """Return the length of a gap before some work, and what its launching thread did in it.
+
+    `known` are the places of the host's calls and operators, and the rows of its Python frames.
+    """
     launch, gap = int(work.launch[after]), (start, int(work.start[after]))
     found: dict[str, Any] = {"idle_ns": gap[1] - start, "call": None, "line": None}
     if launch < 0:
         return found
     lane, trace = int(events.lane[launch]), events.trace
-    code = events.of(*_CODE)
-    code = code[events.lane[code] == lane]
+    code = known[0][events.lane[known[0]] == lane]
     found["call"] = _innermost(events, events.start[code], events.end[code], events.name[code], gap)
-    frames = trace.events[frames_of(trace)]
+    frames = trace.events[known[1]]
     same = frames["process"].astype(np.int64) * len(events.names) + frames["thread"] == lane
     is_line = np.array([".py(" in name for name in events.names], dtype=bool)
     frames = frames[same & is_line[frames["name"]]]

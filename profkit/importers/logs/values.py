@@ -43,7 +43,7 @@ _REWRITTEN = (
     (re.compile(r"train_step_timing in s="), "step_time="),  # NeMo
     (re.compile(r"([Bb]atch(?::| ) ?\[?)\d{1,12}[-/](?=\d)"), r"\1"),
     (re.compile(r"\"throughput\": \"?[\d.]{1,20}\"?, \"total_tokens\""), ""),  # LLaMA-Factory's mean
-    (re.compile(r"(?i)elapsed[ _]time\W{1,4}(?:(\d{1,4}) days?, )?(\d{1,4}):(\d\d):(\d\d)"),
+    (re.compile(r"(?i)ela(?:ps|sp)ed(?:[ _]time)?\W{1,4}(?:(\d{1,4}) days?, )?(\d{1,4}):(\d\d):(\d\d)"),
      lambda found: f"total_time: {_seconds_of(*found.groups())} s"),
 )  # fmt: skip
 """Forms of some tools in which a step or a time has no name of its own."""

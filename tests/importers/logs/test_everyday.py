@@ -74,7 +74,8 @@ def test_the_elapsed_time_of_llama_factory_counts_where_its_clock_moves() -> Non
     lines = []
     for step, clock in ((5, "0:00:02"), (10, "0:00:02"), (15, "0:00:06"), (20, "1 day, 0:00:06")):
         lines.append(
-            f'{{"current_steps": {step}, "total_steps": 20, "loss": 2.3, "percentage": 0.2, '
+            f'{{"current_steps": {step}, "total_steps": 20, "loss": 2.3, "learning_rate": 1e-05, '
+            '"epoch": 0.1, "percentage": 0.2, '
             f'"elapsed_time": "{clock}", "remaining_time": "0:00:09", "throughput": "812.10", '
             '"total_tokens": 5120}'
         )
@@ -155,3 +156,22 @@ def test_events_without_a_training_are_refused(
     path.write_bytes(event_file(event(1.7e9, 1, "eval/loss", 2.0)))
     assert main(["import", str(path), "-o", str(tmp_path / "runs")]) == 3
     assert "TensorBoard's events without numbers of a training" in capsys.readouterr().err
+
+
+def test_a_bar_of_a_test_is_no_training() -> None:
+    lines = [f"Step 0 - TTA Loss: 0.65━━━━━━━ {place}/203 0:00:00 • 0.50it/s" for place in range(9)]
+    assert not parse_log(lambda: ["\n".join(lines).encode()], "output.log")
+
+
+def test_a_step_and_a_loss_with_the_time_of_day_are_enough() -> None:
+    """Whole seconds: lines of one moment are one record, about the steps of all of them."""
+    lines = []
+    for step, clock in ((10, "10:00:00"), (20, "10:00:02"), (30, "10:00:02"), (40, "10:00:08")):
+        lines.append(f"2024-03-05 {clock} - INFO - iter {step}, loss: 0.5607, lr: 1e-4")
+        lines.append(f"2024-03-05 {clock} - INFO - val iter {step}, loss: 0.6")
+    log = only(lines)
+    assert log.grammar == "timestamps"
+    assert [(each.step, each.steps, each.step_s) for each in log.records] == [
+        (20, 10, 0.2),
+        (40, 20, 0.3),
+    ]

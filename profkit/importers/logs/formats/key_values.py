@@ -31,14 +31,16 @@ from profkit.importers.reading.tensorboard import SIGN
 
 _RECORD = re.compile(
     r"(?i)\A(?=.{0,400}?(?:step|iter|it\b|batch|\bup(?:date)?|\bTrain: |\[ {0,6}\d{1,12}/"
-    r"|images/sec))(?=.{0,600}?(?:tim[ei]|cost|seconds|elapse|speed|ips|tps|wps|ups\b|throughput|dt\b"
+    r"|images/sec))(?=.{0,600}?(?:tim[ei]|cost|seconds|ela[ps]|speed|ips|tps|wps|ups\b|throughput|dt\b"
     r"|_s:|/s|per[ _]sec|\d ?ms|sec\b|ms/))(?=.{0,200}?\d)"
 )
-_NO_TRAINING = re.compile(
+NO_TRAINING = re.compile(
     r"(?i)sav(?:ing|ed?) .{0,30}checkpoint"
     r"|(?<![\w/.-])(?:eval\w{0,10}|val|valid|validation|test|testing|infer\w{0,6})(?![\w/.-])"
 )
 _BAR = re.compile(r"\d%\|")
+_EPOCH_BAR = re.compile(r"Epoch \d.{0,40}?━")
+"""Lightning's bar of a training; that of a test has no epoch, and may overwrite other text."""
 _OF_TRAINING = re.compile(r"(?i)epoch|train|loss")
 """Words in a progress bar of a training; others load data."""
 _BATCH = re.compile(
@@ -118,7 +120,9 @@ def read_training(text: str) -> Figures | None:
     """Return the figures of a line that says how long a step of the training took, else null."""
     if not _RECORD.search(text) or (_BAR.search(text) and not _OF_TRAINING.search(text)):
         return None
-    if _NO_TRAINING.search(text) and "train" not in text.lower():
+    if "━" in text and not _EPOCH_BAR.search(text):
+        return None
+    if NO_TRAINING.search(text) and "train" not in text.lower():
         return None
     figures = read_figures(text)
     if figures.step is not None and figures.tells_time:
@@ -175,7 +179,7 @@ def _read_other(line: Line, found: Found) -> None:
     elif speed := _SPEED.search(line.text):
         how = "mean over the run, without hooks"
         found.add_result(line.number, "step time", float(speed[1]), "s", how)
-    elif _NO_TRAINING.search(line.text):
+    elif NO_TRAINING.search(line.text):
         found.evaluation_lines.append(line.number)
     elif videos := _VIDEOS.match(line.text):
         found.memory.setdefault("videos", as_count(videos[1]))
