@@ -451,6 +451,8 @@ def log_caveats(base: Trace, target: Trace) -> Iterator[str]:
         silent = []
         for each in (base, target):
             config = each.manifest.config
+            if words == "device" and each.manifest.environment.get("gpu_models"):
+                continue  # the description of the system states it
             is_bound = words == "number of ranks" and AT_LEAST in config
             if name not in config or is_bound:
                 silent.append(each.name)

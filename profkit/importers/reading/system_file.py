@@ -16,9 +16,9 @@ from profkit.importers.base import clean_name
 LARGEST_FILE = 1 << 20
 _FOLDERS_UP = 5
 _NAMES = {
+    "accelerator_model_name": "gpu_models",
     "number_of_nodes": "nodes",
     "accelerators_per_node": "gpus_per_node",
-    "accelerator_model_name": "gpu",
     "accelerator_memory_capacity": "gpu_memory",
     "accelerator_interconnect": "gpu_link",
     "host_networking": "network",
@@ -49,8 +49,8 @@ def describe_system(system: dict[str, Any]) -> dict[str, Any]:
     for name, own in _NAMES.items():
         if isinstance(system.get(name), str) and system[name].strip():
             kept[own] = clean_name(system[name].strip())
-    if "gpu" in kept:
-        kept["gpu_models"] = [kept.pop("gpu")]
+    if "gpu_models" in kept:
+        kept["gpu_models"] = [kept["gpu_models"]]
     stack = system.get("other_software_stack")
     if isinstance(stack, dict):
         versions = {clean_name(str(name)): clean_name(str(each)) for name, each in stack.items()}

@@ -13,6 +13,7 @@ import pytest
 from profkit.analysis.overview import build_overview
 from profkit.analysis.repeats import group_repeats
 from profkit.cli import main
+from profkit.explain.explained import explain
 from profkit.importers.base import Target
 from profkit.importers.logs.assemble import parse_log
 from profkit.importers.logs.parsed import ParsedLog
@@ -138,6 +139,19 @@ def test_the_system_beside_the_log_is_the_runs_environment(tmp_path: Path) -> No
     assert made[0].manifest.world_size == 16
     view = build_overview(made[0])
     assert view.throughput.value == pytest.approx(BATCH / STEP_S, rel=1e-3)
+
+
+def test_two_systems_differ_in_their_devices_first(tmp_path: Path) -> None:
+    sides = []
+    for name in ("B200", "H100"):
+        (log,) = make_results(tmp_path / name, 1)
+        system = {**SYSTEM, "accelerator_model_name": name, "host_processor_model_name": name}
+        (tmp_path / name / "systems" / "2xB200.json").write_text(json.dumps(system))
+        (made,) = IMPORTER.read([log], Target(tmp_path / "traces"))
+        sides.append(Trace.open(made.run))
+    found = explain(*sides)
+    assert not any("states its device" in caveat for caveat in found.caveats)
+    assert [each.name for each in found.ledger.differences][:1] == ["gpu_models"]
 
 
 def test_a_folder_of_repeats_is_a_group_of_repeats(tmp_path: Path) -> None:
