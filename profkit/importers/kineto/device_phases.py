@@ -137,7 +137,7 @@ def _exposed_spans(
         .T
     )
     borders = np.unique(np.concatenate([opens, closes]))
-    mine = np.flatnonzero((kind == COMMUNICATING) & (work.launch >= 0))
+    mine = np.flatnonzero(kind == COMMUNICATING)
     found = []
     for device in np.unique(work.device[mine]).tolist():
         own = work.device == device
