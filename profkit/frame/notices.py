@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.errors import UnreadableError
@@ -13,7 +15,7 @@ from profkit.frame.device_times import DeviceTimes
 from profkit.frame.parts import sampled_one_in
 from profkit.hangs.incidents import is_hung
 from profkit.plain_file import read_plain
-from profkit.text import duration, plural, safe_text
+from profkit.text import duration, percent, plural, safe_text
 from profkit.trace import Trace
 from profkit.trace.reader import events_of
 from profkit.trace.sharing import AT_LEAST
@@ -27,6 +29,9 @@ from profkit.vocab import (
 )
 
 LONGEST_REASON = 1_000
+
+LEAST_BETWEEN = 0.02
+"""A smaller share of the time between steps is not said: kernel windows open there."""
 
 NO_END = "it still runs, or it was killed"
 """Why a run has no end; which of the two it is, no file says."""
@@ -169,6 +174,21 @@ def find_unmeasured(trace: Trace) -> Iterator[str]:
     """Yield the parts of the job that are not measured."""
     for what in _largest_by_name(trace, EventKind.UNMEASURED):
         yield f"not measured: {what}"
+    share = share_between_steps(trace.steps)
+    if share >= LEAST_BETWEEN and not is_log(trace):
+        yield f"{percent(share)} of the time is between steps, and in no figure of a step"
+
+
+def share_between_steps(steps: pa.Table) -> float:
+    """Return the share of the time that is after the end of a step and before the next one.
+
+    Whoever marks the steps decides what is in them: a wait for data may be in none.
+    """
+    names = ("rank", "step", "start_ns", "end_ns")
+    rank, step, start, end = (steps[name].to_numpy() for name in names)
+    follows = (np.diff(step) == 1) & (np.diff(rank) == 0)
+    whole = float((start[1:] - start[:-1])[follows].sum())
+    return float((start[1:] - end[:-1])[follows].sum()) / whole if whole > 0 else 0.0
 
 
 def _largest_by_name(trace: Trace, kind: EventKind) -> dict[str, float]:

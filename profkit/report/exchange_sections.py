@@ -144,9 +144,10 @@ def by_link(view: Overview) -> Section:
         recorded = len(view.exchange.ranks)
     elif view.costs:
         recorded -= len(view.costs.unclocked)
-    if recorded < view.world_size:
+    ranks = max([view.world_size, *(use.group_size for use in links)])
+    if recorded < ranks:
         notes.append(
-            f"{plural(recorded, 'rank')} of {view.world_size:,} recorded them: "
+            f"{plural(recorded, 'rank')} of {ranks:,} recorded them: "
             "transfer may include waiting for the others."
         )
     if any(use.transfer_ns_per_step is None for use in links):

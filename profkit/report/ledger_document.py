@@ -145,7 +145,9 @@ def headline(view: Explained) -> str:
     words = ledger_words.change_words(ledger, unit_of(view.case), is_short=True)
     verdict = ledger_words.verdict_name(ledger.verdict).capitalize()
     words = f"{verdict}: {words}"
-    told = [] if ledger.verdict is Verdict.NEUTRAL else [*view.told_cells]
+    if ledger.verdict is Verdict.NEUTRAL:  # what is not shown has no place and no cause
+        return f"{words}."
+    told = view.told_cells
     if told:
         left = cell_words.MOST_WORDS - cell_words.count_words(words)
         return f"{words}; {cell_words.tail(told[0], view.cells.step, left)}."
