@@ -50,8 +50,8 @@ def test_phases_have_the_devices_times_and_exposed_communication_is_one(
         ("data", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, None, None),
         ("forward", "forward", 0, 140_125, 240_625),
         ("backward", "backward", 0, 330_125, 480_125),
-        ("allreduce", "exposed", 0, 480_125, 600_125),
         ("optimizer", "Optimizer.step#SGD.step", 0, 720_125, 730_125),
+        ("allreduce", "exposed", 0, 480_125, 600_125),
     ]
 
 

@@ -101,8 +101,8 @@ def test_two_steps_come_in_whole(tmp_path: Path, import_files: Import) -> None:
         ("data", 10_125, 100_125),
         ("forward", 120_125, 300_125),
         ("backward", 300_125, 500_125),
-        ("allreduce", 400_125, 400_125),
         ("optimizer", 700_125, 800_125),
+        ("allreduce", 400_125, 400_125),
     ]
 
 
