@@ -283,6 +283,7 @@ JOBS = (
     "collectors/test_stacks.py",
     "device/test_streams.py",
     "eye/test_eye.py",
+    "eye/test_sources.py::test_a_recorded_job_has_the_functions_of_its_files",
     "gpu/test_device_time.py",
     "hangs/test_alarm.py",
     "hangs/test_calls.py",

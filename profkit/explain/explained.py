@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 from profkit import plugins
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.change_words import say_change
+from profkit.analysis.code_changes import find_code_changes
 from profkit.analysis.config_join import (
+    HARMLESS,
     NOT_SAID,
     Difference,
     Recorded,
@@ -159,7 +161,7 @@ def explain_sides(
         _pool(bases),
         _pool(targets),
         unlike=unlike,
-        differences=join_config(*manifests),
+        differences=_find_differences(before.trace, after.trace),
     )
     if impossible := doubt_efficiency(before.trace, after.trace, ledger):
         ledger = dataclasses.replace(ledger, unlike=(*ledger.unlike, impossible))
@@ -196,6 +198,13 @@ def explain_sides(
     lines = _compare_lines(before, after, ledger)
     exchange = compare_places(ledger, before, after)
     return Explained(case, tuple(causes), tuple(caveats), kernels, exchange, lines)
+
+
+def _find_differences(before: Trace, after: Trace) -> Iterator[Difference]:
+    """Yield the settings and functions that differ, those without any effect last."""
+    settings = join_config(before.manifest, after.manifest)
+    found = [*settings, *find_code_changes(before.path, after.path)]
+    yield from sorted(found, key=lambda each: each.rows in HARMLESS)
 
 
 def _with_devices(*runs: Trace) -> Iterator[RunManifest]:

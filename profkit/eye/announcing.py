@@ -25,6 +25,9 @@ FOLDER = "eye"
 """Folder in a run in which processes of the job say that they can be read."""
 
 SUFFIX, ANSWER_SUFFIX = ".json", ".answer"
+FUNCTIONS = "functions"
+"""The ending of the file, and the key in it, of what a host's eye knows of the job's functions."""
+
 LATE_NS = 3_000_000_000
 """If the eye has written no stack for so long, the process reads its own."""
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from profkit.clock import Clock, now_ns
 from profkit.errors import ProfkitError
-from profkit.eye.announcing import ANSWER_SUFFIX, FOLDER, SUFFIX
+from profkit.eye.announcing import ANSWER_SUFFIX, FOLDER, FUNCTIONS, SUFFIX
 from profkit.eye.layout import UnknownPythonError
 from profkit.eye.memory import ForbiddenError
+from profkit.eye.sources import Sources
 from profkit.eye.standing import StandingRanks
 from profkit.eye.targets import RankRows, Said, Target, open_thread
 from profkit.hangs.processes import is_visible
@@ -60,6 +61,7 @@ class Eye:
         self._targets: list[Target] = []
         self._rows: dict[int, RankRows] = {}
         self._standing = StandingRanks(run)
+        self._sources = Sources(run / FOLDER / f"{platform.node()}-{os.getpid()}.{FUNCTIONS}")
         self._look_ns = self._standing_ns = self._flush_ns = self._cost_ns = 0
         self._start_s = self._used_s = 0.0
         self._slower = 1.0
@@ -136,7 +138,7 @@ class Eye:
         try:
             if said.worker >= 0:
                 (self._run / rank_folder(said.rank)).stat()
-            target = Target(open_thread(said), self._rows_of(said.rank))
+            target = Target(open_thread(said), self._rows_of(said.rank), self._sources.look)
         except UnknownPythonError as error:
             if not os.path.exists(f"/proc/{said.pid}/task/{said.native}"):
                 return  # it has ended
@@ -171,6 +173,8 @@ class Eye:
         cpu_ns = int((time.process_time() - self._start_s) * 1e9 / max(1, len(self._rows)))
         for rows in self._rows.values():
             rows.flush(cpu_ns)
+        with contextlib.suppress(OSError):  # a full disk costs the run these alone
+            self._sources.flush()
 
     def _close_ended(self) -> None:
         ended = [target for target in self._targets if target.thread.has_ended]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -216,8 +216,14 @@ class Target:
     share = 1
     """Number of targets that share the rate."""
 
-    def __init__(self, thread: Thread, rows: RankRows) -> None:
-        self.thread, said = thread, thread.said
+    def __init__(
+        self,
+        thread: Thread,
+        rows: RankRows,
+        look: Callable[[Stack, Said], None] = lambda places, said: None,
+    ) -> None:
+        """Let `look` see each stack as well."""
+        self.thread, said, self._look = thread, thread.said, look
         self.is_worker = said.worker >= 0
         self._name = f"{LOADER_WORKER}{said.worker}" if self.is_worker else said.name
         self._random = random.Random()  # no secret
@@ -247,6 +253,7 @@ class Target:
             every_ns = self._every_ns + max(0, now - self.due_ns)
             waited = self.thread.waited_share()
             self._rows.add(now, 0, every_ns, self._name, stack, state, call or None, waited)
+            self._look(places, self.thread.said)
 
     def close(self) -> None:
         self.thread.close()

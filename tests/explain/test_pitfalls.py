@@ -40,7 +40,7 @@ def test_rank_0_does_not_stand_for_all(make: Make) -> None:
 
 
 def test_the_length_of_a_collective_is_no_transfer(make: Make) -> None:
-    """5: what the others wait in it is the late rank's, and the exchange has no cause of its own."""
+    """5: what the others wait in it is the late rank's; the exchange has no cause of its own."""
     late = plant("backward", lambda step: 20.0 + 0 * step, (0,))
     view = explain(make(2), make(2, seed=2, longer=late))
     row = view.ledger.find("allreduce")
@@ -50,7 +50,7 @@ def test_the_length_of_a_collective_is_no_transfer(make: Make) -> None:
 
 
 def test_exposed_is_not_blocking(make: Make) -> None:
-    """6: rank 1 takes 8 ms longer while rank 0, which takes 20 ms longer, delays the step anyway."""
+    """6: rank 1 takes 8 ms longer while rank 0, which takes 20 ms longer, delays the step."""
 
     def longer(name: str, ns: np.ndarray) -> np.ndarray:
         ns = plant("forward", lambda step: 20.0 + 0 * step, (0,))(name, ns)
@@ -124,7 +124,8 @@ def test_a_long_copy_is_slow_only_for_its_bytes(make: Make) -> None:
 def test_copies_from_pageable_memory_wait() -> None:
     """12: the batches of one run are not pinned, and its copies wait although nobody asks it."""
     names = ("recorded-h200-images", "recorded-h200-images-pageable")
-    view = explain(*(Trace.open(TRACES / name) for name in names))
+    base, target = (Trace.open(TRACES / name) for name in names)
+    view = explain(base, target)
     assert view.causes[0].kind == "unpinned_copy"
     assert view.told_cells[0].row == "h2d"
 
@@ -163,7 +164,7 @@ def test_a_line_that_was_not_sampled_has_an_interval(make: Make) -> None:
         rows = [(time + 2 * MS, line if step % 2 else 2, "", None)
                 for step, time in enumerate(times)]  # fmt: skip
         runs.append(set_samples(trace, rows))
-    lines = gap_json(explain(*runs))["lines"]
+    lines = gap_json(explain(runs[0], runs[1]))["lines"]
     (hook,) = [each for each in lines if each["function"] == "hook"]
     assert hook["base_ns_per_step"]["value"] == 0
     assert hook["base_ns_per_step"]["high"] > 0

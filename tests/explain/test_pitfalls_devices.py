@@ -209,7 +209,7 @@ def test_time_between_steps_is_in_no_figure(tmp_path: Path) -> None:
         runs.append(import_one(IMPORTER, path))
     words = "28.6 % of the time is between steps, and in no figure of a step"
     assert [words in words_of(run) for run in runs] == [False, True]
-    assert f"part: {words}" in explain(*runs).caveats
+    assert f"part: {words}" in explain(runs[0], runs[1]).caveats
 
 
 def test_a_share_of_the_peak_is_of_the_kernels_own_precision(tmp_path: Path) -> None:
