@@ -351,9 +351,9 @@ def with_bounds(
 
 def extend_loss(job: Job, base: Job, wanted: int) -> tuple[list[Estimate], str, str]:
     """Return the step on these ranks by each of two rules, and what the rules and noise are."""
-    counts = [each.evidence.trace.manifest.world_size for each in (base, job)]
+    counts = base.evidence.trace.manifest.world_size, job.evidence.trace.manifest.world_size
     first, second = base.now_ns.value, job.now_ns.value
-    away = min(abs(math.log2(wanted / count)) for count in counts)
+    away = min(abs(math.log2(wanted / counts[0])), abs(math.log2(wanted / counts[1])))
     found, words = list[Estimate](), ""
     if not shares_batch(job, base):
         rule = (
@@ -384,9 +384,10 @@ def ask_between_runs(job: Job, question: Question, base: Job) -> Prediction:
     first, second = base.evidence.trace.manifest, job.evidence.trace.manifest
     wanted, counts = int(question.value), (first.world_size, second.world_size)
     steps, rule, words = extend_loss(job, base, wanted)
-    low = min(each.low or 0.0 for each in steps)
-    high = max(each.high or 0.0 for each in steps)
-    value = float(np.mean([each.value for each in steps]))
+    value, low, high = 0.0, math.inf, 0.0
+    for step in steps:
+        value += step.value / len(steps)
+        low, high = min(low, step.low or 0.0), max(high, step.high or 0.0)
     found = dataclasses.replace(
         job.answer(question),
         step_ns=Estimate(value, low, high),

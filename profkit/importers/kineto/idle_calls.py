@@ -44,7 +44,8 @@ class IdleCalls:
             self.idle_ns += int((end - start).sum())
             self._add_calls(events, work, start, end)
             for place in np.argsort(start - end, kind="stable")[:MOST_GAPS].tolist():
-                found = _describe(events, work, (code, frames), int(start[place]), int(after[place]))
+                gap = int(start[place]), int(after[place])
+                found = _describe(events, work, (code, frames), *gap)
                 step = int(steps.at(end[place : place + 1])[0])
                 number = int(steps.number[step]) if step >= 0 else None
                 self.gaps.append({"rank": rank, "step": number, **found})
@@ -70,10 +71,13 @@ class IdleCalls:
     @property
     def described(self) -> dict[str, Any] | None:
         """What a run's configuration says of it, or null if no device was idle."""
-        calls = [each for each in self.calls.most_common() if each[1] >= _LEAST * self.idle_ns]
         if not self.gaps:
             return None
-        return {"idle_ns": self.idle_ns, "calls": dict(calls[:MOST_CALLS]), "gaps": self.gaps}
+        calls = {}
+        for name, ns in self.calls.most_common(MOST_CALLS):
+            if ns >= _LEAST * self.idle_ns:
+                calls[name] = ns
+        return {"idle_ns": self.idle_ns, "calls": calls, "gaps": self.gaps}
 
 
 def _describe(
@@ -92,8 +96,11 @@ def _describe(
     found["call"] = _innermost(events, events.start[code], events.end[code], events.name[code], gap)
     frames = trace.events[known[1]]
     same = frames["process"].astype(np.int64) * len(events.names) + frames["thread"] == lane
-    is_line = np.array([".py(" in name for name in events.names], dtype=bool)
-    frames = frames[same & is_line[frames["name"]]]
+    frames = frames[same]
+    is_line = np.zeros(len(events.names), dtype=bool)
+    for name in np.unique(frames["name"]).tolist():
+        is_line[name] = ".py(" in events.names[name]
+    frames = frames[is_line[frames["name"]]]
     ends = frames["start"] + frames["duration"]
     found["line"] = _innermost(events, frames["start"], ends, frames["name"], gap)
     return found
@@ -101,8 +108,9 @@ def _describe(
 
 def frames_of(trace: ChromeTrace) -> Ints:
     """Return the rows of the trace's long frames of Python."""
-    codes = [place for place, name in enumerate(trace.names) if name == "python_function"]
-    return np.flatnonzero(np.isin(trace.events["category"], codes))
+    if "python_function" not in trace.names:
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero(trace.events["category"] == trace.names.index("python_function"))
 
 
 def _innermost(

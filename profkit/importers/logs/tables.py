@@ -1,4 +1,4 @@
-"""Turns what is no text of lines into such: tables (CSV), events of TensorBoard, states in JSON."""
+"""Turns tables (CSV), events of TensorBoard and states in JSON into lines of text."""
 
 from __future__ import annotations
 

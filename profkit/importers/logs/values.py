@@ -42,8 +42,9 @@ _REWRITTEN = (
     (re.compile(r"(?<![\w.])(\d{1,12})\s{1,4}(images/sec): "), r"step \1, \2: "),
     (re.compile(r"train_step_timing in s="), "step_time="),  # NeMo
     (re.compile(r"([Bb]atch(?::| ) ?\[?)\d{1,12}[-/](?=\d)"), r"\1"),
-    (re.compile(r"\"throughput\": \"?[\d.]{1,20}\"?, \"total_tokens\""), ""),  # LLaMA-Factory's mean
-    (re.compile(r"(?i)ela(?:ps|sp)ed(?:[ _]time)?\W{1,4}(?:(\d{1,4}) days?, )?(\d{1,4}):(\d\d):(\d\d)"),
+    (re.compile(r"\"throughput\": \"?[\d.]{1,20}\"?, \"total_tokens\""), ""),  # a mean of all steps
+    (re.compile(r"(?i)ela(?:ps|sp)ed(?:[ _]time)?\W{1,4}"
+                r"(?:(\d{1,4}) days?, )?(\d{1,4}):(\d\d):(\d\d)"),
      lambda found: f"total_time: {_seconds_of(*found.groups())} s"),
 )  # fmt: skip
 """Forms of some tools in which a step or a time has no name of its own."""

@@ -11,17 +11,17 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 SIGN = "TensorBoard"
 _HEAD = re.compile(rb"\A.{8}.{4}\x09.{8}\x1a.brain\.Event:", re.DOTALL)
 _AROUND = 16
 """The bytes of a record around its event."""
-_MOST_EVENTS = 2_000_000
+_MOST_EVENTS, _LARGEST_EVENT = 1_000_000, 64 << 20
 _EVALUATES = re.compile(r"(?i)(?<![a-z])(?:eval|val|valid|validation|test)(?![a-z])")
 _TRAINS = re.compile(r"(?i)loss")
 _NOT_IN_NAMES = re.compile(r"[,:\s]+")
-_LATEST_S = 4e9
+_LATEST_S, _MOST_STEPS = 4e9, 1 << 62
 
 
 class Scalar(NamedTuple):
@@ -60,9 +60,10 @@ def as_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
             continue
         began_s, last = began_s if began_s is not None else each.time_s, each.step
         clock = datetime.fromtimestamp(each.time_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")
-        pairs = [f"{tag}: {value:.9g}" for tag, value in values[each.step].items()]
-        total = f"step: {each.step}, total_time: {each.time_s - began_s:.6f}"
-        yield f"{clock} {SIGN}, {total}, {', '.join(pairs)}\n".encode()
+        line = f"{clock} {SIGN}, step: {each.step}, total_time: {each.time_s - began_s:.6f}"
+        for tag, value in values[each.step].items():
+            line += f", {tag}: {value:.9g}"
+        yield f"{line}\n".encode()
 
 
 def read_scalars(blocks: Iterable[bytes]) -> Iterator[Scalar]:
@@ -73,6 +74,8 @@ def read_scalars(blocks: Iterable[bytes]) -> Iterator[Scalar]:
         at = 0
         while len(rest) - at >= _AROUND and count < _MOST_EVENTS:
             (length,) = struct.unpack_from("<Q", rest, at)
+            if length > _LARGEST_EVENT:
+                return
             if length > len(rest) - at - _AROUND:
                 break
             yield from _read_event(rest[at + 12 : at + 12 + length])
@@ -81,28 +84,41 @@ def read_scalars(blocks: Iterable[bytes]) -> Iterator[Scalar]:
 
 
 def _read_event(event: bytes) -> Iterator[Scalar]:
-    time_s, step, found = 0.0, 0, []
+    """Yield the numbers of one event, if its time and step are possible."""
+    time_s, step = 0.0, 0
+    values: list[bytes] = []
     for field, value in _fields(event):
-        if field == 1 and isinstance(value, bytes) and len(value) == 8:
+        if isinstance(value, int):
+            step = value if field == 2 else step
+        elif field == 1 and len(value) == 8:
             (time_s,) = struct.unpack("<d", value)
-        elif field == 2 and isinstance(value, int):
-            step = value
-        elif field == 5 and isinstance(value, bytes):
-            found += [each for number, each in _fields(value) if number == 1]
-    if not 0 < time_s < _LATEST_S or step >= 1 << 62:
-        return
-    for message in found:
-        parts = dict(_fields(message)) if isinstance(message, bytes) else {}
-        number = parts.get(2)
-        if isinstance(parts.get(8), bytes):  # a tensor of one number
-            tensor = dict(_fields(parts[8]))
-            number = tensor.get(5) or tensor.get(4)
-        if isinstance(number, bytes) and len(number) == 4 and isinstance(parts.get(1), bytes):
-            tag = parts[1].decode("utf-8", "replace")
-            yield Scalar(time_s, step, tag, struct.unpack("<f", number)[0])
+        elif field == 5:
+            values += _messages(value, 1)
+    if 0 < time_s < _LATEST_S and step < _MOST_STEPS:
+        for message in values:
+            yield from _read_value(time_s, step, message)
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+def _read_value(time_s: float, step: int, message: bytes) -> Iterator[Scalar]:
+    """Yield the number of a value, which stands there or in a tensor of one number."""
+    tags, numbers = _messages(message, 1), _messages(message, 2)
+    for tensor in _messages(message, 8):
+        numbers += _messages(tensor, 5) + _messages(tensor, 4)
+    if tags and numbers and len(numbers[0]) == 4:
+        (number,) = struct.unpack("<f", numbers[0])
+        yield Scalar(time_s, step, tags[0].decode("utf-8", "replace"), number)
+
+
+def _messages(message: bytes, field: int) -> list[bytes]:
+    """Return the bytes of each field of this number."""
+    found: list[bytes] = []
+    for number, value in _fields(message):
+        if number == field and isinstance(value, bytes):
+            found.append(value)
+    return found
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield the number and the value of each field of a message, up to where it is damaged."""
     at = 0
     while at < len(message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 from pathlib import Path
 
@@ -175,3 +176,19 @@ def test_a_step_and_a_loss_with_the_time_of_day_are_enough() -> None:
         (20, 10, 0.2),
         (40, 20, 0.3),
     ]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_damaged_events_are_one_line_or_a_run(
+    tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dice = random.Random(seed)
+    whole = event_file(*(event(1.7e9 + 5 * step, step, "loss", 2.0) for step in range(40)))
+    data = bytearray(whole)
+    for _ in range(dice.choice((1, 5, 200))):
+        data[dice.randrange(50, len(data))] = dice.randrange(256)
+    path = tmp_path / "events.out.tfevents.1.host"
+    path.write_bytes(data[: dice.randrange(60, len(data))] if seed % 2 else data)
+    code = main(["import", str(path), "-o", str(tmp_path / "runs")])
+    assert code in (0, 3)
+    assert capsys.readouterr().err.count("\n") == (code == 3)

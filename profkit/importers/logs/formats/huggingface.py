@@ -20,7 +20,8 @@ from profkit.importers.logs.text import Line, as_count, as_number
 
 _KEYS = r"(?=.{0,9999}['\"]learning_rate['\"]: )(?=.{0,9999}['\"]epoch['\"]: )"
 _ENTRY = re.compile(
-    rf"\{{(?!\"current_steps){_KEYS}.{{0,9999}}?['\"]loss['\"]: |\{{.{{0,9999}}?['\"]train_runtime['\"]: "
+    rf"\{{(?!\"current_steps){_KEYS}.{{0,9999}}?['\"]loss['\"]: "
+    r"|\{.{0,9999}?['\"]train_runtime['\"]: "
 )
 _BAR = re.compile(r"\| (\d{1,12})/(\d{1,12}) \[(?:(\d{1,4}):)?(\d{1,3}):(\d\d)<")
 _BATCH = re.compile(r"Total train batch size .{1,60}\) = ([\d,]{1,12})")

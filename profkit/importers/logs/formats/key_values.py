@@ -31,7 +31,8 @@ from profkit.importers.reading.tensorboard import SIGN
 
 _RECORD = re.compile(
     r"(?i)\A(?=.{0,400}?(?:step|iter|it\b|batch|\bup(?:date)?|\bTrain: |\[ {0,6}\d{1,12}/"
-    r"|images/sec))(?=.{0,600}?(?:tim[ei]|cost|seconds|ela[ps]|speed|ips|tps|wps|ups\b|throughput|dt\b"
+    r"|images/sec))(?=.{0,600}?(?:tim[ei]|cost|seconds|ela[ps]|speed|ips|tps|wps|ups\b|throughput"
+    r"|dt\b"
     r"|_s:|/s|per[ _]sec|\d ?ms|sec\b|ms/))(?=.{0,200}?\d)"
 )
 NO_TRAINING = re.compile(

@@ -1,4 +1,4 @@
-"""Grammar of trainers that print a step and its loss with the time of day, and no other time.
+"""Grammar of trainers that print a step, its loss and the time of day, and no other time.
 
     2021-10-29 10:03:13,704 - train.py - INFO: Iter: 200; LR: 7.960e-06; loss: 0.5607
 
