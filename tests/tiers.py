@@ -296,6 +296,7 @@ JOBS = (
     "harmless/test_imports.py",
     "house/test_packaging.py",
     "house/test_same_python.py",
+    "importers/test_recorded_trace.py",
     "instrument/test_captured_kernels.py",
     "instrument/test_compilations.py",
     "instrument/test_compiled_calls.py",
