@@ -75,8 +75,8 @@ def test_the_elapsed_time_of_llama_factory_counts_where_its_clock_moves() -> Non
     lines = []
     for step, clock in ((5, "0:00:02"), (10, "0:00:02"), (15, "0:00:06"), (20, "1 day, 0:00:06")):
         lines.append(
-            f'{{"current_steps": {step}, "total_steps": 20, "loss": 2.3, "learning_rate": 1e-05, '
-            '"epoch": 0.1, "percentage": 0.2, '
+            f'{{"current_steps": {step}, "total_steps": 20, "loss": 2.3, "eval_loss": null, '
+            '"learning_rate": 1e-05, "epoch": 0.1, "percentage": 0.2, '
             f'"elapsed_time": "{clock}", "remaining_time": "0:00:09", "throughput": "812.10", '
             '"total_tokens": 5120}'
         )
@@ -161,6 +161,9 @@ def test_events_without_a_training_are_refused(
 
 def test_a_bar_of_a_test_is_no_training() -> None:
     lines = [f"Step 0 - TTA Loss: 0.65━━━━━━━ {place}/203 0:00:00 • 0.50it/s" for place in range(9)]
+    lines += [
+        f"Weights: tensor([[0.4]]) {place}/203 0:00:04 • 0:01:59 1.66it/s" for place in range(9)
+    ]
     assert not parse_log(lambda: ["\n".join(lines).encode()], "output.log")
 
 

@@ -40,8 +40,9 @@ NO_TRAINING = re.compile(
     r"|(?<![\w/.-])(?:eval\w{0,10}|val|valid|validation|test|testing|infer\w{0,6})(?![\w/.-])"
 )
 _BAR = re.compile(r"\d%\|")
-_EPOCH_BAR = re.compile(r"Epoch \d.{0,40}?━")
-"""Lightning's bar of a training; that of a test has no epoch, and may overwrite other text."""
+_RICH_BAR, _EPOCH_BAR = re.compile(r"━| • .{0,20}it/s"), re.compile(r"Epoch \d.{0,60}?[•━]")
+"""Lightning's bars; that of a test has no epoch, and may overwrite other text."""
+_NULLS = re.compile(r"\"\w{1,40}\": null,? ?")
 _OF_TRAINING = re.compile(r"(?i)epoch|train|loss")
 """Words in a progress bar of a training; others load data."""
 _BATCH = re.compile(
@@ -119,9 +120,10 @@ DIALECTS = (
 
 def read_training(text: str) -> Figures | None:
     """Return the figures of a line that says how long a step of the training took, else null."""
+    text = _NULLS.sub("", text)
     if not _RECORD.search(text) or (_BAR.search(text) and not _OF_TRAINING.search(text)):
         return None
-    if "━" in text and not _EPOCH_BAR.search(text):
+    if _RICH_BAR.search(text) and not _EPOCH_BAR.search(text):
         return None
     if NO_TRAINING.search(text) and "train" not in text.lower():
         return None
