@@ -27,9 +27,9 @@ import results
 
 from profkit.analysis.overview import build_overview
 from profkit.errors import UnreadableError
-from profkit.explain.predict.ask import RANKS, ask
+from profkit.explain.predict.ask import ask
 from profkit.explain.predict.job import Job, read_job
-from profkit.explain.predict.prediction import Question
+from profkit.explain.predict.prediction import RANKS, Question
 from profkit.importers.base import ImportOptions, Target
 from profkit.importers.training_log import IMPORTER
 from profkit.trace import Trace

@@ -114,8 +114,8 @@ def test_the_exchange_and_the_ledger_agree_with_the_device(import_files: Import)
     view = build_overview(trace)
     tables = {}
     for path in paths:
-        rank = int(path.name[len("worker")])
-        tables[rank] = device_table(*read_kineto(path), steps_of(made.run, rank))
+        number = int(path.name[len("worker")])
+        tables[number] = device_table(*read_kineto(path), steps_of(made.run, number))
     assert view.exchange is not None
     for rank in view.exchange.ranks:
         expected = tables[rank.rank]

@@ -79,6 +79,7 @@ def test_ranks_that_share_a_batch_are_extended_by_its_two_rules(
     assert answer.step_ns is not None
     assert answer.step_ns.value == pytest.approx((constant_part + same_gain) / 2)
     assert answer.step_ns.low is not None
+    assert answer.step_ns.high is not None
     assert answer.step_ns.low < same_gain < constant_part < answer.step_ns.high
     assert answer.samples == 64
     samples[job] = 100.0
@@ -91,6 +92,8 @@ def test_an_interval_grows_with_the_distance_from_both_runs(tmp_path: Path) -> N
     for ranks in (4.0, 8.0, 16.0):
         step = ask(job, Question(RANKS, ranks), base).step_ns
         assert step is not None
+        assert step.low is not None
+        assert step.high is not None
         widths.append((step.high - step.low) / step.value)
     assert widths[1] > widths[0] + 0.15
     assert widths[2] > widths[1] + 0.15

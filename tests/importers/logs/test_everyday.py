@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_a_progress_bar_gives_the_losses_of_hugging_face_their_steps_and_times()
     assert {each.samples for each in log.records} == {8}
 
 
-def state(*entries: dict[str, object]) -> str:
+def state(*entries: Mapping[str, object]) -> str:
     history = [{"epoch": 0.1, "learning_rate": 1e-5, "loss": 2.0, "step": 500}, *entries]
     return json.dumps({"best_metric": None, "log_history": history, "max_steps": 1000}, indent=2)
 

@@ -149,7 +149,7 @@ def test_two_systems_differ_in_their_devices_first(tmp_path: Path) -> None:
         (tmp_path / name / "systems" / "2xB200.json").write_text(json.dumps(system))
         (made,) = IMPORTER.read([log], Target(tmp_path / "traces"))
         sides.append(Trace.open(made.run))
-    found = explain(*sides)
+    found = explain(sides[0], sides[1])
     assert not any("states its device" in caveat for caveat in found.caveats)
     assert [each.name for each in found.ledger.differences][:1] == ["gpu_models"]
 
