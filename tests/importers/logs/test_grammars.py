@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from profkit.importers.logs.assemble import GRAMMARS, load_grammars, parse_log
-from profkit.importers.logs.formats.key_values import DIALECTS, NO_MEAN, NO_RANKS, REPEATED
+from profkit.importers.logs.formats.key_values import DIALECTS
+from profkit.importers.logs.lines import NO_MEAN, NO_RANKS, REPEATED
 from profkit.importers.logs.parsed import Mean, ParsedLog
 from profkit.importers.logs.placing import place_steps, world_size
 from tests.importers.logs.samples import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
-from profkit.importers.logs.formats.key_values import NO_RANKS, NO_TRAINING
 from profkit.importers.logs.grammar import Found, Grammar
+from profkit.importers.logs.lines import NO_RANKS, NO_TRAINING
 from profkit.importers.logs.parsed import Mean, Scope
 from profkit.importers.logs.text import Line
 from profkit.importers.logs.times import find_time
