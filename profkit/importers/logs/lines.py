@@ -1,4 +1,4 @@
-"""Reads a trainer's lines of names and values into records, with what is known of its tool."""
+"""Reads a trainer's lines of names and values, with what is known of its tool."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@
     samples/sec: 7.799 | iteration 34/ 10000 | elapsed time per iteration (ms): 4103.1 | ...
     iteration=  2/ 317892 | ... | elapsed_time_per_iteration_ms=16030.6 | ... global_batch_size= 256
 
-The time is the mean over the iterations since the line before. Present versions stop its clock
-during evaluations and checkpoints. Samples are sequences, and the batch is that of all cards. Cards
-that split the model share their samples. A block of timers may follow a line, see `timers.py`.
+The time is the mean over the iterations since the line before, in present versions without
+evaluations and checkpoints. Samples are sequences, and the batch is that of all cards, of which
+those that split the model share it. A block of timers may follow a line, see `timers.py`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _WORLD = re.compile(
     r"(?:.{0,160}?(?<!-)pipeline-model-parallel size: (\d{1,6}))?"
 )
 """Some releases print `sizes: Nonetensor-model-parallel size: 4, encoder-tensor-model-...`."""
+_SIZES = [f"{PREFIX}{name}_parallel" for name in ("sequence", "context", "tensor", "pipeline")]
 _ARGUMENT = re.compile(r"(?:^|\s)(\w{2,60}) \.{2,60} (\S{1,60})$")
 _COUNTS = {"world_size": "world_size", "data_parallel_size": "data_ranks"}
 _KNOBS = {
@@ -52,16 +53,9 @@ def read(line: Line, found: Found) -> None:
     elif match := _WORLD.search(text):
         found.header_lines.append(line.number)
         forget_timers(found)
-        found.add_facts(
-            **{
-                "world_size": as_count(match[1]) or None,
-                "data_ranks": as_count(match[2]) or None,
-                PREFIX + "sequence_parallel": match[3],
-                PREFIX + "context_parallel": match[4],
-                PREFIX + "tensor_parallel": match[5],
-                PREFIX + "pipeline_parallel": match[6],
-            }
-        )
+        world, data_ranks, *sizes = match.groups()
+        found.add_facts(world_size=as_count(world) or None, data_ranks=as_count(data_ranks) or None)
+        found.add_facts(**dict(zip(_SIZES, sizes, strict=True)))
     elif " .." in text and (match := _ARGUMENT.search(text)):
         name, value = match[1], match[2]
         if name in _COUNTS:
@@ -77,9 +71,7 @@ def read(line: Line, found: Found) -> None:
 
 
 def _read_record(line: Line, match: re.Match[str], found: Found) -> None:
-    text, step = line.text, as_count(match[1])
-    if step is None:
-        return
+    text, step = line.text, as_count(match[1]) or 0
     elapsed_ms = _first(text, "elapsed time per iteration (ms):", "elapsed_time_per_iteration_ms=")
     skipped = _first(text, "number of skipped iterations:", "number_of_skipped_iterations=")
     if found.records and step < found.records[-1].step:

@@ -1,13 +1,10 @@
 """Grammar of PaddleClas.
 
     epoch:0   train step:20  loss: ... elapse: 0.300s ips: 853.3 images/sec
-    epoch:0   train step:20  loss: ... batch_cost: 0.3 s, reader_cost: 0.1 s, ips: 853 samples/sec
     [Train][Epoch 1/120][Iter: 20/5005]lr: ... batch_cost: 0.3s, reader_cost: 0.1, ips: 853
 
-The first form is of December 2020, the others of 2021 and later. Times are of one card, and means
-since the fifth step of the epoch, at which the meters are reset. Losses are of the step itself.
-`ips` is the step's own batch size over the mean time, so a partial last batch distorts it. From the
-line that ends an epoch, only results are read.
+Times are of one card, and means since the fifth step of the epoch, where meters are reset. Losses
+are of the step. `ips` is its batch size over the mean time: a partial last batch distorts it.
 """
 
 from __future__ import annotations
@@ -45,17 +42,13 @@ def read(line: Line, found: Found) -> None:
 
 
 def read_record(line: Line, match: re.Match[str], found: Found) -> None:
-    text = line.text[match.start() :]
-    step = as_count(match[2] or match[4])
+    text, step = line.text[match.start() :], as_count(match[2] or match[4])
     step_s = number_after(text, "batch_cost:") or number_after(text, "elapse:")
     throughput = number_after(text, "ips:")
     if step is None or step_s is None:
         return
     step_s = sharpen(step_s, throughput, line, found)
-    batches: list[int] = found.memory.get("batches", [])
-    usual_batch = 0.0
-    if batches:
-        usual_batch = float(statistics.mode(batches))
+    batches = found.memory.get("batches")
     found.add_record(
         line,
         step,
@@ -66,7 +59,7 @@ def read_record(line: Line, match: re.Match[str], found: Found) -> None:
         throughput=throughput,
         loss=number_after(text, "loss:"),
         lr=number_after(text, "lr:"),
-        samples=usual_batch or None,
+        samples=float(statistics.mode(batches)) or None if batches else None,
     )
     if (number_after(text, "top1:") or 0) < 0 or (number_after(text, "top5:") or 0) < 0:
         found.warn("an accuracy below zero: the metric is broken", line.number)
@@ -75,8 +68,7 @@ def read_record(line: Line, match: re.Match[str], found: Found) -> None:
 def sharpen(step_s: float, throughput: float | None, line: Line, found: Found) -> float:
     """Return the step time with the digits of the throughput, which has more of them.
 
-    They are used only if the two figures agree on the usual batch size. A damaged or partial batch
-    is not the usual one, because most lines differ from it.
+    They are used only if both agree on the usual batch size, which is that of most lines.
     """
     if not throughput or throughput <= 0:
         return step_s
@@ -84,9 +76,7 @@ def sharpen(step_s: float, throughput: float | None, line: Line, found: Found) -
     batches.append(round(throughput * step_s))
     del batches[:-_BATCHES_COMPARED]
     batch = statistics.mode(batches)
-    rounding = 6e-6
-    if step_s == round(step_s, 3):
-        rounding = 6e-4
+    rounding = 6e-4 if step_s == round(step_s, 3) else 6e-6
     if abs(batch / throughput - step_s) <= max(rounding, 1e-6 * step_s):
         return batch / throughput
     if abs(throughput * step_s / max(batch, 1) - 1) > _MAX_DIFFERENCE:
@@ -111,9 +101,7 @@ def read_epoch_end(line: Line, epoch: int, found: Found) -> None:
 
 def steps_in_mean(step: int) -> int:
     """Return the number of steps in the mean printed at `step`, since the reset or the start."""
-    if step < _RESET_AT:
-        return step + 1
-    return step - _RESET_AT + 1
+    return step + 1 - (_RESET_AT if step >= _RESET_AT else 0)
 
 
 GRAMMAR = Grammar(
