@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from textual.app import App, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import ActiveBinding, Binding, BindingType
 from textual.screen import Screen
 from textual.scrollbar import ScrollBar, ScrollBarRender
 
@@ -22,6 +22,8 @@ from profkit.tui.screens.runs import RunsScreen
 from profkit.tui.themes import PALETTES
 from profkit.tui.widgets.ask import Help
 from profkit.tui.widgets.frame import FrameScreen, Tab
+from profkit.tui.widgets.table import VirtualTable
+from profkit.tui.widgets.table_screen import TableScreen
 from profkit.vocab import RUN_FILE
 
 FIRST_SCREEN: Final = "overview"
@@ -41,6 +43,23 @@ _KEY_NAMES: Final = {
     "slash": "/",
     "space": "Space",
 }
+
+
+OWN_KEYS, TABLE_KEYS, ALL_KEYS = "this screen", "tables", "everywhere"
+"""The groups of keys in the help."""
+
+
+def group_of(active: ActiveBinding) -> str:
+    """Return the group of a key by the class that binds it; none for the toolkit's own."""
+    for kind in type(active.node).__mro__:
+        for bound in kind.__dict__.get("BINDINGS", ()):
+            if isinstance(bound, Binding) and bound.description == active.binding.description:
+                if not kind.__module__.startswith("profkit."):
+                    return ""
+                if kind in (VirtualTable, TableScreen, RunScreen):
+                    return TABLE_KEYS
+                return ALL_KEYS if kind in (FrameScreen, ProfkitApp) else OWN_KEYS
+    return ALL_KEYS if active.binding.action.startswith("show_screen") else ""
 
 
 def load_screens() -> dict[str, type[RunScreen[Any]]]:
@@ -181,20 +200,24 @@ class ProfkitApp(App[None]):
             self.screen.go_to(run, mark=True)
 
     def action_help(self) -> None:
-        """Show all keys of the screen that have a meaning."""
-        meanings: dict[str, list[str]] = {}
+        """Show all keys of the screen that have a meaning, its own first."""
+        groups: dict[str, dict[str, list[str]]] = {OWN_KEYS: {}, TABLE_KEYS: {}, ALL_KEYS: {}}
         for key, active in self.screen.active_bindings.items():
-            meaning = active.binding.description
-            if meaning and not key.startswith("ctrl+c") and active.enabled:
-                keys = meanings.setdefault(meaning, [])
+            group = group_of(active)
+            if active.enabled and group:
+                keys = groups[group].setdefault(active.binding.description, [])
                 shown = active.binding.key_display or _KEY_NAMES.get(key, key)
                 if shown not in keys:
                     keys.append(shown)
         title = self.TITLE
         if isinstance(self.screen, FrameScreen) and self.screen.TITLE:
             title = self.screen.TITLE
-        facts = {" ".join(keys): meaning for meaning, keys in meanings.items()}
-        self.push_screen(Help(facts, (f"Keys of {title}", "")))
+        facts: dict[str, str] = {}
+        for group, meanings in groups.items():
+            if meanings:
+                facts[group] = ""
+            facts |= {" ".join(keys): meaning for meaning, keys in meanings.items()}
+        self.push_screen(Help(facts, (f"Keys of {title}",)))
 
     def action_next_theme(self) -> None:
         names = list(PALETTES)

@@ -87,6 +87,11 @@ class Library:
                 self._views.popitem(last=False)
         return view
 
+    def known(self, name: str, path: Path) -> Any:
+        """Return the view of a screen if it was built before, else `None`."""
+        with self._lock:
+            return self._views.get(_Key(path, (), name, None))
+
     def forget_grown(self, path: Path) -> bool:
         """Drop a run and its views if its files have changed since it was opened.
 

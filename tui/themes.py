@@ -46,12 +46,14 @@ _ROLES: Final = (
 _DARK: Final = (
     *("#e8b339", "#c77dff", "#4ea8de", "#2f6fb0", "#ef6f6c", "#5fb878", "#b08968"),
     *("#8d99ae", "#bcbcbc"),
-    *("#5fb878", "#ef6f6c", "#e8b339", "#8d99ae", "bold", "#ffa62b", "bold #ffa62b", "reverse"),
+    *("#5fb878", "#ef6f6c", "#e8b339", "#8d99ae", "bold", "#ffa62b", "bold #ffa62b"),
+    "on #2b3b4d",
 )
 _LIGHT: Final = (
     *("#9a6700", "#8250df", "#0969da", "#0a3069", "#cf222e", "#1a7f37", "#7d4e00"),
     *("#57606a", "#6e7781"),
-    *("#1a7f37", "#cf222e", "#9a6700", "#57606a", "bold", "#953800", "bold #953800", "reverse"),
+    *("#1a7f37", "#cf222e", "#9a6700", "#57606a", "bold", "#953800", "bold #953800"),
+    "on #d3e3f5",
 )
 _ANSI: Final = (
     *("yellow", "magenta", "bright_cyan", "blue", "red", "green", "bright_red"),
@@ -63,7 +65,8 @@ _ANSI: Final = (
 _COLOUR_BLIND: Final = (
     *("#e69f00", "#cc79a7", "#56b4e9", "#0072b2", "#d55e00", "#009e73", "#777777"),
     *("#999999", "#f0e442"),
-    *("#56b4e9", "#d55e00", "#f0e442", "#999999", "bold", "#e69f00", "bold #e69f00", "reverse"),
+    *("#56b4e9", "#d55e00", "#f0e442", "#999999", "bold", "#e69f00", "bold #e69f00"),
+    "on #26405c",
 )
 
 

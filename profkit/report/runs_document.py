@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,16 +60,24 @@ def _state(row: RunRow) -> str:
     return row.head.state
 
 
+def _recorded(row: RunRow) -> str | None:
+    """Return when a run began, by the clock of this place."""
+    if not row.head.created_ns:
+        return None
+    return time.strftime("%m-%d %H:%M", time.localtime(row.head.created_ns / 1e9))
+
+
 def _problem(row: RunRow) -> str:
     return row.head.problem or (row.figures or NO_FIGURES).problem
 
 
 RUNS = (
     Column("", "run", _head("name"), stretches=True),
-    Column("ranks", "ranks", _head("ranks"), _NUMBER_WORD),
+    Column("", "recorded", _recorded),
     Column("throughput_samples_per_s", "samples/s", _figure("throughput"), RATE),
-    Column("", "+/-", _half_width, SHARE),
     Column("", "not training", _loss, role=lambda loss: "unsure" if loss[-1] == "%" else "dim"),
+    Column("", "+/-", _half_width, SHARE),
+    Column("ranks", "ranks", _head("ranks"), _NUMBER_WORD),
     Column("", "state", _state, role=lambda state: _STATE_ROLES.get(state, "bad")),
     Column("efficiency_share", "efficiency", lambda row: row.efficiency, SHARE),
     Column("workload", "workload", _head("workload")),

@@ -74,6 +74,12 @@ async def _answer(driver: Driver, key: str, text: str) -> None:
 def test_the_keys_lead_through_the_run(run: Path) -> None:
     async def steps(driver: Driver) -> None:
         screen = _screen(driver)
+        shown = screen.seen.window
+        steps = screen.seen.timeline.steps(0)
+        assert (shown.start_ns, shown.end_ns) in {
+            (start, end) for start, end in zip(steps.start_ns, steps.end_ns[2:], strict=False)
+        }
+        await driver.press("0")
         whole = screen.seen.window
         await driver.press("plus", "plus")
         assert screen.seen.window.length_ns == whole.length_ns // 4

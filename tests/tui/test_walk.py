@@ -236,7 +236,7 @@ def test_n_moves_between_the_matches_of_the_filter(folder: Path) -> None:
 def test_two_runs_are_asked_for_where_there_is_one(folder: Path) -> None:
     async def walk(driver: Driver) -> None:
         await driver.press("7")
-        assert "mark two or more in the list of runs (Space), then d" in driver.text
+        assert "press d, then Space and d on another one" in driver.text
         await driver.press("d")
         assert driver.screen == "RunsScreen"
         assert len(_table(driver).marked) == 1
@@ -272,7 +272,7 @@ def test_the_list_is_filtered_sorted_and_grouped(folder: Path) -> None:
         await driver.press("home")
         assert _cell(driver) == "two"
         await driver.press("comma")
-        assert _table(driver).sort_title == "ranks"
+        assert _table(driver).sort_title == "recorded"
         await driver.press("g")
         screen = driver.app.screen
         assert isinstance(screen, RunsScreen)

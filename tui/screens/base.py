@@ -17,6 +17,7 @@ by listing the folder; files that begin with an underscore are skipped. A screen
 - `BY_RANK = True` if `[` and `]` choose a rank: `source.rank` is that rank, or `None` for all.
 - `COMPARES = True` if the screen compares runs: `source.bases` holds the others, the base first.
 - `KEEPS_UP = True` if the screen is built again while a followed run grows.
+- `ANSWERS = True` if the screen says itself what limits the run; others show it in the status line.
 - `look_at(place)`: called after `show` if another screen sent the user here, with what to look at.
 - `BINDINGS` for its own keys; `?` shows their descriptions, and `docs/tui.md` lists them. On all
   screens `/` filters a table, `n` and `N` go to its next and previous match, `s` sorts it by a
@@ -53,23 +54,27 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from profkit.errors import ProfkitError
+from profkit.report.overview_document import headline
 from profkit.show import json as show_json
 from profkit.show.document import Section, Table
 from profkit.text import safe_text
 from profkit.tui.library import Source
 from profkit.tui.widgets.columns import Column
 from profkit.tui.widgets.document import columns_of, lines_of
-from profkit.tui.widgets.draw import fit, line
+from profkit.tui.widgets.draw import MIN_HALVES, fit_middle, line
 from profkit.tui.widgets.lines import Lines
 from profkit.tui.widgets.table import VirtualTable
 from profkit.tui.widgets.table_screen import TableScreen
 
 ViewT = TypeVar("ViewT")
 
-MARK_TWO_RUNS: Final = "no runs to compare: mark two or more in the list of runs (Space), then d"
+MARK_TWO_RUNS: Final = "it is one run alone; press d, then Space and d on another one"
 
 MIN_RUN_NAME: Final = 17
-"""If titles leave fewer cells than this for the run's name, tabs are shown as digits alone."""
+"""If titles leave fewer cells than this for the run's name, other tabs are shortened."""
+
+SHORT_TITLE: Final = 4
+"""The letters of a shortened title; a very narrow screen has digits alone."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ class RunScreen(TableScreen, Generic[ViewT]):
     BY_RANK: ClassVar[bool] = False
     COMPARES: ClassVar[bool] = False
     KEEPS_UP: ClassVar[bool] = False
+    ANSWERS: ClassVar[bool] = False
     EMPTY_IN_LOGS: ClassVar[str] = ""
     """What empty tables say if the run was imported from a training log."""
 
@@ -126,7 +132,7 @@ class RunScreen(TableScreen, Generic[ViewT]):
         return None if self.view is None else self.to_json(self.view)
 
     def draw_head(self) -> None:
-        """Draw the run's name and the tabs; with little room other tabs are digits alone."""
+        """Draw the run's name and the tabs; with little room other tabs are shortened."""
         name, room = "", self.app.size.width
         if self.frame.run_path is not None:
             name = safe_text(self.frame.run_path.resolve().name)
@@ -135,12 +141,16 @@ class RunScreen(TableScreen, Generic[ViewT]):
         for tab in self.frame.tabs:
             if tab.key.isdigit() or tab.name == self.NAME:  # those of letters have no room
                 titles[tab.name] = f" {tab.key} {tab.title} "
-        if sum(map(len, titles.values())) + MIN_RUN_NAME + 2 > room:
+        least = MIN_RUN_NAME
+        for letters in (SHORT_TITLE, 0):
+            if sum(map(len, titles.values())) + least + 2 <= room:
+                break
+            least = MIN_HALVES
             for tab in self.frame.tabs:
                 if tab.name in titles and tab.name != self.NAME:
-                    titles[tab.name] = f" {tab.key} "
+                    titles[tab.name] = f" {tab.key} {tab.title[:letters]}".rstrip()
         left = max(0, room - sum(map(len, titles.values())) - 3)
-        name = fit(name, min(len(name), left), plain=self.plain)
+        name = fit_middle(name, min(len(name), left), plain=self.plain)
         head = line([(f" {name}  ", self.palette.style("title"))])
         for screen, title in titles.items():
             here = screen == self.NAME
@@ -152,6 +162,14 @@ class RunScreen(TableScreen, Generic[ViewT]):
         self.set_look()
         self.query_one("#frame-view").visible = False
         self.ask_for_view()
+
+    def standing_words(self) -> str:
+        """Return the answer of the overview, if it is known and this screen has none itself."""
+        run = self.frame.run_path
+        view = run and not self.ANSWERS and self.frame.library.known("overview", run)
+        whole = headline(view.overview) if view else ""
+        words = whole.partition("; ")[2] or whole
+        return words[:1].upper() + words[1:].rstrip(".")
 
     def ask_for_view(self) -> None:
         """Have the view built on a thread, or built again."""

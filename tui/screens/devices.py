@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Final, NamedTuple
 
@@ -9,6 +10,7 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from profkit.analysis.views.devices import Curve, DevicesView, build_devices_view
+from profkit.analysis.views.series import Series
 from profkit.show.document import Column, Table
 from profkit.show.figures import Unit
 from profkit.text import duration, plural
@@ -41,8 +43,16 @@ def _figure(statistic: str, curve: Curve) -> Figure:
     return Figure(value, describe(curve.metric)[1](value))
 
 
-def _role(series: object) -> str:
-    return "accent"
+def _role(curve: Curve) -> str:
+    """Return the role of a reading: the device was slowed down, or nothing changed."""
+    if curve.metric.startswith("throttled") and curve.series.most > 0:
+        return "bad"
+    return "dim" if curve.is_flat else ""
+
+
+def _drawn(series: Series, *, width: int, plain: bool) -> str:
+    """Return the curve of a reading, and none of one that never changes."""
+    return "" if series.least == series.most else spark(series, width, plain=plain)
 
 
 _WORDS: Final = Unit(lambda figure: figure.words)
@@ -109,8 +119,11 @@ class DevicesScreen(RunScreen[DevicesView]):
             room = max(1, room + sum(widths[3:]))
         exported = list(columns)
         series = [curve.series for curve in view.curves]
-        draw = functools.partial(spark, width=room, plain=self.plain)
-        drawn = Shown("over the run", series, draw, role=_role, searched=False, widest=room)
+        draw = functools.partial(_drawn, width=room, plain=self.plain)
+        roles = [_role(curve) for curve in view.curves]
+        curves = [role or "accent" for role in roles]
+        drawn = Shown("over the run", series, draw, roles=curves, searched=False, widest=room)
+        columns[1] = dataclasses.replace(columns[1], roles=roles)
         columns.insert(3, drawn)
         self.table.show_rows(columns, exported=exported)
 

@@ -46,6 +46,7 @@ class ExplainScreen(RunScreen[Compared]):
     NAME = "explain"
     KEY = "7"
     TITLE = "Explain"
+    ANSWERS = True
     COMPARES = True
     AUTO_FOCUS = "#rows"
     MAIN_TABLE = "#rows"

@@ -59,7 +59,8 @@ class KernelsScreen(RunScreen[KernelsView]):
     def compose_view(self) -> ComposeResult:
         yield Static(id="summary")
         yield VirtualTable(
-            id="kernels", empty="no kernels were captured: record some with --kernels 20:23"
+            id="kernels",
+            empty="no kernels were captured; profkit run --kernels 20:23 -- COMMAND captures them",
         )
         yield Static(id="kernel")
 

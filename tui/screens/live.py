@@ -15,6 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from profkit.analysis.losses import MEANINGS, TRAINS
 from profkit.analysis.views.live import LiveView, build_live_view
 from profkit.clock import wall_ns
 from profkit.errors import ProfkitError
@@ -22,7 +23,7 @@ from profkit.hangs.account import say_standstill
 from profkit.report.words import live_parts_words, role_of
 from profkit.show.document import Column, Table
 from profkit.show.figures import NS, SHARE, interval_range, plain
-from profkit.text import duration, plural, safe_text, significant
+from profkit.text import duration, percent, plural, safe_text, significant
 from profkit.trace.tail import RunTail
 from profkit.tui.library import Source
 from profkit.tui.screens.base import RunScreen, one_line
@@ -39,6 +40,9 @@ BAR_WIDTH: Final = 24
 MIN_INTERVAL_S: Final = 1.0
 MAX_PROCESSOR_SHARE: Final = 0.01
 """Reading a run may take this share of a processor; a costly look delays the next one."""
+
+LEAST_LOSS: Final = 0.02
+"""A part that takes less of the latest steps is no loss worth a line."""
 
 NO_NEWS: Final = (
     "no news for far longer than a step takes: the job is evaluating, saving or hanging"
@@ -64,6 +68,7 @@ class LiveScreen(RunScreen[LiveView]):
     NAME = "live"
     KEY = "8"
     TITLE = "Live"
+    ANSWERS = True
 
     DEFAULT_CSS = """
     LiveScreen VerticalScroll { padding: 0 1; scrollbar-size-vertical: 1; }
@@ -154,7 +159,8 @@ class LiveScreen(RunScreen[LiveView]):
         self.query_one("#behind", Lines).show(lambda _: [line(words)] if behind else [])
         columns = columns_of(Table(PARTS, view.parts))
         draw_bar = functools.partial(bar, width=BAR_WIDTH, plain=plain)
-        columns.append(ShownColumn("", columns[2].values, draw_bar, searched=False))
+        roles = [role_of(part.name) for part in view.parts]
+        columns.append(ShownColumn("", columns[2].values, draw_bar, searched=False, roles=roles))
         self.show_table("parts", columns, [part.name for part in view.parts])
 
 
@@ -191,11 +197,22 @@ def _pulse_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
             (f"   over the latest {plural(view.recent_steps, 'step')}", dim),
         ]
     )
+    yield from _loss_lines(view, palette)
     for words in live_parts_words(view):
         yield folded((words, dim))
     stall = view.standstill or (NO_NEWS if view.stalled else "")
     if stall:
         yield folded((stall, bad))
+
+
+def _loss_lines(view: LiveView, palette: Palette) -> Iterator[Text]:
+    """Yield the part of the latest steps that trains nothing and takes most of them."""
+    lost = [part for part in view.parts if part.name not in TRAINS and part.share > LEAST_LOSS]
+    if lost:
+        largest = max(lost, key=lambda part: part.share)
+        what = MEANINGS.get(largest.name, largest.name)
+        words = f"{what}: {duration(largest.step_ns)}, {percent(largest.share)}"
+        yield line([("largest loss  ", palette.style("unsure")), (words, None)])
 
 
 SCREEN = LiveScreen

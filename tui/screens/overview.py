@@ -14,6 +14,7 @@ from textual.widgets import Static
 
 from profkit.analysis.views.run import RunView, build_run_view
 from profkit.report.run_document import parts, quality, run
+from profkit.report.words import role_of
 from profkit.show import json as show_json
 from profkit.show.document import Document, Table, Tone
 from profkit.tui.screens.base import Place, RunScreen
@@ -35,6 +36,7 @@ class OverviewScreen(RunScreen[RunView]):
     NAME = "overview"
     KEY = "1"
     TITLE = "Overview"
+    ANSWERS = True
     KEEPS_UP = True
 
     DEFAULT_CSS = """
@@ -94,8 +96,10 @@ class OverviewScreen(RunScreen[RunView]):
         columns = columns_of(table)
         shares = next(column.values for column in columns if column.title == "share")
         draw_bar = functools.partial(bar, width=BAR_WIDTH, plain=plain)
-        columns.append(Column("", shares, draw_bar, searched=False))
-        self.show_table("parts", columns, _keys(table, view))
+        keys = _keys(table, view)
+        roles = [role_of(key.parent) for key in keys]
+        columns.append(Column("", shares, draw_bar, searched=False, roles=roles))
+        self.show_table("parts", columns, keys)
 
     def on_virtual_table_opened(self, event: VirtualTable.Opened) -> None:
         """Open the screen with details of the part under the cursor."""

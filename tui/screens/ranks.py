@@ -39,7 +39,7 @@ class RanksScreen(RunScreen[RanksView]):
 
     NAME = "ranks"
     KEY = "4"
-    TITLE = "Ranks & links"
+    TITLE = "Ranks"
     KEEPS_UP = True
 
     DEFAULT_CSS = """

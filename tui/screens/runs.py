@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import ClassVar, Final
@@ -111,7 +112,8 @@ class RunsScreen(TableScreen):
         """Show the runs with the figures that are known."""
         self._stale = False
         self._rows = arrange_runs(self._heads, self._figures, grouped=self._grouped)
-        columns = columns_of(Table(RUNS, self._rows))
+        name, *others = columns_of(Table(RUNS, self._rows))
+        columns = [dataclasses.replace(name, cut_in_middle=True), *others]
         self.table.show_rows(columns, keys=[row.head.path for row in self._rows])
         self.draw_head()
 

@@ -62,7 +62,10 @@ class Facts(Window):
         width = max(map(len, facts), default=0)
         self._lines = [*heading]
         for name, value in facts.items():
-            self._lines.append(f"{safe_text(name):>{width}}  {safe_text(value)}")
+            if value:
+                self._lines.append(f"{safe_text(name):>{width}}  {safe_text(value)}")
+            else:
+                self._lines += ["", safe_text(name)]
 
 
 class Help(Facts):

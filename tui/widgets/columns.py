@@ -38,6 +38,8 @@ class Column:
     role: Show | None = None
     stretches: bool = False
     """True for the column that is narrowed if the table has too little room."""
+    cut_in_middle: bool = False
+    """True if texts that are too long differ at their ends, as names of runs do."""
     searched: bool = True
     """True if the filter looks into the column."""
     widest: int = MAX_WIDTH

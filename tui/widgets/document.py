@@ -27,6 +27,7 @@ def columns_of(table: Table) -> list[Column]:
     """Return the columns of a table that is sorted, filtered and walked through."""
     rows = list(table.visible())
     found: list[Column] = []
+    named = any(column.stretches for column in table.visible_columns())
     for column in table.visible_columns():
         cells = [column.get(row) for _, row in rows]
         values = [cell.value if isinstance(cell, Estimate) else cell for cell in cells]
@@ -41,7 +42,7 @@ def columns_of(table: Table) -> list[Column]:
                 right=column.is_number,
                 role=column.role,
                 stretches=column.stretches,
-                searched=not column.is_number,
+                searched=column.stretches or not (named or column.is_number),
                 widest=WIDEST if column.stretches else MAX_WIDTH,
             )
         )

@@ -15,6 +15,9 @@ _EIGHTHS = ("", *"▏▎▍▌▋▊▉")
 _LEVELS = "▁▂▃▄▅▆▇█"
 _ASCII_LEVELS = ".:-=+*%#"
 
+MIN_HALVES = 7
+"""A text in fewer cells is cut at its end."""
+
 Piece = tuple[str, Style | None]
 """A piece of text and its style."""
 
@@ -34,6 +37,23 @@ def fit(text: str, width: int, *, right: bool = False, plain: bool = False) -> s
     if right:
         return " " * missing + shown
     return shown + " " * missing
+
+
+def fit_middle(text: str, width: int, *, right: bool = False, plain: bool = False) -> str:
+    """Return a text as `fit` does; one that is too long is cut in the middle.
+
+    Names of runs differ at their ends.
+    """
+    shown = safe_text(text)
+    if cell_len(shown) <= width or width < MIN_HALVES:
+        return fit(text, width, right=right, plain=plain)
+    ellipsis = "~" if plain else "…"
+    end = width // 2
+    begin = set_cell_size(shown, width - end - 1)
+    tail = shown
+    while cell_len(tail) > end:
+        tail = tail[1:]
+    return fit(begin + ellipsis + tail, width, plain=plain)
 
 
 def bar(share: float, width: int, *, plain: bool = False) -> str:

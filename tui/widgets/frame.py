@@ -131,12 +131,16 @@ class FrameScreen(Screen[None]):
     def tell(self, words: str) -> None:
         """Show a message on the status line, and behind it the filter if there is one."""
         self._words = words
-        parts = [words]
+        parts = [words or self.standing_words()]
         table = self.main_table()
         if table and table.pattern:
             parts.append(f"filter '{table.pattern}': {len(table.order):,} of {table.count:,}")
         text = line([("   ".join(filter(None, parts)), self.palette.style("dim"))])
         self.query_one("#frame-words", Static).update(text)
+
+    def standing_words(self) -> str:
+        """Return what the status line shows if there is no message."""
+        return ""
 
     def main_table(self) -> VirtualTable | None:
         """Return the table that keys act on: the one with the focus, otherwise the main one.

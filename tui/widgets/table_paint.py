@@ -11,7 +11,7 @@ from textual.strip import Strip
 
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.columns import GAP, Column
-from profkit.tui.widgets.draw import fit
+from profkit.tui.widgets.draw import fit, fit_middle
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TablePainter:
     def heading(self, sort_title: str, *, descending: bool) -> Strip:
         """Return the titles, with an arrow on the column that the table is sorted by."""
         arrows = ("^", "v") if self.plain else ("▲", "▼")
-        style = self.base + self.palette.style("title") + Style(underline=not self.plain)
+        style = self.base + self.palette.style("dim") + Style(bold=True)
         segments = [Segment(" ", self.base)]
         for column, width in zip(self.columns, self.widths, strict=True):
             title = column.title
@@ -36,6 +36,10 @@ class TablePainter:
             text = fit(title, width, right=column.right, plain=self.plain)
             segments += [Segment(text, style), Segment(" " * GAP, self.base)]
         return Strip(segments)
+
+    def _cell(self, column: Column, text: str, width: int) -> str:
+        cut = fit_middle if column.cut_in_middle else fit
+        return cut(text, width, right=column.right, plain=self.plain)
 
     def window(self, strip: Strip, left: int, width: int) -> Strip:
         """Return the cells of a line that are in view, with an ellipsis where it goes on.
@@ -51,7 +55,7 @@ class TablePainter:
         return shown
 
     def row(self, row: int, *, under_cursor: bool, has_focus: bool, marked: bool) -> Strip:
-        """Return the cells of a row; the cursor's style hides the roles of the cells."""
+        """Return the cells of a row; a cursor in reverse video hides the roles of the cells."""
         lit = under_cursor and has_focus
         ground = self.base
         if marked:
@@ -66,10 +70,9 @@ class TablePainter:
         segments = [Segment(sign, ground)]
         for column, width in zip(self.columns, self.widths, strict=True):
             style = ground
-            if not lit:
-                role = column.role_of(row)
-                if role:
-                    style = ground + self.palette.style(role)
-            text = fit(column.text(row), width, right=column.right, plain=self.plain)
+            role = column.role_of(row)
+            if role and not ground.reverse:
+                style += self.palette.style(role)
+            text = self._cell(column, column.text(row), width)
             segments += [Segment(text, style), Segment(" " * GAP, ground)]
         return Strip(segments)

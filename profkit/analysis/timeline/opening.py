@@ -1,4 +1,4 @@
-"""Opens a timeline on the whole run, and reads in advance what it will show."""
+"""Opens a timeline on some steady steps, and reads in advance what it will show."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from profkit.analysis.timeline.timeline import Timeline
 from profkit.analysis.timeline.view import EXPANDED, Request
 from profkit.analysis.timeline.window import Window
 from profkit.trace import Trace
+from profkit.vocab import RunState
 
 EAGER_BYTES: Final = 4_000_000
 """A larger file is read when its rows are in view, and not before the first picture."""
@@ -32,9 +33,9 @@ class OpenTimeline:
 def open_timeline(
     trace: Trace, rank: int | None, cache: Path | None, *, columns: int
 ) -> OpenTimeline:
-    """Open the whole run with its phases read and one rank expanded, by default the first.
+    """Open some steps with their phases read and one rank expanded, by default the first.
 
-    A run without phases shows its kernels. The expanded rank's own lanes are read as well if that
+        A run without phases shows its kernels. The expanded rank's own lanes are read as well if that
     takes no noticeable time.
     """
     timeline = Timeline(trace, cache)
@@ -51,6 +52,8 @@ def open_timeline(
         if timeline.bytes_of(expanded, None) < EAGER_BYTES:
             timeline.counters(expanded)
     start, end = timeline.bounds
+    if trace.manifest.state is not RunState.RUNNING:  # whoever follows a run sees it grow
+        start, end = timeline.steady_stretch() or (start, end)
     window = Window(start, max(end, start + columns), columns)
     return OpenTimeline(timeline, Request(window, timeline.ranks, shown, expanded))
 

@@ -37,6 +37,11 @@ FARTHEST_NS = 2**60
 """Thirty-six years: events farther away are damage and do not stretch the axis."""
 
 
+SHOWN_STEPS = 3
+FEWEST_STEADY = 4 * SHOWN_STEPS
+"""A run of fewer steps is shown as a whole at first."""
+
+
 class Steps(NamedTuple):
     """A rank's steps in order, on the axis."""
 
@@ -49,6 +54,10 @@ class Steps(NamedTuple):
         place = np.searchsorted(self.start_ns, borders)
         for cell in np.flatnonzero(np.diff(place)):
             yield int(cell), int(self.number[place[cell]])
+
+
+def _median_ns(steps: Steps) -> float:
+    return float(np.median(steps.end_ns - steps.start_ns)) if len(steps.number) else 0.0
 
 
 @dataclass(frozen=True)
@@ -163,6 +172,23 @@ class Timeline:
         """Return the first and the last step of any rank."""
         numbers = np.concatenate([np.empty(0, np.int64), *self._step_numbers()])
         return (int(numbers.min()), int(numbers.max())) if len(numbers) else None
+
+    def steady_stretch(self) -> tuple[int, int] | None:
+        """Return when three usual steps of the slowest rank begin and end, late in the run."""
+        rank = max(self._steps, key=lambda rank: _median_ns(self._steps[rank]), default=None)
+        if rank is None or len(self._steps[rank].number) < FEWEST_STEADY:
+            return None
+        slowest = self._steps[rank]
+        took_ns = slowest.end_ns[SHOWN_STEPS - 1 :] - slowest.start_ns[: 1 - SHOWN_STEPS]
+        rows, _ = self._ranks[rank].trace.select("steps", ("step", "instrumented"))
+        timed = rows["step"].to_numpy()[rows["instrumented"].to_numpy(zero_copy_only=False)]
+        shown = np.convolve(np.isin(slowest.number, timed), np.ones(SHOWN_STEPS), "valid")
+        late = np.flatnonzero(shown == SHOWN_STEPS)
+        late = late[len(late) // 2 :]
+        if not len(late):
+            return None
+        place = int(late[np.argmin(np.abs(took_ns[late] - np.median(took_ns)))])
+        return int(slowest.start_ns[place]), int(slowest.end_ns[place + SHOWN_STEPS - 1])
 
     def _step_numbers(self) -> list[Ints]:
         return [steps.number for steps in self._steps.values()]

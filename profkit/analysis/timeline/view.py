@@ -136,7 +136,7 @@ ABSENT: Final[Mapping[Group, str]] = {
     Group.PHASES: "no phases recorded",
     Group.REGIONS: "no regions recorded",
     Group.DEVICES: "no kernels captured",
-    Group.STREAMS: "no kernels captured; profkit trace --kernels captures them in some steps",
+    Group.STREAMS: "no kernels captured; profkit run --kernels 20:23 captures them",
     Group.COLLECTIVES: "no collectives recorded",
 }
 _MISSED_BELOW: Final = frozenset({Group.PHASES, Group.STREAMS})

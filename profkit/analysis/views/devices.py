@@ -41,10 +41,14 @@ class Curve:
     series: Series
 
     @property
-    def order(self) -> tuple[int, str, int, str]:
-        """The sort key: by collector in the order of `SOURCES`, rank and device."""
+    def is_flat(self) -> bool:
+        return self.series.least == self.series.most
+
+    @property
+    def order(self) -> tuple[bool, int, str, int, str]:
+        """The sort key: what changes first, by collector as in `SOURCES`, rank and device."""
         place = SOURCES.index(self.source) if self.source in SOURCES else len(SOURCES)
-        return place, self.source, self.rank, self.device or ""
+        return self.is_flat, place, self.source, self.rank, self.device or ""
 
 
 @dataclass(frozen=True)
