@@ -30,10 +30,8 @@ def run(args: argparse.Namespace) -> int:
     from profkit.explain.titles import TITLES
 
     parser = build_parser()
-    offered = {
-        "RUN": shtab.cmd(RUNS),
-        "CAUSE": shtab.cmd("; ".join(f"echo {kind}" for kind in TITLES)),
-    }
+    causes = "; echo ".join(TITLES)
+    offered = {"RUN": shtab.cmd(RUNS), "CAUSE": shtab.cmd(f"echo {causes}")}
     for action in find_actions(parser):
         if action.metavar in offered:
             action.complete = offered[str(action.metavar)]  # type: ignore[attr-defined]  # shtab's

@@ -228,7 +228,7 @@ def _explain(
     from profkit.report.ledger_document import explained, illustrate_sides
     from profkit.run.scheduling import read_ranks
 
-    if [trace.path for trace in bases] == [trace.path for trace in targets]:
+    if len(bases) == len(targets) == 1 and bases[0].path == targets[0].path:
         print("profkit: both sides are the same run", file=sys.stderr)
     ceilings = [load_ceilings(side[0].manifest.environment) for side in (bases, targets)]
     for trace in (*bases, *targets):

@@ -62,9 +62,10 @@ def run(args: argparse.Namespace) -> int:
     from profkit.trace import Trace
 
     runs, query = split_words(args.words_given)
-    runs = [run_or_newest(path, args.output) for path in (*runs, None)[: len(runs) or 1]]
-    sides = dict(zip(SIDES if len(runs) == 2 else (ALONE,), runs, strict=True))
-    tables = {schema: RunTables(Trace.open(path)) for schema, path in sides.items()}
+    sides = dict(zip(SIDES if len(runs) == 2 else (ALONE,), runs or (None,), strict=True))
+    tables = {}
+    for schema, path in sides.items():
+        tables[schema] = RunTables(Trace.open(run_or_newest(path, args.output)))
     if query is None:
         list_tables(next(iter(tables.values())), args)
         return ExitCode.DONE

@@ -61,5 +61,5 @@ def title_of(kind: str) -> str:
 def full_title(kind: str, *notes: str) -> str:
     """Return the title of a cause, and in brackets the kind that options take, and notes."""
     if kind not in TITLES:
-        return " ".join([kind, *(f"({note})" for note in notes)])
+        return f"{kind} ({', '.join(notes)})" if notes else kind
     return f"{TITLES[kind]} ({', '.join([kind, *notes])})"

@@ -49,15 +49,19 @@ class Shown:
         return show_text.document(self._draw(), whole=False)
 
 
+def open_named(run: str | Path) -> Trace:
+    return Trace.open(find_run(Path(run), RUNS))
+
+
 def report(run: str | Path) -> Shown:
     """Return the report of a run, which is named as on the command line."""
-    trace = Trace.open(find_run(Path(run), RUNS))
+    trace = open_named(run)
     return Shown(trace.name, lambda: run_document(trace))
 
 
 def explain(base: str | Path, target: str | Path) -> Shown:
     """Return the comparison of two runs, which are named as on the command line."""
-    before, after = (Trace.open(find_run(Path(run), RUNS)) for run in (base, target))
+    before, after = open_named(base), open_named(target)
     view = explained.explain(before, after)
     return Shown(f"{before.name} → {after.name}", lambda: comparison(view))
 

@@ -259,7 +259,8 @@ def test_nothing_is_said_of_kernels_that_were_not_captured(
 ) -> None:
     text = look(name).drawn.texts["kernels"]
     assert "no kernels were captured" in text
-    assert figures_of("\n".join(text.splitlines()[1:-1])) == {"20", "23"}
+    below_the_status = "\n".join(text.splitlines()[2:-1])
+    assert figures_of(below_the_status) == {"20", "23"}
 
 
 @pytest.mark.parametrize(
@@ -322,7 +323,9 @@ def _with_inside(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any
 def _compare_causes(seen: Seen, text: str) -> None:
     """Each cause is named with its cost, and nothing else that costs as much."""
     named = {}
-    pattern = r"^ ?\d (\w+)(?: \(improvement\))?: (?:([\d.,]+ \S+) per step|costs nothing)"
+    pattern = (
+        r"^ ?\d [^(\n]+\((\w+)(?:,\s+improvement)?\):\s+(?:([\d.,]+ \S+) per step|costs nothing)"
+    )
     for kind, cost in re.findall(pattern, text, re.MULTILINE):
         named[kind] = read_ns(cost) if cost else 0.0
     expected = {cause.kind: cause.cost for cause in seen.scenario.causes}

@@ -50,6 +50,10 @@ def _role(curve: Curve) -> str:
     return "dim" if curve.is_flat else ""
 
 
+def _accent(series: object) -> str:
+    return "accent"
+
+
 def _drawn(series: Series, *, width: int, plain: bool) -> str:
     """Return the curve of a reading, and none of one that never changes."""
     return "" if series.least == series.most else spark(series, width, plain=plain)
@@ -120,9 +124,8 @@ class DevicesScreen(RunScreen[DevicesView]):
         exported = list(columns)
         series = [curve.series for curve in view.curves]
         draw = functools.partial(_drawn, width=room, plain=self.plain)
-        roles = [_role(curve) for curve in view.curves]
-        curves = [role or "accent" for role in roles]
-        drawn = Shown("over the run", series, draw, roles=curves, searched=False, widest=room)
+        roles = list(map(_role, view.curves))
+        drawn = Shown("over the run", series, draw, role=_accent, searched=False, widest=room)
         columns[1] = dataclasses.replace(columns[1], roles=roles)
         columns.insert(3, drawn)
         self.table.show_rows(columns, exported=exported)

@@ -159,9 +159,10 @@ class LiveScreen(RunScreen[LiveView]):
         self.query_one("#behind", Lines).show(lambda _: [line(words)] if behind else [])
         columns = columns_of(Table(PARTS, view.parts))
         draw_bar = functools.partial(bar, width=BAR_WIDTH, plain=plain)
-        roles = [role_of(part.name) for part in view.parts]
+        names = [part.name for part in view.parts]
+        roles = list(map(role_of, names))
         columns.append(ShownColumn("", columns[2].values, draw_bar, searched=False, roles=roles))
-        self.show_table("parts", columns, [part.name for part in view.parts])
+        self.show_table("parts", columns, names)
 
 
 def _pulse_lines(view: LiveView, palette: Palette) -> Iterator[Text]:

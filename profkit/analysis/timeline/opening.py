@@ -35,7 +35,7 @@ def open_timeline(
 ) -> OpenTimeline:
     """Open some steps with their phases read and one rank expanded, by default the first.
 
-        A run without phases shows its kernels. The expanded rank's own lanes are read as well if that
+    A run without phases shows its kernels. The expanded rank's own lanes are read as well if that
     takes no noticeable time.
     """
     timeline = Timeline(trace, cache)
