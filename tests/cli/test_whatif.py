@@ -21,7 +21,7 @@ def late(tmp_path: Path) -> Path:
 def test_the_answer_with_what_it_rests_on(profkit: Command, late: Path) -> None:
     done = profkit("whatif", late, "--without", "late_rank")
     assert (done.returncode, done.stderr) == (0, "")
-    for word in ("Without late_rank", "best guess", "rests on", "a replay of", "interval"):
+    for word in ("Without a late rank", "best guess", "rests on", "a replay of", "interval"):
         assert word in done.stdout
 
 
@@ -45,7 +45,7 @@ def test_the_same_as_json(profkit: Command, late: Path) -> None:
 def test_without_a_question_all_that_the_run_answers(profkit: Command, late: Path) -> None:
     done = profkit("whatif", late)
     assert done.returncode == 0
-    assert "Without late_rank" in done.stdout
+    assert "Without a late rank" in done.stdout
     assert "Links 2.00 times as fast" in done.stdout
     assert [path.name for path in late.parent.iterdir()] == ["late"], "nothing is written"
 
@@ -78,7 +78,7 @@ def test_a_page_about_the_run_has_what_it_predicts(
     assert done.returncode == 0
     text = page.read_text()
     assert "<h2>What would help</h2>" in text
-    assert "without late_rank" in text
+    assert "without a late rank" in text
     assert "What would help" in profkit("report", late).stdout
 
 

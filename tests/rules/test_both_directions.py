@@ -67,7 +67,7 @@ def test_a_faster_input_is_a_gain_of_the_base_s_step(pair: Pair) -> None:
     assert gain.cost_ns.value == pytest.approx(20 * MS, rel=0.05)
     assert gain.share_of_gap == pytest.approx(1.0, abs=0.1)
     text = _text(view)
-    assert "input_bound (improvement): " in text
+    assert "waiting for data (input_bound, improvement): " in text
     assert re.search(r"exposed wait for data went from 2[123]\.?\d* ms to [123]\.\d+ ms", text), (
         text
     )

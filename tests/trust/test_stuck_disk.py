@@ -82,7 +82,9 @@ def test_a_job_begins_unrecorded_and_ends_as_alone(disk: Disk) -> None:
 def test_its_end_is_passed_on(disk: Disk) -> None:
     ended = disk.record('touch "$STUCK_WHILE"; exit 7')
     assert ended.returncode == 7
-    _only_line(ended.stderr, str(disk.folder), "does not answer", "cannot be marked as ended")
+    start, _, end = ended.stderr.partition("\n")
+    assert start.startswith("profkit: recording; ")
+    _only_line(end, str(disk.folder), "does not answer", "cannot be marked as ended")
 
 
 def test_repeats_end_after_the_first(disk: Disk) -> None:
