@@ -131,8 +131,13 @@ def answer_lines(run: Path) -> list[str]:
     if is_large(trace) or not trace.steps.num_rows:
         return []
     answers = find_answers(trace)
-    settings = [answer for answer in answers if answer.question.kind == WORKERS]
-    lines = [headline(build_overview(trace, with_kernels=False)), best_answer(settings or answers)]
+    gains, settings = [], []
+    for answer in answers:
+        if answer.speed_up is not None and (answer.speed_up.low or 0.0) > 1.0:
+            gains.append(answer)
+            if answer.question.kind == WORKERS:
+                settings.append(answer)
+    lines = [headline(build_overview(trace, with_kernels=False)), best_answer(settings or gains)]
     return [words[:1].lower() + words[1:] for words in lines if words]
 
 

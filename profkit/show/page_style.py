@@ -69,5 +69,7 @@ svg .inside { fill: var(--in); font-weight: 600; } svg .inside-cell { font-size:
   .link { stroke: var(--soft); stroke-dasharray: 2 3; }
   .whisker { stroke: var(--ink); stroke-width: 1.5; }
 footer { color: var(--soft); font-size: 13px; margin-top: 20px; }
+@media (max-width: 600px) { section { overflow-x: auto; } section svg { min-width: 640px; }
+  th, td { overflow-wrap: break-word; } }
 @media print { body { background: none; } section, .figures div { break-inside: avoid; } }
 """

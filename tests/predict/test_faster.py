@@ -81,7 +81,7 @@ def test_a_run_that_waits_for_data_says_how_many_workers_would_be_enough() -> No
 
 @pytest.mark.parametrize(
     ("workers", "enough", "unexplained_ns", "proposed"),
-    [(2, 6, 0.0, 6), (6, 6, 0.0, 0), (2, 600, 0.0, 0), (2, 6, 1.0, 0), (2, None, 0.0, 0)],
+    [(2, 6, 0.0, 6), (6, 6, 0.0, 0), (2, 17, 0.0, 0), (2, 6, 1.0, 0), (2, None, 0.0, 0)],
 )
 def test_workers_are_proposed_that_would_hide_the_loader(
     workers: int,

@@ -38,7 +38,7 @@ from profkit.vocab import Phase
 
 EXCHANGE, DATA, BACKWARD = Phase.ALLREDUCE.value, Phase.DATA.value, Phase.BACKWARD.value
 
-MOST_WORKERS = 64
+MOST_WORKERS = 16
 """No more workers per rank are proposed: something else has to make the batches faster."""
 
 MOST_FACTOR = 1_000.0
