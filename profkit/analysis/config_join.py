@@ -289,7 +289,9 @@ def _device_kind(device: str) -> str:
 
 
 def _contrast(label: str, before: str, after: str) -> Iterable[str]:
-    return [f"{label}: {before} and {after}"] if before and after and before != after else []
+    if before and after and before != after:
+        return [f"{label}: {before} and {after}"]
+    return []
 
 
 def find_caveats(base: RunManifest, target: RunManifest) -> tuple[str, ...]:

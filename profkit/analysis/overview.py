@@ -127,7 +127,9 @@ class Overview:
     @property
     def left_out(self) -> Mapping[str, int]:
         """How many of all steps are excluded for each reason."""
-        return self.thinned.left_out if self.thinned else self.selection.left_out
+        if self.thinned:
+            return self.thinned.left_out
+        return self.selection.left_out
 
     @property
     def exchange_timed(self) -> bool:
@@ -267,7 +269,9 @@ def silent_ranks(trace: Trace) -> int:
     noted = trace.ranks[0].manifest.config.get(DATA_PARALLEL)
     if is_own(trace) or not isinstance(noted, Mapping):
         return missing
-    return 0 if trace.sharing.data_ranks == noted.get("size") else missing
+    if trace.sharing.data_ranks == noted.get("size"):
+        return 0
+    return missing
 
 
 def counted_ranks(trace: Trace) -> int:

@@ -74,7 +74,9 @@ class KernelsView:
     @property
     def noun(self) -> str:
         """The name of a row: operators stand in for kernels on a CPU."""
-        return "operator" if self.devices == (HOST,) else "kernel"
+        if self.devices == (HOST,):
+            return "operator"
+        return "kernel"
 
 
 def kernels_of(
@@ -102,7 +104,9 @@ def kernels_of(
 
 def host_waits(trace: Trace) -> pa.Table | None:
     """Return the samples that hold the host's waits for its device; only importers see these."""
-    return trace.samples if "imported_from" in trace.manifest.config else None
+    if "imported_from" in trace.manifest.config:
+        return trace.samples
+    return None
 
 
 def chosen_ranks(trace: Trace, rank: int | None) -> tuple[RankTrace, ...]:
@@ -114,13 +118,17 @@ def chosen_ranks(trace: Trace, rank: int | None) -> tuple[RankTrace, ...]:
         path = each.path("kernels")
         if path.exists():
             size += path.stat().st_size
-    return trace.ranks if size <= MOST_BYTES else trace.ranks[:1]
+    if size <= MOST_BYTES:
+        return trace.ranks
+    return trace.ranks[:1]
 
 
 def matrix_precision(config: Mapping[str, Any]) -> str:
     """Return the number format of a run's Tensor Cores, which decides their ceiling."""
     configured = str(config.get("precision", ""))
-    return configured if configured in {"fp16", "bf16"} else "tf32"
+    if configured in {"fp16", "bf16"}:
+        return configured
+    return "tf32"
 
 
 def build_kernels_view(
@@ -199,4 +207,6 @@ def _tensor_core_share(groups: Iterable[KernelGroup]) -> float | None:
         if group.eligible and group.tensor_core_share is not None:
             total += group.tensor_core_share * group.total_ns
             known_ns += group.total_ns
-    return total / known_ns if known_ns else None
+    if known_ns:
+        return total / known_ns
+    return None
