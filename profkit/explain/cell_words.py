@@ -74,9 +74,14 @@ def _direction(cell: Cell) -> str:
     return "less"
 
 
-def tail(cell: Cell, step: float, most: int) -> str:
-    """Return the cell as the end of a headline, in at most so many words."""
+def tail(cell: Cell, step: float, most: int, cause: str = "") -> str:
+    """Return the cell as the end of a headline, in at most so many words.
+
+    It begins with its own time, or with a `cause` of which the cell is the largest part.
+    """
     words = f"{duration(abs(cell.ns) * step)} {_direction(cell)}"
+    if cause:
+        words = f"{cause}, most"
     for number, part in enumerate(parts_of(cell)):
         longer = f"{words}{',' if number else ''} {part}"
         if count_words(longer) <= most:

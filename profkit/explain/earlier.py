@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.config_join import HARMLESS, join_config
 from profkit.errors import ProfkitError
+from profkit.explain.policy import POLICY
 from profkit.frame.columns import durations
 from profkit.frame.costs import MOST_OUTLIERS_SHARE, OUTLIER_FACTOR
 from profkit.frame.run_frame import frame_of
@@ -52,7 +53,7 @@ def spread_of_earlier(base: Trace, target: Trace) -> Spread | None:
 
     If both sides are one job, the target is compared with the base and the runs before both. The
     median difference between neighbours counts: it is noise, even if a change of the code made
-    some later runs faster.
+    some later runs faster. If they differ by more than runs of one job do, most were changed.
     """
     before_ns = max(base.manifest.created_ns, target.manifest.created_ns)
     is_one_job = _is_same_job(base.manifest, target.manifest)
@@ -67,7 +68,8 @@ def spread_of_earlier(base: Trace, target: Trace) -> Spread | None:
         return None
     error = float(np.median(differences)) / MEDIAN_OF_NORMAL
     student = student_of_few(FREEDOM_OF_MEDIAN * len(differences))
-    return Spread(math.expm1(student * error), len(differences))
+    half = math.expm1(student * error)
+    return Spread(half, len(differences)) if half <= POLICY.most_of_earlier else None
 
 
 def _earlier_runs(trace: Trace, compared: Sequence[Trace], before_ns: int) -> Iterator[Trace]:

@@ -106,6 +106,9 @@ class Policy:
     virtual_share: float = 0.25
     """The same for a virtual machine: nothing shows what else its host does (docs/results.md)."""
 
+    most_of_earlier: float = 1.0
+    """Earlier runs that differ by more are of a job that was changed in between."""
+
     probe_noise: float = 0.05
     """Two probes of a quiet machine differ by less than this share."""
 

@@ -17,13 +17,14 @@ from profkit.analysis.overview import build_overview
 from profkit.analysis.views.pictures import StepPoint
 from profkit.errors import UnreadableError
 from profkit.explain import cell_words
+from profkit.explain.cells import Cell
 from profkit.explain.compared import Compared, Pair
 from profkit.explain.coverage import Coverage
 from profkit.explain.explained import Explained
 from profkit.explain.gate import Judgement, Outcome
 from profkit.explain.kernel_ledger import KernelLedger, KernelRow
 from profkit.explain.ledger import Ledger, Row, Verdict, why_not
-from profkit.explain.rules.base import Case
+from profkit.explain.rules.base import Case, Specific
 from profkit.explain.titles import title_of
 from profkit.explain.verdict import Between
 from profkit.frame.costs import DATA, HIDDEN_EXCHANGE, RunCosts
@@ -59,7 +60,7 @@ from profkit.show.figures import (
     Unit,
     interval_words,
 )
-from profkit.text import amount, percent, plural, signed
+from profkit.text import amount, duration, percent, plural, safe_text, signed
 from profkit.trace import Trace
 
 TONES = {
@@ -137,6 +138,10 @@ def explained(
     )
 
 
+LARGER = 1.25
+"""A cause is said before the largest cell if it costs at least so many times as much."""
+
+
 def headline(view: Explained) -> str:
     """Return how much the time changed, in which row, and the first cause."""
     ledger = view.ledger
@@ -150,7 +155,8 @@ def headline(view: Explained) -> str:
     told = view.told_cells
     if told:
         left = cell_words.MOST_WORDS - cell_words.count_words(words)
-        return f"{words}; {cell_words.tail(told[0], view.cells.step, left)}."
+        larger = _larger_cause(view, told[0])
+        return f"{words}; {cell_words.tail(told[0], view.cells.step, left, larger)}."
     row, total = ledger.largest, ledger.total.delta.value
     if row is not None and len(ledger.rows) > 1 and total and math.isfinite(row.delta.value):
         share = row.delta.value / total
@@ -159,6 +165,23 @@ def headline(view: Explained) -> str:
         less = "less " if view.causes[0].is_gain else ""
         words += f", likely by {less}{title_of(view.causes[0].kind)}"
     return f"{words}."
+
+
+def _larger_cause(view: Explained, cell: Cell) -> str:
+    """Return the words for a first cause that holds far more than the largest cell.
+
+    One that only repeats where time is spent, or that may be the machine's, says no more than that.
+    """
+    first = next(iter(view.causes), None)
+    if first is None or first.cost_ns is None or first.is_gain != (cell.ns < 0):
+        return ""
+    says_less = first.specific in (Specific.TIME, Specific.PLACE, Specific.MACHINE)
+    if says_less or first.cost_ns.value < LARGER * abs(cell.ns) * view.cells.step:
+        return ""
+    words = f"{duration(first.cost_ns.value)} {'less' if first.is_gain else 'more'}"
+    if first.specific is Specific.SETTING:  # it can be the reason, and nothing shows that it is
+        return f"{words} with another {safe_text(first.detail)}"
+    return f"{words} by {title_of(first.kind)}"
 
 
 def compared(view: Compared, pairs: Sequence[Pair]) -> Document:

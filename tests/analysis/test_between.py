@@ -397,3 +397,13 @@ def test_a_wait_that_a_busy_machine_makes_is_no_cause_of_its_own(
     view = explain(base, target)
     assert view.ledger.verdict is Verdict.NEUTRAL
     assert [each.kind for each in view.causes if not each.is_gain] == kinds
+
+
+def test_earlier_runs_of_a_job_that_was_changed_between_them_are_no_noise(tmp_path: Path) -> None:
+    for number, factor in enumerate((1.0, 2.5, 1.2, 3.0, 0.9, 2.0, 4.0, 1.1)):
+        _at(_run(tmp_path, f"earlier{number}", _slowed(factor), seed=number), number)
+    base = _at(_run(tmp_path, "base", _slowed(1.0)), 10)
+    target = _at(_run(tmp_path, "target", _slowed(1.6)), 11)
+    between = explain(base, target).ledger.between
+    assert between is not None
+    assert between.basis is not Basis.EARLIER

@@ -14,6 +14,7 @@ from profkit.analysis.config_join import COMPUTE
 from profkit.analysis.kernels.categories import COPY_CATEGORIES
 from profkit.explain.ledger import Row, Verdict, judge, sum_rows
 from profkit.explain.policy import POLICY
+from profkit.explain.rules._input import slow_piece
 from profkit.explain.rules._threads import uses_python_threads
 from profkit.explain.rules.base import (
     EXCHANGE,
@@ -303,20 +304,38 @@ def _more_worker_cores(case: Case, row: Row) -> str:
     if waiting is not None and waiting.delta.value > row.delta.value:
         return ""
     was, now = in_time(case.ledger, before, after)
-    return (
+    words = (
         f"loader workers went from {significant(was.workers, 2)} to {significant(now.workers, 2)} "
         f"cores of {significant(now.cores, 2)}, "
         f"{significant((now.own or 0) + now.workers, 2)} with the ranks themselves{now.where}"
     )
+    piece, first, then = slow_piece(case, 0.0), case.before.loader, case.after.loader
+    if first is None or then is None or piece not in then.pieces:
+        return words
+    taken = (duration(side.pieces.get(piece, 0.0)) for side in in_time(case.ledger, first, then))
+    return f"{words}; to {piece} a step's batches takes them {' and then '.join(taken)}"
+
+
+def _taken_by_workers(case: Case, row: Row) -> float | None:
+    """Return the least of the growth and of what the workers' added cores can take of a step."""
+    before, after = case.before.load, case.after.load
+    if before is None or after is None:
+        return None
+    step = case.ledger.samples_per_step
+    taken_ns = (after.workers - before.workers) * case.ledger.total.target.value * step
+    if taken_ns >= row.delta.value * step:
+        return None
+    return taken_ns
 
 
 loader_contention = Counted(
     "loader_contention",
     _rows("computing", COMPUTE),
     _more_worker_cores,
-    "fewer workers, or one thread in each (torch.set_num_threads(1), OMP_NUM_THREADS=1, "
-    "cv2.setNumThreads(0)); leave the step the cores that it needs",
+    "make a batch cheaper if its pieces take longer; else fewer workers, or one thread in each "
+    "(torch.set_num_threads(1), OMP_NUM_THREADS=1, cv2.setNumThreads(0))",
     Specific.PROCESS,
+    _taken_by_workers,
 )
 
 

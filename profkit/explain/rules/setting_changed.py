@@ -59,8 +59,15 @@ def find(case: Case) -> Cause | None:
         f"can affect it: {words}"
     )
     remedy = f"run the target again with the base's {knobs[0].name}"
-    specific = Specific.SETTING
-    return Cause.from_row("setting_changed", row, ledger, evidence, remedy, specific=specific)
+    return Cause.from_row(
+        "setting_changed",
+        row,
+        ledger,
+        evidence,
+        remedy,
+        detail=knobs[0].name,
+        specific=Specific.SETTING,
+    )
 
 
 def _may_have_grown(ledger: Ledger) -> bool:
