@@ -12,7 +12,9 @@ import pyarrow.compute as pc
 
 from profkit.errors import UnreadableError
 from profkit.frame.device_times import DeviceTimes
+from profkit.frame.estimate import Ints
 from profkit.frame.parts import sampled_one_in
+from profkit.frame.selection import window_steps
 from profkit.hangs.incidents import is_hung
 from profkit.plain_file import read_plain
 from profkit.text import duration, percent, plural, safe_text
@@ -31,7 +33,7 @@ from profkit.vocab import (
 LONGEST_REASON = 1_000
 
 LEAST_BETWEEN = 0.02
-"""A smaller share of the time between steps is not said: kernel windows open there."""
+"""A smaller share of the time between steps is not said."""
 
 NO_END = "it still runs, or it was killed"
 """Why a run has no end; which of the two it is, no file says."""
@@ -174,19 +176,21 @@ def find_unmeasured(trace: Trace) -> Iterator[str]:
     """Yield the parts of the job that are not measured."""
     for what in _largest_by_name(trace, EventKind.UNMEASURED):
         yield f"not measured: {what}"
-    share = share_between_steps(trace.steps)
+    share = share_between_steps(trace.steps, window_steps(trace.samples))
     if share >= LEAST_BETWEEN and not is_log(trace):
         yield f"{percent(share)} of the time is between steps, and in no figure of a step"
 
 
-def share_between_steps(steps: pa.Table) -> float:
+def share_between_steps(steps: pa.Table, windows: Ints) -> float:
     """Return the share of the time that is after the end of a step and before the next one.
 
-    Whoever marks the steps decides what is in them: a wait for data may be in none.
+    Whoever marks the steps decides what is in them: a wait for data may be in none. Kernel windows
+    begin and end between steps.
     """
     names = ("rank", "step", "start_ns", "end_ns")
     rank, step, start, end = (steps[name].to_numpy() for name in names)
-    follows = (np.diff(step) == 1) & (np.diff(rank) == 0)
+    around = np.concatenate([windows - 1, windows])
+    follows = (np.diff(step) == 1) & (np.diff(rank) == 0) & ~np.isin(step[:-1], around)
     whole = float((start[1:] - start[:-1])[follows].sum())
     return float((start[1:] - end[:-1])[follows].sum()) / whole if whole > 0 else 0.0
 
