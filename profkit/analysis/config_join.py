@@ -25,6 +25,8 @@ BY_CHANCE = "not known: they vary"
 HARMLESS = frozenset({NONE, BY_CHANCE})
 """The rows of differences that do not make two runs different jobs."""
 
+_MEETING = re.compile(r"--?(?:master|rdzv|rendezvous)[-_](?:port|addr|endpoint|id)")
+
 BATCH_SHAPES, BATCH_ELEMENTS = "batch_shapes", "batch_elements"
 
 SURE_ERRORS = 3.0
@@ -136,9 +138,11 @@ def join_config(base: RunManifest, target: RunManifest) -> tuple[Difference, ...
         if NOT_SAID in {before, after} and _FACTS.fullmatch(name):
             continue
         if left.get(name) != right.get(name) and not _PROVENANCE.fullmatch(name):
-            words = base.config.get(name), target.config.get(name)
-            if isinstance(words[0], list) and isinstance(words[1], list):
-                before, after = find_words(words[0], words[1])
+            first, then = base.config.get(name), target.config.get(name)
+            if isinstance(first, list) and isinstance(then, list):
+                before, after = find_words(_without_meeting(first), _without_meeting(then))
+                if before == after:
+                    continue
             rows = affected_rows(name)
             if name == BATCH_SHAPES and not _is_other_sample(left, right):
                 rows = BY_CHANCE if _varies(left) or _varies(right) else NONE
@@ -148,6 +152,17 @@ def join_config(base: RunManifest, target: RunManifest) -> tuple[Difference, ...
                 rows = NONE
             found.append(Difference(name, before, after, rows))
     return tuple(sorted(found, key=lambda each: each.rows in HARMLESS))
+
+
+def _without_meeting(words: Sequence[Any]) -> list[str]:
+    """Return a command without the options that say where its ranks meet."""
+    kept: list[str] = []
+    is_value = False
+    for word in map(str, words):
+        if not is_value and not _MEETING.match(word):
+            kept.append(word)
+        is_value = not is_value and bool(_MEETING.fullmatch(word))
+    return kept
 
 
 def find_words(base: Sequence[Any], target: Sequence[Any]) -> tuple[str, str]:

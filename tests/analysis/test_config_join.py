@@ -107,3 +107,19 @@ def test_the_mean_size_of_batches_tells_if_it_surely_differs(
     (found,) = join_config(*_sides(known, {**known, "batch_elements": elements}))
     assert found.can_affect("forward") == can_affect
     assert (found.rows in HARMLESS) != can_affect
+
+
+def test_where_ranks_meet_makes_no_other_job() -> None:
+    sides = []
+    for port, place in (("29617", "a:1"), ("29637", "b:2")):
+        words = [
+            "torchrun",
+            "--master-port",
+            port,
+            f"--rdzv-endpoint={place}",
+            "train.py",
+            "--lr",
+            "1",
+        ]
+        sides.append(RunManifest(workload="job", config={"command": words}))
+    assert not [each for each in join_config(*sides) if each.name == "command"]
