@@ -127,10 +127,12 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended]:
 def test_a_run_ends_with_how_long_a_step_takes_and_where_it_goes(
     single: tuple[Ended, Ended],
 ) -> None:
-    """It is the sentence that its report begins with."""
+    """It is the sentence that its report begins with; what would help may follow."""
     _, recorded = single
-    last = recorded.err.splitlines()[-1]
+    told = [line for line in recorded.err.splitlines() if line.startswith("profkit: ")][2:]
+    last, *rest = told
     assert last.startswith("profkit: a step takes "), recorded.err
+    assert all(line.startswith("profkit: with") for line in rest)
     said = "the largest part in", "the largest loss is", "the largest known loss is"
     assert any(words in last for words in (*said, "no phase covers", "no other part"))
 
