@@ -16,6 +16,7 @@ from profkit.show.flame_chart import draw_flame, flame_height
 from profkit.show.history_chart import HISTORY_HEIGHT, draw_history
 from profkit.show.svg import WIDTH, label, line, rectangle, svg, text
 from profkit.text import duration, percent, plural, shorten, signed
+from profkit.vocab import PHASES
 
 LABELS = 150
 """Width of the labels to the left of a plot."""
@@ -141,6 +142,8 @@ def shares(chart: Shares) -> Iterator[str]:
         kind = f"part{place % 8}"
         if name == UNKNOWN:
             kind = "rest"
+        elif name in PHASES:  # a phase has its colour in each run
+            kind = f"part{PHASES.index(name)}"
         words = f"{name} {percent(share)}"
         width = WIDTH * max(0.0, share) / whole
         if width > 0:

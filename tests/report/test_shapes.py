@@ -25,10 +25,11 @@ from profkit.errors import ExitCode
 from profkit.frame.estimate import Estimate
 from profkit.frame.run_frame import frame_of
 from profkit.show import charts, svg
-from profkit.show.document import Waterfall
+from profkit.show.document import Shares, Waterfall
 from profkit.show.markdown import plain
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
+from profkit.vocab import PHASES
 from tests.hostile import INJECTIONS, UNSAFE
 
 MS = 1_000_000
@@ -503,3 +504,10 @@ def test_a_whisker_ends_where_the_figures_of_its_row_begin() -> None:
     (ends,) = re.findall(r'class="whisker" x1="([\d.]+)"[^>]* x2="([\d.]+)"', drawn)
     room = charts.LABELS, svg.WIDTH - charts.FIGURES
     assert room[0] <= float(ends[0]) < float(ends[1]) <= room[1]
+
+
+def test_a_phase_has_the_same_colour_in_each_run() -> None:
+    for names in (("data", "forward", "optimizer"), ("forward", "allreduce", "optimizer")):
+        drawn = "".join(charts.shares(Shares(tuple((name, 1 / 3) for name in names))))
+        for name in names:
+            assert f'class="part{PHASES.index(name)}"' in drawn, name
