@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profkit.errors import UsageError
+from profkit.rank import Rank, rank_of
 
 
 def check_machine(
@@ -50,10 +51,11 @@ def expected_slowdown() -> str:
 
 
 def look_at_job(program: str) -> None:
-    """Say what keeps a job from this machine's GPUs, if it runs in this Python's environment."""
+    """Say what splits a run, and what keeps a job of this environment from the GPUs."""
     from profkit.machine import preflight
     from profkit.run.facts import LIMIT_S, read_within
 
+    say_tasks(rank_of())
     found = shutil.which(program)
     if found is None or Path(found).parent != Path(sys.prefix) / "bin":
         return
@@ -62,6 +64,15 @@ def look_at_job(program: str) -> None:
         problem = preflight.find_problem(preflight.read_build(framework), driver)
         if problem is not None:
             say(str(problem))
+
+
+def say_tasks(own: Rank | None) -> None:
+    """Say that each task of a launcher records a run of its own; the first one says it."""
+    if own is not None and own.world_size > 1 and own.number == 0:
+        say(
+            f"{own.world_size} tasks of a launcher record a run each; for one run of all ranks, "
+            "let profkit start the launcher, as in: profkit run -- srun python train.py"
+        )
 
 
 def say(line: str) -> None:

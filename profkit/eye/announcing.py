@@ -19,7 +19,7 @@ from profkit.plain_file import read_plain
 from profkit.trace.jsonfile import replace_json
 
 EYE_VARIABLE = "PROFKIT_EYE"
-"""The environment variable with the process id of the eye of this host."""
+"""The environment variable with the process id of the eye, and its host."""
 
 FOLDER = "eye"
 """Folder in a run in which processes of the job say that they can be read."""
@@ -55,10 +55,10 @@ def describe(
 
     `witness` is a thread that stays in a known function, by which the eye checks what it reads.
     """
-    eye = os.environ.get(EYE_VARIABLE, "")
-    if not eye.isdecimal():
+    eye = _eye_of_host()
+    if not eye:
         return {}
-    allow(int(eye))
+    allow(eye)
     own = os.getpid()
     return {
         "rank": rank,
@@ -76,6 +76,17 @@ def describe(
         "python": os.path.dirname(os.__file__),
         "profkit": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
     }
+
+
+def name_eye(pid: int) -> str:
+    """Return what the environment says of an eye on this host."""
+    return f"{pid}@{platform.node()}"
+
+
+def _eye_of_host() -> int:
+    """Return the process id of the eye; 0 if there is none, or if it is on another host."""
+    pid, _, host = os.environ.get(EYE_VARIABLE, "").partition("@")
+    return int(pid) if pid.isdecimal() and host == platform.node() else 0
 
 
 def allow(eye: int) -> None:
@@ -108,8 +119,8 @@ class EyeFile:
 
 def why_not_read(run: Path) -> str | None:
     """Return why the eye does not read this process; `None` if it does, or has not answered."""
-    if not os.environ.get(EYE_VARIABLE):
-        return "no process outside of the job was started"
+    if not _eye_of_host():
+        return "no process outside of the job was started on this host"
     path = run / FOLDER / f"{os.getpid()}{ANSWER_SUFFIX}"
     try:
         return read_plain(path, MOST_BYTES).decode("utf-8", "replace") or None

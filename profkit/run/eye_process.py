@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
-from profkit.eye.announcing import EYE_VARIABLE
+from profkit.eye.announcing import EYE_VARIABLE, name_eye
 from profkit.run.choosing import Choice
 
 START = """
@@ -50,7 +50,7 @@ def eye_on(
     except OSError:  # the user may have no processes left; then the run has no lines
         yield
         return
-    environment[EYE_VARIABLE] = str(eye.pid)
+    environment[EYE_VARIABLE] = name_eye(eye.pid)
     try:
         yield
     finally:

@@ -215,6 +215,17 @@ def test_a_job_of_this_environment_starts_with_the_line(
     assert capsys.readouterr().err == ""
 
 
+def test_tasks_that_record_a_run_each_are_told_how_to_record_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks that Slurm starts as tasks left a run for each rank, and nobody said so."""
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    for task, said in (("0", "8 tasks of a launcher record a run each"), ("3", "")):
+        monkeypatch.setenv("SLURM_PROCID", task)
+        _preflight.look_at_job("sh")
+        assert (said in (words := capsys.readouterr().err), bool(words)) == (True, bool(said))
+
+
 def test_the_doctor_says_the_same() -> None:
     sees_none = {"version": "2.15.0+cu132", "cuda": "13.2", "built": [], "devices": []}
     torch = doctor._framework("torch", sees_none, OLD_DRIVER)
