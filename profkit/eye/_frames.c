@@ -1,6 +1,6 @@
 /* Follows frames in memory that was read of another process, several times at once.
  *
- * It reads only what it is given. `_follow.py` does the same in Python, more slowly.
+ * It reads only what it is given. `following.py` does the same in Python, more slowly.
  */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
@@ -12,14 +12,23 @@
 
 #define MOST_DEPTH 128
 
-/* As `_follow.py` packs it. Places of values are within a frame, and within a pass. */
+/* As `_Window` packs it. Places of values are within a frame, and within a pass. */
 typedef struct {
-    int64_t passes, length, ahead, size, back, code, instruction, owner, first, second;
+    int64_t passes, length, ahead, size, back, code, instruction, owner, pointer, entered, head;
 } Form;
 
 typedef struct {
     uint64_t start, end, offset;
 } Region;
+
+/* Pieces of memory of each pass, and places on the stack of C that may point to the frame. */
+typedef struct {
+    const Form *form;
+    const Region *regions;
+    Py_ssize_t region_count;
+    const uint64_t *entered;
+    Py_ssize_t entered_count;
+} Window;
 
 static uint64_t number_at(const char *content)
 {
@@ -46,17 +55,46 @@ static int is_innermost_same(const char *one, const char *other, const Form *for
            (form->owner < 0 || one[form->owner] == other[form->owner]);
 }
 
-static int are_same(const char *content, const Form *form, const int64_t *places, int count)
+/* Where the frames of a pass are in it, innermost first; -1 if one of them was not read. */
+static int walk(const char *pass, const Window *window, int64_t *places)
 {
+    const Form *form = window->form;
+    uint64_t address = number_at(pass + form->pointer);
+    int count = 0;
+    if (form->entered >= 0) {
+        Py_ssize_t i = 0;
+        while (i < window->entered_count && window->entered[i] != address + form->entered) i++;
+        if (i == window->entered_count) return -1;
+        address = number_at(pass + form->head + 8 * i);
+    }
+    while (address && count < MOST_DEPTH) {
+        int64_t offset = find(window->regions, window->region_count, address, form->size);
+        if (offset < 0 || form->ahead + offset + form->size > form->length) return -1;
+        places[count++] = form->ahead + offset;
+        address = number_at(pass + form->ahead + offset + form->back);
+    }
+    return count;
+}
+
+/* The innermost frame that all passes share with those outside it; beyond the last if there is none. */
+static int shared(const char *content, const Window *window, const int64_t *places, int count)
+{
+    const Form *form = window->form;
+    int64_t others[MOST_DEPTH];
+    int first = 0;
     for (int64_t pass = 1; pass < form->passes; pass++) {
         const char *other = content + pass * form->length;
-        if (memcmp(content + form->first, other + form->first, 8)) return 0;
-        if (memcmp(content + form->second, other + form->second, 8)) return 0;
-        if (count && !is_innermost_same(content + places[0], other + places[0], form)) return 0;
-        for (int i = 1; i < count; i++)
-            if (memcmp(content + places[i], other + places[i], form->size)) return 0;
+        int i = count, j = walk(other, window, others), is_fixed = 1;
+        if (j < 0) return -1;
+        if (!count && j) return 1;
+        while (i > first && j > 0 && is_fixed && places[i - 1] == others[j - 1] &&
+               is_innermost_same(content + places[i - 1], other + others[j - 1], form)) {
+            i--, j--;
+            is_fixed = !memcmp(content + places[i], other + places[i], form->size);
+        }
+        first = i;
     }
-    return 1;
+    return first;
 }
 
 static PyObject *name_frames(const char *content, const Form *form, const int64_t *places, int count)
@@ -77,35 +115,28 @@ static PyObject *name_frames(const char *content, const Form *form, const int64_
 
 static PyObject *follow(PyObject *module, PyObject *arguments)
 {
-    Py_buffer given, packed, listed;
-    unsigned long long address;
+    Py_buffer given, packed, listed, entered;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "y*y*y*K", &given, &packed, &listed, &address)) return NULL;
-    const char *content = given.buf;
-    const Region *regions = listed.buf;
-    Py_ssize_t region_count = listed.len / (Py_ssize_t)sizeof *regions;
+    if (!PyArg_ParseTuple(arguments, "y*y*y*y*", &given, &packed, &listed, &entered)) return NULL;
     int64_t places[MOST_DEPTH];
-    int count = 0, is_known = packed.len == sizeof(Form);
-    Form form = {0};
     PyObject *found = NULL;
-    if (is_known) memcpy(&form, packed.buf, sizeof form);
-    if (!is_known || form.passes * form.length > given.len || form.length < form.ahead) {
+    Form form = {0};
+    if (packed.len == sizeof form) memcpy(&form, packed.buf, sizeof form);
+    Window window = {&form, listed.buf, listed.len / (Py_ssize_t)sizeof(Region),
+                     entered.buf, entered.len / 8};
+    if (!form.passes || form.passes * form.length > given.len || form.length < form.ahead) {
         PyErr_SetString(PyExc_ValueError, "not what was read");
     } else {
-        while (address && count < MOST_DEPTH && is_known) {
-            int64_t offset = find(regions, region_count, address, form.size);
-            is_known = offset >= 0 && form.ahead + offset + form.size <= form.length;
-            if (!is_known) break;
-            places[count++] = form.ahead + offset;
-            address = number_at(content + form.ahead + offset + form.back);
-        }
-        if (!is_known) found = Py_NewRef(Py_None);
-        else if (!are_same(content, &form, places, count)) found = PyBool_FromLong(0);
-        else found = name_frames(content, &form, places, count);
+        int count = walk(given.buf, &window, places);
+        int first = count < 0 ? -1 : shared(given.buf, &window, places, count);
+        if (first < 0) found = Py_NewRef(Py_None);
+        else if (first && (first >= count || count == MOST_DEPTH)) found = PyBool_FromLong(0);
+        else found = name_frames(given.buf, &form, places + first, count - first);
     }
     PyBuffer_Release(&given);
     PyBuffer_Release(&packed);
     PyBuffer_Release(&listed);
+    PyBuffer_Release(&entered);
     return found;
 }
 
@@ -132,8 +163,8 @@ static PyMethodDef methods[] = {
     {"read", read_pieces, METH_VARARGS,
      "read(pid, pieces, size): the bytes of pieces of memory of a process; None if one is missing."},
     {"follow", follow, METH_VARARGS,
-     "follow(content, form, regions, innermost): codes, instructions and owners of frames; None if "
-     "one was not read, False if the passes differ."},
+     "follow(content, form, regions, entered): codes, instructions and owners of the frames that all "
+     "passes share; None if one was not read, False if they share none."},
     {NULL, NULL, 0, NULL},
 };
 

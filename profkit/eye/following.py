@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 MOST_DEPTH = 128
 """Outer frames of a deeper stack are dropped, which bounds the time of a sample."""
@@ -13,41 +13,92 @@ Found = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Codes, instructions and owners of frames, innermost first."""
 
 
-def follow_slowly(
-    content: bytes, form: bytes, regions: bytes, innermost: int
-) -> Found | Literal[False] | None:
-    """Return the frames; `None` if one of them was not read, `False` if the passes differ.
+class _Form(NamedTuple):
+    """Places of values within a frame, and within a pass, as the twin in C takes them."""
 
-    The innermost frame may have gone on to another instruction meanwhile.
+    passes: int
+    length: int
+    ahead: int
+    size: int
+    back: int
+    code: int
+    instruction: int
+    owner: int
+    pointer: int
+    entered: int
+    head: int
+
+
+def follow_slowly(
+    content: bytes, form: bytes, regions: bytes, entered: bytes
+) -> Found | Literal[False] | None:
+    """Return the frames that all passes share, with those outside them.
+
+    `None` is returned if a frame was not read, `False` if they share none. The innermost frame that
+    they share may have gone on to another instruction, and have called others, meanwhile: a reading
+    that only counts if nothing changes finds a thread where it calls nothing.
     """
-    numbers = struct.unpack("10q", form)
-    passes, length, ahead, size, back, code, instruction, owner, *pointers = numbers
-    places, address = list[int](), innermost
+    told = _Form(*struct.unpack("11q", form))
+    passes = [content[begin : begin + told.length] for begin in range(0, len(content), told.length)]
+    walks = [_walk(one, told, regions, entered) for one in passes[: told.passes]]
+    places = walks[0]
+    if places is None:
+        return None
+    first = 0
+    for walk, other in zip(walks[1:], passes[1:], strict=False):
+        if walk is None:
+            return None
+        first = _shared(passes[0], places, other, walk, told, first)
+    if first == len(places) and any(walks):
+        return False
+    if first and len(places) == MOST_DEPTH:  # its end is not the thread's
+        return False
+    kind = "i"
+    if told.owner >= 0:
+        kind = "Q"
+    codes, done, owners = list[int](), list[int](), list[int]()
+    for one, at in zip([passes[-1], *passes[:1] * len(places)], places[first:], strict=False):
+        codes.append(struct.unpack_from("Q", one, at + told.code)[0] & ~7)
+        done.append(struct.unpack_from(kind, one, at + told.instruction)[0])
+        owners.append(one[at + told.owner] * (told.owner >= 0))
+    return tuple(codes), tuple(done), tuple(owners)
+
+
+def _walk(one: bytes, form: _Form, regions: bytes, entered: bytes) -> list[int] | None:
+    """Return where the frames of a pass are in it, innermost first; `None` if one was not read."""
+    places, address = list[int](), struct.unpack_from("Q", one, form.pointer)[0]
+    if form.entered >= 0:
+        known = struct.unpack(f"{len(entered) // 8}Q", entered)
+        if address + form.entered not in known:
+            return None
+        at = form.head + 8 * known.index(address + form.entered)
+        address = struct.unpack_from("Q", one, at)[0]
     while address and len(places) < MOST_DEPTH:
         for start, end, offset in struct.iter_unpack("3Q", regions):
-            if start <= address and address + size <= end:
-                places.append(ahead + offset + address - start)
+            if start <= address and address + form.size <= end:
+                places.append(form.ahead + offset + address - start)
                 break
         else:
             return None
-        address = struct.unpack_from("Q", content, places[-1] + back)[0]
-    same = [(pointer, 8) for pointer in pointers]
-    same += [(place, size) for place in places[1:]]
-    if places:
-        same += [(places[0] + back, 8), (places[0] + code, 8)]
-        same += [(places[0] + owner, 1)] if owner >= 0 else []
-    for begin in range(length, passes * length, length):
-        for at, count in same:
-            if content[at : at + count] != content[begin + at : begin + at + count]:
-                return False
-    if places:
-        places[0] += (passes - 1) * length
-    kind = "i"
-    if owner >= 0:
-        kind = "Q"
-    codes = tuple([struct.unpack_from("Q", content, at + code)[0] & ~7 for at in places])
-    done = tuple([struct.unpack_from(kind, content, at + instruction)[0] for at in places])
-    return codes, done, tuple([content[at + owner] if owner >= 0 else 0 for at in places])
+        address = struct.unpack_from("Q", one, places[-1] + form.back)[0]
+    return places
+
+
+def _shared(
+    one: bytes, places: list[int], other: bytes, others: list[int], form: _Form, first: int
+) -> int:
+    """Return the innermost of the frames, not before the `first`, that another pass has too."""
+    place = len(places)
+    for at in reversed(others):
+        if place == first or places[place - 1] != at:
+            break
+        values = [(form.back, 8), (form.code, 8), (form.owner, int(form.owner >= 0))]
+        if any(one[at + i : at + i + size] != other[at + i : at + i + size] for i, size in values):
+            break
+        place -= 1
+        if one[at : at + form.size] != other[at : at + form.size]:
+            break
+    return place
 
 
 follow: Any = follow_slowly

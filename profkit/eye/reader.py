@@ -1,7 +1,7 @@
 """Follow the frames of a thread of another process while it runs.
 
 The thread may return from a frame, or free a code object, while this reads. Frames are read six
-times within some microseconds, and only count if they were the same each time. The names of their
+times within some microseconds, and only those count that were there each time. The names of their
 codes only count if they were known before, and are still the same afterwards. Else the reading is
 torn, and not shown.
 """
@@ -93,13 +93,13 @@ class _Window:
         self.length = self.head + offset
         self.pieces = struct.pack(f"{len(flat)}Q", *flat) * PASSES
         self.regions = struct.pack(f"{len(packed)}Q", *packed)
-
-    def form(self, layout: Layout, at: int) -> bytes:
-        """Return what `follow` must know; `at` is where the pointer to the frame is."""
         owner = -1 if layout.owner is None else layout.owner
-        places = layout.back, layout.code_of_frame, layout.instruction, owner
-        numbers = PASSES, self.length, self.head, layout.frame_size, *places
-        return struct.pack("10q", *numbers, layout.frame_of_thread, at)
+        of_frame = layout.frame_size, layout.back, layout.code_of_frame, layout.instruction, owner
+        by_way = -1 if layout.entered is None else layout.entered
+        numbers = PASSES, self.length, self.head, *of_frame, layout.frame_of_thread, by_way
+        self.form = struct.pack("11q", *numbers, layout.thread_size)
+        self.ways = struct.pack(f"{len(entered)}Q", *entered)
+        """What `follow` must know."""
 
 
 class StackReader:
@@ -165,16 +165,7 @@ class StackReader:
             return None
         if struct.unpack_from("Q", content, layout.thread_id)[0] != thread.number:
             return None
-        at = layout.frame_of_thread
-        innermost = struct.unpack_from("Q", content, at)[0]
-        if layout.entered is not None:
-            entered = innermost + layout.entered
-            if entered not in window.entered:
-                self._walk(thread)
-                return None
-            at = layout.thread_size + 8 * window.entered.index(entered)
-            innermost = struct.unpack_from("Q", content, at)[0]
-        found = follow(content, window.form(layout, at), window.regions, innermost)
+        found = follow(content, window.form, window.regions, window.ways)
         if found is None:
             self._walk(thread)
         if not found:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import random
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -74,6 +77,54 @@ def test_nothing_is_wrong_of_a_program_made_to_break_readers(python: str, tmp_pa
     assert code is None  # it runs on
     assert set(wrong) == {""}
     assert reader.torn < reader.taken / 2
+
+
+TURNS = """
+import sys, threading, time
+
+def step(number):
+    return number + 1
+
+def quick(number):
+    return step(number) + step(-number)
+
+def many():
+    return sorted(range(3_000), key=quick)
+
+def one():
+    return sum(range(60_000))
+
+print(threading.get_ident(), *sys.version_info[:2], flush=True)
+spent, ends = [0.0, 0.0], time.perf_counter() + 1.5
+while time.perf_counter() < ends:
+    for number, part in enumerate((many, one)):
+        begins = time.perf_counter()
+        part()
+        spent[number] += time.perf_counter() - begins
+print(spent[0] / sum(spent), flush=True)
+"""
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_a_function_that_calls_many_short_ones_is_seen_for_its_time(
+    python: str, tmp_path: Path
+) -> None:
+    """A reading that waits until nothing changes finds the thread where it calls nothing."""
+    path = tmp_path / "turns.py"
+    path.write_text(TURNS)
+    seen: Counter[str] = Counter()
+    with subprocess.Popen([python, path], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        number, major, minor = map(int, process.stdout.readline().split())
+        reader = StackReader(process.pid, (major, minor))
+        thread = reader.find(number)
+        for _ in range(500):
+            time.sleep(random.uniform(0.001, 0.003))
+            for code, _ in reader.read(thread) or ():
+                seen[code.co_qualname] += 1
+        share = float(process.stdout.readline())
+    assert abs(seen["many"] / (seen["many"] + seen["one"]) - share) < 0.12
+    assert reader.torn < 0.1 * reader.taken
 
 
 def test_python_alone_does_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
