@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -18,7 +17,7 @@ from profkit.analysis.run_change import ChangeKind, LateSince, RunChange
 from profkit.clock import Anchor
 from profkit.errors import UnreadableError
 from profkit.frame.columns import rows_of_rank, split_ranks
-from profkit.frame.estimate import Floats, Ints, estimate_ratios, subtract
+from profkit.frame.estimate import Floats, Ints, binomial_bound, estimate_ratios, subtract
 from profkit.frame.notices import is_log
 from profkit.frame.phases import StepTimes, step_times
 from profkit.frame.run_frame import frame_of
@@ -347,9 +346,6 @@ def _find_order(numbers: Ints, slow: Ints) -> Periodic | None:
 
 def _is_order(share: float, gaps: int, by_chance: float) -> bool:
     """Return true if far more of the gaps are regular than the share that is so by chance."""
-    if share < 1 - MOST_OTHER_GAPS or share <= by_chance:
+    if share < 1 - MOST_OTHER_GAPS:
         return False
-    exponent = share * math.log(share / by_chance)  # Chernoff's bound of the binomial tail
-    if share < 1:
-        exponent += (1 - share) * math.log((1 - share) / (1 - by_chance))
-    return gaps * exponent >= -math.log(BY_CHANCE)
+    return binomial_bound(share * gaps, (1 - share) * gaps, by_chance) <= BY_CHANCE

@@ -103,7 +103,8 @@ def carry(ledger: Ledger, causes: Sequence[Cause], cells: Cells) -> Ledger:
     for is_gain in (False, True):
         sides.append(_evidence(ledger, causes, cells, is_gain=is_gain))
     own, other = sides if delta >= 0 else reversed(sides)
-    carries = own.ns >= max(POLICY.carried_share * abs(delta), POLICY.material_share * base_ns)
+    least_ns = max(POLICY.carried_share * abs(delta), POLICY.material_share * base_ns)
+    carries = own.ns - other.ns >= least_ns  # what only moved between rows is no change
     if not carries and is_open:  # the machine may hide a change as well as make one
         own, other = sorted(sides, key=lambda side: -side.ns)
         carries = own.ns >= max(POLICY.evident_share * base_ns, 2 * other.ns)

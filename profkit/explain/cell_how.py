@@ -88,13 +88,18 @@ def divide_by_how(cell: Cell, sides: Sides, doings: Doings) -> tuple[Cell, ...]:
             running[words] = share  # a lock may be that of a thread that computes
         else:
             blocked[words] = share
-    share = sum(blocked.values())
-    if share >= POLICY.how_share:
-        return (dataclasses.replace(cell, how=say_most(blocked), is_blocked=True),)
-    cell = dataclasses.replace(cell, how=say_most(running))
-    if share <= 1 - POLICY.how_share:
-        return (cell,)
-    return refine(cell, share * cell.ns, how=say_most(blocked), is_blocked=True)
+    # The wait for a core is at no line of the job: the thread loses its core at any.
+    without = {NO_CORE: running.pop(NO_CORE)} if NO_CORE in running else {}
+    parts: tuple[Cell, ...] = (dataclasses.replace(cell, how=say_most(running)),)
+    for kind, where in ((blocked, cell.where), (without, "")):
+        share, is_blocked = sum(kind.values()), kind is blocked
+        if share > 1 - POLICY.how_share:
+            ns = share * cell.ns if share < POLICY.how_share else cell.ns
+            part = refine(parts[-1], ns, how=say_most(kind), where=where, is_blocked=is_blocked)
+            parts = (*parts[:-1], *part)
+        if share >= POLICY.how_share:
+            break
+    return parts
 
 
 def _shares(doings: Doings, cell: Cell) -> Doings:
@@ -182,14 +187,20 @@ def added_in_workers(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
     return divided
 
 
+def host_samples(cell: Cell, sides: Sides, run: Evidence) -> Samples | None:
+    """Return the samples of a run, if the thread that trains spends the time of the cell."""
+    if sides.ledger.target.clock is PhaseClock.DEVICE and cell.row in COMPUTE:
+        return None
+    return run.figure(_samples)
+
+
 def added_by_line(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
     """Return what was added at each function of the job's own code, as its longest line.
 
     What no line can be told of is under an empty name.
     """
-    on_device = sides.ledger.target.clock is PhaseClock.DEVICE and cell.row in COMPUTE
-    now = sides.after.figure(_samples)
-    if now is None or on_device:
+    now = host_samples(cell, sides, sides.after)
+    if now is None:
         return {}
     phase, (known_scale, scale) = cell.row, sides.scales
     mine = now.select(phase, cell.ranks, cell.long)

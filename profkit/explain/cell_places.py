@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.explain.beyond import find_beyond
 from profkit.explain.cell_how import (
     Doings,
     Sides,
@@ -23,7 +24,7 @@ from profkit.explain.cell_how import (
     waits_for_workers,
 )
 from profkit.explain.cell_steps import When
-from profkit.explain.cells import Cell, Cells, refine
+from profkit.explain.cells import Cell, Cells, refine, split
 from profkit.explain.evidence import Evidence
 from profkit.explain.kernel_ledger import KernelLedger
 from profkit.explain.ledger import Ledger
@@ -54,16 +55,34 @@ def locate(
     told = {id(cell) for gains in (False, True) for cell in cells.told(gains=gains)}
     found: list[Cell] = []
     for cell in cells.all:
-        found += _divide(cell, sides) if id(cell) in told else [cell]
-    return dataclasses.replace(cells, all=tuple(found))
+        rest, lines, long = cell, set[str](), _long_steps(cells, cell.row)
+        for line, delta, doings in [] if long is None else find_beyond(cell, sides, long):
+            part, rest = split(rest, delta, where=line, is_beyond=True)
+            found += divide_by_how(part, sides, doings)
+            lines.add(line)
+        found += _divide(rest, sides, lines) if id(cell) in told else [rest]
+    sign = math.copysign(1.0, ledger.total.delta.value)
+    return dataclasses.replace(cells, all=tuple(sorted(found, key=lambda each: -sign * each.ns)))
 
 
-def _divide(cell: Cell, sides: Sides) -> Iterator[Cell]:
+def _long_steps(cells: Cells, row: str) -> Ints | None:
+    """Return the target's steps that are longer in a row; `None` if those of the base are."""
+    found = [np.zeros(0, dtype=np.int64)]
+    for cell in cells.all:
+        if cell.row == row and cell.long is not None:
+            if not len(cell.long):
+                return None
+            found.append(cell.long)
+    return np.unique(np.concatenate(found))
+
+
+def _divide(cell: Cell, sides: Sides, apart: Collection[str]) -> Iterator[Cell]:
+    """Yield the parts of a cell, from which what was added at some lines is apart."""
     cell = dataclasses.replace(cell, is_beyond=_is_beyond(cell, sides))
     of_lines = added_by_line
     if waits_for_workers(cell, sides):
         of_lines = added_in_workers
-    lines = of_lines(cell, sides)
+    lines = {line: doings for line, doings in of_lines(cell, sides).items() if line not in apart}
     found = _places(cell, sides, lines)
     where, ns = max(found, key=lambda each: abs(each[1]), default=("", 0.0))
     share = ns / cell.ns

@@ -21,7 +21,7 @@ from profkit.explain.ledger import Ledger, rows_of_parts
 from profkit.explain.policy import POLICY
 from profkit.explain.rank_times import RankTimes, read_rank_times, waits_at_cause
 from profkit.frame.costs import DATA, RunCosts
-from profkit.frame.estimate import Z_95, Estimate, Floats, Ints
+from profkit.frame.estimate import Z_95, Estimate, Floats, Ints, subtract
 
 ALL_RANKS: tuple[int, ...] = ()
 
@@ -351,6 +351,16 @@ def refine(cell: Cell, ns: float, **changes: object) -> tuple[Cell, ...]:
         cell, delta=_scaled(cell.delta, 1 - share), exact=cell.exact - part, is_rest=True
     )
     return inner, left
+
+
+def split(cell: Cell, part: Estimate, **changes: object) -> tuple[Cell, Cell]:
+    """Divide a cell into a part that was measured by itself, and the rest."""
+    exact = Fraction(part.value)
+    inner = dataclasses.replace(cell, delta=part, exact=exact)
+    rest = dataclasses.replace(
+        cell, delta=subtract(cell.delta, part), exact=cell.exact - exact, is_rest=True
+    )
+    return dataclasses.replace(inner, **changes), rest  # type: ignore[arg-type]
 
 
 def _scaled(delta: Estimate, share: float) -> Estimate:

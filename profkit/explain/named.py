@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from profkit.analysis.doing import ASLEEP
+from profkit.analysis.doing import ASLEEP, NO_CORE
 from profkit.explain.cell_steps import When
 from profkit.explain.cell_words import parts_of, rank_words
 from profkit.explain.cells import Cell
@@ -33,7 +33,7 @@ from profkit.vocab import PIPELINE_BATCHES, PIPELINE_SCHEDULE, Phase
 
 EXCHANGE, OTHER = Phase.ALLREDUCE.value, Phase.OTHER.value
 
-LATE_RANK, DRIFT = "late_rank", "drift"
+LATE_RANK, DRIFT, WITHOUT_CORE = "late_rank", "drift", "no_core"
 UNNAMED = ""
 """A phase that computes longer has no name but the cell's own words."""
 
@@ -45,6 +45,8 @@ REMEDIES = {
     "host, cores, disk and clock with theirs",
     DRIFT: "look at what grows with the run: lists and graphs that are kept (loss without "
     ".item()), logs, fragmented memory, temperature and clocks, a cache that fills up",
+    WITHOUT_CORE: "see what takes the cores (top): other jobs, the loader's workers, or the job's "
+    "own threads; give the job cores of its own (taskset, cgroups, an exclusive allocation)",
     "input_stalls": "see which steps stall and what their batches need: a new file or shard, a "
     "slow sample, a full cache; batches that are made ahead (num_workers, prefetch_factor) "
     "even out short stalls",
@@ -76,8 +78,9 @@ MIN_RATIO_TO_COMPUTING = 1.5
 
 def kind_of(cell: Cell) -> str:
     """Return the name of a cell."""
-    if cell.ranks:
-        return LATE_RANK
+    is_without_core = cell.how == NO_CORE and not cell.where
+    if cell.ranks or is_without_core:
+        return LATE_RANK if cell.ranks else WITHOUT_CORE
     if cell.steps.when is When.GROWING:
         return DRIFT
     if cell.row == DATA:

@@ -10,6 +10,7 @@ TITLES = {
     "loader_contention": "loader workers that take the cores",
     "thread_oversubscription": "more threads than cores",
     "interpreter_lock": "Python threads that hold the interpreter",
+    "no_core": "waiting for a core",
     "host_busy": "other processes on the cores",
     "unpinned_copy": "copies from pageable memory",
     "late_rank": "a late rank",

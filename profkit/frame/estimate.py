@@ -303,3 +303,15 @@ def _mapped(estimate: Estimate, function: Callable[[float], float]) -> Estimate:
         return Estimate(function(estimate.value))
     low, high = function(estimate.low), function(estimate.high)
     return Estimate(function(estimate.value), low, high, estimate.level)
+
+
+def binomial_bound(hits: float, misses: float, chance: float) -> float:
+    """Return what the probability of so many hits or more is at most, by Chernoff's bound."""
+    count = hits + misses
+    share = hits / count
+    if share <= chance:
+        return 1.0
+    exponent = share * math.log(share / chance)
+    if share < 1:
+        exponent += (1 - share) * math.log((1 - share) / (1 - chance))
+    return math.exp(-count * exponent)

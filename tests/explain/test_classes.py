@@ -68,7 +68,7 @@ def test_a_hook_that_is_gone_is_told_by_its_own_line(
             self.run = run
 
         def select(self, phase: str, *_: object, **_more: object) -> Chosen:
-            ns = frame_of(self.run.trace).means_of(0, self.run.used)[phase]
+            ns = frame_of(self.run.trace).means_of(0, self.run.used).get(phase, 0.0)
             is_slow = phase == "forward" and self.run.trace.path == slow.path
             hook_ns = 30.0 * MS if is_slow else 0.0
             weight = np.repeat([hook_ns, ns - hook_ns], 20)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -229,7 +230,7 @@ def read_program(
 
 def main() -> None:
     """Read each part of the program, for each Python that is given."""
-    reads = int(sys.argv[1])
+    reads, folder = int(sys.argv[1]), tempfile.mkdtemp()  # a program imports what is next to it
     for python in sys.argv[2:] or [sys.executable]:
         told = subprocess.run(
             [python, "-c", "import sys; print(*sys.version_info[:2])"],
@@ -238,7 +239,7 @@ def main() -> None:
         major, minor = map(int, told.stdout.split())
         for part in (*PARTS, ""):
             reader, wrong, code = read_program(
-                python, (major, minor), "/tmp/breaker.py", reads, [part] if part else []
+                python, (major, minor), f"{folder}/breaker.py", reads, [part] if part else []
             )
             right = wrong.pop("", 0)
             share = reader.torn / reader.taken
