@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.explain.beyond import find_beyond
 from profkit.explain.cell_how import (
     Doings,
     Sides,
@@ -30,6 +29,7 @@ from profkit.explain.kernel_ledger import KernelLedger
 from profkit.explain.ledger import Ledger
 from profkit.explain.policy import POLICY
 from profkit.explain.rank_times import EXCHANGE
+from profkit.explain.sampled_lines import find_lines
 from profkit.frame.columns import durations, names_and_codes, rows_of_steps
 from profkit.frame.costs import DATA
 from profkit.frame.device_times import rows_of_ranks
@@ -53,27 +53,18 @@ def locate(
     """Return the cells of which those that are told are divided by how and where."""
     sides = Sides(ledger, before, after, kernels)
     told = {id(cell) for gains in (False, True) for cell in cells.told(gains=gains)}
+    apart = find_lines(cells, sides, told)
     found: list[Cell] = []
     for cell in cells.all:
-        rest, lines, long = cell, set[str](), _long_steps(cells, cell.row)
-        for line, delta, doings in [] if long is None else find_beyond(cell, sides, long):
-            part, rest = split(rest, delta, where=line, is_beyond=True)
-            found += divide_by_how(part, sides, doings)
-            lines.add(line)
-        found += _divide(rest, sides, lines) if id(cell) in told else [rest]
+        rest, lines = cell, set[str]()
+        for added in apart.get(id(cell), ()):
+            part, rest = split(rest, added.delta, where=added.line, is_beyond=added.is_beyond)
+            found += divide_by_how(part, sides, added.doings)
+            lines.add(added.line)
+        is_open = rest.is_sure and cells.is_material(rest.ns)
+        found += _divide(rest, sides, lines) if is_open else [rest]
     sign = math.copysign(1.0, ledger.total.delta.value)
     return dataclasses.replace(cells, all=tuple(sorted(found, key=lambda each: -sign * each.ns)))
-
-
-def _long_steps(cells: Cells, row: str) -> Ints | None:
-    """Return the target's steps that are longer in a row; `None` if those of the base are."""
-    found = [np.zeros(0, dtype=np.int64)]
-    for cell in cells.all:
-        if cell.row == row and cell.long is not None:
-            if not len(cell.long):
-                return None
-            found.append(cell.long)
-    return np.unique(np.concatenate(found))
 
 
 def _divide(cell: Cell, sides: Sides, apart: Collection[str]) -> Iterator[Cell]:
