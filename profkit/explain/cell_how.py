@@ -79,19 +79,11 @@ def divide_by_how(cell: Cell, sides: Sides, doings: Doings) -> tuple[Cell, ...]:
     if not shares:
         is_blocked, words = found is How.BLOCKED, found.value if found else ""
         return (dataclasses.replace(cell, how=words, is_blocked=is_blocked),)
-    running, blocked = {}, {}
-    for words, share in shares.items():
-        if words == RUNNING:
-            is_told = found in (How.COMPUTING, How.NO_CORE)
-            running[found.value if found and is_told else RUNNING] = share
-        elif words in (COMPUTING, NO_CORE) or (words == LOCK and found is not How.BLOCKED):
-            running[words] = share  # a lock may be that of a thread that computes
-        else:
-            blocked[words] = share
-    # The wait for a core is at no line of the job: the thread loses its core at any.
-    without = {NO_CORE: running.pop(NO_CORE)} if NO_CORE in running else {}
+    running, blocked, without = _kinds(shares, found)
+    # A thread loses its core at any line. One of the loader's is still told from the loop's.
+    at_any = cell.where if waits_for_workers(cell, sides) else ""
     parts: tuple[Cell, ...] = (dataclasses.replace(cell, how=say_most(running)),)
-    for kind, where in ((blocked, cell.where), (without, "")):
+    for kind, where in ((blocked, cell.where), (without, at_any)):
         share, is_blocked = sum(kind.values()), kind is blocked
         if share > 1 - POLICY.how_share:
             ns = share * cell.ns if share < POLICY.how_share else cell.ns
@@ -100,6 +92,22 @@ def divide_by_how(cell: Cell, sides: Sides, doings: Doings) -> tuple[Cell, ...]:
         if share >= POLICY.how_share:
             break
     return parts
+
+
+def _kinds(shares: Doings, found: How | None) -> tuple[Doings, Doings, Doings]:
+    """Return what ran, what was blocked, and what the kernel says had no core."""
+    running, blocked, without = dict[str, float](), dict[str, float](), dict[str, float]()
+    for words, share in shares.items():
+        if words == RUNNING:
+            is_told = found in (How.COMPUTING, How.NO_CORE)
+            running[found.value if found and is_told else RUNNING] = share
+        elif words == NO_CORE:
+            without[words] = share
+        elif words == COMPUTING or (words == LOCK and found is not How.BLOCKED):
+            running[words] = share  # a lock may be that of a thread that computes
+        else:
+            blocked[words] = share
+    return running, blocked, without
 
 
 def _shares(doings: Doings, cell: Cell) -> Doings:

@@ -112,6 +112,12 @@ class _Piece:
     moved: Floats
 
 
+def is_line(cell: Cell) -> bool:
+    """Return true if the cell is at a line of the job's own code."""
+    file, _, rest = cell.where.partition(":")
+    return bool(file) and rest[:1].isdigit()
+
+
 def divide_gap(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evidence]) -> Cells:
     """Return the cells of a gap. Their `how` and `where` are added by `locate`."""
     names = [row.name for row in ledger.rows]

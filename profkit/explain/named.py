@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from profkit.analysis.doing import ASLEEP, NO_CORE
 from profkit.explain.cell_steps import When
 from profkit.explain.cell_words import parts_of, rank_words
-from profkit.explain.cells import Cell
+from profkit.explain.cells import Cell, is_line
 from profkit.explain.rules.base import (
     Case,
     Cause,
@@ -97,12 +97,6 @@ def kind_of(cell: Cell) -> str:
     }
     by_place = "slow_line" if is_line(cell) else UNNAMED
     return by_row.get(cell.row, by_place)
-
-
-def is_line(cell: Cell) -> bool:
-    """Return true if the cell is at a line of the job's own code."""
-    file, _, rest = cell.where.partition(":")
-    return bool(file) and rest[:1].isdigit()
 
 
 def is_clear_cell(cell: Cell, case: Case) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from profkit.analysis.config_join import COMPUTE
 from profkit.analysis.kernels.categories import COPY_CATEGORIES
+from profkit.explain.cells import is_line
 from profkit.explain.ledger import Row, Verdict, judge, sum_rows
 from profkit.explain.policy import POLICY
 from profkit.explain.rules._input import slow_piece
@@ -313,7 +314,11 @@ def _more_worker_cores(case: Case, row: Row) -> str:
     if first is None or then is None or piece not in then.pieces:
         return words
     taken = (duration(side.pieces.get(piece, 0.0)) for side in in_time(case.ledger, first, then))
-    return f"{words}; to {piece} a step's batches takes them {' and then '.join(taken)}"
+    words += f"; to {piece} a step's batches takes them {' and then '.join(taken)}"
+    for cell in case.cells.told(gains=False):
+        if cell.row == DATA and is_line(cell):
+            return f"{words}, longer at {cell.where}"
+    return words
 
 
 def _taken_by_workers(case: Case, row: Row) -> float | None:
