@@ -14,20 +14,18 @@
 
 /* As `_Window` packs it. Places of values are within a frame, and within a pass. */
 typedef struct {
-    int64_t passes, length, ahead, size, back, code, instruction, owner, pointer, entered, head;
+    int64_t passes, length, size, back, code, instruction, owner, pointer, entered;
 } Form;
 
 typedef struct {
     uint64_t start, end, offset;
 } Region;
 
-/* Pieces of memory of each pass, and places on the stack of C that may point to the frame. */
+/* The pieces of memory of each pass. */
 typedef struct {
     const Form *form;
     const Region *regions;
-    Py_ssize_t region_count;
-    const uint64_t *entered;
-    Py_ssize_t entered_count;
+    Py_ssize_t count;
 } Window;
 
 static uint64_t number_at(const char *content)
@@ -37,14 +35,15 @@ static uint64_t number_at(const char *content)
     return number;
 }
 
-/* Where a frame is in a pass; -1 if it was not read. */
-static int64_t find(const Region *regions, Py_ssize_t count, uint64_t address, int64_t size)
+/* Where an address is in a pass; -1 if so much of it was not read. */
+static int64_t find(const Window *window, uint64_t address, int64_t size)
 {
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (address >= regions[i].start && address < regions[i].end)
-            return address + size <= regions[i].end
-                       ? (int64_t)(regions[i].offset + address - regions[i].start)
-                       : -1;
+    for (Py_ssize_t i = 0; i < window->count; i++) {
+        const Region *at = window->regions + i;
+        int64_t offset = (int64_t)(at->offset + address - at->start);
+        if (address >= at->start && address < at->end)
+            return address + size <= at->end && offset + size <= window->form->length ? offset : -1;
+    }
     return -1;
 }
 
@@ -62,16 +61,15 @@ static int walk(const char *pass, const Window *window, int64_t *places)
     uint64_t address = number_at(pass + form->pointer);
     int count = 0;
     if (form->entered >= 0) {
-        Py_ssize_t i = 0;
-        while (i < window->entered_count && window->entered[i] != address + form->entered) i++;
-        if (i == window->entered_count) return -1;
-        address = number_at(pass + form->head + 8 * i);
+        int64_t offset = find(window, address + form->entered, 8);
+        if (offset < 0) return -1;
+        address = number_at(pass + offset);
     }
     while (address && count < MOST_DEPTH) {
-        int64_t offset = find(window->regions, window->region_count, address, form->size);
-        if (offset < 0 || form->ahead + offset + form->size > form->length) return -1;
-        places[count++] = form->ahead + offset;
-        address = number_at(pass + form->ahead + offset + form->back);
+        int64_t offset = find(window, address, form->size);
+        if (offset < 0) return -1;
+        places[count++] = offset;
+        address = number_at(pass + offset + form->back);
     }
     return count;
 }
@@ -115,16 +113,15 @@ static PyObject *name_frames(const char *content, const Form *form, const int64_
 
 static PyObject *follow(PyObject *module, PyObject *arguments)
 {
-    Py_buffer given, packed, listed, entered;
+    Py_buffer given, packed, listed;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "y*y*y*y*", &given, &packed, &listed, &entered)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "y*y*y*", &given, &packed, &listed)) return NULL;
     int64_t places[MOST_DEPTH];
     PyObject *found = NULL;
     Form form = {0};
     if (packed.len == sizeof form) memcpy(&form, packed.buf, sizeof form);
-    Window window = {&form, listed.buf, listed.len / (Py_ssize_t)sizeof(Region),
-                     entered.buf, entered.len / 8};
-    if (!form.passes || form.passes * form.length > given.len || form.length < form.ahead) {
+    Window window = {&form, listed.buf, listed.len / (Py_ssize_t)sizeof(Region)};
+    if (!form.passes || form.passes * form.length > given.len) {
         PyErr_SetString(PyExc_ValueError, "not what was read");
     } else {
         int count = walk(given.buf, &window, places);
@@ -136,7 +133,6 @@ static PyObject *follow(PyObject *module, PyObject *arguments)
     PyBuffer_Release(&given);
     PyBuffer_Release(&packed);
     PyBuffer_Release(&listed);
-    PyBuffer_Release(&entered);
     return found;
 }
 
@@ -163,7 +159,7 @@ static PyMethodDef methods[] = {
     {"read", read_pieces, METH_VARARGS,
      "read(pid, pieces, size): the bytes of pieces of memory of a process; None if one is missing."},
     {"follow", follow, METH_VARARGS,
-     "follow(content, form, regions, entered): codes, instructions and owners of the frames that all "
+     "follow(content, form, regions): codes, instructions and owners of the frames that all "
      "passes share; None if one was not read, False if they share none."},
     {NULL, NULL, 0, NULL},
 };

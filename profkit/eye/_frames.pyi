@@ -2,5 +2,5 @@ from typing import Literal
 
 def read(pid: int, pieces: bytes, size: int, /) -> bytes | None: ...
 def follow(
-    content: bytes, form: bytes, regions: bytes, entered: bytes, /
+    content: bytes, form: bytes, regions: bytes, /
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | Literal[False] | None: ...

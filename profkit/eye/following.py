@@ -18,7 +18,6 @@ class _Form(NamedTuple):
 
     passes: int
     length: int
-    ahead: int
     size: int
     back: int
     code: int
@@ -26,21 +25,18 @@ class _Form(NamedTuple):
     owner: int
     pointer: int
     entered: int
-    head: int
 
 
-def follow_slowly(
-    content: bytes, form: bytes, regions: bytes, entered: bytes
-) -> Found | Literal[False] | None:
+def follow_slowly(content: bytes, form: bytes, regions: bytes) -> Found | Literal[False] | None:
     """Return the frames that all passes share, with those outside them.
 
     `None` is returned if a frame was not read, `False` if they share none. The innermost frame that
     they share may have gone on to another instruction, and have called others, meanwhile: a reading
     that only counts if nothing changes finds a thread where it calls nothing.
     """
-    told = _Form(*struct.unpack("11q", form))
+    told = _Form(*struct.unpack("9q", form))
     passes = [content[begin : begin + told.length] for begin in range(0, len(content), told.length)]
-    walks = [_walk(one, told, regions, entered) for one in passes[: told.passes]]
+    walks = [_walk(one, told, regions) for one in passes[: told.passes]]
     places = walks[0]
     if places is None:
         return None
@@ -64,24 +60,29 @@ def follow_slowly(
     return tuple(codes), tuple(done), tuple(owners)
 
 
-def _walk(one: bytes, form: _Form, regions: bytes, entered: bytes) -> list[int] | None:
+def _walk(one: bytes, form: _Form, regions: bytes) -> list[int] | None:
     """Return where the frames of a pass are in it, innermost first; `None` if one was not read."""
     places, address = list[int](), struct.unpack_from("Q", one, form.pointer)[0]
     if form.entered >= 0:
-        known = struct.unpack(f"{len(entered) // 8}Q", entered)
-        if address + form.entered not in known:
+        at = _find(regions, address + form.entered, 8)
+        if at is None:
             return None
-        at = form.head + 8 * known.index(address + form.entered)
         address = struct.unpack_from("Q", one, at)[0]
     while address and len(places) < MOST_DEPTH:
-        for start, end, offset in struct.iter_unpack("3Q", regions):
-            if start <= address and address + form.size <= end:
-                places.append(form.ahead + offset + address - start)
-                break
-        else:
+        at = _find(regions, address, form.size)
+        if at is None:
             return None
-        address = struct.unpack_from("Q", one, places[-1] + form.back)[0]
+        places.append(at)
+        address = struct.unpack_from("Q", one, at + form.back)[0]
     return places
+
+
+def _find(regions: bytes, address: int, size: int) -> int | None:
+    """Return where an address is in a pass; `None` if so much of it was not read."""
+    for start, end, offset in struct.iter_unpack("3Q", regions):
+        if start <= address and address + size <= end:
+            return int(offset + address - start)
+    return None
 
 
 def _shared(

@@ -9,7 +9,7 @@ torn, and not shown.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from profkit.eye.codes import Code, CodeReader
@@ -25,7 +25,7 @@ MOST_STACKS = 1_000
 PASSES = 6
 PAGE = 4_096
 NEAR = 512
-"""Frames that are no further apart are read as one piece."""
+"""Places that are no further apart are read as one piece."""
 
 ABOVE = 1_024
 """So much is read above the innermost frame, where frames are one behind the other."""
@@ -71,35 +71,36 @@ class _Window:
         above = 0
         if layout.owner is not None:
             above = ABOVE
-        regions: list[list[int]] = []
-        for place in sorted(places):
-            if regions and place - regions[-1][1] < NEAR:
-                regions[-1][1] = place + size
-            else:
-                regions.append([place, place + size])
+        regions = _join(places, size)
         for region in regions:
             if region[0] <= places[-1] < region[1]:
                 # Not into the next page, which need not exist.
                 region[1] = max(region[1], min(region[1] + above, (region[1] | (PAGE - 1)) + 1))
-        self.head = layout.thread_size + 8 * len(entered)
-        """Size of what comes before the frames in each pass."""
-        flat, offset, packed = [head, layout.thread_size], 0, list[int]()
-        for place in entered:
-            flat += (place, 8)
-        for start, end in regions:
+        ways = _join(entered, 8)
+        flat, offset, packed = [head, layout.thread_size], layout.thread_size, list[int]()
+        for start, end in ways + regions:
             flat += (start, end - start)
             packed += (start, end, offset)
             offset += end - start
-        self.length = self.head + offset
+        self.length = offset
         self.pieces = struct.pack(f"{len(flat)}Q", *flat) * PASSES
         self.regions = struct.pack(f"{len(packed)}Q", *packed)
         owner = -1 if layout.owner is None else layout.owner
         of_frame = layout.frame_size, layout.back, layout.code_of_frame, layout.instruction, owner
         by_way = -1 if layout.entered is None else layout.entered
-        numbers = PASSES, self.length, self.head, *of_frame, layout.frame_of_thread, by_way
-        self.form = struct.pack("11q", *numbers, layout.thread_size)
-        self.ways = struct.pack(f"{len(entered)}Q", *entered)
+        self.form = struct.pack("9q", PASSES, offset, *of_frame, layout.frame_of_thread, by_way)
         """What `follow` must know."""
+
+
+def _join(places: Iterable[int], size: int) -> list[list[int]]:
+    """Return pieces of memory that hold places of a size; those that are near are in one."""
+    found: list[list[int]] = []
+    for place in sorted(places):
+        if found and place - found[-1][1] < NEAR:
+            found[-1][1] = place + size
+        else:
+            found.append([place, place + size])
+    return found
 
 
 class StackReader:
@@ -165,7 +166,7 @@ class StackReader:
             return None
         if struct.unpack_from("Q", content, layout.thread_id)[0] != thread.number:
             return None
-        found = follow(content, window.form, window.regions, window.ways)
+        found = follow(content, window.form, window.regions)
         if found is None:
             self._walk(thread)
         if not found:
