@@ -6,10 +6,10 @@ import ctypes
 import errno
 import os
 import random
+import select
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from types import CodeType, SimpleNamespace
@@ -118,8 +118,7 @@ def test_a_function_that_calls_many_short_ones_is_seen_for_its_time(
         number, major, minor = map(int, process.stdout.readline().split())
         reader = StackReader(process.pid, (major, minor))
         thread = reader.find(number)
-        for _ in range(500):
-            time.sleep(random.uniform(0.001, 0.003))
+        while not select.select([process.stdout], [], [], random.uniform(0.001, 0.003))[0]:
             for code, _ in reader.read(thread) or ():
                 seen[code.co_qualname] += 1
         share = float(process.stdout.readline())
