@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from profkit.clock import Clock, now_ns
 from profkit.instrument.guard import report_failure
+from profkit.instrument.rows import Append
+from profkit.vocab import BATCH_ELEMENTS
 
 STATED_SIZES = ("num_graphs", "batch_size")
 """Attributes by which a batch states its size, as those of graph libraries do."""
 
 PLAIN_TENSORS: set[type] = set()
 """The frameworks' own classes of tensors, which state no size but by their shape."""
+
+READING_NS = 20_000_000
+"""Batches that all differ are read this often."""
 
 _NONE = 0
 """Not a size: the batch is not plain."""
@@ -55,6 +62,31 @@ def count_plain(batch: Any) -> int:
             return _NONE
         size = shape[0]
     return size
+
+
+def count_elements(batch: Any) -> int:
+    """Return the number of elements of a batch's first tensor, or 0 if there is none at once."""
+    if isinstance(batch, Mapping):
+        batch = next(iter(batch.values()), None)
+    elif isinstance(batch, list | tuple):
+        batch = batch[0] if batch else None
+    shape = getattr(batch, "shape", None)
+    return math.prod(shape) if shape else 0
+
+
+class ElementReadings:
+    """Notes the elements of batches where they differ, but not too often."""
+
+    def __init__(self, append: Append, clock: Clock = now_ns) -> None:
+        self._append, self._clock = append, clock
+        self._known = self._due_ns = 0
+
+    def note(self, batch: Any) -> None:
+        count = count_elements(batch)
+        if count in (0, self._known) or (now := self._clock()) < self._due_ns:
+            return
+        self._known, self._due_ns = count, now + READING_NS
+        self._append((None, "loader", BATCH_ELEMENTS, now, float(count)))
 
 
 def count_samples(batch: Any) -> int:

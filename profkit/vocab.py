@@ -182,6 +182,9 @@ MARK_COST: Final = "mark_cost_ns"
 QUEUE_DEPTH: Final = "queue_depth_batches"
 """Metric: batches that are ready in the data loader's queue."""
 
+BATCH_ELEMENTS: Final = "batch_elements"
+"""Metric: elements of the first tensor of a batch, read where it differs from the one before."""
+
 AUTOCAST: Final = "autocast_ratio"
 """Metric: 1 from when models are called in mixed precision, 0 from when they no longer are."""
 

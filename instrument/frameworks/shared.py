@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.clock import Clock
+from profkit.instrument.batches import ElementReadings
 from profkit.instrument.frameworks.base import Books, Seams, note_unmeasured
 from profkit.instrument.guard import Patches, guarded, report_failure
 from profkit.instrument.identity import MOST_BATCHES, Facts, describe_shapes
@@ -82,6 +83,7 @@ def hook_next(patches: Patches, seams: Seams, iterator: Any, sizes: BatchSizes) 
     """Count the wait for a batch as data, with the start of the workers."""
     notes, size_of, shapes = seams.tracker.notes, sizes.take, seams.tracker.seen.shapes
     skip = guarded("loader: sizes", sizes.skip, None)
+    note_elements = guarded("loader: elements", ElementReadings(seams.samples).note, None)
     said: list[bool] = []
 
     def say_elsewhere() -> None:
@@ -118,6 +120,7 @@ def hook_next(patches: Patches, seams: Seams, iterator: Any, sizes: BatchSizes) 
             notes.end_batch(span, size_of(self, batch))
         except Exception as failure:  # noqa: BLE001  # must not stop the job (inlined guard)
             report_failure("end_data", failure)
+        note_elements(batch)
         return batch
 
     patches.replace(iterator, "__next__", lambda _: next_batch)

@@ -7,6 +7,7 @@ the processor time of whole processes tells computing from waiting.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
@@ -237,7 +238,24 @@ def added_by_line(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
         for words in {**spent, **was}:
             ns = spent.get(words, 0.0) * scale - was.get(words, 0.0) * known_scale
             more[words] = more.get(words, 0.0) + ns / share
+    return _with_waits(found, _waits_per_work(known))
+
+
+def _with_waits(found: dict[str, dict[str, float]], waits: float) -> Mapping[str, Doings]:
+    """Count the waits for a core that go with more computing as a part of it."""
+    for more in found.values():
+        with_work = waits * max(0.0, more.get(COMPUTING, 0.0))
+        if with_work:
+            more[COMPUTING] += with_work
+            more[NO_CORE] = more.get(NO_CORE, 0.0) - with_work
     return found
+
+
+def _waits_per_work(spent: Mapping[Function, Doings]) -> float:
+    """Return how long a thread waits for a core while it computes for one ns."""
+    waited = math.fsum(each.get(NO_CORE, 0.0) for each in spent.values())
+    computed = math.fsum(each.get(COMPUTING, 0.0) for each in spent.values())
+    return waited / computed if computed else 0.0
 
 
 def _samples(run: Evidence) -> Samples | None:

@@ -345,6 +345,18 @@ def _counted(delta: Estimate, steps: Steps, whole_ns: float) -> Estimate:
     return Estimate(delta.value, delta.value - half, delta.value + half, delta.level)
 
 
+def sum_of(cells: Sequence[Cell]) -> Estimate:
+    """Return the sum of some cells, whose deviations add up as squares."""
+    value = math.fsum(cell.ns for cell in cells)
+    below = above = 0.0
+    for cell in cells:
+        low, high = cell.delta.low, cell.delta.high
+        if low is None or high is None:
+            return Estimate(value)
+        below, above = math.hypot(below, cell.ns - low), math.hypot(above, high - cell.ns)
+    return Estimate(value, value - below, value + above)
+
+
 def refine(cell: Cell, ns: float, **changes: object) -> tuple[Cell, ...]:
     """Divide a cell into a finer one of so many ns, and the rest if there is any."""
     share = ns / (cell.ns or math.inf)

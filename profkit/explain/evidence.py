@@ -20,15 +20,16 @@ from profkit.analysis.stacks import CodeView, code_of
 from profkit.analysis.whatif.step_model import ranks_by_host
 from profkit.explain.evidence_counters import Counters, Load, dictionary_codes, read_load
 from profkit.explain.evidence_kernels import Windows, summarize_windows
+from profkit.frame.columns import readings_of, split_ranks
 from profkit.frame.costs import RunCosts
 from profkit.frame.device_times import rows_of_ranks
-from profkit.frame.estimate import Ints
+from profkit.frame.estimate import Floats, Ints, as_floats
 from profkit.frame.exposed import INPUT_PIECES
 from profkit.frame.lateness import RankWork
 from profkit.frame.parts import count_rank_steps
 from profkit.frame.run_frame import PhaseBasis, frame_of
 from profkit.trace import Trace
-from profkit.vocab import LOADER_THREAD, LOADER_WORKER, USED, Phase
+from profkit.vocab import BATCH_ELEMENTS, LOADER_THREAD, LOADER_WORKER, USED, Phase
 
 Figure = TypeVar("Figure")
 
@@ -246,3 +247,16 @@ def summarize_exchanges(rows: pa.Table, steps: int, ranks: int) -> Exchanges:
         message_bytes=float(pc.mean(gradients["bytes"]).as_py() or 0.0),
         buckets=len(pc.unique(gradients["bucket"])),
     )
+
+
+def step_elements(run: Evidence) -> Mapping[int, Floats]:
+    """Return the elements of the batch of each used step, by rank; empty if none was read."""
+    readings = split_ranks(readings_of(run.trace.samples, "loader", BATCH_ELEMENTS))
+    steps, found = split_ranks(run.select_used(run.trace.steps)), {}
+    for rank, own in readings.items():
+        rows = own.sort_by("time_ns")
+        ends = np.sort(steps[rank]["end_ns"].to_numpy())
+        last = np.searchsorted(rows["time_ns"].to_numpy(), ends, side="right") - 1
+        if len(last) and (last >= 0).all():
+            found[rank] = as_floats(rows["value"])[last]
+    return found

@@ -5,13 +5,14 @@ The remedy follows the cell. A line of the job's own code is looked at before an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from profkit.analysis.doing import ASLEEP, NO_CORE
 from profkit.explain.cell_steps import When
 from profkit.explain.cell_words import parts_of, rank_words
-from profkit.explain.cells import Cell, is_line
+from profkit.explain.cells import Cell, is_line, sum_of
+from profkit.explain.evidence import step_elements
+from profkit.explain.policy import POLICY
 from profkit.explain.rules.base import (
     Case,
     Cause,
@@ -26,9 +27,9 @@ from profkit.explain.rules.base import (
     trains_on_host,
 )
 from profkit.frame.costs import DATA, REST
-from profkit.frame.estimate import Estimate, scale
+from profkit.frame.estimate import scale
 from profkit.frame.phases import UNKNOWN
-from profkit.text import duration
+from profkit.text import duration, significant
 from profkit.vocab import PIPELINE_BATCHES, PIPELINE_SCHEDULE, Phase
 
 EXCHANGE, OTHER = Phase.ALLREDUCE.value, Phase.OTHER.value
@@ -126,13 +127,13 @@ def name_cells(cells: Sequence[Cell], case: Case) -> Cause | None:
         return None  # the base's schedule was not recorded
     if kind == UNNAMED:
         return None
-    cost = scale(_sum_of(cells), ledger.samples_per_step)
+    cost = scale(sum_of(cells), ledger.samples_per_step)
     words: list[str] = []
     rows: list[str] = []
     for each in sorted(cells, key=lambda each: -each.ns):
         words += _describe(each, case)
         rows += [each.row] if each.ns > 0 else []
-    words += knobs_for(case, cell.row)
+    words += [*_elements_since(cell, case), *knobs_for(case, cell.row)]
     if cell.ranks and ledger.find(EXCHANGE) and EXCHANGE not in rows:
         rows.append(EXCHANGE)
     return Cause(
@@ -146,18 +147,6 @@ def name_cells(cells: Sequence[Cell], case: Case) -> Cause | None:
         rows=tuple(dict.fromkeys(rows)),
         ranks=cell.ranks,
     )
-
-
-def _sum_of(cells: Sequence[Cell]) -> Estimate:
-    """Return the sum of some cells, whose deviations add up as squares."""
-    value = math.fsum(cell.ns for cell in cells)
-    below = above = 0.0
-    for cell in cells:
-        low, high = cell.delta.low, cell.delta.high
-        if low is None or high is None:
-            return Estimate(value)
-        below, above = math.hypot(below, cell.ns - low), math.hypot(above, high - cell.ns)
-    return Estimate(value, value - below, value + above)
 
 
 def _describe(cell: Cell, case: Case) -> Iterator[str]:
@@ -177,6 +166,16 @@ def _describe(cell: Cell, case: Case) -> Iterator[str]:
     if row is not None:
         yield f"{name} went from {from_to(row, ledger)} per step"
     yield f"{here(ledger)}it is longer {', '.join(parts_of(cell))}"
+
+
+def _elements_since(cell: Cell, case: Case) -> Iterator[str]:
+    """Yield by how much the batches changed in the step from which on it takes longer."""
+    run = case.before if case.ledger.turned else case.after
+    for read in [*run.figure(step_elements).values()][:1] if cell.steps.when is When.SINCE else []:
+        first, then = read[run.used < cell.steps.first], read[run.used >= cell.steps.first]
+        if len(first) and len(then) and then.mean() >= POLICY.more_ratio * first.mean():
+            size = significant(float(then.mean() / first.mean()), 2)
+            yield f"from there on a batch has {size} times as many elements"
 
 
 def _remedy(kind: str, cell: Cell, case: Case) -> Iterator[str]:

@@ -97,6 +97,33 @@ def test_longer_samples_explain_computing_by_their_ratio(make: Make) -> None:
     assert "1.5 times as many" in view.causes[0].evidence
 
 
+def _with_elements(trace: Trace, since: int) -> Trace:
+    """Add readings of the batches' elements: one at the start, and twice as many from a step on."""
+    steps = trace.steps.sort_by("step").to_pylist()
+    times = [steps[0]["start_ns"], steps[since]["start_ns"]]
+    added = pa.table(
+        {
+            "rank": pa.array([0, 0], pa.int32()),
+            "source": pa.array(["loader"] * 2).dictionary_encode(),
+            "metric": pa.array(["batch_elements"] * 2).dictionary_encode(),
+            "time_ns": times,
+            "value": [3_200.0, 6_400.0],
+        }
+    )
+    vars(trace)["samples"] = pa.concat_tables([trace.samples, added], promote_options="permissive")
+    return trace
+
+
+def test_longer_samples_from_a_step_on_explain_what_is_longer_there(make: Make) -> None:
+    since = plant("forward", lambda step: 20.0 * (step >= 120))
+    slow = _with_elements(make(1, seed=2, longer=since), 120)
+    quick = _with_elements(make(1, seed=3, longer=plant("forward", lambda step: 0 * step)), 199)
+    view = explain(quick, slow)
+    assert view.causes[0].kind == "more_work"
+    assert "elements of a sample" in view.causes[0].evidence
+    assert "1.4 times as many" in view.causes[0].evidence
+
+
 def _with_calls(trace: Trace, op: str, count: int, length_ns: int) -> Trace:
     """Add collectives without gradients behind the last phase of each step."""
     rows = []

@@ -85,3 +85,11 @@ def test_a_wait_for_a_core_is_at_no_line_of_the_job(make: Make) -> None:
         cause.kind == "slow_line" and "waiting for a core" in cause.evidence
         for cause in view.causes
     )
+
+
+def test_more_work_has_more_of_the_usual_waits_for_a_core(make: Make) -> None:
+    quick = make(1, seed=4, steps=60)
+    slow = make(1, seed=2, steps=60, longer=plant("forward", lambda step: ADDED_MS + 0 * step))
+    view = explain(_sample(quick, {STEP: 1.0}, waited=0.5), _sample(slow, {STEP: 1.0}, waited=0.5))
+    (cell,) = [cell for cell in view.told_cells if cell.row == "forward"]
+    assert (cell.how, cell.where) == ("computing", "train.py:40 step")

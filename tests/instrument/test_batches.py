@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.instrument import batches
-from profkit.instrument.batches import count_batch, count_samples
+from profkit.instrument.batches import ElementReadings, count_batch, count_samples
 
 SHAPES = st.lists(st.integers(0, 3), max_size=2)
 
@@ -62,3 +62,13 @@ def test_tensors_of_equal_size_are_counted_at_once(
 ) -> None:
     monkeypatch.setattr(batches, "count_samples", None)  # not called
     assert count_batch(kind([torch.zeros(8, 3), torch.zeros(8)])) == 8
+
+
+def test_elements_are_noted_where_they_differ_and_not_too_often() -> None:
+    rows: list[tuple[Any, ...]] = []
+    moments = iter(range(0, 10**9, batches.READING_NS // 2))
+    readings = ElementReadings(rows.append, lambda: next(moments))
+    for length in (3, 3, 4, 5, 5, 6):  # the clock is read where they differ
+        readings.note({"x": torch.zeros(2, length), "y": torch.zeros(2)})
+    readings.note("text")
+    assert [row[4] for row in rows] == [6.0, 10.0]

@@ -6,8 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from profkit.analysis.config_join import COMPUTE, SURE_ERRORS
-from profkit.explain.evidence import Evidence
+from profkit.explain.cells import sum_of
+from profkit.explain.evidence import Evidence, step_elements
 from profkit.explain.ledger import Row, sum_rows
 from profkit.explain.policy import POLICY
 from profkit.explain.rules.base import (
@@ -47,10 +50,12 @@ def find(case: Case) -> Cause | None:
     for fact in _facts(case):
         names = [name for name in fact.rows if _grows(case, case.ledger.find(name))]
         row = sum_rows(case.ledger, " and ".join(names), names)
-        if not names or not grew(row, case.ledger):
+        growth = _growth(case, row)
+        if not names or growth is None:
             continue
         most_ns = (fact.ratio**POLICY.most_power - 1) * max(row.base.value, 0.0)
-        price = scale(cost(row, case.ledger), min(1.0, most_ns / row.delta.value))
+        price = scale(growth, case.ledger.samples_per_step)
+        price = scale(price, min(1.0, most_ns / growth.value))
         found.append((price.value, fact, row, price))
     batch = _smaller_batch(case)
     if batch is not None:
@@ -80,6 +85,14 @@ def _grows(case: Case, row: Row | None) -> bool:
     return row is not None and row.delta.value > POLICY.shown_share * case.ledger.total.base.value
 
 
+def _growth(case: Case, row: Row) -> Estimate | None:
+    """Return by how much rows grew: by their means, or by cells if only some steps are longer."""
+    if grew(row, case.ledger):
+        return row.delta
+    cells = [cell for cell in case.cells.told(gains=False) if cell.row in row.sums]
+    return sum_of(cells) if cells else None
+
+
 def _facts(case: Case) -> Iterator[Fact]:
     """Yield the numbers that both runs state and that are larger in the target."""
     of_data = (*COMPUTE[:2], Phase.H2D.value)
@@ -101,7 +114,11 @@ def _number(run: RunManifest, name: str) -> float:
 
 def _elements(side: Evidence) -> tuple[float, float]:
     """Return the elements of a sample by the run's batches, and the error; 0 if not known."""
-    run = side.trace.manifest
+    run, readings = side.trace.manifest, [*side.figure(step_elements).values()]
+    if readings and side.step_samples:
+        all_ranks = np.concatenate(readings)
+        error = float(all_ranks.std()) / math.sqrt(len(all_ranks)) / side.step_samples
+        return float(all_ranks.mean()) / side.step_samples, error
     mean, error = _number(run, "batch_elements"), _number(run, "batch_elements_error")
     if mean and side.step_samples:
         return mean / side.step_samples, error / side.step_samples

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
-from profkit.explain.evidence import Evidence
+from profkit.explain.evidence import Evidence, step_elements
 from profkit.explain.policy import POLICY
 from profkit.explain.rules._hidden import Hidden, find_hidden
 from profkit.explain.rules.base import (
@@ -68,15 +69,19 @@ def find(case: Case) -> Cause | None:
 
 
 def elements_by_rank(evidence: Evidence) -> dict[int, tuple[float, float]]:
-    """Return the mean elements of each rank's first batches, with its standard error.
+    """Return the mean elements of each rank's batches, with its standard error.
 
     It is empty if ranks share their batches.
     """
     found = {}
     if evidence.trace.sharing.groups or evidence.trace.sharing.why:
         return {}
+    for number, read in evidence.figure(step_elements).items():
+        found[number] = float(read.mean()), float(read.std()) / math.sqrt(len(read))
     for rank in evidence.trace.ranks:
         config = rank.manifest.config
+        if rank.rank in found:
+            continue
         elements, error = config.get("batch_elements"), config.get("batch_elements_error")
         if not isinstance(elements, int | float) or not isinstance(error, int | float):
             elements, error = _of_shape(str(config.get("batch_shapes", ""))), 0.0
