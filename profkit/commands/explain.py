@@ -230,6 +230,8 @@ def _explain(
 
     if len(bases) == len(targets) == 1 and bases[0].path == targets[0].path:
         print("profkit: both sides are the same run", file=sys.stderr)
+    if _compare_memory([*bases, *targets], gates, args):
+        return ExitCode.DONE
     ceilings = [load_ceilings(side[0].manifest.environment) for side in (bases, targets)]
     for trace in (*bases, *targets):
         read_ranks(trace, args.scheduler, whole=True)
@@ -251,6 +253,24 @@ def _explain(
 
     deliver(args, renderers(lambda: with_more(explained(view, judgements)), illustrated))
     return exit_code(judgements)
+
+
+def _compare_memory(
+    traces: Sequence[Trace], gates: Sequence[Gate], args: argparse.Namespace
+) -> bool:
+    """Print how two memory snapshots differ; return false if no run is one."""
+    from profkit.analysis.memory.ledger import read_ledgers
+    from profkit.report import memory_document
+
+    ledgers = [read_ledgers(trace.path) for trace in traces]
+    if not any(ledgers):
+        return False
+    if len(ledgers) != 2 or not all(ledgers) or gates:
+        raise UsageError("a memory snapshot compares with one other snapshot, without --gate")
+    names = traces[0].name, traces[1].name
+    before, after = ledgers[0][0], ledgers[1][0]
+    deliver(args, renderers(lambda: memory_document.compare(names, before, after)))
+    return True
 
 
 def _scale(traces: Sequence[Trace], args: argparse.Namespace) -> ExitCode:

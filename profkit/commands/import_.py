@@ -1,9 +1,10 @@
 """Turn traces and logs of other tools into runs.
 
-profkit reads files of the PyTorch profiler, Nsight Systems and NCCL, and training logs. It
-recognises the format by content. Files of one job's ranks, or a folder of them, make one run.
-Values that a file does not contain are null. profkit counts and shows what it drops or repairs. It
-drops environment variables, command lines, user names and, without --keep-private, host names.
+profkit reads files of the PyTorch profiler, Nsight Systems and NCCL, PyTorch's memory snapshots,
+and training logs. It recognises the format by content. Files of one job's ranks, or a folder of
+them, make one run; each memory snapshot is a run. Values that a file does not contain are null.
+profkit counts and shows what it drops or repairs. It drops environment variables, command lines,
+user names and, without --keep-private, host names.
 """
 
 from __future__ import annotations

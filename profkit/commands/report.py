@@ -35,9 +35,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.analysis.kept_ceilings import load_ceilings
+    from profkit.analysis.memory.ledger import read_ledgers
     from profkit.analysis.overview import build_overview
     from profkit.analysis.stepless import view_stepless
-    from profkit.report import stepless_document
+    from profkit.report import memory_document, stepless_document
     from profkit.report.overview_document import find_answers, illustrate, overview
     from profkit.run.scheduling import check_scheduler, is_large, read_ranks
     from profkit.trace.reader import Trace
@@ -46,6 +47,11 @@ def run(args: argparse.Namespace) -> int:
     check_scheduler(args.scheduler)
     trace = Trace.open(run_or_newest(args.path, args.output))
     read_ranks(trace, args.scheduler)
+    ledgers = read_ledgers(trace.path)
+    if ledgers:
+        show = functools.partial(memory_document.memory, trace.name, trace.path, ledgers)
+        deliver(args, renderers(show))
+        return ExitCode.DONE
     contents = view_stepless(trace)
     if contents is not None:
         show = functools.partial(stepless_document.stepless, contents)

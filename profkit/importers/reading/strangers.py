@@ -22,9 +22,6 @@ _BY_CONTENT = {
     rb"execution_trace\||chakra": (
         "an execution trace, which has no times of a device; record a trace with torch.profiler"
     ),
-    rb"\A\x80.{0,99999}?(?:device_traces|segments)": (
-        "a snapshot of PyTorch's memory, which has no steps; record a trace with torch.profiler"
-    ),
     rb'\A"?Name"?,"?Calls"?,"?TotalDuration|\A[^\n]{0,300}Kernel_?Name"?,': (
         "a table of rocprof, which profkit does not read; record a trace with torch.profiler"
     ),

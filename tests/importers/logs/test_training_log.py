@@ -243,7 +243,6 @@ def test_the_rows_of_a_table_are_lines(tmp_path: Path) -> None:
             b'{"nodes": [{"name": "[pytorch|profiler|execution_trace|process]"}]}',
             "execution",
         ),
-        ("a.pickle", b"\x80\x04\x95 segments", "memory"),
         ("a.csv", b'"Name","Calls","TotalDurationNs"\n"k",1,2\n', "rocprof"),
         (
             "trainer_state.json",

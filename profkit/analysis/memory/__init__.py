@@ -1,0 +1,1 @@
+"""The memory of a device at its peak, from a snapshot of its allocator."""

@@ -1,0 +1,172 @@
+"""The rows that add up to the memory that the allocator has reserved at the peak."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from profkit.analysis.memory.classify import Classifier, How, Row
+from profkit.analysis.memory.replay import Replay
+from profkit.analysis.memory.replay import replay as replay_events
+from profkit.analysis.memory.snapshot import DeviceMemory
+from profkit.errors import UnreadableError
+from profkit.text import byte_size, safe_text
+from profkit.trace.jsonfile import read_json, replace_json, with_checksum
+
+MEMORY_FILE = "memory.json"
+"""The ledgers of a run, next to `run.json`."""
+VERSION = 1
+MOST_LINES = 1_000
+
+
+@dataclass(frozen=True)
+class MemoryLine:
+    """Blocks of one purpose: those of one line of code, or all of them."""
+
+    row: Row
+    bytes: int
+    blocks: int
+    how: str = ""
+    """The evidence for a whole row."""
+    line: str = ""
+    outer: str = ""
+    """The line that called the function of `line`."""
+
+
+@dataclass(frozen=True)
+class MemoryLedger:
+    """One device at its peak, or when an allocation failed.
+
+    The rows add up to `reserved`, to the byte.
+    """
+
+    device: int
+    allocated: int
+    reserved: int
+    events: int
+    moment: int
+    """The number of events up to the moment that the rows show."""
+    phase: str
+    """The last caller before that moment."""
+    failed: int | None
+    """The bytes of the allocation that failed."""
+    device_free: int | None
+    """The bytes that the device had left then."""
+    misfits: int
+    unlike: int
+    doubt: int
+    rows: tuple[MemoryLine, ...] = ()
+    lines: tuple[MemoryLine, ...] = ()
+
+    def bytes_of(self, row: Row) -> int:
+        for each in self.rows:
+            if each.row is row:
+                return each.bytes
+        return 0
+
+
+def build_ledger(memory: DeviceMemory) -> MemoryLedger:
+    """Return a device's ledger at its peak."""
+    found = replay_events(memory)
+    classifier = Classifier(memory.events, found.lives)
+    sums: dict[Row, list[int]] = {Row.HOLES: [0, 0]}
+    hows: dict[Row, set[How]] = {}
+    lines: dict[tuple[Row, str, str], list[int]] = {}
+    doubt = allocated = 0
+    spans: list[tuple[int, int]] = []
+    for life, (row, how) in zip(found.lives, classifier.purposes(), strict=True):
+        key = row
+        if life.is_pending(found.moment):
+            key = Row.PENDING
+        elif not life.is_held(found.moment):
+            continue
+        else:
+            allocated += life.size
+            hows.setdefault(row, set()).add(how)
+        doubt += life.doubt
+        spans.append((life.address, life.address + life.size))
+        line = life.stack.line or f"blocks of {byte_size(life.requested)}"
+        by_line = lines.setdefault((key, line, life.stack.outer), [0, 0])
+        for total in (sums.setdefault(key, [0, 0]), by_line):
+            total[0] += life.size
+            total[1] += 1
+    reserved = sum(high - low for low, high in found.spans)
+    sums[Row.FREE] = _free_segments(found, sorted(spans))
+    sums[Row.HOLES][0] = reserved - sum(size for size, _ in sums.values())
+    rows = []
+    for row in filter(sums.__contains__, Row):
+        evidence = [each.value for each in How if each in hows.get(row, ())]
+        size, count = sums[row]
+        rows.append(MemoryLine(row, size, count, " and ".join(filter(None, evidence))))
+    largest = []
+    for (row, line, outer), (size, count) in lines.items():
+        largest.append(MemoryLine(row, size, count, "", line, outer))
+    largest.sort(key=lambda each: (-each.bytes, each.row, each.line, each.outer))
+    failed = device_free = None
+    for event in memory.events[max(0, found.moment) :][:1]:
+        if event.action == "oom":
+            failed, device_free = event.size, event.address
+    return MemoryLedger(
+        device=memory.device,
+        allocated=allocated,
+        reserved=reserved,
+        events=len(memory.events),
+        moment=found.moment + 1,
+        phase=classifier.caller_at(found.moment).value,
+        failed=failed,
+        device_free=device_free,
+        misfits=found.misfits,
+        unlike=found.unlike,
+        doubt=doubt,
+        rows=tuple(rows),
+        lines=tuple(largest[:MOST_LINES]),
+    )
+
+
+def _free_segments(found: Replay, blocks: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the bytes and the number of the segments without any block."""
+    total = [0, 0]
+    for low, high in found.spans:
+        place = bisect_left(blocks, (high, 0))
+        if not place or blocks[place - 1][1] <= low:
+            total[0] += high - low
+            total[1] += 1
+    return total
+
+
+def write_ledgers(folder: Path, ledgers: Sequence[MemoryLedger]) -> None:
+    devices = list(map(asdict, ledgers))
+    content = {f"devices in version {VERSION}": devices}
+    replace_json(folder / MEMORY_FILE, with_checksum(content))
+
+
+def read_ledgers(folder: Path) -> tuple[MemoryLedger, ...]:
+    """Return a run's ledgers, the fullest device first; none if it has no such file."""
+    path = folder / MEMORY_FILE
+    if not path.exists():
+        return ()
+    content = read_json(path)
+    try:
+        ledgers = list(map(_read_ledger, content[f"devices in version {VERSION}"]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        problem = "damaged, or of another version; import the snapshot again"
+        raise UnreadableError(f"{safe_text(str(path))}: {problem}") from None
+    return tuple(sorted(ledgers, key=lambda each: (-each.reserved, each.device)))
+
+
+def _read_ledger(found: Mapping[str, Any]) -> MemoryLedger:
+    values = dict(found)
+    for part in ("rows", "lines"):
+        read = []
+        for each in values.pop(part):
+            texts = str(each["how"]), str(each["line"]), str(each["outer"])
+            read.append(
+                MemoryLine(Row(each["row"]), int(each["bytes"]), int(each["blocks"]), *texts)
+            )
+        values[part] = tuple(read)
+    for name in values.keys() - {"rows", "lines", "phase"}:
+        values[name] = values[name] and int(values[name])
+    return MemoryLedger(**values)
