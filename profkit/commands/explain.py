@@ -24,6 +24,8 @@ of a reference system. Other figures can be given with --published FILE.
 
 'profkit explain RUN --at STEP' compares a run with itself, before the step and from it on.
 'profkit report RUN' lists the steps at which its step time changed.
+
+Two memory snapshots, which 'profkit import' reads, are compared in bytes.
 """
 
 from __future__ import annotations
