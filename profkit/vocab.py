@@ -111,6 +111,18 @@ UNMEASURED_CALLS: Final = "unmeasured_calls"
 WINDOW_READING: Final = "window_reading_ns"
 """Metric: processor time that a thread took to read a capture window."""
 
+OPERATIONS: Final = "operations"
+"""Source of the samples about the floating-point operations of a step."""
+
+USEFUL_FLOPS: Final = "useful_flops_"
+"""Metrics: operations of a step without those that repeat the forward; a precision follows."""
+
+ALL_FLOPS: Final = "all_flops_"
+"""Metrics: operations of a step; a precision follows."""
+
+UNCOUNTED: Final = "uncounted_count"
+"""Metric: operators that may have multiplied matrices, and whose operations are not counted."""
+
 CHANGES: Final = "changes"
 """Source of the samples about captures when the step time has changed."""
 

@@ -17,7 +17,7 @@ from profkit.instrument.identity import Facts, describe_job
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, EventRow, SampleRow
 from profkit.instrument.tracking.tracker import Tracker
-from profkit.instrument.windows.windows import KernelProfiler
+from profkit.instrument.windows.windows import KernelProfiler, ReadRows
 from profkit.rank import Rank, local_rank_of
 from profkit.vocab import AUTOCAST, EventKind
 
@@ -85,6 +85,14 @@ class Framework:
         windows.watch_profiler(patches, profiler.give_way)
         made: KernelProfiler = profiler
         return made
+
+    def operation_counter(self, events: Append) -> tuple[KernelProfiler, ReadRows] | None:
+        """Return what counts operations, and what reads its file; `None` if nothing does."""
+        if self.name != "torch":
+            return None
+        arithmetic = importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[self.name]}.arithmetic")
+        counter = arithmetic.Arithmetic(events)
+        return counter, counter.read_rows
 
     def watch_profiler(self, patches: Patches, begins: Callable[[], None]) -> Callable[[], bool]:
         """Call `begins` when the framework's profiler starts.

@@ -49,25 +49,25 @@ class WindowPlan:
         return self.start <= step < self.start + self.length
 
     @classmethod
-    def parse(cls, text: str) -> WindowPlan:
+    def parse(cls, text: str, option: str = "--kernels") -> WindowPlan:
         """Return the plan that a user wrote; anything else is a `UsageError`."""
         found = _PLAN.fullmatch(text.strip())
         if found is None:
             raise UsageError(
-                f"--kernels {text!a}: write FIRST:END for one window of steps, END not included, "
+                f"{option} {text!a}: write FIRST:END for one window of steps, END not included, "
                 "or every:N[:LENGTH]"
             )
         if found["period"]:
             period, length = int(found["period"]), int(found["length"] or 1)
             if not 0 < length < period:
                 raise UsageError(
-                    f"--kernels {text!a}: a window of {length} steps must be shorter "
+                    f"{option} {text!a}: a window of {length} steps must be shorter "
                     f"than its period of {period}"
                 )
             return cls(period, length, period)
         start, stop = int(found["start"]), int(found["stop"])
         if stop <= start:
-            raise UsageError(f"--kernels {text!a}: the window ends before it begins")
+            raise UsageError(f"{option} {text!a}: the window ends before it begins")
         return cls(start, stop - start)
 
 
@@ -115,8 +115,11 @@ class WindowCapture:
         *,
         read_rows: ReadRows,
         clock: Clock = now_ns,
+        copies_spans: bool = True,
     ) -> None:
         self._recorder = recorder
+        self._others = recorder.at_border
+        self._copies_spans = copies_spans
         self._plan = plan
         self._profiler = profiler
         self._kernels = kernels
@@ -130,6 +133,8 @@ class WindowCapture:
 
     def at_border(self, step: int) -> None:
         """Open or close a window as the step of this number begins; the recorder calls this."""
+        if self._others is not None:
+            self._others(step)
         if self._window is not None:
             self._window.borders.append(self._clock())
         inside = self._plan.covers(step) and not self._broken
@@ -158,7 +163,8 @@ class WindowCapture:
             raise
         if started:
             self._window = Window(read_anchor(), step, [], [])
-            self._recorder.span_copies = self._window.spans
+            if self._copies_spans:
+                self._recorder.span_copies = self._window.spans
         self._exclude(began)
         if self._window is not None:
             self._window.borders.append(self._clock())
@@ -166,7 +172,8 @@ class WindowCapture:
     def _close(self) -> None:
         began = self._clock()
         window, self._window = self._window, None
-        self._recorder.span_copies = None
+        if self._copies_spans:
+            self._recorder.span_copies = None
         try:
             save = self._profiler.stop()
         except Exception:

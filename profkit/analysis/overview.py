@@ -27,6 +27,7 @@ from profkit.analysis.rank_lines import lines_by_rank
 from profkit.analysis.run_change import RunChange
 from profkit.analysis.stacks import CodeView, code_of
 from profkit.analysis.thinned import Thinned, find_thinned
+from profkit.analysis.utilisation import Utilisation, find_utilisation
 from profkit.analysis.worker_lines import WorkerLines, view_workers
 from profkit.errors import UnreadableError
 from profkit.frame.compiling import Compiling, find_compiling
@@ -117,6 +118,8 @@ class Overview:
     """The few steps that took far longer than the others."""
     losses: Losses = field(default_factory=Losses)
     """Time that is not spent on training."""
+    utilisation: Utilisation | None = None
+    """MFU and its factors; null if operations were not counted."""
     thinned: Thinned | None = None
     """What a long run kept; null if it kept all steps. `selection` is then a sample of steps."""
 
@@ -218,7 +221,8 @@ def build_overview(
     )
     costs = basis.costs or frame.costs
     losses = find_losses(basis, costs, view.steps_seen, has_pipeline=view.has_pipeline)
-    return dataclasses.replace(view, losses=losses)
+    utilisation = find_utilisation(trace, view.step_ns.value, kernels, ceilings)
+    return dataclasses.replace(view, losses=losses, utilisation=utilisation)
 
 
 def _lines_of_code(frame: RunFrame, steps: pa.Table) -> dict[str, Any]:

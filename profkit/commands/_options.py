@@ -123,6 +123,12 @@ def add_collect(parser: Any) -> None:
         "(default: %(default)s)",
     )
     parser.add_argument(
+        "--operations",
+        default="",
+        metavar="STEPS",
+        help="count the floating-point operations of steps 10:11, for MFU; torch then logs two lines",
+    )
+    parser.add_argument(
         "--ops",
         action="store_true",
         help="record the operators that launch the kernels; on a CPU they are always recorded",
@@ -139,6 +145,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
         operators=args.ops,
         source=args.kernels_from,
         lines=args.lines,
+        counted=args.operations,
     )
     if choice.windows is not None and choice.source == choosing.CUPTI:
         from profkit.machine import doctor, probes
@@ -150,6 +157,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
     os.environ[choosing.LINES] = args.lines
     os.environ[choosing.WINDOWS] = args.kernels
     os.environ[choosing.SOURCE] = args.kernels_from
+    os.environ[choosing.COUNTED] = args.operations
     os.environ[choosing.OPERATORS] = str(int(args.ops))
 
 

@@ -51,6 +51,7 @@ from profkit.report.log_words import (
 from profkit.report.long_steps_section import long_steps_section
 from profkit.report.machine_sections import device_time_data
 from profkit.report.sharded_sections import sharded_sections
+from profkit.report.utilisation_section import utilisation_section
 from profkit.report.whatif_document import answers_section
 from profkit.report.words import (
     clock_words,
@@ -336,6 +337,7 @@ def _sections(
     yield from idle_section(view.config)
     yield from phases_section(view)
     yield losses_section(view.losses)
+    yield from utilisation_section(view.utilisation)
     if answers:
         yield answers_section(answers)
     yield from changes_section(view)

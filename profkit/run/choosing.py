@@ -28,6 +28,7 @@ WINDOWS = "PROFKIT_KERNELS"
 LINES = "PROFKIT_LINES"
 SOURCE = "PROFKIT_KERNELS_FROM"
 OPERATORS = "PROFKIT_OPS"
+COUNTED = "PROFKIT_OPERATIONS"
 
 PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
 """Kernels are captured by the framework's own profiler, or by NVIDIA's library itself."""
@@ -52,6 +53,8 @@ class Choice:
     operators: bool = False
     source: str = PROFILER
     lines: bool = True
+    counted: WindowPlan | None = None
+    """The steps whose operations are counted."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
@@ -64,6 +67,7 @@ class Choice:
                 operators=operators,
                 source=environ.get(SOURCE) or PROFILER,
                 lines=environ.get(LINES) or ON,
+                counted=environ.get(COUNTED, ""),
             )
         except ProfkitError as error:
             log.warning("profkit: no collector runs: %s", error)
@@ -78,6 +82,7 @@ class Choice:
         operators: bool,
         source: str = PROFILER,
         lines: str = ON,
+        counted: str = "",
     ) -> Choice:
         """Return a user's choice; an unknown name or a wrong window is a `UsageError`."""
         names = [name.strip() for name in collect.split(",") if name.strip()]
@@ -107,9 +112,15 @@ class Choice:
         plan = None
         if windows or KERNELS in names:
             plan = WindowPlan.parse(windows or DEFAULT_PLAN)
+        count_plan = WindowPlan.parse(counted, "--operations") if counted else None
+        if plan is not None and count_plan is not None and plan.covers(count_plan.start):
+            raise UsageError(
+                f"--operations: kernels are captured in step {count_plan.start}, and the counting "
+                "makes it slower: name another step"
+            )
         chosen = tuple(name for name in names if name not in {KERNELS, NOTHING})
         wanted = chosen if names else None
-        return cls(wanted, plan, operators, source, lines == ON)
+        return cls(wanted, plan, operators, source, lines == ON, count_plan)
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
         """Return a test for steps with timed phases; windows need those of theirs."""

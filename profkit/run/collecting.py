@@ -15,7 +15,7 @@ from profkit.collectors.base import Inside
 from profkit.collectors.poller import Pollers, failure
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Recorder
-from profkit.instrument.rows import Append, Row
+from profkit.instrument.rows import Append, EventRow, Row
 from profkit.instrument.windows.windows import (
     KernelProfiler,
     Plan,
@@ -24,6 +24,7 @@ from profkit.instrument.windows.windows import (
 )
 from profkit.plugins import COLLECTORS
 from profkit.run.choosing import PROFILER, USUAL, Choice
+from profkit.vocab import EventKind
 
 if TYPE_CHECKING:
     from profkit.collectors.base import Collector
@@ -61,12 +62,14 @@ class Collecting:
         self._events: Append = rows["events"].append if "events" in rows else lambda row: None
         self._patches = Patches()
         self._pollers: Pollers | None = None
-        self._capture: WindowCapture | None = None
-        plan = choice.windows
-        if plan is not None and framework is not None:
-            self._capture = guarded("kernel windows", self._open_windows, None)(
-                plan, recorder, framework, kernels, device
-            )
+        self._captures: list[WindowCapture | None] = []
+        if choice.windows is not None and framework is not None:
+            open_windows = guarded("kernel windows", self._open_windows, None)
+            capture = open_windows(choice.windows, recorder, framework, kernels, device)
+            self._captures.append(capture)
+        if choice.counted is not None and framework is not None:
+            open_counter = guarded("counting of operations", self._open_counter, None)
+            self._captures.append(open_counter(choice.counted, framework))
 
     def start(self) -> None:
         """Start the collectors. They import what they need: a job calls this on a thread."""
@@ -81,8 +84,8 @@ class Collecting:
     def stop(self) -> None:
         if self._pollers is not None:
             guarded("collectors", self._pollers.stop, None)()
-        if self._capture is not None:
-            guarded("kernel windows", self._capture.finish, None)()
+        for capture in filter(None, self._captures):
+            guarded("kernel windows", capture.finish, None)()
         guarded("kernel windows", self._patches.undo, None)()
 
     def _inside(self) -> Inside:
@@ -113,6 +116,18 @@ class Collecting:
             profiler = CuptiKernels(functools.partial(framework.watch_profiler, self._patches))
         read_rows = functools.partial(_read_rows, device)
         return WindowCapture(recorder, plan, profiler, kernels, self._samples, read_rows=read_rows)
+
+    def _open_counter(self, plan: Plan, framework: Framework) -> WindowCapture | None:
+        found = framework.operation_counter(self._events)
+        if found is None:
+            what = f"operations of a step: they are counted with torch, not with {framework.name}"
+            self._events(EventRow(None, now_ns(), EventKind.UNMEASURED, what))
+            return None
+        # Its rows are samples. It needs no spans, which belong to a window of kernels next to it.
+        samples, recorder = self._samples, self._recorder
+        return WindowCapture(
+            recorder, plan, found[0], samples, samples, read_rows=found[1], copies_spans=False
+        )
 
 
 def _read_rows(device: str, path: Path, window: Window) -> list[Row]:

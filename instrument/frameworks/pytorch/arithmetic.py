@@ -1,0 +1,322 @@
+"""Counts the floating-point operations of a few steps by the shapes of what torch ran.
+
+The counter is torch's observer of execution traces: a callback in C++ that sees each operator with
+its shapes, on all threads, forward and backward. A dispatch mode such as `FlopCounterMode` would
+need less code, but it is part of the job: with one, torch takes other paths in its gradients, and
+`torch.compile` may run its functions uncompiled, so that losses may change. The observer changes
+nothing of the job. It is not the default, because torch logs a line on stderr when it begins and
+when it ends, and each operator of the step takes about 10 us longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from profkit.clock import now_ns
+from profkit.instrument.captures import CAPTURES
+from profkit.instrument.guard import guarded
+from profkit.instrument.rows import Append, EventRow, Row, SampleRow
+from profkit.instrument.windows.windows import Window
+from profkit.vocab import ALL_FLOPS, OPERATIONS, UNCOUNTED, USEFUL_FLOPS, EventKind
+
+SETTLING_S = 0.3
+"""Another thread may still be inside an operator that it began before the observer ended."""
+
+MOST_NAMES = 3
+
+_OBSERVER: Any = getattr(torch._C, "_profiler")  # noqa: B009,SLF001  # it has no public name
+_BEGIN, _END = "      {", "      }"
+"""The lines around a node. A file is read by lines: its JSON at once would hold the interpreter."""
+
+_HEAD = re.compile(r'"id": (\d+), "name": "([^"]*)"')
+_THREAD = re.compile(r'"name": "tid", "type": "\w+", "value": (\d+)')
+_SCHEMA = re.compile(r'"name": "op_schema", "type": "\w+", "value": "[^"]')
+_SEQUENCE = re.compile(r'"name": "seq_id", "type": "\w+", "value": (-?\d+)')
+_NODE_OF_GRAPH = "autograd::engine::evaluate_function: "
+_COMPILED = "CompiledFunction"
+_OWN_GRADIENT = re.compile(r"(?:mm|Convolution|Attention\w*)Backward\d")
+"""Nodes of the graph that multiply matrices themselves."""
+
+_MATRIX_WORK = re.compile(
+    r"(?:^|_)(?:\w*mm|matmul|gemm\w*|rnn|lstm|gru|attention|attn|conv\d?d?|convolution|linear)(?:_|$)"
+)
+"""Operators of torch that multiply matrices, or call one that does."""
+
+_PLAIN = frozenset({"aten", "prim", "prims", "c10d", "_c10d_functional", "torchvision", "fsdp"})
+"""Namespaces whose other operators multiply no matrices. Others may do anything."""
+
+_ALIASES = {
+    "aten::addmm_": "aten::addmm",
+    "aten::_addmm_activation": "aten::addmm",
+    "aten::baddbmm_": "aten::baddbmm",
+    "aten::addbmm": "aten::baddbmm",
+}
+_PRECISIONS = {
+    "float": "fp32",
+    "double": "fp64",
+    "c10::Half": "fp16",
+    "c10::BFloat16": "bf16",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+}
+
+
+class Node(NamedTuple):
+    """An operator: nodes are listed as they end, and numbered as they begin, on each thread."""
+
+    number: int
+    name: str
+    thread: int
+    is_operator: bool
+    """False for a node of the graph, or a range of the job."""
+    has_graph: bool
+    """True if it ran with gradients on."""
+    text: str
+    """Its JSON, if its operations can be counted."""
+
+
+@dataclass
+class Counted:
+    """Operations by precision, with and without those that were repeated for the backward."""
+
+    useful: Counter[str] = field(default_factory=Counter)
+    everything: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    """Operators that may multiply matrices, and have no formula."""
+    problem: str = ""
+    """Why the operations are not known."""
+    is_split: bool = True
+    """False if repeated operations look like those of a second derivative."""
+
+
+class Arithmetic:
+    """The observer of a window of steps; `start` and `stop` are called between steps."""
+
+    def __init__(self, events: Append) -> None:
+        self._events = events
+        self._path: Path | None = None
+        self._has_forked = False
+        os.register_at_fork(before=guarded("counting of operations", self._end_early, None))
+
+    def start(self) -> bool:
+        file, path = tempfile.mkstemp(".json", "profkit-operations-")
+        os.close(file)
+        if not _OBSERVER._add_execution_trace_observer(path):  # noqa: SLF001  # the job has one
+            Path(path).unlink()
+            self._note("torch's execution traces are the job's own in that step")
+            return False
+        self._path, self._has_forked = Path(path), False
+        _OBSERVER._enable_execution_trace_observer()  # noqa: SLF001  # as above
+        return True
+
+    def stop(self) -> Callable[[Path], None] | None:
+        path, self._path = self._path, None
+        if path is None:
+            return None
+        if not self._has_forked:
+            _OBSERVER._disable_execution_trace_observer()  # noqa: SLF001  # as above
+
+        def save(to: Path) -> None:
+            time.sleep(SETTLING_S)
+            _OBSERVER._remove_execution_trace_observer()  # noqa: SLF001  # as above
+            shutil.move(path, to)
+
+        return save
+
+    def _end_early(self) -> None:
+        """Observe no process that the job forks: it would write to the same file all its life."""
+        if self._path is not None and not self._has_forked:
+            self._has_forked = True
+            _OBSERVER._disable_execution_trace_observer()  # noqa: SLF001  # as above
+
+    def read_rows(self, path: Path, window: Window) -> list[Row]:
+        """Return samples of the operations per step; what is not counted becomes an event."""
+        found = count_operations(read_nodes(path))
+        steps, now = max(1, len(window.borders) - 1), now_ns()
+        problem = found.problem or why_unseen()
+        if self._has_forked:
+            problem = "the job forked a process in that step"
+        if problem or not found.everything:
+            self._note(problem or "none of torch's operators multiplied matrices")
+            return []
+        rows: list[Row] = []
+        for metric, counts in ((USEFUL_FLOPS, found.useful), (ALL_FLOPS, found.everything)):
+            for precision, count in counts.items():
+                rows.append(SampleRow(None, OPERATIONS, metric + precision, now, count / steps))
+        if found.unknown:
+            names = ", ".join(name for name, _ in found.unknown.most_common(MOST_NAMES))
+            self._note(f"those of {names}, which have no formula")
+        if not found.is_split:
+            self._note("which of them repeat the forward, because the job differentiates twice")
+        missing = float(found.unknown.total())
+        rows.append(SampleRow(None, OPERATIONS, UNCOUNTED, now, missing))
+        return rows
+
+    def _note(self, what: str) -> None:
+        event = EventRow(None, now_ns(), EventKind.UNMEASURED, f"operations of a step: {what}")
+        self._events(event)
+
+
+def why_unseen() -> str:
+    """Return why torch's operators do not show all that the job computes; else nothing."""
+    if CAPTURES.have_been:
+        return "CUDA graphs hide the operators that they replay"
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    with contextlib.suppress(Exception):  # it is no public interface
+        if dynamo is not None and dynamo.counters.get("frames", {}).get("ok"):
+            return "torch.compile fuses operators, so that they are not seen"
+    return ""
+
+
+def read_nodes(path: Path) -> Iterator[Node]:
+    """Yield the operators of a file as they ended."""
+    formulas = find_formulas()
+    lines: list[str] | None = None
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith(_BEGIN):
+                lines = []
+            elif line.startswith(_END) and lines is not None:
+                text, lines = "".join(lines), None
+                head, thread, sequence = (
+                    pattern.search(text) for pattern in (_HEAD, _THREAD, _SEQUENCE)
+                )
+                if head and thread and sequence:
+                    kept = "{" + text + "}" if head[2] in formulas else ""
+                    has_graph, is_operator = int(sequence[1]) >= 0, _SCHEMA.search(text) is not None
+                    number, lane = int(head[1]), int(thread[1])
+                    yield Node(number, head[2], lane, is_operator, has_graph, kept)
+            elif lines is not None:
+                lines.append(line)
+
+
+def find_formulas() -> dict[str, Callable[..., int]]:
+    """Return torch's own formulas by the names of operators, and those that it lacks."""
+    from torch.utils.flop_counter import flop_registry
+
+    formulas: dict[str, Callable[..., int]] = {"aten::_grouped_mm": _grouped}
+    for target, formula in flop_registry.items():
+        if isinstance(target, torch._ops.OpOverloadPacket):  # noqa: SLF001  # no public name
+            formulas[target._qualified_op_name] = formula  # noqa: SLF001  # as above
+    for name, other in _ALIASES.items():
+        formulas[name] = formulas[other]
+    formulas["aten::addbmm"] = formulas["aten::baddbmm"]
+    return formulas
+
+
+def _grouped(left: list[int], right: list[int], *_: Any, **__: Any) -> int:
+    """Each row or column belongs to one group, unless both sides have a dimension for groups."""
+    count = 2 * left[-2] * left[-1] * right[-1]
+    return count * left[0] if len(left) == len(right) == 3 else count
+
+
+def count_operations(nodes: Iterable[Node]) -> Counted:
+    """Sum the outermost operators that have a formula."""
+    found, formulas = Counted(), find_formulas()
+    kept: list[tuple[Node, bool]] = []
+    last_counted: dict[int, int] = {}
+    for node in nodes:
+        if _COMPILED in node.name:
+            found.problem = "torch.compile fuses operators, so that they are not seen"
+        if node.text:
+            last_counted[node.thread] = max(node.number, last_counted.get(node.thread, 0))
+        if node.text or node.name.startswith(_NODE_OF_GRAPH):
+            kept.append((node, True))
+        elif node.is_operator and _may_multiply(node.name):
+            kept.append((node, last_counted.get(node.thread, 0) > node.number))
+    own: set[int] = set()
+    repeated: dict[int, str] = {}
+    for node, graph, around in _outermost(kept, found.unknown):
+        try:
+            precision, count = _count(node, formulas)
+        except Exception:  # noqa: BLE001  # formulas need values that a file lacks, or fail
+            found.unknown[node.name] += 1
+            continue
+        found.everything[precision] += count
+        if around and node.has_graph:
+            repeated[graph] = around
+            continue
+        own.add(graph)
+        found.useful[precision] += count
+    # Where gradients are differentiated, a node's own products look like a repeated forward.
+    for graph, name in repeated.items():
+        if graph not in own and _OWN_GRADIENT.search(name):
+            found.is_split = False
+            found.useful = Counter(found.everything)
+    return found
+
+
+def _may_multiply(name: str) -> bool:
+    space, _, own = name.partition("::")
+    return space not in _PLAIN or _MATRIX_WORK.search(own) is not None
+
+
+def _outermost(
+    kept: list[tuple[Node, bool]], unknown: Counter[str]
+) -> Iterator[tuple[Node, int, str]]:
+    """Yield counted operators with the node of the graph around them and its name, last first.
+
+    An operator lies in all that began before it and ended after it, on its thread.
+    """
+    first: dict[int, int] = {}
+    graphs: dict[int, list[tuple[int, str]]] = {}
+    for node, is_known in reversed(kept):
+        around = graphs.setdefault(node.thread, [])
+        while around and around[-1][0] > node.number:
+            around.pop()
+        if node.name.startswith(_NODE_OF_GRAPH):
+            around.append((node.number, node.name))
+            continue
+        if node.number > first.get(node.thread, node.number):
+            continue
+        if node.text:
+            first[node.thread] = node.number
+            yield node, *(around[-1] if around else (0, ""))
+        elif not is_known:
+            first[node.thread] = node.number
+            unknown[node.name] += 1
+
+
+def _count(node: Node, formulas: dict[str, Callable[..., int]]) -> tuple[str, int]:
+    """Return the precision of an operator, and its operations."""
+    content = json.loads(node.text)
+    sides = {}
+    for side in ("inputs", "outputs"):
+        values = []
+        each = content[side]
+        for kind, shape, value in zip(each["types"], each["shapes"], each["values"], strict=True):
+            values.append(shape if "Tensor" in kind else value)
+        sides[side] = values
+    outputs = sides["outputs"]
+    given = outputs[0] if len(outputs) == 1 else outputs
+    count = int(formulas[node.name](*sides["inputs"], out_val=given))
+    kinds = [kind for kind in content["inputs"]["types"] if kind.startswith("Tensor(")]
+    kind = kinds[0].removeprefix("Tensor(").removesuffix(")")
+    precision = _PRECISIONS.get(kind, kind)
+    device = str(content["inputs"]["values"][content["inputs"]["types"].index(kinds[0])][-1])
+    if precision == "fp32" and device.startswith("cuda") and _uses_tf32("conv" in node.name):
+        precision = "tf32"
+    return precision, count
+
+
+def _uses_tf32(is_convolution: bool) -> bool:
+    """Return true if matrices of fp32 are multiplied with Tensor Cores."""
+    if torch.cuda.get_device_capability() < (8, 0):
+        return False
+    if is_convolution:
+        return bool(torch.backends.cudnn.allow_tf32)
+    return bool(torch.backends.cuda.matmul.allow_tf32)

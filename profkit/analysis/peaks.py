@@ -1,0 +1,65 @@
+"""Peak rates of devices for dense matrices, from NVIDIA's data sheets and architecture papers.
+
+Rates are in TFLOP/s. Data sheets of newer devices often state rates for sparse matrices, which are
+twice as high. Rates with Tensor Cores are those that accumulate in fp32, as PyTorch does. They hold
+at the clock in MHz, which is the boost clock of the paper; null if the paper has another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+_COLUMNS: Final = ("fp32", "tf32", "fp16", "bf16", "fp8")
+_TENSOR: Final = frozenset(_COLUMNS[1:])
+
+_TABLE: Final = """
+V100-SXM2          1530  15.7  -     125    -      -
+V100-PCIE          1380  14.0  -     112    -      -
+T4                 1590  8.1   -     65     -      -
+A100               1410  19.5  156   312    312    -
+A30                1440  10.3  82    165    165    -
+A40                1740  37.4  74.8  149.7  149.7  -
+A10                1695  31.2  62.5  125    125    -
+RTX A6000          1800  38.7  77.4  154.8  154.8  -
+GeForce RTX 3090   1695  35.6  35.6  71     71     -
+L4                 2040  30.3  60    121    121    242
+L40S               2520  91.6  183   362    362    733
+GeForce RTX 4090   2520  82.6  82.6  165.2  165.2  330.3
+H100 80GB HBM3     1830  66.9  494.7 989.4  989.4  1978.9
+H100 PCIe          1620  51.2  378   756    756    1513
+H100 NVL           -     60    418   835    835    1671
+H200               1830  66.9  494.7 989.4  989.4  1978.9
+H200 NVL           -     60    418   835    835    1671
+B200               -     75    1125  2250   2250   4500
+"""
+"""By the name that the driver has for a device. B200 is that of HGX and DGX systems."""
+
+
+class Peaks(NamedTuple):
+    """The rates of one device in operations per second, by precision."""
+
+    device: str
+    rates: dict[str, float]
+    clock_mhz: float | None = None
+    """The clock of the rates with Tensor Cores."""
+
+
+def find_peaks(models: Sequence[str]) -> Peaks | None:
+    """Return the rates of a machine's GPUs; `None` if they differ, or are not in the table."""
+    found: list[tuple[int, Peaks]] = []
+    for line in _TABLE.strip().splitlines():
+        name, clock, *rates = line.rsplit(None, 1 + len(_COLUMNS))
+        pattern = re.compile(rf"(?<![\w-]){re.escape(name)}(?!\w)(?! (?:Ti|Super|D|Laptop|Max-Q)\b)", re.IGNORECASE)
+        if models and all(map(pattern.search, models)):
+            known = zip(_COLUMNS, rates, strict=True)
+            per_s = {precision: float(rate) * 1e12 for precision, rate in known if rate != "-"}
+            mhz = None if clock == "-" else float(clock)
+            found.append((len(name), Peaks(name, per_s, mhz)))
+    return max(found, key=lambda each: each[0])[1] if found else None
+
+
+def has_clock(precisions: Sequence[str]) -> bool:
+    """Return true if the table's clock is that of these precisions."""
+    return set(precisions) <= _TENSOR
