@@ -61,6 +61,7 @@ def run(
     folder: Path,
     *,
     recorded: bool,
+    options: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     stdin: Path | None = None,
     patience: float = PATIENCE_S,
@@ -72,7 +73,7 @@ def run(
     traces = folder / kind / "traces"
     words = list(map(str, command))
     if recorded:
-        words = [PYTHON, "-m", "profkit", "run", "--output", str(traces), "--", *words]
+        words = [PYTHON, "-m", "profkit", "run", "--output", str(traces), *options, "--", *words]
     clean = {name: value for name, value in os.environ.items() if _is_handed_on(name)}
     clean |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **(env or {})}
     outputs = folder / kind / "stdout", folder / kind / "stderr"

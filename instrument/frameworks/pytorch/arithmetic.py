@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -47,6 +48,7 @@ _THREAD = re.compile(r'"name": "tid", "type": "\w+", "value": (\d+)')
 _SCHEMA = re.compile(r'"name": "op_schema", "type": "\w+", "value": "[^"]')
 _SEQUENCE = re.compile(r'"name": "seq_id", "type": "\w+", "value": (-?\d+)')
 _NODE_OF_GRAPH = "autograd::engine::evaluate_function: "
+_FUSED_ATTENTION = re.compile(r"aten::_scaled_dot_product_\w+?_attention\w*?(_backward)?$")
 _COMPILED = "CompiledFunction"
 _OWN_GRADIENT = re.compile(r"(?:mm|Convolution|Attention\w*)Backward\d")
 """Nodes of the graph that multiply matrices themselves."""
@@ -224,6 +226,19 @@ def _grouped(left: list[int], right: list[int], *_: Any, **__: Any) -> int:
     return count * left[0] if len(left) == len(right) == 3 else count
 
 
+def _attention(
+    query: list[int], key: list[int], value: list[int], *, is_backward: bool
+) -> tuple[int, int]:
+    """Return the operations, and those that compute the scores again, which no forward keeps.
+
+    Torch's own formulas ask for as many heads of keys as of queries.
+    """
+    pairs = 2 * math.prod(query[:-1]) * key[-2]
+    if not is_backward:
+        return pairs * (query[-1] + value[-1]), 0
+    return pairs * (3 * query[-1] + 2 * value[-1]), pairs * query[-1]
+
+
 def count_operations(nodes: Iterable[Node]) -> Counted:
     """Sum the outermost operators that have a formula."""
     found, formulas = Counted(), find_formulas()
@@ -242,7 +257,7 @@ def count_operations(nodes: Iterable[Node]) -> Counted:
     repeated: dict[int, str] = {}
     for node, graph, around in _outermost(kept, found.unknown):
         try:
-            precision, count = _count(node, formulas)
+            precision, count, again = _count(node, formulas)
         except Exception:  # noqa: BLE001  # formulas need values that a file lacks, or fail
             found.unknown[node.name] += 1
             continue
@@ -251,7 +266,7 @@ def count_operations(nodes: Iterable[Node]) -> Counted:
             repeated[graph] = around
             continue
         own.add(graph)
-        found.useful[precision] += count
+        found.useful[precision] += count - again
     # Where gradients are differentiated, a node's own products look like a repeated forward.
     for graph, name in repeated.items():
         if graph not in own and _OWN_GRADIENT.search(name):
@@ -291,8 +306,8 @@ def _outermost(
             unknown[node.name] += 1
 
 
-def _count(node: Node, formulas: dict[str, Callable[..., int]]) -> tuple[str, int]:
-    """Return the precision of an operator, and its operations."""
+def _count(node: Node, formulas: dict[str, Callable[..., int]]) -> tuple[str, int, int]:
+    """Return the precision of an operator, its operations, and how many recompute others."""
     content = json.loads(node.text)
     sides = {}
     for side in ("inputs", "outputs"):
@@ -303,14 +318,19 @@ def _count(node: Node, formulas: dict[str, Callable[..., int]]) -> tuple[str, in
         sides[side] = values
     outputs = sides["outputs"]
     given = outputs[0] if len(outputs) == 1 else outputs
-    count = int(formulas[node.name](*sides["inputs"], out_val=given))
+    fused, inputs = _FUSED_ATTENTION.match(node.name), sides["inputs"]
+    again = 0
+    if fused is None:
+        count = int(formulas[node.name](*inputs, out_val=given))
+    else:
+        count, again = _attention(*inputs[bool(fused[1]) :][:3], is_backward=bool(fused[1]))
     kinds = [kind for kind in content["inputs"]["types"] if kind.startswith("Tensor(")]
     kind = kinds[0].removeprefix("Tensor(").removesuffix(")")
     precision = _PRECISIONS.get(kind, kind)
     device = str(content["inputs"]["values"][content["inputs"]["types"].index(kinds[0])][-1])
     if precision == "fp32" and device.startswith("cuda") and _uses_tf32("conv" in node.name):
         precision = "tf32"
-    return precision, count
+    return precision, count, again
 
 
 def _uses_tf32(is_convolution: bool) -> bool:
