@@ -115,7 +115,7 @@ OPERATIONS: Final = "operations"
 """Source of the samples about the floating-point operations of a step."""
 
 USEFUL_FLOPS: Final = "useful_flops_"
-"""Metrics: operations of a step without those that repeat the forward; a precision follows."""
+"""Metrics: operations of forward and backward, each once; a precision follows."""
 
 ALL_FLOPS: Final = "all_flops_"
 """Metrics: operations of a step; a precision follows."""

@@ -51,7 +51,9 @@ def find_peaks(models: Sequence[str]) -> Peaks | None:
     found: list[tuple[int, Peaks]] = []
     for line in _TABLE.strip().splitlines():
         name, clock, *rates = line.rsplit(None, 1 + len(_COLUMNS))
-        pattern = re.compile(rf"(?<![\w-]){re.escape(name)}(?!\w)(?! (?:Ti|Super|D|Laptop|Max-Q)\b)", re.IGNORECASE)
+        pattern = re.compile(
+            rf"(?<![\w-]){re.escape(name)}(?!\w)(?! (?:Ti|Super|D|Laptop|Max-Q)\b)", re.IGNORECASE
+        )
         if models and all(map(pattern.search, models)):
             known = zip(_COLUMNS, rates, strict=True)
             per_s = {precision: float(rate) * 1e12 for precision, rate in known if rate != "-"}

@@ -22,7 +22,7 @@ from profkit.vocab import ALL_FLOPS, OPERATIONS, UNCOUNTED, USEFUL_FLOPS
 MEASURE = "run 'profkit ceilings' on this machine, and then this report"
 BUSY, MATRICES, CLOCK, RATE = "busy", "matrix kernels", "clock", "rate"
 TOGETHER = "busy, matrix kernels and rate"
-USEFUL = "not recomputed"
+USEFUL = "useful"
 _CLOCK_METRIC = "sm_clock_mhz"
 
 
@@ -41,7 +41,7 @@ class Utilisation:
 
     step_ns: float
     useful_flops: Mapping[str, float]
-    """Operations per step by precision, without those that were repeated for the backward."""
+    """Operations per step by precision: forward and backward, less what was computed again."""
     flops: Mapping[str, float]
     factors: tuple[Factor, ...]
     useful_ns: float | None
@@ -66,7 +66,8 @@ def find_utilisation(
     if not flops or not step_ns > 0:
         return None
     peaks, missing = _choose_peaks(trace, tuple(flops), ceilings)
-    useful_ns, factors = None, ()
+    useful_ns: float | None = None
+    factors: tuple[Factor, ...] = ()
     if peaks is not None:
         useful_ns, all_ns = _at_peak(useful, peaks), _at_peak(flops, peaks)
         clock = None
@@ -95,10 +96,10 @@ def factorise(
 
     `useful_ns` and `all_ns` are times at the peak, and `clock` is the share of the peak's clock.
     """
-    repeated = Factor(USEFUL, useful_ns / all_ns, all_ns - useful_ns)
+    useful = Factor(USEFUL, useful_ns / all_ns, all_ns - useful_ns)
     if not busy_ns or not matrix_ns:
         unknown = [Factor(name, None, None) for name in (BUSY, MATRICES, RATE)]
-        return (*unknown, Factor(TOGETHER, all_ns / step_ns, step_ns - all_ns), repeated)
+        return (*unknown, Factor(TOGETHER, all_ns / step_ns, step_ns - all_ns), useful)
     found = [
         Factor(BUSY, busy_ns / step_ns, step_ns - busy_ns),
         Factor(MATRICES, matrix_ns / busy_ns, busy_ns - matrix_ns),
@@ -108,21 +109,18 @@ def factorise(
         at_clock_ns = all_ns / clock
         found.append(Factor(CLOCK, clock, at_clock_ns - all_ns))
     found.append(Factor(RATE, at_clock_ns / matrix_ns, matrix_ns - at_clock_ns))
-    return (*found, repeated)
+    return (*found, useful)
 
 
 def _read_counts(samples: pa.Table) -> dict[str, float]:
-    """Return the means over ranks of what was counted; of operators without a formula, the most."""
+    """Return the means over the windows of all ranks, each of which has one row of `UNCOUNTED`."""
     own = samples.filter(pc.equal(samples["source"], OPERATIONS))
-    ranks = max(1, len(pc.unique(own["rank"])))
-    found: dict[str, list[float]] = {}
-    windows: dict[tuple[str, int], int] = {}
-    columns = (own[name].to_pylist() for name in ("metric", "rank", "value"))
-    for metric, rank, value in zip(*columns, strict=True):
-        found.setdefault(str(metric), []).append(value)
-        windows[str(metric), rank] = windows.get((str(metric), rank), 0) + 1
-    most = max(windows.values(), default=1)
-    return {metric: sum(values) / (ranks * most) for metric, values in found.items()}
+    found: dict[str, float] = {}
+    metrics = own["metric"].to_pylist()
+    for metric, value in zip(metrics, own["value"].to_pylist(), strict=True):
+        found[str(metric)] = found.get(str(metric), 0.0) + value
+    windows = max(1, metrics.count(UNCOUNTED))
+    return {metric: value / windows for metric, value in found.items()}
 
 
 def _by_precision(counts: Mapping[str, float], prefix: str) -> dict[str, float]:
@@ -148,7 +146,11 @@ def _choose_peaks(
     found = None
     if devices == {"cuda"}:
         found = find_peaks([str(each) for each in environment.get("gpu_models") or ()])
-    if found is None and ceilings is not None and (devices == {"cpu"}) == (ceilings.device == "cpu"):
+    if (
+        found is None
+        and ceilings is not None
+        and (devices == {"cpu"}) == (ceilings.device == "cpu")
+    ):
         found = Peaks(f"{ceilings.device}, as measured", dict(ceilings.matrix_flops_per_s))
     if found is None:
         return None, f"the peak of this device is not known: {MEASURE}"

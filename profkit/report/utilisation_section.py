@@ -26,7 +26,7 @@ _MEANINGS = {
     CLOCK: "the device's clock, compared with that of its peak",
     RATE: "the rate of this work, compared with the peak",
     TOGETHER: "operations at the peak, compared with the step",
-    USEFUL: "operations that do not repeat the forward for the backward",
+    USEFUL: "of the operations, those of forward and backward, each once",
     MFU: "the product: useful operations at the peak, compared with the step",
 }
 _COLUMNS = (
@@ -74,8 +74,8 @@ def _counted(found: Utilisation) -> str:
     useful, every = sum(found.useful_flops.values()), sum(found.flops.values())
     words = f"A step has {_operations(useful)} that train"
     if every > useful:
-        words += f", and repeats {_operations(every - useful)} for the backward"
-    return f"{words}; attention counts without its mask."
+        words += f", and {_operations(every - useful)} more that recompute, or that optimizers need"
+    return f"{words}. Attention is counted as if it had no mask."
 
 
 def _operations(count: float) -> str:

@@ -35,7 +35,8 @@ from tests.harmless.commands import PYTHON, run  # noqa: E402
 FORWARD_BACKWARD = 3
 """Each product of the forward has two of the same size in the backward."""
 
-WIDTH, HEADS, LAYERS, TOKENS, WORDS, BATCH = 64, 4, 2, 48, 200, 3
+WIDTH, HEADS, LAYERS, TOKENS, WORDS = 64, 4, 2, 48, 200
+LENGTHS = [10, 20, 30]
 
 
 @pytest.fixture
@@ -134,7 +135,11 @@ def _mask_rcnn_backbone() -> Any:
 NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, ...], Callable[[], int]]] = {
     "ResNet50": (torchvision.models.resnet50, (2, 3), lambda: 2 * resnet50()),
     "Mask R-CNN": (_mask_rcnn_backbone, (1, 3), mask_rcnn_backbone),
-    "TSM": (functools.partial(make_part, ops_torch, TSM, 400, 8), (1, 8, 3), lambda: 8 * resnet50(400)),
+    "TSM": (
+        functools.partial(make_part, ops_torch, TSM, 400, 8),
+        (1, 8, 3),
+        lambda: 8 * resnet50(400),
+    ),
     "HRNetW18": (functools.partial(make_part, ops_torch, HRNet, 19), (1, 3), hrnet_w18),
     "PSENet": (functools.partial(make_part, ops_torch, PSENet), (1, 3), psenet),
 }
@@ -142,9 +147,9 @@ NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, ...], Callable[[], int]]
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_convolutions(name: str, count: Callable[..., arithmetic.Counted]) -> None:
-    make, batch, formula = NETWORKS[name]
+    build, batch, formula = NETWORKS[name]
     with torch.device("meta"):
-        model = make()
+        model = build()
         images = torch.empty(*batch, 224, 224)
 
     def step() -> None:
@@ -161,24 +166,21 @@ def test_convolutions(name: str, count: Callable[..., arithmetic.Counted]) -> No
 
 
 class Block(nn.Module):
-    """A layer of a transformer: `kv_heads` heads of keys, and a feed-forward of some kind."""
+    """A layer of a transformer; `kv_heads` are the heads of keys."""
 
-    def __init__(self, feed: nn.Module, kv_heads: int = HEADS, *, causal: bool) -> None:
+    def __init__(self, feed: nn.Module, kv_heads: int, *, causal: bool) -> None:
         super().__init__()
         self.kv, self.causal, self.feed = kv_heads, causal, feed
         self.query, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.pair = nn.Linear(WIDTH, 2 * kv_heads * WIDTH // HEADS)
-        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
 
-    def forward(self, inputs: Any, mask: Any = None) -> Any:
-        normed = self.norms[0](inputs)
-        query = self.query(normed).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-        key, value = self.pair(normed).unflatten(-1, (2, self.kv, -1)).permute(2, 0, 3, 1, 4)
+    def forward(self, inputs: Any, mask: Any) -> Any:
+        query = self.query(inputs).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        key, value = self.pair(inputs).unflatten(-1, (2, self.kv, -1)).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(
             query, key, value, mask, is_causal=self.causal, enable_gqa=self.kv != HEADS
         )
-        inputs = inputs + self.out(mixed.transpose(1, 2).flatten(2))
-        return inputs + self.feed(self.norms[1](inputs))
+        return self.feed(inputs + self.out(mixed.transpose(1, 2).flatten(2)))
 
 
 class SwiGlu(nn.Module):
@@ -214,15 +216,17 @@ def mlp() -> nn.Module:
 
 
 class Transformer(nn.Module):
-    def __init__(self, make_block: Callable[[], Block], entry: nn.Module, outputs: int) -> None:
+    def __init__(self, block: Callable[[], Block], outputs: int = WORDS) -> None:
         super().__init__()
-        self.entry, self.head = entry, nn.Linear(WIDTH, outputs, bias=False)
-        self.blocks = nn.ModuleList(make_block() for _ in range(LAYERS))
+        self.words, self.patches = nn.Embedding(WORDS, WIDTH), nn.Conv2d(3, WIDTH, 8, stride=8)
+        self.blocks = nn.ModuleList(block() for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, outputs, bias=False)
 
     def forward(self, inputs: Any, mask: Any = None) -> Any:
-        inputs = self.entry(inputs)
-        if inputs.dim() == 4:  # patches of images
-            inputs = inputs.flatten(2).transpose(1, 2)
+        if inputs.is_floating_point():
+            inputs = self.patches(inputs).flatten(2).transpose(1, 2)
+        else:
+            inputs = self.words(inputs)
         for block in self.blocks:
             inputs = block(inputs, mask)
         return self.head(inputs)
@@ -231,75 +235,58 @@ class Transformer(nn.Module):
 def per_token(feed: int, tokens: int, kv_heads: int = HEADS, head: int = WORDS) -> int:
     """Operations per token: weights times six, and each pair of tokens in each layer."""
     attention = WIDTH * WIDTH * 2 + WIDTH * 2 * kv_heads * WIDTH // HEADS
-    weights = LAYERS * (attention + feed) + WIDTH * head
-    return 6 * weights + 12 * LAYERS * WIDTH * tokens
+    return 6 * (LAYERS * (attention + feed) + WIDTH * head) + 12 * LAYERS * WIDTH * tokens
 
 
-def words(batch: int = BATCH, tokens: int = TOKENS) -> Any:
+def make(feed: Callable[[], nn.Module], kv_heads: int = HEADS, *, causal: bool = False) -> Any:
+    return lambda: Transformer(lambda: Block(feed(), kv_heads, causal=causal))
+
+
+def words(batch: int = 3, tokens: int = TOKENS) -> Any:
     return torch.randint(0, WORDS, (batch, tokens))
 
 
-def lengths_mask(lengths: list[int], *, packed: bool) -> Any:
-    """True where a token may see another: within its sequence, of those in a row or padded."""
-    if packed:
-        return torch.block_diag(*(torch.ones(each, each) for each in lengths)).bool()[None, None]
-    seen = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return seen[:, None, None, :]
+def packed() -> Any:
+    """Sequences in one row, each of which sees itself."""
+    return torch.block_diag(*(torch.ones(each, each) for each in LENGTHS)).bool()
 
 
-MLP, SWIGLU = 8 * WIDTH**2, 3 * WIDTH * 172
-EMBED = functools.partial(nn.Embedding, WORDS, WIDTH)
+def padded() -> Any:
+    return (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None])[:, None, None]
+
+
+MLP = 8 * WIDTH**2
 TRANSFORMERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]], int]] = {
-    "GPT-2": (
-        lambda: Transformer(lambda: Block(mlp(), causal=True), EMBED(), WORDS),
-        lambda: (words(),),
-        BATCH * TOKENS * per_token(MLP, TOKENS),
-    ),
+    "GPT-2": (make(mlp, causal=True), lambda: (words(),), 144 * per_token(MLP, TOKENS)),
     "Llama": (
-        lambda: Transformer(lambda: Block(SwiGlu(), 2, causal=True), EMBED(), WORDS),
+        make(SwiGlu, 2, causal=True),
         lambda: (words(),),
-        BATCH * TOKENS * per_token(SWIGLU, TOKENS, 2),
+        144 * per_token(3 * WIDTH * 172, TOKENS, 2),
     ),
-    "BERT": (
-        lambda: Transformer(lambda: Block(mlp(), causal=False), EMBED(), WORDS),
-        lambda: (words(),),
-        BATCH * TOKENS * per_token(MLP, TOKENS),
-    ),
+    "BERT": (make(mlp), lambda: (words(),), 144 * per_token(MLP, TOKENS)),
     "ViT": (
-        lambda: Transformer(
-            lambda: Block(mlp(), causal=False), nn.Conv2d(3, WIDTH, 8, stride=8), 10
-        ),
-        lambda: (torch.randn(BATCH, 3, 48, 48),),
+        lambda: Transformer(lambda: Block(mlp(), HEADS, causal=False), 10),
+        lambda: (torch.randn(3, 3, 48, 48),),
         # The weights of the patches are used twice: images need no gradient.
-        BATCH * 36 * (per_token(MLP, 36, head=10) + 4 * 3 * 8**2 * WIDTH),
+        3 * 36 * (per_token(MLP, 36, head=10) + 4 * 3 * 8**2 * WIDTH),
     ),
     "MoE": (
-        lambda: Transformer(lambda: Block(Experts(), causal=True), EMBED(), WORDS),
+        make(Experts, causal=True),
         lambda: (words(),),
-        BATCH * TOKENS * per_token(2 * MLP + 4 * WIDTH, TOKENS),
+        144 * per_token(2 * MLP + 4 * WIDTH, TOKENS),
     ),
-    "packed sequences": (
-        lambda: Transformer(lambda: Block(mlp(), causal=False), EMBED(), WORDS),
-        lambda: (words(1, 60), lengths_mask([10, 20, 30], packed=True)),
-        60 * per_token(MLP, 60),
-    ),
-    "padded sequences": (
-        lambda: Transformer(lambda: Block(mlp(), causal=False), EMBED(), WORDS),
-        lambda: (words(3, 30), lengths_mask([10, 20, 30], packed=False)),
-        3 * 30 * per_token(MLP, 30),
-    ),
+    "packed sequences": (make(mlp), lambda: (words(1, 60), packed()), 60 * per_token(MLP, 60)),
+    "padded sequences": (make(mlp), lambda: (words(3, 30), padded()), 90 * per_token(MLP, 30)),
 }
 
 
 @pytest.mark.parametrize("is_fused", [True, False])
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_transformers(
-    name: str, is_fused: bool, count: Callable[..., arithmetic.Counted]
-) -> None:
+def test_transformers(name: str, is_fused: bool, count: Callable[..., arithmetic.Counted]) -> None:
     """Fused attention computes its scores again in the backward, which is no useful operation."""
-    make, data, formula = TRANSFORMERS[name]
+    build, data, formula = TRANSFORMERS[name]
     backend = nn.attention.SDPBackend
-    model, inputs = make(), data()
+    model, inputs = build(), data()
     with nn.attention.sdpa_kernel(backend.FLASH_ATTENTION if is_fused else backend.MATH):
         found = count(lambda: model(*inputs).sum().backward())
     assert not found.unknown
@@ -356,7 +343,7 @@ def test_operators_without_a_formula_are_named(count: Callable[..., arithmetic.C
         (lambda a, b: functional.conv3d(a[None, None, None], b[None, None, None]), {"fp32": 72}),
         (lambda a, b: functional.conv1d(a[None], b[:, :3, None], groups=2), {"fp32": 216}),
         (
-            lambda a, b: torch._grouped_mm(  # noqa: SLF001  # torch names it so
+            lambda a, b: torch._grouped_mm(
                 a.new_ones(6, 16).bfloat16(),
                 a.new_ones(2, 16, 8).bfloat16(),
                 offs=torch.tensor([2, 6], dtype=torch.int32),

@@ -20,10 +20,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -34,6 +34,8 @@ from profkit.instrument.rows import Append, EventRow, Row, SampleRow
 from profkit.instrument.windows.windows import Window
 from profkit.vocab import ALL_FLOPS, OPERATIONS, UNCOUNTED, USEFUL_FLOPS, EventKind
 
+Formula: TypeAlias = Callable[..., int]
+
 SETTLING_S = 0.3
 """Another thread may still be inside an operator that it began before the observer ended."""
 
@@ -43,13 +45,17 @@ _OBSERVER: Any = getattr(torch._C, "_profiler")  # noqa: B009,SLF001  # it has n
 _BEGIN, _END = "      {", "      }"
 """The lines around a node. A file is read by lines: its JSON at once would hold the interpreter."""
 
-_HEAD = re.compile(r'"id": (\d+), "name": "([^"]*)"')
-_THREAD = re.compile(r'"name": "tid", "type": "\w+", "value": (\d+)')
-_SCHEMA = re.compile(r'"name": "op_schema", "type": "\w+", "value": "[^"]')
-_SEQUENCE = re.compile(r'"name": "seq_id", "type": "\w+", "value": (-?\d+)')
+_NODE = re.compile(
+    r'"id": (\d+), "name": "([^"]*)".*"seq_id", "type": "\w+", "value": (-?\d+).*'
+    r'"tid", "type": "\w+", "value": (\d+).*"op_schema", "type": "\w+", "value": "([^"]?)',
+    re.DOTALL,
+)
 _NODE_OF_GRAPH = "autograd::engine::evaluate_function: "
 _FUSED_ATTENTION = re.compile(r"aten::_scaled_dot_product_\w+?_attention\w*?(_backward)?$")
-_COMPILED = "CompiledFunction"
+_COMPILED, COMPILED = "CompiledFunction", "torch.compile fuses operators, so that some are not seen"
+_OPTIMIZER = "Optimizer.step#"
+"""The range around an optimizer, whose products of matrices train nothing."""
+
 _OWN_GRADIENT = re.compile(r"(?:mm|Convolution|Attention\w*)Backward\d")
 """Nodes of the graph that multiply matrices themselves."""
 
@@ -88,12 +94,12 @@ class Node(NamedTuple):
     has_graph: bool
     """True if it ran with gradients on."""
     text: str
-    """Its JSON, if its operations can be counted."""
+    """Its JSON, without the braces."""
 
 
 @dataclass
 class Counted:
-    """Operations by precision, with and without those that were repeated for the backward."""
+    """Operations by precision, those of forward and backward alone, and all of them."""
 
     useful: Counter[str] = field(default_factory=Counter)
     everything: Counter[str] = field(default_factory=Counter)
@@ -180,43 +186,36 @@ def why_unseen() -> str:
     dynamo = sys.modules.get("torch._dynamo.utils")
     with contextlib.suppress(Exception):  # it is no public interface
         if dynamo is not None and dynamo.counters.get("frames", {}).get("ok"):
-            return "torch.compile fuses operators, so that they are not seen"
+            return COMPILED
     return ""
 
 
 def read_nodes(path: Path) -> Iterator[Node]:
     """Yield the operators of a file as they ended."""
-    formulas = find_formulas()
-    lines: list[str] | None = None
+    lines: list[str] = []
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.startswith(_BEGIN):
                 lines = []
-            elif line.startswith(_END) and lines is not None:
-                text, lines = "".join(lines), None
-                head, thread, sequence = (
-                    pattern.search(text) for pattern in (_HEAD, _THREAD, _SEQUENCE)
-                )
-                if head and thread and sequence:
-                    kept = "{" + text + "}" if head[2] in formulas else ""
-                    has_graph, is_operator = int(sequence[1]) >= 0, _SCHEMA.search(text) is not None
-                    number, lane = int(head[1]), int(thread[1])
-                    yield Node(number, head[2], lane, is_operator, has_graph, kept)
-            elif lines is not None:
+            elif not line.startswith(_END):
                 lines.append(line)
+            elif found := _NODE.search("".join(lines)):
+                number, name, sequence, thread, schema = found.groups()
+                yield Node(
+                    int(number), name, int(thread), bool(schema), int(sequence) >= 0, found.string
+                )
 
 
-def find_formulas() -> dict[str, Callable[..., int]]:
+def find_formulas() -> dict[str, Formula]:
     """Return torch's own formulas by the names of operators, and those that it lacks."""
     from torch.utils.flop_counter import flop_registry
 
-    formulas: dict[str, Callable[..., int]] = {"aten::_grouped_mm": _grouped}
+    formulas: dict[str, Formula] = {"aten::_grouped_mm": _grouped}
     for target, formula in flop_registry.items():
         if isinstance(target, torch._ops.OpOverloadPacket):  # noqa: SLF001  # no public name
             formulas[target._qualified_op_name] = formula  # noqa: SLF001  # as above
     for name, other in _ALIASES.items():
         formulas[name] = formulas[other]
-    formulas["aten::addbmm"] = formulas["aten::baddbmm"]
     return formulas
 
 
@@ -242,95 +241,97 @@ def _attention(
 def count_operations(nodes: Iterable[Node]) -> Counted:
     """Sum the outermost operators that have a formula."""
     found, formulas = Counted(), find_formulas()
-    kept: list[tuple[Node, bool]] = []
-    last_counted: dict[int, int] = {}
-    for node in nodes:
-        if _COMPILED in node.name:
-            found.problem = "torch.compile fuses operators, so that they are not seen"
-        if node.text:
-            last_counted[node.thread] = max(node.number, last_counted.get(node.thread, 0))
-        if node.text or node.name.startswith(_NODE_OF_GRAPH):
-            kept.append((node, True))
-        elif node.is_operator and _may_multiply(node.name):
-            kept.append((node, last_counted.get(node.thread, 0) > node.number))
+    kept = _select(nodes, formulas, found)
     own: set[int] = set()
     repeated: dict[int, str] = {}
-    for node, graph, around in _outermost(kept, found.unknown):
+    for node, region, around in _outermost(kept, formulas, found.unknown):
         try:
-            precision, count, again = _count(node, formulas)
+            precision, count, again = _count(node, formulas[node.name])
         except Exception:  # noqa: BLE001  # formulas need values that a file lacks, or fail
             found.unknown[node.name] += 1
             continue
         found.everything[precision] += count
-        if around and node.has_graph:
-            repeated[graph] = around
-            continue
-        own.add(graph)
-        found.useful[precision] += count - again
+        if around.startswith(_NODE_OF_GRAPH) and node.has_graph:
+            repeated[region] = around
+        elif not around.startswith(_OPTIMIZER):
+            own.add(region)
+            found.useful[precision] += count - again
     # Where gradients are differentiated, a node's own products look like a repeated forward.
-    for graph, name in repeated.items():
-        if graph not in own and _OWN_GRADIENT.search(name):
+    for region, name in repeated.items():
+        if region not in own and _OWN_GRADIENT.search(name):
             found.is_split = False
             found.useful = Counter(found.everything)
     return found
 
 
-def _may_multiply(name: str) -> bool:
-    space, _, own = name.partition("::")
-    return space not in _PLAIN or _MATRIX_WORK.search(own) is not None
+def _select(
+    nodes: Iterable[Node], formulas: Mapping[str, Formula], found: Counted
+) -> list[tuple[Node, bool]]:
+    """Return the nodes that matter; false for operators that nothing says the operations of."""
+    kept: list[tuple[Node, bool]] = []
+    last_counted: dict[int, int] = {}
+    for node in nodes:
+        if _COMPILED in node.name:
+            found.problem = COMPILED
+        if node.name in formulas:
+            last_counted[node.thread] = max(node.number, last_counted.get(node.thread, 0))
+        if node.name in formulas or node.name.startswith((_NODE_OF_GRAPH, _OPTIMIZER)):
+            kept.append((node, True))
+        elif node.is_operator:
+            space, _, name = node.name.partition("::")
+            if space not in _PLAIN or _MATRIX_WORK.search(name):
+                kept.append((node, last_counted.get(node.thread, 0) > node.number))
+    return kept
 
 
 def _outermost(
-    kept: list[tuple[Node, bool]], unknown: Counter[str]
+    kept: list[tuple[Node, bool]], formulas: Mapping[str, Formula], unknown: Counter[str]
 ) -> Iterator[tuple[Node, int, str]]:
-    """Yield counted operators with the node of the graph around them and its name, last first.
+    """Yield counted operators with the region around them and its name, the last first.
 
     An operator lies in all that began before it and ended after it, on its thread.
     """
     first: dict[int, int] = {}
-    graphs: dict[int, list[tuple[int, str]]] = {}
+    regions: dict[int, list[tuple[int, str]]] = {}
     for node, is_known in reversed(kept):
-        around = graphs.setdefault(node.thread, [])
-        while around and around[-1][0] > node.number:
+        around = regions.setdefault(node.thread, [(0, "")])
+        while around[-1][0] > node.number:
             around.pop()
-        if node.name.startswith(_NODE_OF_GRAPH):
+        if node.name.startswith((_NODE_OF_GRAPH, _OPTIMIZER)):
             around.append((node.number, node.name))
-            continue
-        if node.number > first.get(node.thread, node.number):
-            continue
-        if node.text:
-            first[node.thread] = node.number
-            yield node, *(around[-1] if around else (0, ""))
-        elif not is_known:
-            first[node.thread] = node.number
-            unknown[node.name] += 1
+        elif node.number <= first.get(node.thread, node.number):
+            if node.name in formulas:
+                first[node.thread] = node.number
+                yield node, *around[-1]
+            elif not is_known:
+                first[node.thread] = node.number
+                unknown[node.name] += 1
 
 
-def _count(node: Node, formulas: dict[str, Callable[..., int]]) -> tuple[str, int, int]:
+def _count(node: Node, formula: Formula) -> tuple[str, int, int]:
     """Return the precision of an operator, its operations, and how many recompute others."""
-    content = json.loads(node.text)
-    sides = {}
-    for side in ("inputs", "outputs"):
-        values = []
-        each = content[side]
-        for kind, shape, value in zip(each["types"], each["shapes"], each["values"], strict=True):
-            values.append(shape if "Tensor" in kind else value)
-        sides[side] = values
-    outputs = sides["outputs"]
-    given = outputs[0] if len(outputs) == 1 else outputs
-    fused, inputs = _FUSED_ATTENTION.match(node.name), sides["inputs"]
-    again = 0
+    content = json.loads("{" + node.text + "}")
+    inputs, outputs = _shapes(content["inputs"]), _shapes(content["outputs"])
+    fused, again = _FUSED_ATTENTION.match(node.name), 0
     if fused is None:
-        count = int(formulas[node.name](*inputs, out_val=given))
+        count = int(formula(*inputs, out_val=outputs[0] if len(outputs) == 1 else outputs))
     else:
         count, again = _attention(*inputs[bool(fused[1]) :][:3], is_backward=bool(fused[1]))
-    kinds = [kind for kind in content["inputs"]["types"] if kind.startswith("Tensor(")]
-    kind = kinds[0].removeprefix("Tensor(").removesuffix(")")
+    kinds, values = content["inputs"]["types"], content["inputs"]["values"]
+    place = next(place for place, kind in enumerate(kinds) if kind.startswith("Tensor("))
+    kind, device = kinds[place].removeprefix("Tensor(").removesuffix(")"), values[place][-1]
     precision = _PRECISIONS.get(kind, kind)
-    device = str(content["inputs"]["values"][content["inputs"]["types"].index(kinds[0])][-1])
     if precision == "fp32" and device.startswith("cuda") and _uses_tf32("conv" in node.name):
         precision = "tf32"
     return precision, count, again
+
+
+def _shapes(side: Mapping[str, list[Any]]) -> list[Any]:
+    """Return the shape of each tensor, and other values as they are."""
+    found = []
+    for kind, shape, value in zip(side["types"], side["shapes"], side["values"], strict=True):
+        found.append(shape if "Tensor" in kind else value)
+    return found
 
 
 def _uses_tf32(is_convolution: bool) -> bool:
