@@ -113,7 +113,7 @@ def factorise(
 
 
 def _read_counts(samples: pa.Table) -> dict[str, float]:
-    """Return the means over the windows of all ranks, each of which has one row of `UNCOUNTED`."""
+    """Return the means over windows and ranks: each has one row of `UNCOUNTED`."""
     own = samples.filter(pc.equal(samples["source"], OPERATIONS))
     found: dict[str, float] = {}
     metrics = own["metric"].to_pylist()
@@ -138,7 +138,7 @@ def _at_peak(flops: Mapping[str, float], peaks: Peaks) -> float:
 def _choose_peaks(
     trace: Trace, precisions: Sequence[str], ceilings: Ceilings | None
 ) -> tuple[Peaks | None, str]:
-    """Return the peaks of the data sheet, or else those measured; or none, and what is missing."""
+    """Return the peaks of the data sheet or else those measured, or what is missing."""
     devices = {rank.manifest.device.partition(":")[0] for rank in trace.ranks}
     if devices == {"cpu"} and len(trace.ranks) > 1:
         return None, "its ranks share the processor, so that no rank has a peak of its own"

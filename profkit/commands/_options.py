@@ -126,7 +126,8 @@ def add_collect(parser: Any) -> None:
         "--operations",
         default="",
         metavar="STEPS",
-        help="count the floating-point operations of steps 10:11, for MFU; torch then logs two lines",
+        help="count the floating-point operations of steps 10:11 (10 alone), for MFU; torch logs a "
+        "line when it begins and when it ends",
     )
     parser.add_argument(
         "--ops",

@@ -44,15 +44,7 @@ def count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., arit
     monkeypatch.setattr(arithmetic, "SETTLING_S", 0)
 
     def run(act: Callable[[], object]) -> arithmetic.Counted:
-        counter = arithmetic.Arithmetic(lambda row: None)
-        assert counter.start()
-        try:
-            act()
-        finally:
-            save = counter.stop()
-        assert save is not None
-        save(tmp_path / "seen.json")
-        return arithmetic.count_operations(arithmetic.read_nodes(tmp_path / "seen.json"))
+        return arithmetic.count_during(act, tmp_path / "seen.json")
 
     return run
 
@@ -145,9 +137,8 @@ NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, ...], Callable[[], int]]
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_convolutions(name: str, count: Callable[..., arithmetic.Counted]) -> None:
-    build, batch, formula = NETWORKS[name]
+def train_network(build: Callable[[], Any], batch: tuple[int, ...]) -> Callable[[], None]:
+    """Return a function that trains a network once, on a device without memory."""
     with torch.device("meta"):
         model = build()
         images = torch.empty(*batch, 224, 224)
@@ -157,7 +148,13 @@ def test_convolutions(name: str, count: Callable[..., arithmetic.Counted]) -> No
         outputs = made.values() if isinstance(made, dict) else [made]
         sum(output.sum() for output in outputs).backward()
 
-    found = count(step)
+    return step
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_convolutions(name: str, count: Callable[..., arithmetic.Counted]) -> None:
+    build, batch, formula = NETWORKS[name]
+    found = count(train_network(build, batch))
     assert found.useful == found.everything
     assert found.useful["fp32"] == pytest.approx(formula(), rel=1e-3)
 

@@ -60,7 +60,8 @@ _OWN_GRADIENT = re.compile(r"(?:mm|Convolution|Attention\w*)Backward\d")
 """Nodes of the graph that multiply matrices themselves."""
 
 _MATRIX_WORK = re.compile(
-    r"(?:^|_)(?:\w*mm|matmul|gemm\w*|rnn|lstm|gru|attention|attn|conv\d?d?|convolution|linear)(?:_|$)"
+    r"(?:^|_)(?:\w*mm|matmul|gemm\w*|rnn|lstm|gru|attention|attn|conv\d?d?|convolution|linear)"
+    r"(?:_|$)"
 )
 """Operators of torch that multiply matrices, or call one that does."""
 
@@ -177,6 +178,20 @@ class Arithmetic:
     def _note(self, what: str) -> None:
         event = EventRow(None, now_ns(), EventKind.UNMEASURED, f"operations of a step: {what}")
         self._events(event)
+
+
+def count_during(act: Callable[[], object], path: Path) -> Counted:
+    """Count the operations of a function by means of a new file."""
+    counter = Arithmetic(lambda row: None)
+    if not counter.start():
+        raise RuntimeError("torch's execution traces are in use")
+    try:
+        act()
+    finally:
+        save = counter.stop()
+        assert save is not None  # noqa: S101  # it has started
+        save(path)
+    return count_operations(read_nodes(path))
 
 
 def why_unseen() -> str:
