@@ -1,8 +1,9 @@
 """Peak rates of devices for dense matrices.
 
-They are those of NVIDIA's data sheets and architecture papers. Rates are in TFLOP/s. Data sheets of newer devices often state rates for sparse matrices, which are
-twice as high. Rates with Tensor Cores are those that accumulate in fp32, as PyTorch does. They hold
-at the clock in MHz, which is the boost clock of the paper; null if the paper has another one.
+They are those of NVIDIA's data sheets and architecture papers, in TFLOP/s. Data sheets of newer
+devices often state rates for sparse matrices, which are twice as high. Rates with Tensor Cores
+accumulate in fp32, as PyTorch does. They hold at the clock in MHz, which is that of the paper; null
+if the paper has another one.
 """
 
 from __future__ import annotations

@@ -14,7 +14,10 @@ from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.kernels.windows import KernelWindows
 from profkit.analysis.peaks import find_peaks
 from profkit.analysis.utilisation import factorise, find_utilisation
+from profkit.errors import UsageError
+from profkit.instrument.windows.windows import WindowPlan
 from profkit.report.utilisation_section import utilisation_section
+from profkit.run.choosing import Choice
 from profkit.show.text import sections
 from profkit.vocab import ALL_FLOPS, OPERATIONS, UNCOUNTED, USEFUL_FLOPS
 from tests.analysis.tables import rows_table
@@ -91,6 +94,15 @@ def _find(
     categories = {"gemm": 60e6, "attention": 20e6, "elementwise": 10e6}
     captured = KernelWindows(3, 9, 90e6, {}, categories, None, (device,), 3, None, 0.0, 0.0)
     return find_utilisation(trace, 200e6, captured if kernels else None, ceilings)
+
+
+def test_steps_are_counted_apart_from_captured_kernels() -> None:
+    choice = Choice.read({"PROFKIT_OPERATIONS": "5:6", "PROFKIT_KERNELS": "9:11"})
+    assert choice.counted == WindowPlan(5, 1)
+    with pytest.raises(UsageError, match="--operations: kernels are captured in step 10"):
+        Choice.parse("", "9:11", operators=False, counted="10:12")
+    with pytest.raises(UsageError, match="--operations 'x': write FIRST:END"):
+        Choice.parse("", "", operators=False, counted="x")
 
 
 def _show(found: Any) -> str:
