@@ -49,7 +49,7 @@ class Peaks(NamedTuple):
 
 def find_peaks(models: Sequence[str]) -> Peaks | None:
     """Return the rates of a machine's GPUs; `None` if they differ, or are not in the table."""
-    found: list[tuple[int, Peaks]] = []
+    found: list[tuple[int, Peaks | None]] = [(0, None)]
     for line in _TABLE.strip().splitlines():
         name, clock, *rates = line.rsplit(None, 1 + len(_COLUMNS))
         pattern = re.compile(
@@ -58,9 +58,9 @@ def find_peaks(models: Sequence[str]) -> Peaks | None:
         if models and all(map(pattern.search, models)):
             known = zip(_COLUMNS, rates, strict=True)
             per_s = {precision: float(rate) * 1e12 for precision, rate in known if rate != "-"}
-            mhz = None if clock == "-" else float(clock)
+            mhz = float(clock.replace("-", "0")) or None
             found.append((len(name), Peaks(name, per_s, mhz)))
-    return max(found, key=lambda each: each[0])[1] if found else None
+    return max(found, key=lambda each: each[0])[1]
 
 
 def has_clock(precisions: Sequence[str]) -> bool:

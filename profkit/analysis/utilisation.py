@@ -54,7 +54,7 @@ class Utilisation:
 
     @property
     def mfu(self) -> float | None:
-        return None if self.useful_ns is None else self.useful_ns / self.step_ns
+        return self.useful_ns and self.useful_ns / self.step_ns
 
 
 def find_utilisation(
@@ -163,5 +163,5 @@ def _choose_peaks(
 def _mean_clock(samples: pa.Table, peak_mhz: float) -> float | None:
     """Return the mean clock of the run as a share of that of the peak; null if not read."""
     own = samples.filter(pc.equal(samples["metric"], _CLOCK_METRIC))
-    mean = pc.mean(own["value"]).as_py()
-    return mean / peak_mhz if mean else None
+    mean: float | None = pc.mean(own["value"]).as_py()
+    return mean and mean / peak_mhz

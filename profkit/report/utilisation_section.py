@@ -41,9 +41,10 @@ def utilisation_section(found: Utilisation | None) -> Iterator[Section]:
     if found is None:
         yield from missing("utilisation")
         return
-    rows = list(found.factors)
+    rows, table = list(found.factors), None
     if found.useful_ns is not None:
         rows.append(Factor(MFU, found.mfu, found.useful_ns))
+        table = Table(_COLUMNS, found.factors, rows)
     notes = []
     if found.mfu is not None:
         at_least = "at least " * found.at_least
@@ -53,19 +54,18 @@ def utilisation_section(found: Utilisation | None) -> Iterator[Section]:
         notes.append(f"{_counted(found)} MFU is not known: {found.missing}.")
     if found.mfu is not None and found.missing:
         notes.append(f"{found.missing[0].upper()}{found.missing[1:]}.")
-    table = Table(_COLUMNS, found.factors, rows)
     facts = {
         "mfu": found.mfu,
         "is_at_least": found.at_least,
         "useful_flops": found.useful_flops,
         "flops": found.flops,
-        "peak": found.peaks.device if found.peaks else None,
-        "peak_flops_per_s": found.peaks.rates if found.peaks else None,
+        "peak": found.peaks and found.peaks.device,
+        "peak_flops_per_s": found.peaks and found.peaks.rates,
         "useful_ms_per_step": Quantity(found.useful_ns, MS),
         "missing": found.missing or None,
     }
     title = "Use of the device's peak"
-    yield Section(title, tuple(notes), table=table if rows else None)
+    yield Section(title, tuple(notes), table=table)
     yield Section(key="utilisation", facts={**facts, "factors": Table(_COLUMNS, found.factors)})
 
 

@@ -112,7 +112,9 @@ class Choice:
         plan = None
         if windows or KERNELS in names:
             plan = WindowPlan.parse(windows or DEFAULT_PLAN)
-        count_plan = WindowPlan.parse(counted, "--operations") if counted else None
+        count_plan = None
+        if counted:
+            count_plan = WindowPlan.parse(counted, "--operations")
         if plan is not None and count_plan is not None and plan.covers(count_plan.start):
             raise UsageError(
                 f"--operations: kernels are captured in step {count_plan.start}, and the counting "

@@ -237,7 +237,9 @@ def find_formulas() -> dict[str, Formula]:
 def _grouped(left: list[int], right: list[int], *_: Any, **__: Any) -> int:
     """Each row or column belongs to one group, unless both sides have a dimension for groups."""
     count = 2 * left[-2] * left[-1] * right[-1]
-    return count * left[0] if len(left) == len(right) == 3 else count
+    if len(left) == len(right) == 3:
+        count *= left[0]
+    return count
 
 
 def _attention(
@@ -329,7 +331,8 @@ def _count(node: Node, formula: Formula) -> tuple[str, int, int]:
     inputs, outputs = _shapes(content["inputs"]), _shapes(content["outputs"])
     fused, again = _FUSED_ATTENTION.match(node.name), 0
     if fused is None:
-        count = int(formula(*inputs, out_val=outputs[0] if len(outputs) == 1 else outputs))
+        result = outputs if outputs[1:] else outputs[0]
+        count = int(formula(*inputs, out_val=result))
     else:
         count, again = _attention(*inputs[bool(fused[1]) :][:3], is_backward=bool(fused[1]))
     kinds, values = content["inputs"]["types"], content["inputs"]["values"]
@@ -343,9 +346,10 @@ def _count(node: Node, formula: Formula) -> tuple[str, int, int]:
 
 def _shapes(side: Mapping[str, list[Any]]) -> list[Any]:
     """Return the shape of each tensor, and other values as they are."""
-    found = []
-    for kind, shape, value in zip(side["types"], side["shapes"], side["values"], strict=True):
-        found.append(shape if "Tensor" in kind else value)
+    found = list(side["values"])
+    for place, kind in enumerate(side["types"]):
+        if "Tensor" in kind:
+            found[place] = side["shapes"][place]
     return found
 
 
