@@ -59,7 +59,7 @@ def find_peaks(models: Sequence[str]) -> Peaks | None:
             known = zip(_COLUMNS, rates, strict=True)
             per_s = {precision: float(rate) * 1e12 for precision, rate in known if rate != "-"}
             mhz = float(clock.replace("-", "0")) or None
-            found.append((len(name), Peaks(name, per_s, mhz)))
+            found.append((len(name), Peaks(f"{name} (data sheet)", per_s, mhz)))
     return max(found, key=lambda each: each[0])[1]
 
 

@@ -151,7 +151,7 @@ def _choose_peaks(
         and ceilings is not None
         and (devices == {"cpu"}) == (ceilings.device == "cpu")
     ):
-        found = Peaks(f"{ceilings.device}, as measured", dict(ceilings.matrix_flops_per_s))
+        found = Peaks(f"{ceilings.device} (measured)", dict(ceilings.matrix_flops_per_s))
     if found is None:
         return None, f"the peak of this device is not known: {MEASURE}"
     unknown = [name for name in precisions if not found.rates.get(name)]

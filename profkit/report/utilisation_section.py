@@ -27,12 +27,12 @@ _MEANINGS = {
     RATE: "the rate of this work, compared with the peak",
     TOGETHER: "operations at the peak, compared with the step",
     USEFUL: "of the operations, those of forward and backward, each once",
-    MFU: "the product: useful operations at the peak, compared with the step",
+    MFU: "the product, and the time of the useful operations at the peak",
 }
 _COLUMNS = (
     Column("factor", "factor", lambda factor: factor.name),
     Column("share", "share", lambda factor: factor.share, SHARE),
-    Column("ms_per_step", "takes of a step", lambda factor: factor.lost_ns, MS),
+    Column("ms_per_step", "per step", lambda factor: factor.lost_ns, MS),
     Column("", "what it is", lambda factor: _MEANINGS[factor.name]),
 )
 

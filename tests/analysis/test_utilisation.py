@@ -130,6 +130,6 @@ def test_what_is_not_known_is_asked_for() -> None:
     assert "MFU is not known: the peak of this device is not known: run 'profkit" in _show(unknown)
     measured = Ceilings(device="NVIDIA X1", matrix_flops_per_s={"bf16": 1e15})
     assert _find(model="NVIDIA X1", ceilings=measured).mfu == pytest.approx(0.24735)
-    assert "no peak is known for bf16 on T4" in _show(_find(model="Tesla T4"))
+    assert "no peak is known for bf16 on T4 (data sheet)" in _show(_find(model="Tesla T4"))
     assert _find(device="cpu", ceilings=measured).mfu is None
     assert "MFU is at least 25.0 %" in _show(_find(uncounted=4.0))
