@@ -57,7 +57,7 @@ class _Side(NamedTuple):
 
 
 def find_lines(cells: Cells, sides: Sides, told: Collection[int]) -> Mapping[int, Sequence[Added]]:
-    """Return the functions that surely take longer, by the id of the cell that they are part of.
+    """Return the functions that surely take longer, by the id of the cell that holds them.
 
     What appears in one place while as much disappears in others has another name, or lies elsewhere
     now: only the share that is left counts. A cell that is `told` has a line for most of it, so

@@ -61,7 +61,7 @@ def follow_slowly(content: bytes, form: bytes, regions: bytes) -> Found | Litera
 
 
 def _walk(one: bytes, form: _Form, regions: bytes) -> list[int] | None:
-    """Return where the frames of a pass are in it, innermost first; `None` if one was not read."""
+    """Return where a pass has the frames, innermost first; `None` if one was not read."""
     places, address = list[int](), struct.unpack_from("Q", one, form.pointer)[0]
     if form.entered >= 0:
         at = _find(regions, address + form.entered, 8)
