@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profkit.frame.columns import readings_of
 from profkit.frame.estimate import Estimate, Floats, Ints, student_95
 from profkit.text import safe_text
 
@@ -88,7 +89,7 @@ class Counters:
 
     def series(self, source: str, metric: str) -> Iterator[tuple[Ints, Floats]]:
         """Yield times and values of the readings of each rank and device, in order of time."""
-        rows = find_readings(self.samples, source, metric)
+        rows = readings_of(self.samples, source, metric)
         is_late_enough = pc.greater_equal(rows["time_ns"], self.begin_ns)
         is_early_enough = pc.less_equal(rows["time_ns"], self.end_ns + READING_INTERVAL_NS)
         rows = rows.filter(pc.and_(is_late_enough, is_early_enough)).sort_by("time_ns")
@@ -112,13 +113,6 @@ class Counters:
         for _, values in self.series(source, metric):
             readings += values.tolist()
         return float(np.mean(readings)) if readings else None
-
-
-def find_readings(samples: pa.Table, source: str, metric: str) -> pa.Table:
-    """Return the samples of one metric."""
-    return samples.filter(
-        pc.and_(pc.equal(samples["metric"], metric), pc.equal(samples["source"], source))
-    )
 
 
 def read_load(counters: Counters, cores: float, ranks: int) -> Load | None:

@@ -8,7 +8,6 @@ from profkit.analysis.config_join import COMPUTE
 from profkit.analysis.kernels.categories import MATRIX_WORK
 from profkit.analysis.matrix import FULL_PRECISIONS
 from profkit.explain.evidence import Evidence
-from profkit.explain.evidence_counters import find_readings
 from profkit.explain.evidence_kernels import Windows
 from profkit.explain.rules.base import (
     Case,
@@ -21,6 +20,7 @@ from profkit.explain.rules.base import (
     is_material,
     share_of,
 )
+from profkit.frame.columns import readings_of
 from profkit.text import duration, percent, significant
 from profkit.trace import RunManifest
 from profkit.vocab import AUTOCAST
@@ -83,7 +83,7 @@ def is_mixed(manifest: RunManifest, evidence: Evidence) -> bool:
 
 def saw_autocast(evidence: Evidence) -> bool:
     """Return true if models were called with autocast on; false also if nothing recorded it."""
-    readings = find_readings(evidence.trace.samples, "framework", AUTOCAST)
+    readings = readings_of(evidence.trace.samples, "framework", AUTOCAST)
     return bool((readings["value"].to_numpy() > 0).any())
 
 
