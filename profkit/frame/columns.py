@@ -39,12 +39,16 @@ def codes_of(column: pa.ChunkedArray) -> Ints:
 def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
+    if column.num_chunks == 1:
+        return column.chunk(0)
     return column.unify_dictionaries().combine_chunks()
 
 
 def _codes(whole: pa.DictionaryArray) -> Ints:
-    codes = whole.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-    return np.asarray(codes, dtype=np.int64)
+    codes = whole.indices
+    if codes.null_count:
+        codes = codes.fill_null(pa.scalar(-1, codes.type))
+    return codes.to_numpy().astype(np.int64)
 
 
 def durations(table: pa.Table) -> Ints:
@@ -110,7 +114,10 @@ def step_places(table: pa.Table, used: Ints) -> Ints:
     if column.null_count:
         steps, is_known = column.fill_null(-1), column.is_valid().to_numpy()
     numbers = steps.to_numpy()
-    place = np.minimum(np.searchsorted(used, numbers), len(used) - 1)
+    if used[-1] - used[0] == len(used) - 1:  # none is missing, and nothing has to be searched
+        place = np.clip(numbers - used[0], 0, len(used) - 1)
+    else:
+        place = np.minimum(np.searchsorted(used, numbers), len(used) - 1)
     found = (used[place] == numbers) & is_known
     return np.asarray(np.where(found, place, -1), dtype=np.int64)
 
@@ -118,5 +125,5 @@ def step_places(table: pa.Table, used: Ints) -> Ints:
 def equals(column: pa.ChunkedArray, value: str) -> npt.NDArray[np.bool_]:
     """Return which rows of a dictionary column hold a value, without decoding the column."""
     whole = _encoded(column)
-    wanted = pc.indices_nonzero(pc.equal(whole.dictionary, value)).to_numpy()
-    return np.isin(_codes(whole), wanted)
+    is_wanted = pc.equal(whole.dictionary, value).to_numpy(zero_copy_only=False)
+    return np.append(is_wanted, False)[_codes(whole)]  # a null's code is -1

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.frame.calls import Calls
-from profkit.frame.columns import durations, split_ranks, step_places
+from profkit.frame.columns import durations, equals, places_in, split_ranks, step_places
 from profkit.frame.device_clock import Bools
 from profkit.frame.estimate import Floats, Ints
 from profkit.frame.exchange import (
@@ -23,6 +23,7 @@ from profkit.frame.intervals import union
 from profkit.vocab import Phase
 
 INPUT_PIECES = ("read", "decode", "collate", "queue")
+_PLACE = ("rank", "step", "start_ns", "end_ns")
 NOT_READY = "bucket not ready"
 WAITING = "waiting for a late rank"
 WAITING_IN_PIPELINE = "waiting for another rank"
@@ -50,17 +51,17 @@ def input_pieces(spans: pa.Table, exposed: pa.Table, used: Ints) -> tuple[Ints, 
     count = len(INPUT_PIECES)
     if not len(used):
         return np.zeros((count, 0), dtype=np.int64), np.zeros(0, dtype=np.int64)
-    is_wait = pc.and_(pc.equal(exposed["phase"], Phase.DATA.value), pc.equal(exposed["depth"], 0))
-    waits = exposed.filter(is_wait)
+    is_wait = equals(exposed["phase"], Phase.DATA.value) & (exposed["depth"].to_numpy() == 0)
+    waits = exposed.select(_PLACE).filter(pa.array(is_wait))
     place = step_places(waits, used)
     length = durations(waits)[place >= 0]
     whole = np.bincount(place[place >= 0], weights=length, minlength=len(used)).astype(np.int64)
-    data = spans.filter(pc.equal(spans["phase"], Phase.DATA.value))
-    piece = pc.index_in(data["name"].cast(pa.string()), pa.array(INPUT_PIECES))
-    if piece.null_count == len(piece):  # the inside of the loader was not timed
+    piece = places_in(spans["name"], INPUT_PIECES)
+    is_piece = (piece >= 0) & equals(spans["phase"], Phase.DATA.value)
+    if not is_piece.any():  # the inside of the loader was not timed
         return np.zeros((count, len(used)), dtype=np.int64), whole
-    place, inside = _overlaps(data.filter(piece.is_valid()), waits, used)
-    row = piece.drop_null().to_numpy() * len(used) + place
+    place, inside = _overlaps(spans.select(_PLACE).filter(pa.array(is_piece)), waits, used)
+    row = piece[is_piece] * len(used) + place
     kept = place >= 0
     sums = np.bincount(row[kept], weights=inside[kept], minlength=count * len(used))
     return sums.reshape(count, len(used)).astype(np.int64), whole

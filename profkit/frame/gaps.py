@@ -46,12 +46,11 @@ class Gaps:
 
     def by_step(self, numbers: Ints) -> dict[int, Ints]:
         """Return the time of each pair in each of these steps."""
-        place, took = np.searchsorted(numbers, self.step), self.end - self.start
-        sums = {}
-        for pair in np.unique(self.pair).tolist():
-            own = self.pair == pair
-            sums[pair] = np.bincount(place[own], took[own], len(numbers)).astype(np.int64)
-        return sums
+        pairs = np.flatnonzero(np.bincount(self.pair))
+        row, count = np.searchsorted(pairs, self.pair), len(numbers)
+        place = row * count + np.searchsorted(numbers, self.step)
+        sums = np.bincount(place, self.end - self.start, len(pairs) * count).astype(np.int64)
+        return dict(zip(pairs.tolist(), sums.reshape(len(pairs), count), strict=True))
 
     def find(self, moments: Ints) -> Ints:
         """Return the pair around each moment; -1 outside all gaps."""

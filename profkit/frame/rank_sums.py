@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from profkit.frame.columns import step_places
+from profkit.frame.columns import equals, step_places
 from profkit.frame.device_clock import Bools, exposed_spans, has_device_times, works
 from profkit.frame.estimate import Ints
 from profkit.frame.exposed import input_pieces
@@ -115,7 +114,8 @@ def _whole_phases(spans: pa.Table, used: Ints) -> tuple[Ints, Ints]:
 
 
 def _windows(spans: pa.Table) -> pa.Table:
-    return spans.filter(pc.equal(spans["phase"], Phase.ALLREDUCE.value)).select(_WINDOW)
+    exchange = equals(spans["phase"], Phase.ALLREDUCE.value)
+    return spans.select(_WINDOW).filter(pa.array(exchange))
 
 
 def add_sums(parts: Iterable[SpanSums]) -> SpanSums:

@@ -186,7 +186,7 @@ class RankTrace:
         values = []
         if (ids == np.arange(len(ids))).all():
             values = strings["value"].to_pylist()
-        return pa.array([*map(safe_text, values), LOST_NAME], pa.string())
+        return _safe_names(*values)
 
     def table(self, table: str) -> pa.Table:
         """Return the rows of a table, with names in place of ids."""
@@ -247,6 +247,12 @@ class RankTrace:
         if not batches:
             return schema.empty_table()
         return with_names(batches, self.names, schema)
+
+
+@functools.lru_cache(maxsize=8)
+def _safe_names(*values: str) -> pa.Array:
+    """Return names as an array; the ranks of a run mostly have the same ones."""
+    return pa.array([*map(safe_text, values), LOST_NAME], pa.string())
 
 
 @functools.cache
