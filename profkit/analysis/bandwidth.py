@@ -234,9 +234,11 @@ def _shortest(rows: pa.Table) -> tuple[Floats, Ints]:
 
 def _shortest_calls(calls: Calls) -> Floats:
     """Return the same of ranks that all made the same calls."""
-    shortest = np.empty(calls.layout.num_rows, dtype=np.float64)
-    for places in calls.lanes():
-        start, end = calls.start[:, places], calls.end[:, places]
-        free = np.maximum.accumulate(np.concatenate([start[:, :1], end[:, :-1]], axis=1), axis=1)
-        shortest[places] = np.maximum(end - np.maximum(start, free), 0).min(axis=0)
+    shortest, lanes = np.full(calls.layout.num_rows, np.inf), list(calls.lanes())
+    for starts, ends in calls.times():
+        for places in lanes:
+            start, end = starts[places], ends[places]
+            free = np.maximum.accumulate(np.append(start[:1], end[:-1]))
+            own = np.maximum(end - np.maximum(start, free), 0)
+            shortest[places] = np.minimum(shortest[places], own)
     return shortest

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.frame.columns import codes_of, names_and_codes
+from profkit.frame.columns import codes_of, names_and_codes, smallest
 from profkit.frame.estimate import Ints
 from profkit.frame.pipelines import MESSAGES
 
@@ -27,14 +27,28 @@ TIMES = ("rank", "ready_ns", "start_ns", "end_ns")
 class RankCalls:
     """When one rank began and ended its calls, and a checksum of what they were."""
 
-    start: Ints
-    end: Ints
+    first_ns: int
+    """When the first call began."""
+    steps: Ints
+    """The time from the begin of each call to that of the next, in the smallest type."""
+    lengths: Ints
     layout: bytes
 
     @classmethod
     def of(cls, collectives: pa.Table) -> RankCalls:
         start, end = (collectives[name].to_numpy() for name in TIMES[2:])
-        return cls(start, end, _checksum(collectives.drop_columns(list(TIMES))))
+        first_ns = 0
+        if len(start):
+            first_ns = int(start[0])
+        layout = _checksum(collectives.drop_columns(list(TIMES)))
+        return cls(first_ns, smallest(np.diff(start)), smallest(end - start), layout)
+
+    @property
+    def start(self) -> Ints:
+        start = np.full(len(self.lengths), self.first_ns, dtype=np.int64)
+        np.cumsum(self.steps, dtype=np.int64, out=start[1:])
+        start[1:] += self.first_ns
+        return start
 
 
 @dataclass(frozen=True)
@@ -42,10 +56,21 @@ class Calls:
     """The calls of all ranks. `layout` has a row for each call, with the times of some rank."""
 
     layout: pa.Table
-    ranks: tuple[int, ...]
-    start: Ints
-    """By (rank, call)."""
-    end: Ints
+    own: Mapping[int, RankCalls]
+    kept: npt.NDArray[np.bool_]
+    """Which of the ranks' calls these are."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(self.own)
+
+    def times(self) -> Iterator[tuple[Ints, Ints]]:
+        """Yield the begins and the ends of each rank's calls."""
+        is_whole = self.kept.all()
+        for own in self.own.values():
+            start = own.start
+            end = start + own.lengths
+            yield (start, end) if is_whole else (start[self.kept], end[self.kept])
 
     @classmethod
     def join(cls, layout: pa.Table, calls: Mapping[int, RankCalls]) -> Calls | None:
@@ -63,13 +88,13 @@ class Calls:
             return None
         if np.unique(keys, axis=1).shape[1] < layout.num_rows:
             return None
-        start = np.stack([own.start for own in calls.values()])
-        end = np.stack([own.end for own in calls.values()])
         bucket = layout["bucket"].is_valid().to_numpy()
         follows = bucket[1:] & bucket[:-1] & (communicator[1:] == communicator[:-1])
-        if (end[:, 1:][:, follows] == end[:, :-1][:, follows]).any():
-            return None
-        return cls(layout, tuple(calls), start, end)
+        found = cls(layout, calls, np.ones(layout.num_rows, dtype=bool))
+        for _, end in found.times():
+            if (follows & (end[1:] == end[:-1])).any():
+                return None
+        return found
 
     def of_steps(self, steps: Ints) -> Calls:
         """Return the calls of some steps."""
@@ -80,8 +105,9 @@ class Calls:
         """Return some of the calls."""
         if kept.all():
             return self
-        layout = self.layout.filter(pa.array(kept))
-        return Calls(layout, self.ranks, self.start[:, kept], self.end[:, kept])
+        whole = self.kept.copy()
+        whole[whole] = kept
+        return Calls(self.layout.filter(pa.array(kept)), self.own, whole)
 
     def lanes(self) -> Iterator[Ints]:
         """Yield the calls of each communicator in their order."""

@@ -127,3 +127,10 @@ def equals(column: pa.ChunkedArray, value: str) -> npt.NDArray[np.bool_]:
     whole = _encoded(column)
     is_wanted = pc.equal(whole.dictionary, value).to_numpy(zero_copy_only=False)
     return np.append(is_wanted, False)[_codes(whole)]  # a null's code is -1
+
+
+def smallest(values: Ints) -> Ints:
+    """Return numbers in the smallest type that holds them."""
+    least, most = int(values.min(initial=0)), int(values.max(initial=0))
+    kind = np.promote_types(np.min_scalar_type(least), np.min_scalar_type(most))
+    return values.astype(kind if kind.kind in "iu" else np.int64)

@@ -200,6 +200,8 @@ class MatchedCalls:
     transfer: Ints
     """By call."""
     late_rank: Ints
+    waiting: Ints
+    """What all ranks together waited for each call."""
     ends_shared = has_messages = False
 
     @classmethod
@@ -208,11 +210,20 @@ class MatchedCalls:
         is_bucket, by_host = (each(calls.layout) for each in (_is_bucket, _is_by_host))
         if is_bucket.any():
             calls = calls.take(is_bucket | by_host)
-        length = calls.end - calls.start
-        quickest = length.argmin(axis=0) if len(calls.ranks) else np.empty(0, dtype=np.int64)
-        late = np.array(calls.ranks, dtype=np.int64)[quickest]
+        count = calls.layout.num_rows
+        transfer, late = np.empty(0, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+        whole = np.zeros(count, dtype=np.int64)
+        for rank, (start, end) in zip(calls.ranks, calls.times(), strict=True):
+            length = end - start
+            whole += length
+            if rank == calls.ranks[0]:
+                transfer, is_quickest = length, np.ones(count, dtype=bool)
+            else:
+                is_quickest = length < transfer
+            transfer = np.minimum(transfer, length)
+            late[is_quickest] = rank
         late[_is_rooted(calls.layout) & (len(calls.ranks) > 2)] = -1
-        return cls(calls, length[quickest, np.arange(length.shape[1])], late)
+        return cls(calls, transfer, late, whole - len(calls.ranks) * transfer)
 
     @property
     def count(self) -> int:
@@ -222,21 +233,20 @@ class MatchedCalls:
 
     def by_rank(self) -> Iterator[tuple[int, OfRank]]:
         step = self.calls.layout["step"].to_numpy()
-        for row, rank in enumerate(self.calls.ranks):
-            yield rank, OfRank(self.calls.start[row], self.calls.end[row], self.transfer, step)
+        for rank, (start, end) in zip(self.calls.ranks, self.calls.times(), strict=True):
+            yield rank, OfRank(start, end, self.transfer, step)
 
     def last_in(self) -> dict[int, int]:
         ranks, counts = np.unique(self.late_rank[self.late_rank >= 0], return_counts=True)
         return dict(zip(ranks.tolist(), counts.tolist(), strict=True))
 
     def waited_for(self) -> dict[int, float]:
-        waiting = (self.calls.end - self.calls.start - self.transfer).sum(axis=0)
         known = self.late_rank >= 0
-        total = float(waiting[known].sum())
+        total = float(self.waiting[known].sum())
         if not total:
             return {}
         ranks, place = np.unique(self.late_rank[known], return_inverse=True)
-        sums = np.bincount(place, weights=waiting[known])
+        sums = np.bincount(place, weights=self.waiting[known])
         return dict(zip(ranks.tolist(), (sums / total).tolist(), strict=True))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from profkit.address import to_path
 from profkit.frame.calls import RankCalls
+from profkit.frame.columns import smallest
 from profkit.frame.device_times import DeviceCounts
 from profkit.frame.estimate import Ints
 from profkit.frame.gaps import NO_GAPS, find_gaps
@@ -71,11 +72,11 @@ class RankPart:
 
     def packed(self) -> RankPart:
         """Return the part with its numbers in the smallest types that hold them."""
-        small = {name: _small(getattr(self.sums, name)) for name in ARRAYS}
+        small = {name: smallest(getattr(self.sums, name)) for name in ARRAYS}
         if self.sums.exposed is self.sums.host:
             small["exposed"] = small["host"]
         sums = dataclasses.replace(self.sums, **small)
-        gaps = {pair: _small(values) for pair, values in self.gaps.items()}
+        gaps = {pair: smallest(values) for pair, values in self.gaps.items()}
         return dataclasses.replace(self, sums=sums, gaps=gaps)
 
 
@@ -138,8 +139,3 @@ def _spread(values: Ints, own: Ints, numbers: Ints) -> Ints:
         found[..., place[known]] = values[..., known]
     return found
 
-
-def _small(values: Ints) -> Ints:
-    least, most = int(values.min(initial=0)), int(values.max(initial=0))
-    kind = np.promote_types(np.min_scalar_type(least), np.min_scalar_type(most))
-    return values.astype(kind if kind.kind in "iu" else np.int64)
