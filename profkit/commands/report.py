@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from profkit.analysis.stepless import view_stepless
     from profkit.report import memory_document, stepless_document
     from profkit.report.overview_document import find_answers, illustrate, overview
-    from profkit.run.scheduling import check_scheduler, is_large, read_ranks
+    from profkit.run.scheduling import check_scheduler, is_replayed, read_ranks
     from profkit.trace.reader import Trace
 
     check_shape(args)
@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
     view = build_overview(trace, load_ceilings(trace.manifest.environment))
 
     def draw(drawn: Illustrated | None = None) -> Document:
-        if is_large(trace):  # its steps are not replayed here
-            return overview(view, drawn)
+        if not is_replayed(trace):
+            return overview(view, drawn, answers=None)
         return overview(view, drawn, answers=find_answers(trace))
 
     deliver(args, renderers(lambda: overview(view), lambda: draw(illustrate(trace, view)), draw))

@@ -124,11 +124,11 @@ def answer_lines(run: Path) -> list[str]:
     from profkit.explain.predict.prediction import WORKERS
     from profkit.report.overview_document import find_answers, headline
     from profkit.report.whatif_document import headline as best_answer
-    from profkit.run.scheduling import is_large
+    from profkit.run.scheduling import is_replayed
     from profkit.trace.reader import Trace
 
     trace = Trace.open(run)
-    if is_large(trace) or not trace.steps.num_rows:
+    if not is_replayed(trace) or not trace.steps.num_rows:
         return []
     answers = find_answers(trace)
     gains, settings = [], []

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.frame.calls import Calls
-from profkit.frame.columns import codes_of, places_of_ranks, rows_of_steps, split_ranks
+from profkit.frame.columns import codes_of, equals, places_of_ranks, rows_of_steps, split_ranks
 from profkit.frame.device_clock import Bools
 from profkit.frame.estimate import NEGLIGIBLE, Floats, Ints
 from profkit.frame.intervals import covered_each, union_length
@@ -372,8 +372,11 @@ def exposed_windows(spans: pa.Table, used: Ints) -> pa.Table:
     """Return the exposed exchange of each step: inside it, nothing but the exchange went on.
 
     On a rank whose device was timed, the host's time in a collective is only that of its launch.
+    Spans without a phase are those of the exchange.
     """
-    exposed = spans.filter(pc.equal(spans["phase"], Phase.ALLREDUCE.value))
+    exposed = spans
+    if "phase" in spans.schema.names:
+        exposed = spans.filter(pa.array(equals(spans["phase"], Phase.ALLREDUCE.value)))
     exposed = rows_of_steps(exposed, used)
     if "device_start_ns" in exposed.schema.names:
         start, end = exposed["device_start_ns"], exposed["device_end_ns"]

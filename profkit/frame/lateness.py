@@ -6,7 +6,7 @@ for each other is no work of theirs and does not count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from profkit.frame.estimate import Estimate, Floats, Ints, estimate_ratios
 from profkit.frame.phases import UNKNOWN
 from profkit.vocab import PHASES, Phase
 
+_MOST = np.iinfo(np.int32).max
 WORK = tuple(name for name in (*PHASES, UNKNOWN) if name != Phase.ALLREDUCE.value)
 
 
@@ -40,11 +41,11 @@ class Lateness:
 
 @dataclass(frozen=True)
 class RankWork:
-    """The own work of all ranks: an array of (rank, phase, step) in ns."""
+    """The own work of all ranks: an array of (rank, phase, step) in whole ns."""
 
     ranks: tuple[int, ...]
     phases: tuple[str, ...]
-    ns: Floats
+    ns: Ints
     _known: dict[int, Mapping[str, Estimate]] = field(default_factory=dict, compare=False)
     """The lateness of ranks by phase: it takes long to estimate, and is asked for again."""
 
@@ -75,9 +76,10 @@ class RankWork:
 
     def over_mean(self, rank: int) -> dict[str, float]:
         """Return how much longer a rank takes for each of its phases than the others on average."""
-        mine = self.ranks.index(rank)
-        own = self.ns[mine].mean(axis=1)
-        others = np.delete(self.ns, mine, axis=0).mean(axis=(0, 2))
+        mine, steps = self.ranks.index(rank), self.ns.shape[2]
+        sums = self.ns.sum(axis=2)  # of whole numbers, so that they are exact in any order
+        own = sums[mine] / steps
+        others = (sums.sum(axis=0) - sums[mine]) / ((len(sums) - 1) * steps)
         found = {}
         for phase, ns, usual in zip(self.phases, own.tolist(), others.tolist(), strict=True):
             if ns or phase == UNKNOWN:
@@ -111,11 +113,12 @@ class RankWork:
         return np.asarray(self.ns[mine] - others)
 
 
-def work_of(by_phase: Mapping[int, Ints], walls_ns: Floats) -> RankWork:
-    """Return the own work of ranks, from the time by (phase, step) and the wall times of each."""
-    ns = np.zeros((len(by_phase), len(WORK), walls_ns.shape[1]))
-    for row, own in enumerate(by_phase.values()):
-        for place, name in enumerate(WORK):
-            rest = walls_ns[row] - own.sum(axis=0)
-            ns[row, place] = rest if name == UNKNOWN else own[PHASES.index(name)]
-    return RankWork(tuple(by_phase), WORK, ns)
+def work_of(by_rank: Iterable[tuple[int, Ints, Ints]]) -> RankWork:
+    """Return the own work of ranks, from each one's time by (phase, step) and wall times."""
+    ranks, rows = [], []
+    for rank, own, wall_ns in by_rank:
+        rest = wall_ns - own.sum(axis=0)
+        row = np.stack([rest if name == UNKNOWN else own[PHASES.index(name)] for name in WORK])
+        ranks.append(rank)
+        rows.append(row.astype(np.int32) if np.abs(row).max(initial=0) <= _MOST else row)
+    return RankWork(tuple(ranks), WORK, np.stack(rows))

@@ -23,7 +23,7 @@ from profkit.vocab import PHASES, Phase
 ARRAYS = ("host", "exposed", "timed", "pieces", "waits", "outer", "untimed")
 """The fields of `SpanSums` that are numbers by step."""
 
-_WINDOW = ("rank", "step", "phase", "start_ns", "end_ns")
+_WINDOW = ("rank", "step", "start_ns", "end_ns")
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,12 @@ def _whole_phases(spans: pa.Table, used: Ints) -> tuple[Ints, Ints]:
 
 
 def _windows(spans: pa.Table) -> pa.Table:
-    exchange = equals(spans["phase"], Phase.ALLREDUCE.value)
-    return spans.select(_WINDOW).filter(pa.array(exchange))
+    rows = equals(spans["phase"], Phase.ALLREDUCE.value) & spans["step"].is_valid().to_numpy()
+    columns = []
+    for name in _WINDOW:  # a filter of Arrow would leave room for all rows
+        field = spans.schema.field(name)
+        columns.append(pa.array(spans[name].to_numpy()[rows].astype(field.type.to_pandas_dtype())))
+    return pa.table(columns, schema=pa.schema([spans.schema.field(name) for name in _WINDOW]))
 
 
 def add_sums(parts: Iterable[SpanSums]) -> SpanSums:
@@ -130,7 +134,7 @@ def add_sums(parts: Iterable[SpanSums]) -> SpanSums:
         timed_exchange.append(part.timed_exchange)
     return dataclasses.replace(
         total,
-        windows=pa.concat_tables(windows).unify_dictionaries(),
+        windows=pa.concat_tables(windows),
         timed_exchange=pa.concat_tables(timed_exchange),
     )
 

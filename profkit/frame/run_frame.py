@@ -124,10 +124,10 @@ class RunFrame:
                     rank.contents.pop(table, None)
         return found
 
-    def read_with(self, each: Mapper, *, whole: bool) -> None:
-        """Read the ranks and compute `parts` with `each`, which may work on other machines.
+    def read_with(self, each: Mapper, *, whole: bool, there: bool) -> None:
+        """Read the ranks and compute `parts` with `each`, which works on other machines if `there`.
 
-        There, the run must have the same path. Unless the ranks are read as a whole, spans and
+        The run must have the same path on them. Unless the ranks are read as a whole, spans and
         collectives are read here once more, if a view needs them.
         """
         if self.trace.is_part:  # its ranks are cut out of tables that are read already
@@ -136,7 +136,8 @@ class RunFrame:
         for rank in self.trace.ranks:
             folders.append(str(rank.folder.absolute()))
             numbers.append(rank.rank)
-            sizes.append({table: rank.size(table) for table in (*KEPT, *NOT_KEPT)})
+            seen = (*KEPT, *NOT_KEPT) if there else ()
+            sizes.append({table: rank.size(table) for table in seen})
         tables: list[tuple[str, ...]] = [(*KEPT, *NOT_KEPT) if whole else KEPT] * len(numbers)
         tables[:1] = [(*KEPT, *NOT_KEPT)]  # the first rank's calls may stand for those of all
         found, parts = each(read_part, folders, numbers, sizes, tables), {}
@@ -217,9 +218,10 @@ class RunFrame:
     def work(self, used: Ints) -> RankWork:
         """Return the own work of each rank of the basis in some steps."""
         places = self.places(used)
-        ranks = self.basis.ranks
-        by_phase = {rank: self.by_rank[rank].exposed[:, places] for rank in ranks}
-        return work_of(by_phase, np.stack([self.walls_ns[rank][places] for rank in ranks]))
+        return work_of(
+            (rank, self.by_rank[rank].exposed[:, places], self.walls_ns[rank][places])
+            for rank in self.basis.ranks
+        )
 
     def by_phase(self, used: Ints) -> dict[int, dict[str, Floats]]:
         """Return the time of each rank by phase in some steps, in this order, and outside all."""

@@ -52,7 +52,7 @@ from profkit.report.long_steps_section import long_steps_section
 from profkit.report.machine_sections import device_time_data
 from profkit.report.sharded_sections import sharded_sections
 from profkit.report.utilisation_section import utilisation_section
-from profkit.report.whatif_document import answers_section
+from profkit.report.whatif_document import NOT_REPLAYED, answers_section
 from profkit.report.words import (
     clock_words,
     meaning,
@@ -138,12 +138,12 @@ def overview(
     view: Overview,
     drawn: Illustrated | None = None,
     *,
-    answers: Sequence[Prediction] = (),
+    answers: Sequence[Prediction] | None = (),
     next_command: str = "",
 ) -> Document:
     """Return the document of one run; a page needs `drawn`, plain text does not.
 
-    `answers` are what the run predicts of the job without its causes.
+    `answers` are what the run predicts of the job without its causes; `None` if it is too large.
     """
     verdict, tone, summary = "measured", Tone.PLAIN, used_words(view)
     if not view.judged:
@@ -331,14 +331,16 @@ def _own_cost_fact(view: Overview) -> Fact:
 
 
 def _sections(
-    view: Overview, drawn: Illustrated | None, answers: Sequence[Prediction]
+    view: Overview, drawn: Illustrated | None, answers: Sequence[Prediction] | None
 ) -> Iterator[Section]:
     yield from device_sections(view.devices)
     yield from idle_section(view.config)
     yield from phases_section(view)
     yield losses_section(view.losses)
     yield from utilisation_section(view.utilisation)
-    if answers:
+    if answers is None:
+        yield NOT_REPLAYED
+    elif answers:
         yield answers_section(answers)
     yield from changes_section(view)
     yield from long_steps_section(view)

@@ -135,13 +135,20 @@ def bar(point: RankPoint) -> str:
     return f"{'█' * length} {percent(point.efficiency, 0)}"
 
 
+HELP = "What would help"
+NOT_REPLAYED = Section(
+    HELP, ("The run is too large to replay its steps here; 'profkit whatif RUN' does it.",)
+)
+"""The same of a run whose replay takes longer than its report."""
+
+
 def answers_section(answers: Sequence[Prediction]) -> Section:
     """Return a row for each answer, for a document that is about more than them."""
     known = tuple(filter(operator.attrgetter("speed_up"), answers))
     note = "'profkit whatif RUN' says what these answers rest on."
     if not all(answer.conclusive for answer in known):
         note += " '?' means inconclusive."
-    title = "What would help" * bool(known)
+    title = HELP * bool(known)
     question, _, throughput, doubt = ANSWERS
     step = Column("", "per step", lambda answer: answer.step_ns, NS, interval=True)
     table = Table((question, step, throughput, doubt), known)

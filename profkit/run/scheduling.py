@@ -26,8 +26,12 @@ from profkit.trace.reader import Mapper
 
 SERIAL: Final = "serial"
 PROCESSES: Final = "processes"
-LARGE_BYTES: Final = 150_000_000
+LARGE_BYTES: Final = 40_000_000
 """Of larger files, processes save more time than they take to start."""
+
+MOST_REPLAYED_BYTES: Final = 150_000_000
+MOST_REPLAYED_RANKS: Final = 64
+"""To replay the steps of a larger run takes longer than all of its report."""
 
 RANKS_AT_ONCE: Final = 16
 """A process is given so many ranks at a time."""
@@ -58,18 +62,22 @@ def read_ranks(trace: Trace, where: str, *, whole: bool = False) -> None:
     Without a place, those of a large run are read on processes of this machine.
     """
     cores = len(os.sched_getaffinity(0))
-    if not where and cores > 1 and is_large(trace):
+    if not where and cores > 1 and _size(trace) > LARGE_BYTES:
         where = PROCESSES
     if where in {"", SERIAL}:
         return
     with _open_scheduler(where, min(cores, MOST_PROCESSES)) as each:
-        frame_of(trace).read_with(each, whole=whole)
+        frame_of(trace).read_with(each, whole=whole, there=where != PROCESSES)
 
 
-def is_large(trace: Trace) -> bool:
-    """Return true if a run takes more than a moment to read."""
-    sizes = (rank.size(table) or 0 for rank in trace.ranks for table in NOT_KEPT)
-    return sum(sizes) > LARGE_BYTES
+def is_replayed(trace: Trace) -> bool:
+    """Return true if a report replays the steps of a run."""
+    return len(trace.ranks) <= MOST_REPLAYED_RANKS and _size(trace) <= MOST_REPLAYED_BYTES
+
+
+def _size(trace: Trace) -> int:
+    """Return the size of the files that take long to read."""
+    return sum(rank.size(table) or 0 for rank in trace.ranks for table in NOT_KEPT)
 
 
 @contextlib.contextmanager

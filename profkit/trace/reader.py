@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -107,7 +108,19 @@ class Trace(ShownInNotebook):
     @functools.cached_property
     def steps(self) -> pa.Table:
         """The steps of all ranks, with each sample on one of the ranks that share it."""
-        return share_samples(self.table("steps"), self.sharing)
+        whole = self.table("steps")
+        if not self.is_part and whole["rank"].num_chunks == 1:
+            self._keep_once(whole)
+        return share_samples(whole, self.sharing)
+
+    def _keep_once(self, steps: pa.Table) -> None:
+        """Let the ranks' rows be those of the whole table, so that they are in memory once."""
+        first = 0
+        for rank in self.ranks:
+            content = rank.content("steps")
+            own = steps.slice(first, content.rows).to_batches()
+            rank.contents["steps"] = dataclasses.replace(content, batches=tuple(own))
+            first += content.rows
 
     @functools.cached_property
     def stacks(self) -> pa.Table:

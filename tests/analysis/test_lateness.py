@@ -43,11 +43,11 @@ def _work(late_ns: int, where: str = "forward") -> tuple[list[Step], list[Span]]
 
 
 def _of(steps: pa.Table, spans: pa.Table, used: Ints) -> RankWork:
-    own, walls = split_ranks(spans), []
-    for rows in split_ranks(steps).values():
-        walls.append(durations(rows.sort_by("step"))[used])
-    by_phase = {rank: sum_spans(rows, used).exposed for rank, rows in own.items()}
-    return work_of(by_phase, np.stack(walls))
+    own, times = split_ranks(spans), []
+    for rank, rows in split_ranks(steps).items():
+        wall_ns = durations(rows.sort_by("step"))[used]
+        times.append((rank, sum_spans(own[rank], used).exposed, wall_ns))
+    return work_of(times)
 
 
 @pytest.mark.parametrize("where", ["forward", UNKNOWN])
