@@ -12,7 +12,7 @@ from profkit.analysis.bandwidth import LinkUse, link_use
 from profkit.analysis.ceilings import Ceilings
 from profkit.frame.calls import Calls
 from profkit.frame.estimate import Ints
-from profkit.frame.exchange import Exchange, match_run, split_exchange
+from profkit.frame.exchange import Exchange, expose, split_exchange
 from profkit.frame.rank_sums import SpanSums, add_sums, mean_phases
 from profkit.vocab import Phase
 
@@ -67,10 +67,10 @@ def find_meeting(
     """
     if not sums:
         return None
-    exchange = split_exchange(collectives, add_sums(list(sums.values())).windows, used)
+    exposure = expose(collectives, add_sums(list(sums.values())).windows, used)
+    exchange, found = split_exchange(exposure), exposure.found
     if exchange is None:
         return None
-    found = match_run(collectives, used)
     waited_for = []
     if timed and found.count == found.matched_count:
         last_in = found.last_in()

@@ -11,6 +11,9 @@ import pyarrow.compute as pc
 
 from profkit.frame.estimate import Ints
 
+MOST_SPARSE = 4
+"""So many places for each row are a table that takes less time than sorting the rows."""
+
 
 def names_and_codes(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
     """Return the distinct values of a column, and each row's place among them.
@@ -48,7 +51,7 @@ def _codes(whole: pa.DictionaryArray) -> Ints:
     codes = whole.indices
     if codes.null_count:
         codes = codes.fill_null(pa.scalar(-1, codes.type))
-    return codes.to_numpy().astype(np.int64)
+    return np.asarray(codes.to_numpy(), dtype=np.int64)
 
 
 def durations(table: pa.Table) -> Ints:
@@ -134,3 +137,14 @@ def smallest(values: Ints) -> Ints:
     least, most = int(values.min(initial=0)), int(values.max(initial=0))
     kind = np.promote_types(np.min_scalar_type(least), np.min_scalar_type(most))
     return values.astype(kind if kind.kind in "iu" else np.int64)
+
+
+def number_values(values: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct values, ascending, and the place of each value among them."""
+    least, most = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    if most - least > MOST_SPARSE * len(values):
+        distinct, place = np.unique(values, return_inverse=True)
+        return distinct, place
+    is_there = np.zeros(most - least + 1, dtype=bool)
+    is_there[values - least] = True
+    return np.flatnonzero(is_there) + least, (np.cumsum(is_there) - 1)[values - least]

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.frame.apart import Apart, find_apart
-from profkit.frame.calls import Calls
 from profkit.frame.columns import durations, step_places
 from profkit.frame.device_times import (
     PhaseClock,
 )
 from profkit.frame.estimate import FEWEST_STEPS, Estimate, Floats, Ints
+from profkit.frame.exchange import Exposure
 from profkit.frame.exposed import share_data, split_allreduce
 from profkit.frame.phases import UNKNOWN
 from profkit.frame.rank_sums import SpanSums
@@ -180,7 +180,7 @@ def exclude_outliers(steps: pa.Table, sums: SpanSums, selection: Selection) -> S
 def cost_of_sums(
     steps: pa.Table,
     sums: SpanSums,
-    collectives: pa.Table | Calls,
+    exposure: Exposure,
     selection: Selection,
     price_ns: float | None = None,
     long_sums: pa.Table | None = None,
@@ -200,7 +200,7 @@ def cost_of_sums(
     pieces = share_data(sums.pieces, sums.waits)
     if DATA in parts and pieces:
         inside[DATA] = {**pieces, "waiting otherwise": parts[DATA] - sum(pieces.values())}
-    exchange = split_allreduce(collectives, sums.windows, selection.steps)
+    exchange = split_allreduce(exposure)
     if exchange:
         if exchange.hidden_ns is not None:
             beside[HIDDEN_EXCHANGE] = exchange.hidden_ns

@@ -18,10 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.frame.calls import Calls
-from profkit.frame.columns import codes_of, equals, places_of_ranks, rows_of_steps, split_ranks
+from profkit.frame.columns import (
+    codes_of,
+    equals,
+    places_of_ranks,
+    rows_of_steps,
+    split_ranks,
+    step_places,
+)
 from profkit.frame.device_clock import Bools
 from profkit.frame.estimate import NEGLIGIBLE, Floats, Ints
-from profkit.frame.intervals import covered_each, union_length
+from profkit.frame.intervals import covered_by, covered_each, union
 from profkit.frame.lateness import RankWork
 from profkit.frame.pipelines import (
     MESSAGES,
@@ -126,12 +133,6 @@ class OfRank(NamedTuple):
     end: Ints
     transfer: Ints
     step: Ints
-
-    def exposed(self, opens: Ints, closes: Ints) -> tuple[Floats, Floats]:
-        """Return how long collectives were begun, and were sent, in each window."""
-        sent_from = np.maximum(self.start, self.end - self.transfer)
-        flying = covered_each(self.start, self.end, opens, closes)
-        return flying, covered_each(sent_from, self.end, opens, closes)
 
 
 @dataclass(frozen=True)
@@ -349,19 +350,43 @@ def is_end_shared(rows: pa.Table, *, with_last: bool = False) -> Bools:
     return shared
 
 
-def split_exchange(collectives: pa.Table | Calls, spans: pa.Table, used: Ints) -> Exchange | None:
-    """Split the exposed exchange of the `used` steps; `None` if no rank recorded collectives."""
+class Exposure(NamedTuple):
+    """How ranks spent their exposed exchange: not ready, waiting, in transfer; and hidden time."""
+
+    found: Matched | MatchedCalls
+    by_rank: Mapping[int, Floats]
+    """Four sums for each rank."""
+    by_step: Floats
+    """The same four over all ranks, for each used step."""
+
+
+def expose(collectives: pa.Table | Calls, spans: pa.Table, used: Ints) -> Exposure:
+    """Compare the collectives of the `used` steps with the spans of the exposed exchange."""
     found = match_run(collectives, used)
-    if not found.count or not len(used):
+    by_rank: dict[int, Floats] = {}
+    by_step = np.zeros((4, len(used)))
+    if found.count and len(used):
+        windows = split_ranks(exposed_windows(spans, used))
+        for rank, own in found.by_rank():
+            parts = _split_rank(own, windows[rank].sort_by("start_ns"), used)
+            by_rank[rank] = parts.sum(axis=1)
+            by_step += parts
+    return Exposure(found, by_rank, by_step)
+
+
+def split_exchange(exposure: Exposure) -> Exchange | None:
+    """Return the exposed exchange of each rank; `None` if no rank recorded collectives."""
+    found, steps = exposure.found, exposure.by_step.shape[1]
+    if not exposure.by_rank:
         return None
-    windows, ranks = split_ranks(exposed_windows(spans, used)), []
-    is_whole = found.count == found.matched_count
-    for rank, own in found.by_rank():
-        part = _split_rank(rank, own, windows[rank], len(used))
-        if not is_whole:
-            part = dataclasses.replace(part, waiting_ns=None, transfer_ns=None)
-        if found.ends_shared:
-            part = dataclasses.replace(part, hidden_ns=None)
+    is_whole, ranks = found.count == found.matched_count, []
+    for rank, sums in exposure.by_rank.items():
+        not_ready, waiting, transfer, hidden = (sums / steps).tolist()
+        part = RankExchange(rank, float(sums[:3].sum()) / steps, None, None, not_ready, None)
+        if is_whole:
+            part = dataclasses.replace(part, waiting_ns=waiting, transfer_ns=transfer)
+        if not found.ends_shared:
+            part = dataclasses.replace(part, hidden_ns=hidden)
         ranks.append(part)
     return Exchange(
         tuple(ranks), found.waited_for(), found.count, found.matched_count, found.ends_shared
@@ -390,16 +415,19 @@ def exposed_windows(spans: pa.Table, used: Ints) -> pa.Table:
     return exposed
 
 
-def _split_rank(rank: int, own: OfRank, windows: pa.Table, steps: int) -> RankExchange:
-    ordered = windows.sort_by("start_ns")
-    opens, closes = ordered["start_ns"].to_numpy(), ordered["end_ns"].to_numpy()
-    flying, moving = (float(each.sum()) for each in own.exposed(opens, closes))
-    exposed = float((closes - opens).sum())
-    return RankExchange(
-        rank=rank,
-        exposed_ns=exposed / steps,
-        waiting_ns=(flying - moving) / steps,
-        transfer_ns=moving / steps,
-        not_ready_ns=(exposed - flying) / steps,
-        hidden_ns=(union_length(own.start, own.end) - flying) / steps,
-    )
+def _split_rank(own: OfRank, windows: pa.Table, used: Ints) -> Floats:
+    """Return a rank's time not ready, waiting, in transfer and hidden, by (kind, step)."""
+    opens, closes = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
+    lows, highs = union(own.start, own.end)
+    sent_from = np.maximum(own.start, own.end - own.transfer)
+    in_flight = covered_by(lows, highs, opens, closes)
+    moving = covered_each(sent_from, own.end, opens, closes)
+    place, parts = step_places(windows, used), np.zeros((4, len(used)))
+    for row, times in enumerate((closes - opens - in_flight, in_flight - moving, moving)):
+        parts[row] = np.bincount(place, weights=times, minlength=len(used))
+    order = np.argsort(own.start, kind="stable")
+    opener = order[np.searchsorted(own.start[order], lows, side="left")]
+    step = np.searchsorted(used, own.step[opener])
+    flying = np.bincount(step, weights=highs - lows, minlength=len(used))
+    parts[3] = flying - parts[1] - parts[2]
+    return parts

@@ -10,16 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.frame.calls import Calls
-from profkit.frame.columns import durations, equals, places_in, split_ranks, step_places
+from profkit.frame.columns import durations, equals, places_in, step_places
 from profkit.frame.device_clock import Bools
 from profkit.frame.estimate import Floats, Ints
-from profkit.frame.exchange import (
-    HOST_BACKENDS,
-    OfRank,
-    exposed_windows,
-    match_run,
-)
-from profkit.frame.intervals import union
+from profkit.frame.exchange import HOST_BACKENDS, Exposure
 from profkit.vocab import Phase
 
 INPUT_PIECES = ("read", "decode", "collate", "queue")
@@ -129,40 +123,16 @@ def untimed_exchanges(
     return np.asarray(np.bincount(place[missing], minlength=len(used)) > 0)
 
 
-def split_allreduce(
-    collectives: pa.Table | Calls, spans: pa.Table, used: Ints
-) -> AllreduceSplit | None:
+def split_allreduce(exposure: Exposure) -> AllreduceSplit | None:
     """Split the exposed exchange by step: not ready, waiting for a late rank, or transfer.
 
     It is `None` if no rank recorded collectives, or if some were not seen on all of their ranks:
     then nobody can tell waiting from transfer.
     """
-    found = match_run(collectives, used)
-    if not found.count or found.count > found.matched_count or not len(used):
+    found = exposure.found
+    if not exposure.by_rank or found.count > found.matched_count:
         return None
-    windows = split_ranks(exposed_windows(spans, used))
-    totals = np.zeros((4, len(used)))
-    for rank, own in found.by_rank():
-        totals += _split_rank(own, windows[rank].sort_by("start_ns"), used)
-    not_ready, waiting, transfer, hidden = np.rint(totals).astype(np.int64)
+    not_ready, waiting, transfer, hidden = np.rint(exposure.by_step).astype(np.int64)
     name = WAITING_IN_PIPELINE if found.has_messages else WAITING
     parts = {NOT_READY: not_ready, name: waiting, TRANSFER: transfer}
     return AllreduceSplit(parts, None if found.ends_shared else hidden)
-
-
-def _split_rank(own: OfRank, windows: pa.Table, used: Ints) -> Floats:
-    """Return a rank's time not ready, waiting, in transfer and hidden, by (kind, step)."""
-    opens, closes = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
-    in_flight, moving = own.exposed(opens, closes)
-    exposed = (closes - opens).astype(np.float64)
-    place = step_places(windows, used)
-    parts = np.zeros((4, len(used)))
-    for row, times in enumerate((exposed - in_flight, in_flight - moving, moving)):
-        parts[row] = np.bincount(place, weights=times, minlength=len(used))
-    lows, highs = union(own.start, own.end)
-    order = np.argsort(own.start, kind="stable")
-    opener = order[np.searchsorted(own.start[order], lows, side="left")]
-    step = np.searchsorted(used, own.step[opener])
-    flying = np.bincount(step, weights=highs - lows, minlength=len(used))
-    parts[3] = flying - parts[1] - parts[2]
-    return parts

@@ -62,7 +62,11 @@ def covered_each(starts: Ints, ends: Ints, opens: Ints, closes: Ints) -> Floats:
     """Return how much of each window, from `opens` to `closes`, lies in an interval."""
     if not len(starts):
         return np.zeros(len(opens))
-    lows, highs = union(starts, ends)
+    return covered_by(*union(starts, ends), opens, closes)
+
+
+def covered_by(lows: Ints, highs: Ints, opens: Ints, closes: Ints) -> Floats:
+    """Return the same of intervals that are joined already."""
     return np.asarray(_length_before(closes, lows, highs) - _length_before(opens, lows, highs))
 
 

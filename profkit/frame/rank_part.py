@@ -66,9 +66,10 @@ class RankPart:
             spread[name] = values if same else _spread(values, own, numbers)
         return dataclasses.replace(self.sums, steps=numbers, **spread)
 
-    def gap(self, pair: int, numbers: Ints) -> Ints:
-        """Return the time of a pair in each of these steps."""
-        return _spread(self.gaps[pair].astype(np.int64), self.sums.steps, numbers)
+    def gaps_in(self, used: Ints) -> dict[int, int]:
+        """Return the time of each pair in these steps together."""
+        kept = np.isin(self.sums.steps, used, assume_unique=True)
+        return {pair: int(gap[kept].sum(dtype=np.int64)) for pair, gap in self.gaps.items()}
 
     def packed(self) -> RankPart:
         """Return the part with its numbers in the smallest types that hold them."""
@@ -138,4 +139,3 @@ def _spread(values: Ints, own: Ints, numbers: Ints) -> Ints:
         known = numbers[place] == own
         found[..., place[known]] = values[..., known]
     return found
-

@@ -35,7 +35,14 @@ from profkit.frame.device_times import (
     rows_of_ranks,
 )
 from profkit.frame.estimate import Floats, Ints
-from profkit.frame.exchange import Exchange, LateRank, find_late_rank, split_exchange
+from profkit.frame.exchange import (
+    Exchange,
+    Exposure,
+    LateRank,
+    expose,
+    find_late_rank,
+    split_exchange,
+)
 from profkit.frame.exposed import untimed_exchanges
 from profkit.frame.gaps import UnknownPlace, name_places
 from profkit.frame.lateness import RankWork, work_of
@@ -82,6 +89,7 @@ class RunFrame:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        self._exposed: tuple[Ints, Exposure] | None = None
 
     @functools.cached_property
     def warm_up(self) -> int:
@@ -173,9 +181,8 @@ class RunFrame:
         """Return the time between neighbouring phases of the used steps, longest first."""
         sums: dict[int, float] = {}
         for part in self.parts.values():
-            for pair in part.gaps:
-                total = sums.get(pair, 0.0) + float(part.gap(pair, used).sum())
-                sums[pair] = total
+            for pair, gap_ns in part.gaps_in(used).items():
+                sums[pair] = sums.get(pair, 0.0) + gap_ns
         ranks = int(np.sum([own[self.places(used)].any() for own in self.walls_ns.values()]))
         return name_places(sums, ranks * len(used))
 
@@ -277,7 +284,8 @@ class RunFrame:
             selection = exclude_outliers(steps, sums, selection)
         sums = sums.take(np.flatnonzero(np.isin(sums.steps, selection.steps)))
         price_ns = span_price_ns(trace.samples)
-        costs = cost_of_sums(steps, sums, collectives, selection, price_ns, trace.sums)
+        exposure = self.expose(collectives, sums.windows, selection.steps)
+        costs = cost_of_sums(steps, sums, exposure, selection, price_ns, trace.sums)
         outside = without(trace.steps, np.union1d(self.windows, self.compiled))
         clock = clock_of(trace, on_device=sums.on_device)
         timed, with_calls = sums.timed_exchange, is_own(trace)
@@ -294,6 +302,13 @@ class RunFrame:
             one_in=sampled_one_in(trace.sums),
             of_lines=is_log(trace) and trace.manifest.config.get("steps_per_line") != 1,
         )
+
+    def expose(self, collectives: pa.Table | Calls, windows: pa.Table, used: Ints) -> Exposure:
+        """Return how the exchange of some steps was exposed; of the same ones, it is kept."""
+        is_last = self._exposed is not None and np.array_equal(self._exposed[0], used)
+        if self._exposed is None or not is_last:
+            self._exposed = used, expose(collectives, windows, used)
+        return self._exposed[1]
 
     def collectives_of(self, ranks: Ints) -> pa.Table | Calls:
         if not len(ranks) or len(ranks) == len(self.parts):
@@ -393,7 +408,7 @@ class PhaseBasis:
         """The gradient exchange, or `None` if its exposed part was not timed everywhere."""
         if self.why_no_exchange:
             return None
-        return split_exchange(self.calls, self.windows, self.used)
+        return split_exchange(self.frame.expose(self.calls, self.windows, self.used))
 
     @functools.cached_property
     def work(self) -> RankWork:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.frame.columns import readings_of
+from profkit.frame.columns import number_values, readings_of
 from profkit.frame.compiling import MOST_COMPILED_SHARE, compiled_steps
 from profkit.frame.estimate import Ints
 from profkit.frame.parts import count_kinds
@@ -184,7 +184,7 @@ def select_steps(steps: pa.Table, *, warm_up: int, windows: Ints = NO_STEPS) -> 
     the first epoch's start is part of the warm-up. `windows` are the steps in which kernels were
     captured or captures read, on any rank: they are slower than the job's own.
     """
-    numbers, position = np.unique(steps["step"].to_numpy(), return_inverse=True)
+    numbers, position = number_values(steps["step"].to_numpy())
     everywhere = _once_on_each_rank(steps["rank"].to_numpy(), position, len(numbers))
     off = ~steps["instrumented"].to_numpy(zero_copy_only=False)
     epochs = np.full(len(numbers), -1, dtype=np.int64)
@@ -218,7 +218,7 @@ def _once_on_each_rank(rank: Ints, position: Ints, count: int) -> npt.NDArray[np
     rows = np.bincount(position, minlength=count)
     if len(rank) and rank.min() == rank.max():
         return np.asarray(rows == 1)
-    ranks, which = np.unique(rank, return_inverse=True)
+    ranks, which = number_values(rank)
     is_there = np.zeros((count, len(ranks)), dtype=bool)
     is_there[position, which] = True
     return np.asarray(is_there.all(axis=1) & (rows == len(ranks)))

@@ -15,12 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profkit.frame.columns import codes_of
+from profkit.frame.columns import codes_of, number_values
 from profkit.frame.device_clock import Bools
 from profkit.frame.estimate import Ints
-
-MOST_SPARSE = 4
-"""So many places for each row are a table that takes less time than sorting the rows."""
 
 
 def group_rows(rows: pa.Table) -> tuple[Ints, Ints, Bools]:
@@ -36,14 +33,8 @@ def number_collectives(sequence: Ints, communicator: Ints) -> Ints:
     """Number the collectives by communicator, then sequence; rows of one have its number."""
     if not len(sequence):
         return np.empty(0, dtype=np.int64)
-    least, most = int(sequence.min()), int(sequence.max())
-    if (most - least) * (int(communicator.max()) + 2) > MOST_SPARSE * len(sequence):
-        _, sequence = np.unique(sequence, return_inverse=True)
-        least, most = 0, int(sequence.max())
-    key = (communicator + 1) * (most - least + 1) + (sequence - least)
-    is_there = np.zeros(int(key.max()) + 1, dtype=bool)
-    is_there[key] = True
-    return np.asarray((np.cumsum(is_there) - 1)[key])
+    distinct, place = number_values(sequence)
+    return number_values((communicator + 1) * len(distinct) + place)[1]
 
 
 def first_least(values: npt.NDArray[Any], group: Ints) -> Ints:

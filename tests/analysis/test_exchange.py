@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from profkit.frame.columns import split_ranks
 from profkit.frame.exchange import (
     Exchange,
+    expose,
     find_late_rank,
     is_end_shared,
     match_all,
@@ -102,7 +103,9 @@ def _split(
     *,
     ranks: int = 2,
 ) -> Exchange:
-    found = split_exchange(_collectives(collectives, ranks=ranks), _exposed(exposed), np.array([0]))
+    found = split_exchange(
+        expose(_collectives(collectives, ranks=ranks), _exposed(exposed), np.array([0]))
+    )
     assert found is not None
     return found
 
@@ -142,7 +145,7 @@ def test_a_call_of_all_ranks_is_waiting_and_no_bucket_that_is_not_ready() -> Non
     rows = [(0, 0, 0, 60), (1, 0, 50, 60), (0, 1, 100, 110), (1, 1, 100, 110)]
     exposed = _exposed([(0, 0, 60), (1, 50, 60), (0, 105, 110), (1, 105, 110)])
     collectives = _with_calls(_collectives(rows, ranks=2), "broadcast", [0])
-    found = split_exchange(collectives, exposed, np.array([0]))
+    found = split_exchange(expose(collectives, exposed, np.array([0])))
     assert found is not None
     first, second = found.ranks
     assert (first.waiting_ns, first.transfer_ns, first.not_ready_ns) == (50, 15, 0)
@@ -154,7 +157,7 @@ def test_calls_whose_wait_nobody_timed_are_not_called_hidden() -> None:
     rows = [(0, 0, 0, 60), (1, 0, 50, 60), (0, 1, 100, 110), (1, 1, 100, 110)]
     exposed = _exposed([(0, 105, 110), (1, 105, 110)])
     collectives = _with_calls(_collectives(rows, ranks=2), "broadcast", [0], backend="nccl")
-    found = split_exchange(collectives, exposed, np.array([0]))
+    found = split_exchange(expose(collectives, exposed, np.array([0])))
     assert found is not None
     assert [part.hidden_ns for part in found.ranks] == [5, 5]
     assert found.collectives == 1
@@ -166,7 +169,7 @@ def test_a_broadcast_names_nobody_among_three_ranks() -> None:
     rows += [(rank, 1, 100, 110 - rank) for rank in range(3)]
     exposed = _exposed([(rank, 0, 110) for rank in range(3)])
     collectives = _with_calls(_collectives(rows, ranks=3), "broadcast", [0])
-    found = split_exchange(collectives, exposed, np.array([0]))
+    found = split_exchange(expose(collectives, exposed, np.array([0])))
     assert found is not None
     assert found.ranks[2].waiting_ns == 58
     assert found.late_rank == 2  # by the bucket alone
@@ -178,7 +181,7 @@ def test_a_message_names_no_late_rank() -> None:
     rows += [(rank, 1, 100, 110) for rank in range(2)]
     exposed = _exposed([(rank, 0, 110) for rank in range(2)])
     collectives = _with_calls(_collectives(rows, ranks=2), "send", [0])
-    found = split_exchange(collectives, exposed, np.array([0]))
+    found = split_exchange(expose(collectives, exposed, np.array([0])))
     assert found is not None
     assert found.late_rank is None
 
@@ -186,7 +189,9 @@ def test_a_message_names_no_late_rank() -> None:
 def test_a_call_of_one_rank_does_not_hide_what_the_buckets_say() -> None:
     rows = [(0, 0, 0, 60), (0, 1, 100, 120), (1, 1, 110, 120)]
     collectives = _with_calls(_collectives(rows, ranks=2), "all_reduce", [0])
-    found = split_exchange(collectives, _exposed([(0, 100, 120), (1, 110, 120)]), np.array([0]))
+    found = split_exchange(
+        expose(collectives, _exposed([(0, 100, 120), (1, 110, 120)]), np.array([0]))
+    )
     assert found is not None
     assert (found.collectives, found.matched) == (1, 1)
     assert found.waited_for == {1: 1.0}
@@ -202,7 +207,7 @@ BACKWARDS = [
 def test_buckets_that_end_together_wait_until_the_last_rank_is_ready_for_the_last_one() -> None:
     collectives = _collectives(BACKWARDS, ranks=2, buckets=True)
     exposed = _exposed([(0, 40, 64), (1, 60, 64)])
-    found = split_exchange(collectives, exposed, np.array([0]))
+    found = split_exchange(expose(collectives, exposed, np.array([0])))
     assert found is not None
     times = [(rank.waiting_ns, rank.transfer_ns, rank.hidden_ns) for rank in found.ranks]
     assert times == [(20, 4, None), (0, 4, None)]
@@ -215,7 +220,7 @@ def test_one_bucket_or_a_jobs_own_collectives_have_ends_of_their_own() -> None:
     assert not is_end_shared(one).any()
     assert not is_end_shared(_collectives(BACKWARDS, ranks=2)).any()
     exposed = _exposed([(0, 40, 64), (1, 60, 64)])
-    found = split_exchange(one, exposed, np.array([0]))
+    found = split_exchange(expose(one, exposed, np.array([0])))
     assert found is not None
     assert [rank.hidden_ns for rank in found.ranks] == [0, 0]
 
@@ -230,11 +235,13 @@ def test_waits_that_are_negligible_next_to_a_step_name_nobody() -> None:
         ]
     )
     collectives = _collectives([(0, 0, 100, 210), (1, 0, 200, 210)], ranks=2)
-    found, ranks = split_exchange(collectives, spans, np.array([0])), split_ranks(spans)
+    found, ranks = split_exchange(expose(collectives, spans, np.array([0]))), split_ranks(spans)
     assert found is not None
     for length, is_named in ((1_000, True), (100_000, False)):
-        by_phase = {rank: sum_spans(own, np.array([0])).exposed for rank, own in ranks.items()}
-        late = find_late_rank(found, work_of(by_phase, np.full((2, 1), length)), length)
+        times = []
+        for rank, own in ranks.items():
+            times.append((rank, sum_spans(own, np.array([0])).exposed, np.array([length])))
+        late = find_late_rank(found, work_of(times), length)
         assert (late is not None) == is_named
 
 
@@ -280,7 +287,9 @@ def test_a_rank_that_is_missing_leaves_waiting_unknown() -> None:
 
 def test_no_collectives_are_no_exchange() -> None:
     empty = open_schema("collectives").empty_table()
-    assert split_exchange(empty, open_schema("spans").empty_table(), np.array([0, 1])) is None
+    assert (
+        split_exchange(expose(empty, open_schema("spans").empty_table(), np.array([0, 1]))) is None
+    )
 
 
 # -- messages --------------------------------------------------------------------------------------

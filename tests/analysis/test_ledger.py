@@ -30,6 +30,7 @@ from profkit.frame.costs import (
 )
 from profkit.frame.device_clock import exposed_spans
 from profkit.frame.estimate import Estimate
+from profkit.frame.exchange import expose
 from profkit.frame.exposed import TRANSFER, WAITING, input_pieces, share_data
 from profkit.frame.phases import UNKNOWN
 from profkit.frame.rank_sums import sum_spans
@@ -87,7 +88,8 @@ def _costs(draw: st.DrawFn) -> RunCosts:
 def _cost_tables(steps: pa.Table, spans: pa.Table, selection: Selection) -> RunCosts:
     """Costs of the selected steps, of a run without collectives."""
     sums = sum_spans(spans, selection.steps)
-    return cost_of_sums(steps, sums, rows_table("collectives", []), selection)
+    exposure = expose(rows_table("collectives", []), sums.windows, selection.steps)
+    return cost_of_sums(steps, sums, exposure, selection)
 
 
 @settings(max_examples=150, deadline=None)

@@ -19,7 +19,7 @@ from profkit.cli import main
 from profkit.errors import ExitCode, UnreadableError
 from profkit.frame.calls import Calls, RankCalls
 from profkit.frame.columns import rows_of_rank, split_ranks
-from profkit.frame.exchange import split_exchange
+from profkit.frame.exchange import expose, split_exchange
 from profkit.frame.exposed import split_allreduce, untimed_exchanges
 from profkit.frame.rank_part import KEPT, read_part
 from profkit.frame.rank_sums import sum_spans
@@ -157,9 +157,10 @@ def test_calls_of_all_ranks_say_the_same_as_their_rows(runs: list[str]) -> None:
     calls, used, windows = frame.collectives, frame.selection.steps, frame.all_sums.windows
     rows = frame.trace.collectives
     assert isinstance(calls, Calls)
-    assert split_exchange(calls, windows, used) == split_exchange(rows, windows, used)
+    exposed = [expose(each, windows, used) for each in (rows, calls)]
+    assert split_exchange(exposed[0]) == split_exchange(exposed[1])
     assert link_use(calls, used) == link_use(rows, used)
-    of_rows, of_calls = (split_allreduce(each, windows, used) for each in (rows, calls))
+    of_rows, of_calls = (split_allreduce(each) for each in exposed)
     assert of_rows is not None
     assert of_calls is not None
     assert of_rows.hidden_ns is not None

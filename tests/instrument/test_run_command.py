@@ -18,7 +18,7 @@ import pytest
 from profkit.analysis.overview import build_overview
 from profkit.cli import main
 from profkit.explain.explained import explain
-from profkit.frame.exchange import split_exchange
+from profkit.frame.exchange import expose, split_exchange
 from profkit.frame.selection import select_steps
 from profkit.run import concluding, launch
 from profkit.run.signals import forwarding
@@ -513,7 +513,7 @@ def test_a_rank_late_in_backward_is_named_and_its_lateness_is_waiting(tmp_path: 
     )
     trace = ended.trace
     used = select_steps(trace.steps, warm_up=3).steps
-    exchange = split_exchange(trace.collectives, trace.spans, used)
+    exchange = split_exchange(expose(trace.collectives, trace.spans, used))
     assert exchange is not None
     assert exchange.matched == exchange.collectives
     assert exchange.late_rank == 1
