@@ -51,10 +51,10 @@ class LongSteps:
 def find_long_steps(frame: RunFrame) -> LongSteps:
     """Return the longest of them, or none if many steps are that long, as in most evaluations.
 
-    Nothing is said of a log or of a thinned run, whose steps are not all known.
+    Nothing is said of a log or of a sample, whose steps are not all known.
     """
     trace, selection = frame.trace, frame.selection
-    if is_log(trace) or trace.sums.num_rows or not len(selection.steps):
+    if is_log(trace) or selection.level or not len(selection.steps):
         return LongSteps()
     reasons = dict.fromkeys(selection.steps.tolist(), "")
     for reason in _AS_USUAL:

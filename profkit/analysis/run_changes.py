@@ -51,7 +51,7 @@ def find_changes(trace: Trace, used: Ints) -> tuple[RunChange, ...]:
     frame = frame_of(trace)
     times, works = frame.times(used), frame.by_phase
     found = describe_changes(trace.steps, used, times, works, rank=rank, anchor=anchor)
-    if not trace.sums.num_rows:
+    if not (trace.sums.num_rows or frame.level):
         return found
     # between the blocks of a sample, slow steps are missing, and so is their interval
     return tuple(each for each in found if each.kind is not ChangeKind.PERIODIC)

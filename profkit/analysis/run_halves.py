@@ -112,6 +112,7 @@ class RankWindow(RankTrace):
     def __init__(self, whole: RankTrace, first: int, last: int) -> None:
         super().__init__(whole.folder, whole.rank)
         self.contents = whole.contents  # each table is read once for both windows of a run
+        self.level = whole.level
         self._first, self._last = first, last
 
     def table(self, table: str) -> pa.Table:

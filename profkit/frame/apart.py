@@ -40,6 +40,8 @@ def find_apart(
         return tuple(_find_thinned(steps, selection, sums, usual))
     found = []
     for reason, numbers in selection.which.items():
+        if reason == THINNED:
+            continue
         rows = np.isin(index, numbers)
         excess_ns = float(wall_ns[rows].sum() - usual * rows.sum()) / len(index)
         found.append(Apart(reason, len(numbers), excess_ns))

@@ -82,7 +82,7 @@ class RunCosts:
     unclocked: tuple[int, ...] = ()
     """The ranks without device times, which are not in here."""
     one_in: int = 1
-    """These are a sample of a long run's steps: one in so many."""
+    """These are a sample of the run's steps: one in so many."""
 
     @property
     def steps(self) -> int:

@@ -56,6 +56,9 @@ def find_notices(trace: Trace, device_times: DeviceTimes | None) -> tuple[str, .
         why = safe_text(trace.sharing.why)
         notices.append(f"samples are not counted, because ranks may share them: {why}")
     notices += find_thinned_notice(trace)
+    if trace.ranks and (level := trace.ranks[0].level):
+        kept = f"1 in {2**level} steps, in blocks at random places"
+        notices.append(f"{len(trace.ranks):,} ranks are many: figures are those of {kept}")
     notices += _lines_notices(trace)
     notices += _failures(trace)
     if device_times is not None:

@@ -101,13 +101,14 @@ def part_of(rank: RankTrace) -> RankPart:
 
 
 def read_part(
-    folder: str, number: int, sizes: Mapping[str, int | None], tables: Sequence[str]
+    folder: str, number: int, sizes: Mapping[str, int | None], tables: Sequence[str], level: int
 ) -> tuple[dict[str, StreamContent], RankPart]:
     """Read one rank whose files have at least these sizes, and return some and damaged tables.
 
-    Also called on other machines.
+    Of a sample of steps, those of a `level`. Also called on other machines.
     """
     own = RankTrace(to_path(folder), number)
+    own.level = level
     for table, size in sizes.items():
         check_seen(own, table, size)
     part = part_of(own)

@@ -56,6 +56,7 @@ from profkit.frame.selection import Selection, marked_steps, steady_steps, warm_
 from profkit.text import safe_text
 from profkit.trace import Trace
 from profkit.trace.reader import Mapper
+from profkit.trace.sampled import step_levels
 from profkit.vocab import CAPTURED_STEP, CHANGES, PHASES
 
 UNTIMED_EXCHANGE = (
@@ -69,6 +70,9 @@ SHARED_ENDS = (
     "what backward hides, and the transfer of a bucket, are not known"
 )
 
+
+FEWEST_SAMPLED = 120
+"""A sample has at least so many steps."""
 
 MOST_KEPT = 64
 """Of more ranks, rows of which there is a `RankPart` are read again where they are needed."""
@@ -91,6 +95,25 @@ class RunFrame:
         self.trace = trace
         self._exposed: tuple[Ints, Exposure] | None = None
 
+    def sample(self, most: int) -> None:
+        """If a run has more steps of ranks than this, take figures from a sample of its steps.
+
+        Call this before any other method. A long run whose steps were thinned is a sample already.
+        """
+        ranks = self.trace.ranks
+        if len(ranks) <= MOST_KEPT or ranks[0].content("sums").rows:
+            return
+        count, level = ranks[0].content("steps").rows, 0
+        while len(ranks) * count > most << level and count >= FEWEST_SAMPLED << (level + 1):
+            level += 1
+        for rank in ranks:
+            rank.level = level
+
+    @property
+    def level(self) -> int:
+        """The level of the steps in the sample; 0 if it has all of them."""
+        return min((rank.level for rank in self.trace.ranks), default=0)
+
     @functools.cached_property
     def warm_up(self) -> int:
         return warm_up_of(self.trace, self.trace.steps)
@@ -109,7 +132,8 @@ class RunFrame:
     def selection(self) -> Selection:
         """The steps that figures are about; of a thinned run, a sample of them."""
         damaged = [rank for rank, part in self.parts.items() if part.lost_spans]
-        return steady_steps(self.trace, self.warm_up, self.windows, self.compiled, damaged)
+        found = steady_steps(self.trace, self.warm_up, self.windows, self.compiled, damaged)
+        return found.of_level(self.level) if self.level else found
 
     @property
     def lacks_spans(self) -> bool:
@@ -148,7 +172,10 @@ class RunFrame:
             sizes.append({table: rank.size(table) for table in seen})
         tables: list[tuple[str, ...]] = [(*KEPT, *NOT_KEPT) if whole else KEPT] * len(numbers)
         tables[:1] = [(*KEPT, *NOT_KEPT)]  # the first rank's calls may stand for those of all
-        found, parts = each(read_part, folders, numbers, sizes, tables), {}
+        found, parts = (
+            each(read_part, folders, numbers, sizes, tables, [self.level] * len(numbers)),
+            {},
+        )
         for rank, (contents, part) in zip(self.trace.ranks, found, strict=True):
             rank.contents.update(contents)
             parts[rank.rank] = part
@@ -299,7 +326,7 @@ class RunFrame:
             switched=switched_cost(outside, self.warm_up),
             clock=clock,
             unclocked=tuple(np.setdiff1d(trace.steps["rank"], steps["rank"]).tolist()),
-            one_in=sampled_one_in(trace.sums),
+            one_in=max(sampled_one_in(trace.sums), 2**self.level),
             of_lines=is_log(trace) and trace.manifest.config.get("steps_per_line") != 1,
         )
 
@@ -338,8 +365,11 @@ class RunFrame:
         slow = np.union1d(self.windows, self.compiled)
         slow = np.union1d(slow, marked_steps(trace.samples, CHANGES, CAPTURED_STEP))
         in_all = count_rank_steps(trace.steps, trace.sums)
+        read = np.count_nonzero(step_levels(self.numbers) >= self.level) / max(1, len(self.numbers))
         spans = sum(part.spans for part in self.parts.values())
         marks = sum(part.marks for part in self.parts.values())
+        if self.level and read:
+            spans, marks = round(spans / read), round(marks / read)
         return own_cost(
             trace.steps,
             trace.samples,

@@ -58,7 +58,7 @@ class Selection:
     which: Mapping[str, Ints] = field(default_factory=dict, compare=False)
     """The steps themselves that are excluded for each reason."""
     level: int = field(default=0, compare=False)
-    """The least level of the used steps of a thinned run. Others were kept as well."""
+    """The least level of the used steps of a thinned or very large run."""
 
     def without(self, reason: str, applies: npt.NDArray[np.bool_]) -> Selection:
         """Exclude those of the used steps to which the reason applies."""
@@ -67,6 +67,11 @@ class Selection:
         which = {**self.which, reason: self.steps[applies]}
         left_out = {**self.left_out, reason: int(applies.sum())}
         return Selection(self.steps[~applies], left_out, which, self.level)
+
+    def of_level(self, level: int) -> Selection:
+        """Exclude the steps that are not in the sample of this level."""
+        found = dataclasses.replace(self, level=level)
+        return found.without(THINNED, step_levels(found.steps) < level)
 
     def sampled(self, reason: str) -> Ints:
         """Return the excluded steps of the population that the used ones are a sample of."""
@@ -91,9 +96,7 @@ def steady_steps(
     if not trace.sums.num_rows:
         return found
     level = pc.max(trace.sums["level"]).as_py()  # each part of the run has the same weight
-    found = dataclasses.replace(found, level=level)
-    found = found.without(THINNED, step_levels(found.steps) < level)
-    return _known_starts(found, trace.steps)
+    return _known_starts(found.of_level(level), trace.steps)
 
 
 def last_whole_step(trace: Trace, steps: Ints, damaged: Collection[int]) -> int:
@@ -157,7 +160,7 @@ def including_batches(found: Selection) -> Ints:
 
     At the end of an epoch, few steps are smaller. More of them are a job that changes its batch.
     """
-    partial = found.which.get(PARTIAL_BATCH, NO_STEPS)
+    partial = found.sampled(PARTIAL_BATCH)
     blocks = np.split(partial, np.flatnonzero(np.diff(partial) > MOST_GAP) + 1)
     kept = [block for block in blocks if len(block) >= FEWEST_OF_A_BATCH]
     return np.sort(np.concatenate([found.steps, *kept]))

@@ -189,7 +189,7 @@ def steps_of(costs: RunCosts) -> str:
     if costs.unclocked:
         steps += f" of {costs.ranks:,} of {plural(costs.ranks + len(costs.unclocked), 'rank')}"
     if costs.one_in > 1:
-        steps += f" (a sample of a long run: one in {costs.one_in:,})"
+        steps += f" (a sample of its steps: one in {costs.one_in:,})"
     return f"{steps}; excluded: {'; '.join(excluded) or 'none'}"
 
 

@@ -29,6 +29,10 @@ PROCESSES: Final = "processes"
 LARGE_BYTES: Final = 40_000_000
 """Of larger files, processes save more time than they take to start."""
 
+MOST_STEPS: Final = 1_100_000
+MOST_WHOLE_STEPS: Final = 150_000
+"""Of more steps of all ranks together, a sample is read; if as a whole, they take more memory."""
+
 MOST_REPLAYED_BYTES: Final = 150_000_000
 MOST_REPLAYED_RANKS: Final = 64
 """To replay the steps of a larger run takes longer than all of its report."""
@@ -59,8 +63,10 @@ def check_scheduler(where: str) -> None:
 def read_ranks(trace: Trace, where: str, *, whole: bool = False) -> None:
     """Read the ranks of a run on this scheduler, if it is another place than this process.
 
+    Of a very large run, spans and collectives are read of a sample of its steps.
     Without a place, those of a large run are read on processes of this machine.
     """
+    frame_of(trace).sample(MOST_WHOLE_STEPS if whole else MOST_STEPS)
     cores = len(os.sched_getaffinity(0))
     if not where and cores > 1 and _size(trace) > LARGE_BYTES:
         where = PROCESSES

@@ -23,6 +23,7 @@ from profkit.text import safe_text
 from profkit.trace.jsonfile import read_json
 from profkit.trace.manifest import RankManifest
 from profkit.trace.recent import recent_file
+from profkit.trace.sampled import step_levels
 from profkit.trace.stream import StreamContent, file_checksum, read_row, read_stream
 from profkit.vocab import END_FILE, EYE, EYE_TABLES, RECENT, STREAM_SUFFIX, THINNED_TABLES
 
@@ -48,6 +49,8 @@ class RankTrace:
         self.rank = rank
         self.contents: dict[str, StreamContent] = {}
         """The tables that were read, also those that another process has read."""
+        self.level = 0
+        """Spans and collectives are kept of the steps of this level and above it alone."""
 
     @functools.cached_property
     def is_ended(self) -> bool:
@@ -106,6 +109,9 @@ class RankTrace:
                 found = _join(found, rest)
             elif self._lacks_recent(table) and not found.problem:
                 found = dataclasses.replace(found, problem="its recent rows are missing")
+            if self.level and table in OF_STEPS:
+                batches = tuple(_of_level(batch, self.level) for batch in found.batches)
+                found = dataclasses.replace(found, batches=batches)
             self.contents[table] = found
         return self.contents[table]
 
@@ -273,6 +279,15 @@ def with_names(batches: Sequence[pa.RecordBatch], names: pa.Array, schema: pa.Sc
             column = name_ids(column, names)
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _of_level(batch: pa.RecordBatch, level: int) -> pa.RecordBatch:
+    """Return the rows of some steps, and those outside all steps."""
+    step = batch["step"]
+    kept = step_levels(step.fill_null(0).to_numpy()) >= level
+    if step.null_count:
+        kept |= step.is_null().to_numpy(zero_copy_only=False)
+    return batch.filter(pa.array(kept))
 
 
 def _are_counts(tables: Any) -> bool:

@@ -114,6 +114,38 @@ def test_two_runs_and_a_report_are_read_on_the_scheduler_alone(
         said(capsys, runs[2], "--scheduler", "processes", "--json", verb="report")
 
 
+@pytest.mark.parametrize("verb", ["report", "explain"])
+def test_figures_of_a_run_with_very_many_ranks_are_those_of_a_sample(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    verb: str,
+) -> None:
+    names, means = ["one", "two"], []
+    for number, name in enumerate(names):
+        phases = {"forward": (12 + number) * MS}
+        synthetic_trace(tmp_path / name, ranks=3, steps=300, phase_ns=phases, device="cuda")
+    words = [str(tmp_path / name) for name in names[: 1 + (verb == "explain")]]
+    noted = {"report": "3 ranks are many: figures are those of 1 in 2 steps", "explain": "one in 2"}
+    assert noted[verb] not in said(capsys, *words, "--all", verb=verb)
+    monkeypatch.setattr("profkit.frame.run_frame.MOST_KEPT", 2)
+    for limit in ("MOST_STEPS", "MOST_WHOLE_STEPS"):
+        monkeypatch.setattr(f"profkit.run.scheduling.{limit}", 600)
+    sampled = said(capsys, *words, "--all", verb=verb)
+    assert noted[verb] in sampled
+    assert sampled == said(capsys, *words, "--all", "--scheduler", "processes", verb=verb)
+    for name in names:
+        frame = frame_of(Trace.open(tmp_path / name))
+        frame.sample(600)
+        times = frame.times(frame.selection.steps)
+        assert 100 < len(times.wall_ns) < 200
+        parts = frame_of(Trace.open(tmp_path / name))
+        means.append((times.means(), parts.times(parts.selection.steps).means()))
+        assert frame.own_cost.hooks_ns == pytest.approx(parts.own_cost.hooks_ns, rel=0.02)
+    for some, of_all in means:
+        assert some == pytest.approx(of_all, rel=0.02, abs=0.01 * MS)
+
+
 def test_what_goes_wrong_in_a_cluster_is_one_line(
     runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,9 +218,9 @@ def test_a_worker_that_does_not_see_the_run_is_an_error_and_not_an_empty_rank(
     rank = Trace.open(runs[1]).ranks[0]
     sizes = {"spans": rank.path("spans").stat().st_size}
     with pytest.raises(UnreadableError, match="does not see the spans"):
-        read_part(str(tmp_path / "elsewhere"), 0, sizes, KEPT)
+        read_part(str(tmp_path / "elsewhere"), 0, sizes, KEPT, 0)
     shutil.copytree(rank.folder, tmp_path / "here")
-    assert read_part(str(tmp_path / "here"), 0, sizes, KEPT)[1].sums.host.any()
+    assert read_part(str(tmp_path / "here"), 0, sizes, KEPT, 0)[1].sums.host.any()
 
 
 @pytest.mark.parametrize(

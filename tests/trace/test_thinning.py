@@ -267,7 +267,7 @@ def test_figures_of_steps_are_those_of_a_sample(runs: tuple[Trace, Trace]) -> No
     assert any("sample of one step" in notice for notice in view.quality)
     costs = frame_of(thinned).costs
     assert costs.one_in == view.thinned.one_in
-    assert f"(a sample of a long run: one in {costs.one_in})" in steps_of(costs)
+    assert f"(a sample of its steps: one in {costs.one_in})" in steps_of(costs)
 
 
 def test_several_ranks(tmp_path: Path) -> None:
