@@ -21,6 +21,7 @@ from profkit.frame.estimate import Ints
 from profkit.frame.gaps import NO_GAPS, find_gaps
 from profkit.frame.rank_sums import ARRAYS, SpanSums, sum_spans
 from profkit.trace.rank import RankTrace, check_seen
+from profkit.trace.sampled import step_levels
 from profkit.trace.stream import StreamContent
 
 NOT_KEPT = ("spans", "collectives")
@@ -85,6 +86,8 @@ def part_of(rank: RankTrace) -> RankPart:
     """Return the part of a rank."""
     spans, steps = rank.table("spans"), rank.table("steps")
     numbers = np.unique(steps["step"].to_numpy()).astype(np.int64)
+    if rank.level:
+        numbers = numbers[step_levels(numbers) >= rank.level]
     gaps = find_gaps(steps, spans, numbers).get(rank.rank, NO_GAPS)
     ends = (spans["device_start_ns"], spans["device_end_ns"])
     damaged = tuple(table for table in NOT_KEPT if rank.content(table).problem)

@@ -108,10 +108,24 @@ class Trace(ShownInNotebook):
     @functools.cached_property
     def steps(self) -> pa.Table:
         """The steps of all ranks, with each sample on one of the ranks that share it."""
+        if not self.is_part:
+            self._share_columns()
         whole = self.table("steps")
         if not self.is_part and whole["rank"].num_chunks == 1:
             self._keep_once(whole)
         return share_samples(whole, self.sharing)
+
+    def _share_columns(self) -> None:
+        """Keep columns of steps once that ranks have in common with the first one."""
+        known = [rank.content("steps").batches for rank in self.ranks[:1]]
+        for rank in self.ranks[1:]:
+            content, shared = rank.content("steps"), []
+            for batch, first in zip(content.batches, known[0], strict=False):
+                pairs = zip(first.columns, batch.columns, strict=True)
+                columns = [one if one.equals(own) else own for one, own in pairs]
+                shared.append(pa.RecordBatch.from_arrays(columns, schema=batch.schema))
+            batches = (*shared, *content.batches[len(shared) :])
+            rank.contents["steps"] = dataclasses.replace(content, batches=batches)
 
     def _keep_once(self, steps: pa.Table) -> None:
         """Let the ranks' rows be those of the whole table, so that they are in memory once."""
