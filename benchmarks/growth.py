@@ -3,7 +3,8 @@
 python benchmarks/growth.py 64:1000 256:1000 1024:1000 4096:1000 16384:100 --write
 
 A run is one synthetic rank, written again with other rank numbers and times: reading and counting
-cost what they cost for real ranks. `report` runs with the default and alone in its process.
+cost what they cost for real ranks. `report` runs with the default and alone in its process, and
+`explain` compares the run with one of a longer forward.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ TIMES = ("ready_ns", "start_ns", "end_ns", "time_ns")
 MS = 1_000_000
 
 
-def make_run(folder: Path, ranks: int, steps: int) -> None:
+def make_run(folder: Path, ranks: int, steps: int, forward_ns: int = 12 * MS) -> None:
     """Write a run whose ranks begin each step up to a millisecond apart."""
-    synthetic_trace(folder, ranks=2, steps=steps, kernels_per_step=0)
+    phases = {"forward": forward_ns}
+    synthetic_trace(folder, ranks=2, steps=steps, kernels_per_step=0, phase_ns=phases)
     manifest = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**manifest, "world_size": ranks}))
     own, random = RankTrace(folder / "one", 1), np.random.default_rng(0)
@@ -100,11 +102,17 @@ def main() -> int:
     for size in args.sizes:
         ranks, steps = map(int, size.split(":"))
         with tempfile.TemporaryDirectory() as top:
-            run = Path(top) / "run"
-            make_run(run, ranks, steps)
-            for verb, *words in (("report",), ("report", "--scheduler", "serial")):
-                found = measure(verb, str(run), *words)
-                rows.append({"ranks": ranks, "steps": steps, "how": " ".join([verb, *words])})
+            run, slower = str(Path(top) / "run"), str(Path(top) / "slower")
+            make_run(Path(run), ranks, steps)
+            make_run(Path(slower), ranks, steps, 14 * MS)
+            for how, *runs in (
+                ("report", run),
+                ("report --scheduler serial", run),
+                ("explain", run, slower),
+            ):
+                verb, *words = how.split()
+                found = measure(verb, *runs, *words)
+                rows.append({"ranks": ranks, "steps": steps, "how": how})
                 rows[-1] |= {**found, "load_before": round(os.getloadavg()[0], 1)}
                 print(rows[-1], flush=True)
     if args.write:

@@ -66,11 +66,10 @@ class Calls:
 
     def times(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield the begins and the ends of each rank's calls."""
-        is_whole = self.kept.all()
         for own in self.own.values():
             start = own.start
             end = start + own.lengths
-            yield (start, end) if is_whole else (start[self.kept], end[self.kept])
+            yield start[self.kept], end[self.kept]
 
     @classmethod
     def join(cls, layout: pa.Table, calls: Mapping[int, RankCalls]) -> Calls | None:

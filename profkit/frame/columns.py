@@ -141,7 +141,9 @@ def smallest(values: Ints) -> Ints:
 
 def number_values(values: Ints) -> tuple[Ints, Ints]:
     """Return the distinct values, ascending, and the place of each value among them."""
-    least, most = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    if not len(values):
+        return values, np.empty(0, dtype=np.int64)
+    least, most = int(values.min()), int(values.max())
     if most - least > MOST_SPARSE * len(values):
         distinct, place = np.unique(values, return_inverse=True)
         return distinct, place

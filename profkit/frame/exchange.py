@@ -351,7 +351,7 @@ def is_end_shared(rows: pa.Table, *, with_last: bool = False) -> Bools:
 
 
 class Exposure(NamedTuple):
-    """How ranks spent their exposed exchange: not ready, waiting, in transfer; and hidden time."""
+    """Not ready, waiting, in transfer, and hidden: how ranks spent their exchange."""
 
     found: Matched | MatchedCalls
     by_rank: Mapping[int, Floats]

@@ -16,7 +16,8 @@ from profkit.frame.phases import UNKNOWN
 from profkit.vocab import PHASES, Phase
 
 _MOST = np.iinfo(np.int32).max
-WORK = tuple(name for name in (*PHASES, UNKNOWN) if name != Phase.ALLREDUCE.value)
+_OWN = [place for place, name in enumerate(PHASES) if name != Phase.ALLREDUCE.value]
+WORK = (*(PHASES[place] for place in _OWN), UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,9 @@ def work_of(by_rank: Iterable[tuple[int, Ints, Ints]]) -> RankWork:
     ranks, rows = [], []
     for rank, own, wall_ns in by_rank:
         rest = wall_ns - own.sum(axis=0)
-        row = np.stack([rest if name == UNKNOWN else own[PHASES.index(name)] for name in WORK])
+        row = np.concatenate([own[_OWN], [rest]])
         ranks.append(rank)
-        rows.append(row.astype(np.int32) if np.abs(row).max(initial=0) <= _MOST else row)
+        if np.abs(row).max(initial=0) <= _MOST:
+            row = row.astype(np.int32)
+        rows.append(row)
     return RankWork(tuple(ranks), WORK, np.stack(rows))

@@ -133,7 +133,7 @@ class RunFrame:
         """The steps that figures are about; of a thinned run, a sample of them."""
         damaged = [rank for rank, part in self.parts.items() if part.lost_spans]
         found = steady_steps(self.trace, self.warm_up, self.windows, self.compiled, damaged)
-        return found.of_level(self.level) if self.level else found
+        return found.of_level(self.level)
 
     @property
     def lacks_spans(self) -> bool:
@@ -157,7 +157,7 @@ class RunFrame:
         return found
 
     def read_with(self, each: Mapper, *, whole: bool, there: bool) -> None:
-        """Read the ranks and compute `parts` with `each`, which works on other machines if `there`.
+        """Read the ranks and compute `parts` with `each`, `there` on other machines.
 
         The run must have the same path on them. Unless the ranks are read as a whole, spans and
         collectives are read here once more, if a view needs them.

@@ -70,6 +70,8 @@ class Selection:
 
     def of_level(self, level: int) -> Selection:
         """Exclude the steps that are not in the sample of this level."""
+        if not level:
+            return self
         found = dataclasses.replace(self, level=level)
         return found.without(THINNED, step_levels(found.steps) < level)
 
