@@ -136,7 +136,9 @@ def smallest(values: Ints) -> Ints:
     """Return numbers in the smallest type that holds them."""
     least, most = int(values.min(initial=0)), int(values.max(initial=0))
     kind = np.promote_types(np.min_scalar_type(least), np.min_scalar_type(most))
-    return values.astype(kind if kind.kind in "iu" else np.int64)
+    if kind.itemsize == np.dtype(np.int64).itemsize:
+        kind = np.dtype(np.int64)  # an unsigned number and a signed one would add up to a float
+    return values.astype(kind)
 
 
 def number_values(values: Ints) -> tuple[Ints, Ints]:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profkit.frame.columns import names_and_codes, step_places
+from profkit.frame.columns import names_and_codes, smallest, step_places
 
 VALUES = ["b", "a", None, "b"]
 
@@ -39,3 +39,10 @@ def test_only_steps_that_are_used_have_a_place() -> None:
     assert step_places(table, np.array([2, 4])).tolist() == [1, -1, 0, -1, -1]
     assert step_places(table, np.array([-1])).tolist() == [-1, -1, -1, -1, 0]
     assert step_places(table, np.empty(0, dtype=np.int64)).tolist() == [-1] * 5
+
+
+def test_numbers_that_need_eight_bytes_are_signed_so_that_they_stay_whole() -> None:
+    for most, kind in ((200, np.uint8), (2**32, np.int64), (2**62, np.int64)):
+        found = smallest(np.array([0, most]))
+        assert found.dtype == kind
+        assert (np.array([1]) + found).dtype == np.int64
