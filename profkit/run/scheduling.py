@@ -30,7 +30,7 @@ LARGE_BYTES: Final = 40_000_000
 """Of larger files, processes save more time than they take to start."""
 
 MOST_STEPS: Final = 1_100_000
-MOST_WHOLE_STEPS: Final = 150_000
+MOST_WHOLE_STEPS: Final = 500_000
 """Of more steps of all ranks together, a sample is read; if as a whole, they take more memory."""
 
 MOST_REPLAYED_BYTES: Final = 150_000_000
