@@ -590,7 +590,7 @@ def _seen_in_trace(trace: Trace, thread: str) -> Seen:
         for row in trace.table("spans").to_pylist()
         if row["phase"] == "data" and row["thread"].startswith(thread)
     ]
-    samples = [row for row in trace.table("samples").to_pylist() if row["source"] == "loader"]
+    samples = [row for row in trace.table("samples").to_pylist() if row["metric"] == QUEUE_DEPTH]
     assert not [
         row for row in trace.table("samples").to_pylist() if row["metric"].startswith("failures")
     ]
