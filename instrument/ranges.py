@@ -13,6 +13,8 @@ class Ranges(NamedTuple):
 
     push: Callable[[str], object]
     pop: Callable[[], object]
+    step: Callable[[int | None], object] = lambda number: None
+    """Close the range of a step, around those of its phases, and open one with this number."""
 
 
 def nvtx_ranges() -> Ranges | None:
@@ -35,4 +37,13 @@ def nvtx_ranges() -> Ranges | None:
             known = attributes[name] = domain.get_event_attributes(message=name)
         domain.push_range(known)
 
-    return Ranges(push, domain.pop_range)
+    opened: list[object] = []
+
+    def step(number: int | None) -> None:
+        # The job may leave a step within a phase: its range nests in no other.
+        while opened:
+            domain.end_range(opened.pop())
+        if number is not None:
+            opened.append(domain.start_range(domain.get_event_attributes(message=f"step {number}")))
+
+    return Ranges(push, domain.pop_range, step)

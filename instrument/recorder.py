@@ -144,6 +144,8 @@ class Recorder:
         if ranges is not None:
             self._push: Callable[[str], object] = guarded("ranges", ranges.push, None)
             self._pop: Callable[[], object] = guarded("ranges", ranges.pop, None)
+            self._mark_step: Callable[[int | None], object] = guarded("ranges", ranges.step, None)
+            self._mark_step(0)
         self._append_step = sink.appender("steps")
         self._append_sample = sink.appender("samples")
         self._append_event = sink.appender("events")
@@ -169,6 +171,8 @@ class Recorder:
         """Take no more rows, because the run has ended or this is a forked child."""
         self.stopped = True
         self.recording = False
+        if self._ranges is not None:
+            self._mark_step(None)
         if self.notes is not None:
             self.notes.close()
 
@@ -217,6 +221,8 @@ class Recorder:
         self.last_step_ns = end - start
         self.boundary_ns = end
         self.step_index = index + 1
+        if self._ranges is not None:
+            self._mark_step(self.step_index)
         self.measuring = self._is_measured(self.step_index)
         self.recording = self.measuring and not is_full
         if self.at_border is not None:

@@ -21,8 +21,10 @@ from profkit.importers.kineto.collectives import COMMUNICATOR, MESSAGE_BYTES, ON
 from profkit.importers.nsys import IMPORTER
 from profkit.importers.nsys.events import _small, read_payload
 from profkit.importers.reading.numbers import MISSING, MISSING_SMALL
+from profkit.instrument.ranges import Ranges
+from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.trace import Trace, verify
-from profkit.vocab import Integrity
+from profkit.vocab import Integrity, Phase
 from tests.importers.conftest import NSYS, Import, needs_data
 from tests.importers.test_kineto import as_dict, brute_force
 
@@ -446,3 +448,47 @@ def test_a_few_kernels_on_a_device_that_nobody_owns_make_no_rank(
     (made,) = import_files(IMPORTER, export(tmp_path / "job.sqlite", extra=extra))
     assert made.ranks == 1
     assert any("2 of rank 0 on cuda:1" in flag for flag in made.flags)
+
+
+def test_the_ranges_of_a_recorded_job_come_back(tmp_path: Path, import_files: Import) -> None:
+    """Phases are ranges that nest, a step is one that need not."""
+    clock = iter(range(1_000, 10**9, 10))
+    rows: list[tuple[int, int, int, str]] = []
+    phases: list[tuple[int, str]] = []
+    steps: list[tuple[int, int]] = []
+
+    def step(number: int | None) -> None:
+        now = next(clock)
+        if steps:
+            start, last = steps.pop()
+            rows.append((start, now, 60, f"step {last}"))
+        if number is not None:
+            steps.append((now, number))
+
+    def pop() -> None:
+        start, name = phases.pop()
+        rows.append((start, next(clock), 59, name))
+
+    ranges = Ranges(lambda name: phases.append((next(clock), name)), pop, step)
+    recorder = Recorder(MemorySink(), ranges=ranges, clock=lambda: next(clock))
+    for _ in range(4):
+        for phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+            with recorder.phase(phase):
+                pass
+        recorder.end_step(next(clock), 8)
+    recorder.stop()
+    thread = (1 << 24) + 5
+    values = [f"({start}, {end}, {kind}, {thread}, '{name}', NULL, 1, NULL)"
+              for start, end, kind, name in rows]  # fmt: skip
+    work = f"(1500, 1510, 0, 7, 99, {1 << 24}, 0, 0)"
+    extra = (
+        f"DELETE FROM NVTX_EVENTS; INSERT INTO NVTX_EVENTS VALUES {', '.join(values)};"
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES {work};"
+    )
+    (made,) = import_files(
+        IMPORTER, export(tmp_path / "job.sqlite", extra=extra, communicators=("77",))
+    )
+    trace = Trace.open(made.run)
+    assert trace.steps["step"].to_pylist() == [0, 1, 2, 3]
+    spans = [row for row in trace.spans.to_pylist() if row["step"] is not None]
+    assert [row["phase"] for row in spans[:4]] == ["data", "forward", "backward", "optimizer"]

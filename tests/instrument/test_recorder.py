@@ -342,6 +342,15 @@ def test_ranges_open_and_close_in_the_order_of_the_regions() -> None:
     assert calls == ["backward", "bucket 0", "pop", "bucket 1", "pop", "pop"]
 
 
+def test_each_step_has_a_range_around_its_phases() -> None:
+    steps: list[int | None] = []
+    loop = _loop(Ranges(lambda name: None, lambda: None, steps.append))
+    loop.train_step()
+    loop.train_step()
+    loop.recorder.stop()
+    assert steps == [0, 1, 2, None]
+
+
 def test_ranges_stay_balanced_over_a_stop() -> None:
     calls: list[str] = []
     loop = _loop(Ranges(push=calls.append, pop=lambda: calls.append("pop")))

@@ -45,6 +45,9 @@ _PHASE_OF_CATEGORY = {
     "optimization": Phase.OPTIMIZER,
     "communication": Phase.ALLREDUCE,
 }
+_OWN_NAMES = {phase.value: phase for phase in Phase}
+"""The ranges that profkit opens in a job that another profiler records."""
+
 _BEFORE_FORWARD = frozenset(
     each.value for each in (Phase.DATA, Phase.H2D, Phase.BACKWARD, Phase.OPTIMIZER)
 )
@@ -145,7 +148,7 @@ def find_copies(events: Events, main: int, work: DeviceWork) -> list[PhaseSpan]:
 
 def _phase_of(category: str, name: str) -> str:
     """Return the phase that a category or a name states, or an empty text."""
-    known = _PHASE_OF_CATEGORY.get(category.casefold())
+    known = _PHASE_OF_CATEGORY.get(category.casefold()) or _OWN_NAMES.get(name)
     if known:
         return known.value
     found = [phase for phase, pattern in _PHASE_OF_NAME if pattern.search(name)]
