@@ -205,9 +205,12 @@ class RunScreen(TableScreen, Generic[ViewT]):
         return path is not None and "log_of" in self.frame.library.trace(path).manifest.config
 
     def fail(self, problem: str) -> None:
-        """Show in one line why there is no view."""
+        """Show in one line why there is no view; the title names the run's folder already."""
         self._failed = True
-        self.tell(f"cannot be shown: {problem}")
+        folder = str(self.frame.run_path)
+        self.tell(
+            f"cannot be shown: {problem.replace(f'{folder}/', '').removeprefix(f'{folder}: ')}"
+        )
 
     def set_look(self) -> None:
         super().set_look()

@@ -55,7 +55,7 @@ class RunsScreen(TableScreen):
         """True if figures have arrived since the list was drawn."""
 
     def on_mount(self) -> None:
-        self.table.empty = f"no runs in {self._folder}; make one with 'profkit run -- COMMAND'"
+        self.table.empty = "no runs; make one with 'profkit run -- COMMAND'"
         self.set_look()
         self._look()
         self.table.focus()

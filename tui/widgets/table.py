@@ -7,6 +7,7 @@ are never read as markup.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -267,9 +268,11 @@ class VirtualTable(ScrollView, can_focus=True):
         painter = TablePainter(self._palette, self._plain, base, self.columns, self._widths)
         if y == 0:
             strip = painter.heading(self.sort_title, descending=self.descending)
-        elif y == 1 and not len(self.order):
+        elif not len(self.order):
             words = f"nothing matches '{self.pattern}'" if self.pattern else self.empty
-            return Strip([Segment(" " + fit(words, width - 1, plain=self._plain), base)])
+            lines = ["", *textwrap.wrap(words, max(1, width - 2))]
+            text = fit(lines[y] if y < len(lines) else "", width - 1, plain=self._plain)
+            return Strip([Segment(f" {text}", base)])
         elif place >= len(self.order):
             return Strip.blank(width, base)
         else:
