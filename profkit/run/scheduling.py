@@ -27,7 +27,10 @@ from profkit.trace.reader import Mapper
 SERIAL: Final = "serial"
 PROCESSES: Final = "processes"
 LARGE_BYTES: Final = 40_000_000
-"""Of larger files, processes save more time than they take to start."""
+"""Of smaller files, processes take longer to start than they save."""
+
+FEWEST_CORES: Final = 3
+"""On two, what processes send costs as much as they save (docs/results/growth.json)."""
 
 MOST_STEPS: Final = 1_100_000
 MOST_WHOLE_STEPS: Final = 500_000
@@ -68,7 +71,7 @@ def read_ranks(trace: Trace, where: str, *, whole: bool = False) -> None:
     """
     frame_of(trace).sample(MOST_WHOLE_STEPS if whole else MOST_STEPS)
     cores = len(os.sched_getaffinity(0))
-    if not where and cores > 1 and _size(trace) > LARGE_BYTES:
+    if not where and cores >= FEWEST_CORES and _size(trace) > LARGE_BYTES:
         where = PROCESSES
     if where in {"", SERIAL}:
         return
