@@ -44,7 +44,7 @@ def _environment(cache: Path) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name not in {"TMUX", "NO_COLOR", "SSH_CONNECTION"}
+        if name not in {"TMUX", "NO_COLOR", "SSH_CONNECTION", "COLUMNS", "LINES"}
     }
     return {**kept, **ENVIRONMENT, "PROFKIT_CACHE": str(cache)}
 
