@@ -20,7 +20,7 @@ from profkit.show.document import Document, Table, Tone
 from profkit.tui.screens.base import Place, RunScreen
 from profkit.tui.themes import Palette
 from profkit.tui.widgets import run_draw
-from profkit.tui.widgets.columns import Column
+from profkit.tui.widgets.columns import GAP, Column, least_width
 from profkit.tui.widgets.document import columns_of, lines_of
 from profkit.tui.widgets.draw import bar, folded, line
 from profkit.tui.widgets.lines import Lines
@@ -28,6 +28,8 @@ from profkit.tui.widgets.step_strip import change_marks, strip
 from profkit.tui.widgets.table import VirtualTable
 
 BAR_WIDTH: Final = 16
+LEAST_BAR_WIDTH: Final = 4
+"""Shorter bars show nothing."""
 
 
 class OverviewScreen(RunScreen[RunView]):
@@ -95,10 +97,12 @@ class OverviewScreen(RunScreen[RunView]):
         table = parts(view)
         columns = columns_of(table)
         shares = next(column.values for column in columns if column.title == "share")
-        draw_bar = functools.partial(bar, width=BAR_WIDTH, plain=plain)
         keys = _keys(table, view)
         roles = [role_of(key.parent) for key in keys]
-        columns.append(Column("", shares, draw_bar, searched=False, roles=roles))
+        room = self.size.width - least_width(columns, range(len(keys))) - 2 * GAP
+        if room >= LEAST_BAR_WIDTH:
+            draw_bar = functools.partial(bar, width=min(BAR_WIDTH, room), plain=plain)
+            columns.append(Column("", shares, draw_bar, searched=False, roles=roles))
         self.show_table("parts", columns, keys)
 
     def on_virtual_table_opened(self, event: VirtualTable.Opened) -> None:
