@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from profkit.vocab import DOMAIN
 
+MOST_STEPS = 10_000
+"""Later steps have no range: the library keeps each name that it was ever given."""
+
 
 class Ranges(NamedTuple):
     """Functions that open an NVTX range by name, and close the last one."""
@@ -43,7 +46,7 @@ def nvtx_ranges() -> Ranges | None:
         # The job may leave a step within a phase: its range nests in no other.
         while opened:
             domain.end_range(opened.pop())
-        if number is not None:
+        if number is not None and number < MOST_STEPS:
             opened.append(domain.start_range(domain.get_event_attributes(message=f"step {number}")))
 
     return Ranges(push, domain.pop_range, step)

@@ -138,14 +138,13 @@ class Recorder:
         self.device: DeviceTimer | None = None
         self.marker: Callable[[], Event | None] | None = None
         """Records an event at a boundary, if there is a device."""
-        self._ranges = ranges
+        self._ranges, self._pid = ranges, os.getpid()
         self.has_ranges = ranges is not None
         """True if regions are also opened as NVTX ranges."""
         if ranges is not None:
             self._push: Callable[[str], object] = guarded("ranges", ranges.push, None)
             self._pop: Callable[[], object] = guarded("ranges", ranges.pop, None)
             self._mark_step: Callable[[int | None], object] = guarded("ranges", ranges.step, None)
-            self._mark_step(0)
         self._append_step = sink.appender("steps")
         self._append_sample = sink.appender("samples")
         self._append_event = sink.appender("events")
@@ -171,7 +170,7 @@ class Recorder:
         """Take no more rows, because the run has ended or this is a forked child."""
         self.stopped = True
         self.recording = False
-        if self._ranges is not None:
+        if self._ranges is not None and self._pid == os.getpid():  # a child has no range open
             self._mark_step(None)
         if self.notes is not None:
             self.notes.close()
@@ -188,6 +187,8 @@ class Recorder:
     def begin(self, now: int | None = None) -> None:
         """Begin the next step here; the time before belongs to no step."""
         self.boundary_ns = self.clock() if now is None else now
+        if self._ranges is not None:
+            self._mark_step(self.step_index)
 
     def note(self, metric: str, value: float) -> None:
         """Record a reading of the loop's own, now, as a row of `samples`."""

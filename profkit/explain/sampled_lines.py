@@ -105,7 +105,7 @@ def _read(cell: Cell, cells: Cells, sides: Sides) -> tuple[_Side, _Side] | None:
     ):
         samples = host_samples(cell, sides, run)
         chosen = None if samples is None else samples.select(cell.row, (), apart, others=True)
-        if chosen is None or not len(chosen.weight):
+        if chosen is None or not len(chosen.weight) or not chosen.phase_ns > 0:
             return None
         found.append(_Side(chosen, sides.scales[scale], chosen.by_function()))
     return found[0], found[1]

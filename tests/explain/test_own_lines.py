@@ -9,6 +9,7 @@ import pytest
 
 from profkit.explain.explained import Explained, explain
 from profkit.frame.estimate import Floats, Ints
+from profkit.frame.run_frame import RunFrame
 from profkit.report.ledger_document import explained
 from profkit.trace import Trace
 from tests.explain.conftest import MS, Make, Sample, plant, set_samples
@@ -73,6 +74,14 @@ def test_what_a_slow_machine_or_a_new_name_makes_is_no_change(
     base: Mapping[int, float], target: Mapping[int, float], make: Make
 ) -> None:
     assert not any(cell.is_beyond for cell in _compare(make, base, target).cells.all)
+
+
+def test_a_row_with_samples_and_no_time_names_no_line(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample may lie in a phase that takes no time by its spans."""
+    monkeypatch.setattr(RunFrame, "means_of", lambda *_: {})
+    assert not any(cell.is_beyond for cell in _compare(make, {STEP: 1.0}, {HOOK: 1.0}).cells.all)
 
 
 def test_a_wait_for_a_core_is_at_no_line_of_the_job(make: Make) -> None:

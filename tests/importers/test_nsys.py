@@ -471,6 +471,7 @@ def test_the_ranges_of_a_recorded_job_come_back(tmp_path: Path, import_files: Im
 
     ranges = Ranges(lambda name: phases.append((next(clock), name)), pop, step)
     recorder = Recorder(MemorySink(), ranges=ranges, clock=lambda: next(clock))
+    recorder.begin()
     for _ in range(4):
         for phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
             with recorder.phase(phase):

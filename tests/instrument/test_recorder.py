@@ -345,10 +345,24 @@ def test_ranges_open_and_close_in_the_order_of_the_regions() -> None:
 def test_each_step_has_a_range_around_its_phases() -> None:
     steps: list[int | None] = []
     loop = _loop(Ranges(lambda name: None, lambda: None, steps.append))
+    loop.recorder.begin()  # what came before belongs to no step
     loop.train_step()
     loop.train_step()
     loop.recorder.stop()
     assert steps == [0, 1, 2, None]
+
+
+@pytest.mark.parametrize(("is_child", "closed"), [(False, [None]), (True, [])])
+def test_a_forked_child_closes_no_range(
+    is_child: bool, closed: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock of a tool may have been held when the process forked."""
+    steps: list[int | None] = []
+    loop = _loop(Ranges(lambda name: None, lambda: None, steps.append))
+    if is_child:
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+    loop.recorder.stop()
+    assert steps == closed
 
 
 def test_ranges_stay_balanced_over_a_stop() -> None:
