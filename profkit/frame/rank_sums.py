@@ -118,7 +118,7 @@ def _windows(spans: pa.Table) -> pa.Table:
     columns = []
     for name in _WINDOW:  # a filter of Arrow would leave room for all rows
         field = spans.schema.field(name)
-        columns.append(pa.array(spans[name].to_numpy()[rows].astype(field.type.to_pandas_dtype())))
+        columns.append(pa.array(spans[name].to_numpy()[rows], field.type))
     return pa.table(columns, schema=pa.schema([spans.schema.field(name) for name in _WINDOW]))
 
 
