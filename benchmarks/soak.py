@@ -24,7 +24,7 @@ import numpy as np
 from profkit.clock import read_anchor
 from profkit.frame.parts import count_rank_steps
 from profkit.instrument.recorder import Recorder
-from profkit.run.wiring import full_bytes, new_thinner
+from profkit.scribe.thinned import full_bytes, new_thinner
 from profkit.testing import OpenStep
 from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
 from profkit.trace.integrity import this_process

@@ -182,8 +182,14 @@ COLLECTORS_CPU: Final = "collectors_cpu_ns"
 OPENING_CPU: Final = "opening_cpu_ns"
 """Metric: processor time spent once, before the first rows are on disk."""
 
+FULL_BYTES: Final = 16_000_000
+"""A rank's tables are written in full up to this size, then thinned."""
+
 WRITER_CPU: Final = "writer_cpu_ns"
 """Metric: processor time of the writer's thread so far."""
+
+SCRIBE_CPU: Final = "scribe_cpu_ns"
+"""Metric: a rank's share of the processor time of the process that writes its rows."""
 
 SPAN_COST: Final = "span_cost_ns"
 """Metric: what recording one span costs in the loop, measured once per process."""

@@ -82,8 +82,8 @@ def in_child(act: Callable[[], object]) -> int:
 def supervise(work: Path, framework: str, name: str, ranks: int, limit_s: float) -> None:
     """Run one job until its verdict, end it, and keep what profkit said."""
     from profkit.hangs.account import read_account
-    from profkit.run.eye_process import eye_on
     from profkit.run.hang_alarm import HangAlarm
+    from profkit.run.outside import eye_on
     from profkit.run.run_folder import make_run
     from profkit.trace import RunManifest
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 import select
-import signal
 import socket
 import struct
 import sys
@@ -45,9 +44,6 @@ GIVE_UP_NS = 5_000_000_000
 
 NOBODY_S = 0.5
 """A pause while there is nothing to sample."""
-
-PROCESS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
-"""Signals that end a job reach all of its processes; the eye ends after the job."""
 
 
 class Eye:
@@ -211,8 +207,6 @@ def claim_host(run: Path) -> socket.socket | None:
 
 def main(run: str) -> None:
     """Watch this run until the process that holds the other end of our input has ended."""
-    for number in PROCESS_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
     parent = sys.stdin.fileno()
     while True:
         claim = claim_host(Path(run))

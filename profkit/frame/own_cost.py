@@ -21,6 +21,7 @@ from profkit.vocab import (
     MARK_COST,
     OPENING_CPU,
     PATCHED_THREADS,
+    SCRIBE_CPU,
     SPAN_COST,
     WRITER_CPU,
 )
@@ -66,7 +67,7 @@ class OwnCost:
 
     @property
     def threads_ns(self) -> float:
-        """Processor time beside the loop: of the writer, the collectors and the eye."""
+        """Processor time beside the loop: of the writers, the collectors and the eye."""
         return (self.writer_ns or 0.0) + (self.collectors_ns or 0.0) + (self.eye_ns or 0.0)
 
     def exceeds_budget(self, step_ns: float) -> bool:
@@ -117,9 +118,9 @@ def own_cost(
         return OwnCost(None, None, switched)  # a greenlet's clock is the one of the job's thread
     count = max(1, in_all or steps.num_rows)
     price = span_price_ns(samples)
-    writer, eye = (
+    writer, scribe, eye = (
         readings_of(samples, *metric).group_by("rank").aggregate([("value", "max")])
-        for metric in (("profkit", WRITER_CPU), (EYE, EYE_CPU))
+        for metric in (("profkit", WRITER_CPU), ("profkit", SCRIBE_CPU), (EYE, EYE_CPU))
     )
     collectors = readings_of(samples, "profkit", COLLECTORS_CPU)
     opening = readings_of(samples, "profkit", OPENING_CPU)
@@ -127,7 +128,8 @@ def own_cost(
     if price is not None:
         hooks_ns = (price * spans + mark_price_ns(samples) * marks) / max(1, steps.num_rows)
     if writer.num_rows:
-        writer_ns = float(np.sum(writer["value_max"].to_numpy())) / count
+        of_both = [*writer["value_max"].to_pylist(), *scribe["value_max"].to_pylist()]
+        writer_ns = float(np.sum(of_both)) / count
     if collectors.num_rows:
         collectors_ns = float(pc.sum(collectors["value"]).as_py()) / count
     if opening.num_rows:

@@ -34,8 +34,8 @@ from profkit.run.attach.watcher import watch
 from profkit.run.awaiting import DISK_S, DiskWork, await_thread
 from profkit.run.choosing import Choice
 from profkit.run.collecting import Collecting
-from profkit.run.eye_process import eye_on
 from profkit.run.late_sink import LateSink
+from profkit.run.outside import outside
 from profkit.run.own_run import conclude_own_run, own_run_folder, write_own_run
 from profkit.run.wiring import (
     describe_rank,
@@ -283,8 +283,7 @@ class Job:
         before_ns = time.thread_time_ns()
         with collection_paused():
             self._config = framework.describe_job(self.tracker)
-            folder = self.run / rank_folder(manifest.rank)
-            dataclasses.replace(manifest, config=self._config).write(folder)
+            self.sink.describe(dataclasses.replace(manifest, config=self._config))
         spent_ns = float(time.thread_time_ns() - before_ns)
         self.sink.appender("samples")((None, "profkit", OPENING_CPU, now_ns(), spent_ns))
 
@@ -340,7 +339,7 @@ def _before_flush(tracker: Tracker, timer: DeviceTimer | None, final: bool) -> N
 @contextlib.contextmanager
 def recorded(run: Path, rank: Rank) -> Iterator[Job]:
     """Record the block as a rank of a run that is made already; hooks are removed after it."""
-    with eye_on(run, os.environ, in_job=True):
+    with outside(run, os.environ, in_job=True):
         yield from _recorded(run, rank)
 
 

@@ -9,7 +9,7 @@ from profkit.instrument.rows import Append, Row
 from profkit.vocab import ROW_TABLES
 
 if TYPE_CHECKING:
-    from profkit.trace import RankWriter
+    from profkit.trace import RankManifest, RankWriter
 
 MAX_SPANS_BEFORE_FILES = 200_000
 """No more spans are buffered than this: a process that never trains must not fill the memory."""
@@ -41,6 +41,10 @@ class LateSink:
     def attach(self, writer: RankWriter) -> None:
         self._writer = writer
         self.is_full = writer.is_full
+
+    def describe(self, manifest: RankManifest) -> None:
+        if self._writer:
+            self._writer.describe(manifest)
 
     def give_up(self, why: str) -> None:
         """Drop all rows and take no more: there will be no files."""

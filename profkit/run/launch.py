@@ -23,9 +23,9 @@ from profkit.instrument.guard import guarded
 from profkit.run.awaiting import DISK_S, DiskWork
 from profkit.run.change_alarm import ChangeAlarm
 from profkit.run.concluding import Concluded, conclude_run
-from profkit.run.eye_process import eye_on
 from profkit.run.hang_alarm import HangAlarm
 from profkit.run.naming import clean, name_job, name_run
+from profkit.run.outside import outside
 from profkit.run.probe import probe_machine
 from profkit.run.run_folder import finish_run, make_run
 from profkit.run.signals import ENDING, forwarding
@@ -119,7 +119,7 @@ def _record(
     changes = ChangeAlarm(run, say)
     try:
         with (
-            eye_on(run, environment),
+            outside(run, environment),
             _started(program, command, environment, received, alarm.note_told) as process,
         ):
             witness = Witness(run, process.pid, ATTACH_FOLDER)

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profkit import vocab
-from profkit.attached import FULL_VARIABLE
 from profkit.clock import now_ns, read_anchor
 from profkit.instrument.blocks import off_blocks
-from profkit.instrument.garbage import collection_paused
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.recorder import Recorder, measure_span_cost
@@ -27,9 +25,6 @@ from profkit.rank import Rank
 from profkit.vocab import SPAN_COST
 
 if TYPE_CHECKING:
-    from pyarrow import Table
-
-    from profkit.analysis.thinning import PartThinner
     from profkit.run.choosing import Choice
     from profkit.trace import RankManifest, RankWriter, RunManifest
 
@@ -87,9 +82,15 @@ def open_writer(
     rows: dict[str, list[Row]],
     complete: Callable[[bool], None] | None,
 ) -> RankWriter:
-    """Open the files of a rank; a long run is thinned."""
+    """Have the files of a rank opened, by the scribe if there is one; a long run is thinned."""
+    from profkit.scribe.sending import SentRows, connect
+    from profkit.scribe.thinned import full_bytes, new_thinner
     from profkit.trace import RankWriter
 
+    scribe = connect(run)
+    if scribe is not None:
+        files = SentRows(scribe, run, manifest, full_bytes())
+        return RankWriter(run, manifest, rows=rows, complete=complete, files=files)
     return RankWriter(
         run,
         manifest,
@@ -99,27 +100,6 @@ def open_writer(
         thinner=new_thinner,
         full_bytes=full_bytes(),
     )
-
-
-def new_thinner(steps: Table, spans: Table) -> PartThinner:
-    """Return what sums the older steps of a long run; short runs do not import it."""
-    with collection_paused():
-        import pyarrow as pa
-
-        from profkit.analysis.thinning import PartThinner
-
-        pa.array([True])  # imports pandas where it is installed
-    return PartThinner(steps, spans)
-
-
-def full_bytes() -> int:
-    """Return the size of a rank's tables from which on its older steps are thinned."""
-    from profkit.trace.recent import FULL_BYTES
-
-    try:
-        return int(float(os.environ[FULL_VARIABLE]) * 1e6)
-    except (KeyError, ValueError, OverflowError):
-        return FULL_BYTES
 
 
 def note_span_cost(samples: Append, ranges: Ranges | None, *, repeats: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 from collections import Counter
@@ -17,9 +18,9 @@ from profkit.clock import Clock, now_ns, wall_ns
 from profkit.schema import SCHEMAS, name_columns, open_schema
 from profkit.trace.arrays import build_batch, repeat_number
 from profkit.trace.jsonfile import replace_json
+from profkit.trace.manifest import RankManifest
 from profkit.trace.recent import (
     DAY_NS,
-    FULL_BYTES,
     MOST_PENDING,
     PART_NS,
     NewThinner,
@@ -28,7 +29,14 @@ from profkit.trace.recent import (
 )
 from profkit.trace.stream import StreamCount, StreamWriter
 from profkit.trace.unpacking import LONGEST_NAME
-from profkit.vocab import END_FILE, RECENT, SCHEMA_VERSION, STREAM_SUFFIX, THINNED_TABLES
+from profkit.vocab import (
+    END_FILE,
+    FULL_BYTES,
+    RECENT,
+    SCHEMA_VERSION,
+    STREAM_SUFFIX,
+    THINNED_TABLES,
+)
 
 log = logging.getLogger("profkit")
 
@@ -83,6 +91,14 @@ class RankFiles:
         except OSError:  # on a full disk, profkit must not take the last bytes
             self._reserve.unlink(missing_ok=True)
             raise
+
+    def write_rows(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Append rows without `rank`, which may miss trailing columns that are nullable."""
+        names, columns = SCHEMAS[table].names[1:], transpose(rows)
+        self.write(table, dict(zip(names[: len(columns)], columns, strict=True)))
+
+    def describe(self, manifest: RankManifest) -> None:
+        manifest.write(self.folder)
 
     def write(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Append rows, given as columns without `rank`.
@@ -188,7 +204,10 @@ class RankFiles:
         recent.remove_before(recent.part - 1)
 
     def close(self, reason: str = "complete") -> None:
-        """End every stream and write `end.json`, or as much of that as the disk allows."""
+        """End every stream and write `end.json`, or as much of that as the disk allows.
+
+        Without a reason there is no end record, because the rank did not come to its end.
+        """
         try:
             self._reserve.unlink(missing_ok=True)
             streams: list[StreamWriter | Recent] = [*self._streams.values()]
@@ -201,7 +220,8 @@ class RankFiles:
                 except OSError as error:
                     problem = f"{error.strerror or error} while ending a stream"
                     self.failure = self.failure or problem
-            self._write_end(self.failure or reason)
+            if reason:
+                self._write_end(self.failure or reason)
         except OSError as error:
             self.failure = self.failure or f"{error.strerror or error} while ending the trace"
 
@@ -279,6 +299,34 @@ class RankFiles:
             if name is not None:
                 ids.setdefault(name, len(ids))
         return [None if name is None else ids[name] for name in values]
+
+
+def transpose(rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """Return the columns of rows, which may miss trailing nulls."""
+    width = len(rows[0])
+    if set(map(len, rows)) != {width}:
+        return list(itertools.zip_longest(*rows))
+    values = list(itertools.chain.from_iterable(rows))  # `zip_longest` takes longer
+    return [values[place::width] for place in range(width)]
+
+
+def check_columns(columns: Mapping[str, Sequence[str]]) -> None:
+    """Raise `ValueError` unless each table's rows fit its schema.
+
+    The columns must be the schema's, in order and without the rank. Only trailing columns that are
+    nullable may be missing.
+    """
+    for table, given in columns.items():
+        schema = SCHEMAS[table]
+        expected = schema.names[1:]
+        if list(given) != expected[: len(given)]:
+            raise ValueError(
+                f"rows of {table} have the columns {', '.join(given)}, "
+                f"but the schema has {', '.join(expected)}"
+            )
+        for name in expected[len(given) :]:
+            if not schema.field(name).nullable:
+                raise ValueError(f"rows of {table} lack the column {name}, which is not nullable")
 
 
 def new_run_folder(parent: Path, name: str) -> Path:

@@ -22,8 +22,17 @@ def replace_json(path: Path, content: dict[str, Any]) -> None:
     The temporary file carries the process id: two ranks never write to the same one. Text that is
     not Unicode, often a path, is written as JSON's escapes.
     """
+    replace_text(path, dump_json(content))
+
+
+def dump_json(content: dict[str, Any]) -> str:
+    """Return the text of a file of a run."""
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write the text as `replace_json` does."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with open(os.open(partial, flags, 0o600), "wb") as file:

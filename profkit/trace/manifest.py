@@ -121,9 +121,11 @@ class RankManifest:
     environment: Mapping[str, Any] = field(default_factory=dict)
     """The allowed variables of the rank's own process, and the libraries of its framework."""
 
+    def content(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "anchor": self.anchor._asdict()}
+
     def write(self, folder: Path) -> None:
-        content = {**dataclasses.asdict(self), "anchor": self.anchor._asdict()}
-        replace_json(folder / RANK_FILE, content)
+        replace_json(folder / RANK_FILE, self.content())
 
     @classmethod
     def read(cls, folder: Path) -> RankManifest:

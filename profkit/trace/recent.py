@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-FULL_BYTES = 16_000_000
-"""A rank's tables are written in full up to this size, then thinned."""
-
 PART_NS = 60_000_000_000
 """The length of a part: batches of a minute take far less room than those of half a second."""
 

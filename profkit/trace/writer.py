@@ -1,24 +1,24 @@
-"""Takes rows for the cost of a list append, and writes them on a thread."""
+"""Takes rows for the cost of a list append, and hands them on by a thread."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from profkit.clock import ANCHOR_INTERVAL_NS, Clock, now_ns, read_anchor
-from profkit.schema import SCHEMAS
-from profkit.trace.files import RankFiles
 from profkit.trace.manifest import RankManifest
-from profkit.trace.recent import FULL_BYTES, NewThinner
-from profkit.vocab import OPENING_CPU, ROW_TABLES, WRITER_CPU, rank_folder
+from profkit.vocab import FULL_BYTES, OPENING_CPU, ROW_TABLES, WRITER_CPU, rank_folder
+
+if TYPE_CHECKING:
+    from profkit.trace.recent import NewThinner
 
 log = logging.getLogger("profkit")
 
@@ -55,23 +55,24 @@ def no_rows() -> Rows:
     return {table: [] for table in ROW_TABLES}
 
 
-def check_columns(columns: Mapping[str, Sequence[str]]) -> None:
-    """Raise `ValueError` unless each table's rows fit its schema.
+class Files(Protocol):
+    """What writes the rows of a rank: in this process, or for the scribe of this host."""
 
-    The columns must be the schema's, in order and without the rank. Only trailing columns that are
-    nullable may be missing.
-    """
-    for table, given in columns.items():
-        schema = SCHEMAS[table]
-        expected = schema.names[1:]
-        if list(given) != expected[: len(given)]:
-            raise ValueError(
-                f"rows of {table} have the columns {', '.join(given)}, "
-                f"but the schema has {', '.join(expected)}"
-            )
-        for name in expected[len(given) :]:
-            if not schema.field(name).nullable:
-                raise ValueError(f"rows of {table} lack the column {name}, which is not nullable")
+    folder: Path
+    failure: str
+    """The reason why no more is written, or nothing."""
+    dropped: Counter[str]
+
+    def write_rows(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Append rows; those of another shape than the table's raise an error."""
+
+    def thin(self, clock: Clock = now_ns) -> None:
+        """Do what is due after each flush."""
+
+    def describe(self, manifest: RankManifest) -> None:
+        """Replace the rank's description."""
+
+    def close(self, reason: str) -> None: ...
 
 
 class RankWriter:
@@ -85,7 +86,8 @@ class RankWriter:
     `columns` names the columns of each table's rows; the constructor raises `ValueError` if they do
     not fit the schema. `rows` may hold rows from before the writer existed. `complete` is called on
     the thread before each flush and may append rows that have become complete. Its argument is true
-    the last time. A run that becomes larger than `full_bytes` is thinned with `thinner`.
+    the last time. Without `files` they are opened in this process, and a run that becomes larger
+    than `full_bytes` is thinned with `thinner`.
     """
 
     def __init__(
@@ -100,16 +102,22 @@ class RankWriter:
         clock: Clock = now_ns,
         thinner: NewThinner | None = None,
         full_bytes: int = FULL_BYTES,
+        files: Files | None = None,
     ) -> None:
-        check_columns(columns)
-        self._files = RankFiles(
-            run / rank_folder(manifest.rank),
-            manifest.rank,
-            give_way=functools.partial(time.sleep, TURN_S),
-            thinner=thinner,
-            full_bytes=full_bytes,
-        )
-        manifest.write(self._files.folder)
+        if files is None:
+            from profkit.trace.files import RankFiles, check_columns  # imports Arrow
+
+            check_columns(columns)
+            files = RankFiles(
+                run / rank_folder(manifest.rank),
+                manifest.rank,
+                give_way=functools.partial(time.sleep, TURN_S),
+                thinner=thinner,
+                full_bytes=full_bytes,
+            )
+            files.describe(manifest)
+        self._files = files
+        self.describe = files.describe
         self._rows = no_rows() if rows is None else rows
         self._is_full_calls, self._is_full = 0, False
         self._complete = complete or (lambda final: None)
@@ -208,22 +216,11 @@ class RankWriter:
 
     def _write(self, table: str, rows: list[Row]) -> None:
         """Write a batch; one that does not fit is counted as dropped, with a warning."""
-        names = SCHEMAS[table].names[1:]
         try:
-            columns = transpose(rows)
-            self._files.write(table, dict(zip(names[: len(columns)], columns, strict=True)))
+            self._files.write_rows(table, rows)
         except Exception as error:  # noqa: BLE001  # rows of a wrong shape must not end the thread
             self.drop(table, len(rows))
             if table not in self._warned:
                 self._warned.add(table)
                 what = "could not be written and are counted as dropped"
                 log.warning("profkit: rows of %s %s: %s", table, what, error)
-
-
-def transpose(rows: list[Row]) -> Sequence[Sequence[Any]]:
-    """Return the columns of rows, which may miss trailing nulls."""
-    width = len(rows[0])
-    if set(map(len, rows)) != {width}:
-        return list(itertools.zip_longest(*rows))
-    values = list(itertools.chain.from_iterable(rows))  # `zip_longest` takes longer
-    return [values[place::width] for place in range(width)]

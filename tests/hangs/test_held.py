@@ -16,7 +16,7 @@ import pytest
 from profkit.clock import wall_ns
 from profkit.hangs.evidence import Evidence, read_evidence
 from profkit.hangs.status import FOLDER, STACK_SUFFIX, SUFFIX, Status
-from profkit.run.eye_process import eye_on
+from profkit.run.outside import eye_on
 
 PATIENCE_S = 60.0
 

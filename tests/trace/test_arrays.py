@@ -9,7 +9,7 @@ import pytest
 
 from profkit.schema import SCHEMAS
 from profkit.trace.arrays import build_batch, repeat_number
-from profkit.trace.writer import transpose
+from profkit.trace.files import transpose
 
 UNFIT: list[object] = [2**63, "3", []]
 

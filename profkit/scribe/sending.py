@@ -1,0 +1,188 @@
+"""Hand the rows of a rank to the scribe. This runs inside the job: standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+import os
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from profkit.clock import Clock, now_ns, wall_ns
+from profkit.scribe import messages
+from profkit.scribe.messages import Inbox, Message, pack, socket_name
+from profkit.trace.jsonfile import dump_json, replace_json
+from profkit.trace.manifest import RankManifest
+from profkit.vocab import END_FILE, SCHEMA_VERSION, rank_folder
+
+log = logging.getLogger("profkit")
+
+OPENING_S = 30.0
+"""The scribe may have to wait for a disk before it opens the files of a rank."""
+
+ROWS_PER_MESSAGE = 1_024
+"""Maximum number of rows in a message: the job waits for the interpreter while one is made."""
+
+TURN_S = 1e-4
+"""Between two of many messages the interpreter is released this long."""
+
+ENDED = "the process that writes the rows has ended"
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+class SentRows:
+    """The files of a rank that the scribe writes: it takes rows as `RankFiles` does."""
+
+    def __init__(self, scribe: socket.socket, run: Path, manifest: RankManifest, full: int) -> None:
+        """Have the files opened. Raises an `OSError` if that fails, as it does in the scribe."""
+        self.folder = run / rank_folder(manifest.rank)
+        self.failure = ""
+        self.dropped: Counter[str] = Counter()
+        self._rank = manifest.rank
+        self._scribe, self._inbox = scribe, Inbox()
+        self._place = os.fstat(scribe.fileno())
+        self._lock = threading.Lock()
+        scribe.settimeout(OPENING_S)
+        begin = (messages.OPEN, manifest.rank, dump_json(manifest.content()), full)
+        scribe.sendall(pack(begin), socket.MSG_NOSIGNAL)
+        kind, number, why = self._wait_for(messages.OPENED, messages.FAILED)
+        if kind == messages.FAILED:
+            raise OSError(number, why)
+        scribe.settimeout(None)
+        _OPEN.add(self)
+
+    def write_rows(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Send rows; those that hold what is no plain value raise an error and are not sent."""
+        for start in range(0, len(rows), ROWS_PER_MESSAGE):
+            if start:
+                time.sleep(TURN_S)
+            # Named tuples are no plain tuples.
+            plain = list(map(tuple, rows[start : start + ROWS_PER_MESSAGE]))
+            try:
+                packed = pack((messages.ROWS, table, plain))
+            except ValueError:
+                packed = pack((messages.ROWS, table, [tuple(map(_plain, row)) for row in plain]))
+            if not self._send(packed):
+                self.dropped[table] += len(plain)
+
+    def thin(self, clock: Clock = now_ns) -> None:
+        """Let the scribe do what is due after each flush, and hear what it says."""
+        del clock
+        self._send(pack((messages.FLUSH,)))
+        self._listen()
+
+    def describe(self, manifest: RankManifest) -> None:
+        self._send(pack((messages.DESCRIBE, dump_json(manifest.content()))))
+
+    def close(self, reason: str) -> None:
+        """Have the files closed, and wait for that. If nobody closes them, say so in their end."""
+        self._send(pack((messages.END, reason, dict(self.dropped))))
+        if not self.failure:
+            try:
+                self.failure = self._wait_for(messages.CLOSED)[2]
+            except OSError as error:
+                self.failure = str(error.strerror or error)
+        if self.failure == ENDED:
+            log.warning("profkit: %s: %s; the trace ends early", self.folder, ENDED)
+            end = {"schema_version": list(SCHEMA_VERSION), "rank": self._rank, "reason": ENDED}
+            with contextlib.suppress(OSError):
+                replace_json(self.folder / END_FILE, {**end, "ended_ns": wall_ns(), "tables": {}})
+        self.forget()
+
+    def forget(self) -> None:
+        """Close this process's end of the connection, if it still is that."""
+        with contextlib.suppress(OSError):
+            if self._is_open():
+                self._scribe.close()
+            else:
+                self._scribe.detach()
+
+    def _is_open(self) -> bool:
+        """Return true if the descriptor is the one that was opened: a job may close them all."""
+        place = os.fstat(self._scribe.fileno())
+        return (place.st_dev, place.st_ino) == (self._place.st_dev, self._place.st_ino)
+
+    def _send(self, packed: bytes) -> bool:
+        """Send a message; return false if the scribe takes no more."""
+        with contextlib.suppress(OSError), self._lock:
+            if not self.failure and self._is_open():
+                self._scribe.sendall(packed, socket.MSG_NOSIGNAL)  # the job may die of SIGPIPE
+                return True
+        if not self.failure:
+            self._listen()  # the reason may lie there
+            self.failure = self.failure or ENDED
+        return False
+
+    def _listen(self) -> None:
+        """Take what the scribe has said meanwhile."""
+        with contextlib.suppress(OSError, ValueError):
+            while self._is_open():
+                piece = self._scribe.recv(65_536, socket.MSG_DONTWAIT)
+                if not piece:
+                    self.failure = self.failure or ENDED
+                    return
+                for message in self._inbox.take(piece):
+                    self._hear(message)
+
+    def _hear(self, message: Message) -> None:
+        kind, _, why = message
+        if kind == messages.FAILED:
+            self.failure = self.failure or why
+        elif kind == messages.PROBLEM:
+            log.warning("profkit: %s", why)
+
+    def _wait_for(self, *kinds: str) -> Message:
+        while True:
+            piece = self._scribe.recv(65_536)
+            if not piece:
+                raise OSError(ENDED)
+            for message in self._inbox.take(piece):
+                if message[0] in kinds:
+                    return message
+                self._hear(message)
+
+
+_OPEN: weakref.WeakSet[SentRows] = weakref.WeakSet()
+"""All that this process has, so that a forked child can close its copies."""
+
+os.register_at_fork(after_in_child=lambda: list(map(SentRows.forget, list(_OPEN))))
+
+
+def connect(run: Path) -> socket.socket | None:
+    """Return a connection to the scribe of this run on this host; `None` if there is none."""
+    scribe = socket.socket(socket.AF_UNIX)
+    try:
+        scribe.connect(socket_name(run))
+        if peer(scribe)[1] == os.getuid():  # anybody may take the name
+            return scribe
+    except OSError:
+        pass
+    scribe.close()
+    return None
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Return the process and the user at the other end; 0 is a process that is not seen here."""
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(packed)
+    return pid, user
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a subclass, as a member of an enumeration, as one of its plain type."""
+    if value is None or type(value) in {int, float, str, bool, bytes}:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, float):
+        return float(value)
+    return operator.index(value)
