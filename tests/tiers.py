@@ -309,6 +309,7 @@ JOBS = (
     "instrument/test_sharded.py",
     "instrument/test_static_program.py",
     "metrics/test_run_export.py",
+    "scribe/test_jobs.py",
     "test_facts.py::test_a_job_is_recorded_with_its_code_and_each_ranks_own_variables",
     "test_warm.py",
     "trace/test_survival.py",

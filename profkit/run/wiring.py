@@ -6,6 +6,7 @@ not wait for the import.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import platform
@@ -89,8 +90,9 @@ def open_writer(
 
     scribe = connect(run)
     if scribe is not None:
-        files = SentRows(scribe, run, manifest, full_bytes())
-        return RankWriter(run, manifest, rows=rows, complete=complete, files=files)
+        with contextlib.suppress(ConnectionError):
+            files = SentRows(scribe, run, manifest, full_bytes())
+            return RankWriter(run, manifest, rows=rows, complete=complete, files=files)
     return RankWriter(
         run,
         manifest,

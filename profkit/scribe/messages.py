@@ -58,7 +58,7 @@ class Inbox:
             try:
                 # Bytes that are no message may end the scribe: they come from the same user's job.
                 message = marshal.loads(self._bytes[start + _LENGTH.size : end])  # noqa: S302
-            except (EOFError, TypeError) as error:
+            except (EOFError, TypeError, ValueError) as error:
                 raise ValueError(f"no message: {error}") from error
             if not isinstance(message, tuple) or not message:
                 raise ValueError("no message")

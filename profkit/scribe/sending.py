@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
-import operator
 import os
 import socket
 import struct
@@ -35,6 +35,7 @@ TURN_S = 1e-4
 """Between two of many messages the interpreter is released this long."""
 
 ENDED = "the process that writes the rows has ended"
+SILENT = "the process that writes the rows does not answer"
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -43,22 +44,31 @@ class SentRows:
     """The files of a rank that the scribe writes: it takes rows as `RankFiles` does."""
 
     def __init__(self, scribe: socket.socket, run: Path, manifest: RankManifest, full: int) -> None:
-        """Have the files opened. Raises an `OSError` if that fails, as it does in the scribe."""
+        """Have the files opened. An error of doing so is raised here, or that the scribe is gone."""
         self.folder = run / rank_folder(manifest.rank)
         self.failure = ""
         self.dropped: Counter[str] = Counter()
         self._rank = manifest.rank
         self._scribe, self._inbox = scribe, Inbox()
         self._place = os.fstat(scribe.fileno())
-        self._lock = threading.Lock()
-        scribe.settimeout(OPENING_S)
-        begin = (messages.OPEN, manifest.rank, dump_json(manifest.content()), full)
-        scribe.sendall(pack(begin), socket.MSG_NOSIGNAL)
+        self._lock, self._is_lost = threading.Lock(), False
+        try:
+            self._begin(pack((messages.OPEN, manifest.rank, dump_json(manifest.content()), full)))
+        except TimeoutError as error:
+            scribe.close()
+            raise OSError(errno.ETIMEDOUT, SILENT) from error
+        except OSError:
+            scribe.close()
+            raise
+        _OPEN.add(self)
+
+    def _begin(self, opening: bytes) -> None:
+        self._scribe.settimeout(OPENING_S)
+        self._scribe.sendall(opening, socket.MSG_NOSIGNAL)
         kind, number, why = self._wait_for(messages.OPENED, messages.FAILED)
         if kind == messages.FAILED:
             raise OSError(number, why)
-        scribe.settimeout(None)
-        _OPEN.add(self)
+        self._scribe.settimeout(None)
 
     def write_rows(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
         """Send rows; those that hold what is no plain value raise an error and are not sent."""
@@ -71,7 +81,7 @@ class SentRows:
                 packed = pack((messages.ROWS, table, plain))
             except ValueError:
                 packed = pack((messages.ROWS, table, [tuple(map(_plain, row)) for row in plain]))
-            if not self._send(packed):
+            if self.failure or not self._send(packed):
                 self.dropped[table] += len(plain)
 
     def thin(self, clock: Clock = now_ns) -> None:
@@ -85,13 +95,12 @@ class SentRows:
 
     def close(self, reason: str) -> None:
         """Have the files closed, and wait for that. If nobody closes them, say so in their end."""
-        self._send(pack((messages.END, reason, dict(self.dropped))))
-        if not self.failure:
+        if self._send(pack((messages.END, reason, dict(self.dropped)))):
             try:
                 self.failure = self._wait_for(messages.CLOSED)[2]
-            except OSError as error:
-                self.failure = str(error.strerror or error)
-        if self.failure == ENDED:
+            except OSError:
+                self._lose()
+        if self._is_lost:
             log.warning("profkit: %s: %s; the trace ends early", self.folder, ENDED)
             end = {"schema_version": list(SCHEMA_VERSION), "rank": self._rank, "reason": ENDED}
             with contextlib.suppress(OSError):
@@ -112,15 +121,16 @@ class SentRows:
         return (place.st_dev, place.st_ino) == (self._place.st_dev, self._place.st_ino)
 
     def _send(self, packed: bytes) -> bool:
-        """Send a message; return false if the scribe takes no more."""
+        """Send a message; return false if nobody takes it."""
         with contextlib.suppress(OSError), self._lock:
-            if not self.failure and self._is_open():
+            if not self._is_lost and self._is_open():
                 self._scribe.sendall(packed, socket.MSG_NOSIGNAL)  # the job may die of SIGPIPE
                 return True
-        if not self.failure:
-            self._listen()  # the reason may lie there
-            self.failure = self.failure or ENDED
+        self._lose()
         return False
+
+    def _lose(self) -> None:
+        self._is_lost, self.failure = True, self.failure or ENDED
 
     def _listen(self) -> None:
         """Take what the scribe has said meanwhile."""
@@ -128,7 +138,7 @@ class SentRows:
             while self._is_open():
                 piece = self._scribe.recv(65_536, socket.MSG_DONTWAIT)
                 if not piece:
-                    self.failure = self.failure or ENDED
+                    self._lose()
                     return
                 for message in self._inbox.take(piece):
                     self._hear(message)
@@ -144,7 +154,7 @@ class SentRows:
         while True:
             piece = self._scribe.recv(65_536)
             if not piece:
-                raise OSError(ENDED)
+                raise BrokenPipeError(errno.EPIPE, ENDED)
             for message in self._inbox.take(piece):
                 if message[0] in kinds:
                     return message
@@ -177,12 +187,14 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     return pid, user
 
 
+_PLAIN = {str: str.__str__, float: float.__float__, int: int.__index__}
+
+
 def _plain(value: Any) -> Any:
-    """Return a value of a subclass, as a member of an enumeration, as one of its plain type."""
-    if value is None or type(value) in {int, float, str, bool, bytes}:
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, float):
-        return float(value)
-    return operator.index(value)
+    """Return a number of numpy, or a member of an enumeration, as a value of its plain type."""
+    if type(value).__module__ == "numpy":
+        return value.item()
+    for kind, convert in _PLAIN.items():
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return convert(value)
+    return value

@@ -24,7 +24,7 @@ for inputs, labels in torch.utils.data.DataLoader(data, batch_size=8):
     torch.nn.functional.mse_loss(net(inputs), labels).backward()
     optimizer.step()
     time.sleep(0.05)
-loaded = {"pandas", "pyarrow.compute", "textual"}.intersection(sys.modules)
+loaded = {"pandas", "pyarrow", "textual"}.intersection(sys.modules)
 ours = [name for name in started if name.startswith("profkit")]
 print(sorted(loaded), len(ours))
 """
