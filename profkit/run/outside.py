@@ -42,16 +42,16 @@ def outside(
 
     Both go on until the processes have ended, or if one of them is this, only for the block.
     """
-    with scribe_on(run), eye_on(run, environment, in_job=in_job):
+    with scribe_on(run, in_job=in_job), eye_on(run, environment, in_job=in_job):
         yield
 
 
 @contextlib.contextmanager
-def scribe_on(run: Path) -> Iterator[None]:
+def scribe_on(run: Path, *, in_job: bool = False) -> Iterator[None]:
     """Have the rows of this run's ranks on this host written by another process.
 
     Where there can be none, or is one already, nothing happens: ranks that find none write
-    themselves.
+    themselves. A rank that started it does not wait for its end, which comes after all ranks.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as listener:
@@ -59,7 +59,8 @@ def scribe_on(run: Path) -> Iterator[None]:
             listener.listen(MOST_WAITING)
             number = listener.fileno()
             words = [SCRIBE_MODULE, str(run.absolute()), str(number)]
-            stack.enter_context(_waited_for(_start(words, [number])))
+            wait_s = 0.0 if in_job else LONGEST_END_S
+            stack.enter_context(_waited_for(_start(words, [number]), wait_s))
         yield
 
 
@@ -82,7 +83,7 @@ def eye_on(
         yield
         return
     environment[EYE_VARIABLE] = name_eye(eye.pid)
-    with _waited_for(eye, b"\n" if in_job else b""):
+    with _waited_for(eye, LONGEST_END_S, b"\n" if in_job else b""):
         try:
             yield
         finally:
@@ -101,7 +102,9 @@ def _start(words: Sequence[str], descriptors: Sequence[int] = ()) -> subprocess.
 
 
 @contextlib.contextmanager
-def _waited_for(process: subprocess.Popen[bytes], last: bytes = b"") -> Iterator[None]:
+def _waited_for(
+    process: subprocess.Popen[bytes], longest_s: float, last: bytes = b""
+) -> Iterator[None]:
     """Tell the process after the block that this one is done, and wait until it has ended."""
     try:
         yield
@@ -111,4 +114,4 @@ def _waited_for(process: subprocess.Popen[bytes], last: bytes = b"") -> Iterator
                 process.stdin.write(last)
                 process.stdin.close()  # that is how it learns that the job has ended
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(LONGEST_END_S)
+            process.wait(longest_s)

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,11 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     return pid, user
 
 
-_PLAIN = {str: str.__str__, float: float.__float__, int: int.__index__}
+_PLAIN: Mapping[Any, Callable[[Any], Any]] = {
+    str: str.__str__,
+    float: float.__float__,
+    int: int.__index__,
+}
 
 
 def _plain(value: Any) -> Any:

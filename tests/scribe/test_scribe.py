@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ class Colour(str, enum.Enum):
     RED = "red"
 
 
-ROWS = {
+ROWS: dict[str, list[tuple[Any, ...]]] = {
     "steps": [(step, 10 * step, 10 * step + 9, 4, None, None, True, 0) for step in range(3_000)],
     "spans": [
         (0, "forward", "forward", 0, "MainThread", 1, 2),
