@@ -18,7 +18,7 @@ from profkit.scribe.sending import peer
 from profkit.scribe.thinned import new_thinner
 from profkit.trace.files import RankFiles
 from profkit.trace.jsonfile import replace_text
-from profkit.vocab import RANK_FILE, SCRIBE_CPU, rank_folder
+from profkit.vocab import RANK_FILE, SCHEMA_VERSION, SCRIBE_CPU, rank_folder
 
 LOOK_S = 1.0
 """A rank whose process has ended is looked for this often: a child may hold its connection."""
@@ -47,10 +47,9 @@ class RankRows:
         self.heard_s = time.monotonic()
         try:
             piece = self.connection.recv(PIECE_BYTES)
-            found = self._inbox.take(piece)
-        except (OSError, ValueError):
+            return bool(piece) and all(map(self._obey, self._inbox.take(piece)))
+        except Exception:  # noqa: BLE001  # what one rank sends must not end the others
             return False
-        return bool(piece) and all(map(self._obey, found))
 
     def close(self) -> None:
         """End what the rank has not ended itself."""
@@ -62,10 +61,10 @@ class RankRows:
         """Do what a message says; return false after the last one."""
         kind, *rest = message
         if kind == messages.OPEN:
-            self._open(*rest)
-        elif self._files is None:
+            return self._open(*rest)
+        if self._files is None:
             return False
-        elif kind == messages.ROWS:
+        if kind == messages.ROWS:
             self._write(self._files, *rest)
         elif kind == messages.FLUSH:
             self._note_cost(self._files)
@@ -76,21 +75,24 @@ class RankRows:
         elif kind == messages.END:
             self._end(self._files, *rest)
             return False
-        if self._files is not None and self._files.failure and not self._has_told:
+        if self._files.failure and not self._has_told:
             self._has_told = True
             self._say(messages.FAILED, self._files.failure)
         return True
 
-    def _open(self, rank: int, manifest: str, full_bytes: int) -> None:
+    def _open(self, version: list[int], rank: int, manifest: str, full_bytes: int) -> bool:
+        if version != list(SCHEMA_VERSION):  # the job has another profkit, which writes itself
+            return False
         folder = self._run / rank_folder(rank)
         try:
             files = RankFiles(folder, rank, thinner=new_thinner, full_bytes=full_bytes)
             replace_text(folder / RANK_FILE, manifest)
         except OSError as error:
             self._say(messages.FAILED, error.strerror or str(error), error.errno or 0)
-            return
+            return False
         self._files = files
         self._say(messages.OPENED)
+        return True
 
     def _write(self, files: RankFiles, table: str, rows: list[Message]) -> None:
         try:

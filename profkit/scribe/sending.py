@@ -52,8 +52,9 @@ class SentRows:
         self._scribe, self._inbox = scribe, Inbox()
         self._place = os.fstat(scribe.fileno())
         self._lock, self._is_lost = threading.Lock(), False
+        content = dump_json(manifest.content())
         try:
-            self._begin(pack((messages.OPEN, manifest.rank, dump_json(manifest.content()), full)))
+            self._begin((messages.OPEN, list(SCHEMA_VERSION), manifest.rank, content, full))
         except TimeoutError as error:
             scribe.close()
             raise OSError(errno.ETIMEDOUT, SILENT) from error
@@ -62,9 +63,9 @@ class SentRows:
             raise
         _OPEN.add(self)
 
-    def _begin(self, opening: bytes) -> None:
+    def _begin(self, opening: Message) -> None:
         self._scribe.settimeout(OPENING_S)
-        self._scribe.sendall(opening, socket.MSG_NOSIGNAL)
+        self._scribe.sendall(pack(opening), socket.MSG_NOSIGNAL)
         kind, number, why = self._wait_for(messages.OPENED, messages.FAILED)
         if kind == messages.FAILED:
             raise OSError(number, why)

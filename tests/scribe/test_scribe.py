@@ -121,6 +121,26 @@ def test_two_ranks_are_written_at_once_and_the_description_is_replaced(run: Path
     assert trace.steps.num_rows == 6_000
 
 
+def test_what_is_no_message_of_ours_ends_no_other_rank(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = sent(run)
+    for packed in (b"\5\0\0\0hello", pack(("open",)), pack(("rows", 1)), b"\0" * 100):
+        other = connect(run)
+        assert other is not None
+        other.sendall(packed)
+        assert other.recv(100) == b""
+        other.close()
+    with monkeypatch.context() as patch:
+        patch.setattr("profkit.scribe.sending.SCHEMA_VERSION", (0, 0))
+        with pytest.raises(ConnectionError):  # a rank with another profkit writes itself
+            sent(run, rank=1)
+    assert not (run / rank_folder(1)).exists()
+    files.write_rows("steps", ROWS["steps"])
+    files.close("complete")
+    assert Trace.open(run).steps.num_rows == 3_000
+
+
 def test_a_rank_that_is_recorded_already_is_refused(run: Path) -> None:
     first = sent(run)
     with pytest.raises(FileExistsError):
