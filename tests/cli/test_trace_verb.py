@@ -27,6 +27,7 @@ from profkit.trace import Trace
 from profkit.vocab import TABLES
 from profkit.workloads.datasets.generated import generate
 from profkit.workloads.datasets.imagenet import GeneratedSet
+from tests.scribe.finding import scribe_of
 
 STEPS = 24
 SMALL = ("--image-size", "32", "--batch-size", "2", "--workers", "1")
@@ -158,7 +159,8 @@ def _train_until_the_disk_is_full(folder: Path, started: list[Started], *options
         started.append(one)
         run = one.wait_for_rows()
         size = (run / "r00000" / "spans.arrows").stat().st_size
-        resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE, (size, size))
+        for pid in (one.process.pid, scribe_of(run)):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, size))
         ended = one.end()
         if Trace.open(ended.run).steps.num_rows < STEPS:
             break

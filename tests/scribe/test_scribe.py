@@ -24,6 +24,7 @@ from profkit.trace import RankManifest, RankWriter, RunManifest, Trace, verify
 from profkit.trace.jsonfile import read_json
 from profkit.trace.rank import RankTrace
 from profkit.vocab import END_FILE, FULL_BYTES, ROW_TABLES, EventKind, rank_folder
+from tests.scribe.finding import scribe_of
 
 PATIENCE_S = 20.0
 
@@ -58,19 +59,6 @@ def sent(run: Path, rank: int = 0, full_bytes: int = FULL_BYTES) -> SentRows:
     scribe = connect(run)
     assert scribe is not None
     return SentRows(scribe, run, manifest(rank), full_bytes)
-
-
-def scribe_of(files: SentRows) -> int:
-    """The process that writes: the only one that listens under the name, but for this one."""
-    inode = str(os.fstat(files._scribe.fileno()).st_ino)
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"profkit.scribe.scribe" in words and str(files.folder.parent).encode() in words:
-            return pid
-    raise AssertionError(f"no scribe of socket {inode}")
 
 
 def await_(condition: Callable[[], bool]) -> None:
@@ -185,7 +173,7 @@ def test_if_the_scribe_is_killed_the_job_goes_on_and_the_end_says_so(
     fill(writer)
     steps = run / rank_folder(0) / "steps.arrows"
     await_(lambda: steps.exists() and Trace.open(run).steps.num_rows == 3_000)
-    os.kill(scribe_of(writer._files), signal.SIGKILL)  # type: ignore[arg-type]
+    os.kill(scribe_of(run), signal.SIGKILL)
     await_(lambda: bool(writer.failure))
     writer.appender("steps")(ROWS["steps"][0])
     writer.close()
@@ -198,7 +186,7 @@ def test_if_the_scribe_is_killed_the_job_goes_on_and_the_end_says_so(
 def test_a_scribe_that_stands_still_delays_no_end(run: Path) -> None:
     writer = RankWriter(run, manifest(), files=sent(run))
     fill(writer)
-    pid = scribe_of(writer._files)  # type: ignore[arg-type]
+    pid = scribe_of(run)
     os.kill(pid, signal.SIGSTOP)
     try:
         before = time.monotonic()
