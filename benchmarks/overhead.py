@@ -11,8 +11,11 @@ heap` it keeps its memory in every mode.
 profkit's writer writes twice per second, too rarely for short blocks. It waits until a block has
 ended, and one long run measures its cost (beside.py). `profkit` is the sum of both.
 
+With `--outside`, the processes next to the job run too, as under `profkit run`, but for the bare
+blocks, in which they are stopped. Nothing waits for the end of a block then, so blocks are long.
+
     python benchmarks/overhead.py [--processes 1 [--keep-heap]] [--turns 60] [--block-ms 150]
-                                  [--threads 1]
+                                  [--threads 1] [--outside]
 
 Exits 1 if profkit costs more than 0.15 ms per step, or more than 1 % of the step of about 20 ms,
 for the mean.
@@ -24,6 +27,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,11 +47,15 @@ from overhead_jobs import Case, make_cases, train
 
 from profkit.run.choosing import COLLECT, NOTHING
 from profkit.run.job import Job
+from profkit.run.outside import outside
 
 LIMIT_MS = 0.15
 LIMIT_SHARE = 0.01
 LONG_STEP_MS = 15.0
 KEPT_HEAP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_MMAP_MAX_": "0"}
+SETTLE_S = 0.3
+"""The rows of a block are written by then."""
+
 BESIDE_S = 30.0
 """Usual length of the run of steps that measures the cost of threads next to it."""
 BLOCK_MS, FEWEST_STEPS = 3_000, 100
@@ -67,7 +75,7 @@ class Modes:
 
     def __init__(self, folder: Path) -> None:
         os.environ[COLLECT] = NOTHING  # the job's own would run beside every mode
-        folder.mkdir()  # as `profkit run` does, or there would be no lookout
+        folder.mkdir(exist_ok=True)  # as `profkit run` does, or there would be no lookout
         self._job = Job(folder)
         # Every step is recorded here, without control steps.
         self._job.recorder._is_measured = lambda step: True  # noqa: SLF001
@@ -148,6 +156,42 @@ class Modes:
         self._job.finish()
 
 
+class OutsideModes(Modes):
+    """Two ways: bare, and with profkit in the job and outside of it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._others = [
+            int(pid) for pid in filter(str.isdigit, os.listdir("/proc")) if _is_ours(pid)
+        ]
+        self.names = {"bare": self._bare, "profkit": self._profkit}
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: int) -> None:
+        for pid in self._others:
+            os.kill(pid, number)
+
+    @contextlib.contextmanager
+    def _profkit(self) -> Iterator[Callable[[str], contextlib.AbstractContextManager[object]]]:
+        self._signal(signal.SIGCONT)
+        with self._hooked() as tell:
+            yield tell
+        time.sleep(SETTLE_S)
+        self._signal(signal.SIGSTOP)
+
+    def finish(self) -> None:
+        self._signal(signal.SIGCONT)
+        super().finish()
+
+
+def _is_ours(pid: str) -> bool:
+    """Return true for a process that this one has started."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[1]) == os.getpid()
+    return False
+
+
 def run_case(case: Case, modes: Modes, turns: int, block_ms: float) -> dict[str, list[Took]]:
     """Return the times of each mode in each turn. The first turn warms up."""
     optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3)
@@ -185,6 +229,7 @@ def run_beside(case: Case, modes: Modes, seconds: float = BESIDE_S) -> dict[str,
 def main() -> int:
     parser = make_parser(__doc__, turns=60, block_ms=150.0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--outside", action="store_true", help="with the processes next to a job")
     args = parser.parse_args()
     runs = measure_in_processes(args, lambda: _measure(args))
     found = {case: compare(*(run[case] for run in runs)) for case in runs[0]}
@@ -200,7 +245,7 @@ def main() -> int:
     }
     print(json.dumps(told, indent=2))
     if args.write:
-        results.write("overhead", told)
+        results.write("overhead_outside" if args.outside else "overhead", told)
     over = (
         costs_too_much(rows["profkit"]["over_bare_ms"], rows["bare"]["median_ms"])
         for rows in found.values()
@@ -261,13 +306,17 @@ def _measure(args: argparse.Namespace) -> dict[str, Found]:
     """Return the result of every case in this process."""
     torch.set_num_threads(args.threads)
     os.environ["KINETO_LOG_LEVEL"] = "5"
-    with tempfile.TemporaryDirectory() as folder:
-        modes = Modes(Path(folder) / "run")
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        run = Path(folder) / "run"
+        run.mkdir()
+        if args.outside:
+            stack.enter_context(outside(run, os.environ, in_job=True))
+        modes = OutsideModes(run) if args.outside else Modes(run)
         cases = [case for case in make_cases(args.device) if args.case in case.name]
         found = {
             case.name: Found(
                 run_case(case, modes, args.turns, args.block_ms),
-                run_beside(case, modes, args.beside_s),
+                {} if args.outside else run_beside(case, modes, args.beside_s),
             )
             for case in cases
         }

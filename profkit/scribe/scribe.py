@@ -135,7 +135,7 @@ class Share:
 
 
 class Scribe:
-    """Serves the ranks that connect, until the process that started it and all of them are gone."""
+    """Serves the ranks that connect, until the process that started it and they are gone."""
 
     def __init__(self, run: Path, listener: socket.socket, parent: int) -> None:
         self._run, self._listener, self._parent = run, listener, parent

@@ -44,7 +44,7 @@ class SentRows:
     """The files of a rank that the scribe writes: it takes rows as `RankFiles` does."""
 
     def __init__(self, scribe: socket.socket, run: Path, manifest: RankManifest, full: int) -> None:
-        """Have the files opened. An error of doing so is raised here, or that the scribe is gone."""
+        """Have the files opened. An error of doing so is raised here, or if the scribe is gone."""
         self.folder = run / rank_folder(manifest.rank)
         self.failure = ""
         self.dropped: Counter[str] = Counter()
