@@ -29,6 +29,11 @@ Signals that end a job reach all of its processes; these end after the job.
 EYE_MODULE, SCRIBE_MODULE = "profkit.eye.eye", "profkit.scribe.scribe"
 
 LONGEST_END_S = 5.0
+LONGEST_END_OF_RANK_S = 0.5
+"""Other ranks may go on, and have their rows written by what this one has started."""
+
+_LEFT: list[subprocess.Popen[bytes]] = []
+"""Processes that were not waited for."""
 
 MOST_WAITING = 4_096
 """Ranks of a host that may connect before the scribe has begun to answer."""
@@ -51,7 +56,7 @@ def scribe_on(run: Path, *, in_job: bool = False) -> Iterator[None]:
     """Have the rows of this run's ranks on this host written by another process.
 
     Where there can be none, or is one already, nothing happens: ranks that find none write
-    themselves. A rank that started it does not wait for its end, which comes after all ranks.
+    themselves. A rank that started it hardly waits for its end, which comes after all ranks.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as listener:
@@ -59,7 +64,7 @@ def scribe_on(run: Path, *, in_job: bool = False) -> Iterator[None]:
             listener.listen(MOST_WAITING)
             number = listener.fileno()
             words = [SCRIBE_MODULE, str(run.absolute()), str(number)]
-            wait_s = 0.0 if in_job else LONGEST_END_S
+            wait_s = LONGEST_END_OF_RANK_S if in_job else LONGEST_END_S
             stack.enter_context(_waited_for(_start(words, [number]), wait_s))
         yield
 
@@ -113,5 +118,7 @@ def _waited_for(
             with contextlib.suppress(OSError):  # it has ended before
                 process.stdin.write(last)
                 process.stdin.close()  # that is how it learns that the job has ended
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             process.wait(longest_s)
+        except subprocess.TimeoutExpired:
+            _LEFT.append(process)

@@ -135,14 +135,17 @@ class SentRows:
 
     def _listen(self) -> None:
         """Take what the scribe has said meanwhile."""
-        with contextlib.suppress(OSError, ValueError):
-            while self._is_open():
-                piece = self._scribe.recv(65_536, socket.MSG_DONTWAIT)
-                if not piece:
-                    self._lose()
-                    return
-                for message in self._inbox.take(piece):
-                    self._hear(message)
+        with contextlib.suppress(OSError, ValueError), self._lock:
+            if not self._is_open():
+                return
+            self._scribe.setblocking(False)  # where gevent has replaced sockets, a flag is no help
+            try:
+                while piece := self._scribe.recv(65_536):
+                    for message in self._inbox.take(piece):
+                        self._hear(message)
+            finally:
+                self._scribe.setblocking(True)
+            self._lose()
 
     def _hear(self, message: Message) -> None:
         kind, _, why = message
