@@ -44,10 +44,11 @@ def document(content: Document, *, whole: bool = True) -> str:
         brief = NAMED if section.folded else section.brief
         if whole or brief is None:
             brief = section
-        if brief is NAMED:
-            folded.append(section.title)
+        text = list(section_text(brief))
+        if whole or len(text) > 1:
+            blocks.append("\n".join(text))
         else:
-            blocks.append("\n".join(section_text(brief)))
+            folded.append(section.title)
     lines = []
     if folded:
         names = ", ".join(folded[:MOST_NAMED]) + ", ..." * (len(folded) > MOST_NAMED)

@@ -16,7 +16,7 @@ from profkit.report.ledger_document import explained, rows_in_brief
 from profkit.report.overview_document import overview
 from profkit.report.scaling_document import scaling
 from profkit.show import html, json, markdown, text
-from profkit.show.document import Document
+from profkit.show.document import Document, Section, Tone
 from profkit.trace import Trace
 
 RECORDED = Path(__file__).parents[2] / "traces"
@@ -116,3 +116,9 @@ def test_rows_in_brief_add_up_to_the_total() -> None:
     *rows, total = rows_in_brief(view.ledger).visible()
     assert sum(row.exact for _, row in rows) == total[1].exact
     assert len(rows) == 3
+
+
+def test_in_brief_no_title_stands_alone() -> None:
+    sections = (Section("Lines", brief=Section("Lines")), Section("Notes", ("a note",)))
+    document = Document("What", "", "", Tone.PLAIN, "", sections=sections)
+    assert text.document(document, whole=False) == "Notes\n  a note\n\n  more (--all)    Lines"
