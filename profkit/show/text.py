@@ -44,9 +44,9 @@ def document(content: Document, *, whole: bool = True) -> str:
         brief = NAMED if section.folded else section.brief
         if whole or brief is None:
             brief = section
-        text = list(section_text(brief))
-        if whole or len(text) > 1:
-            blocks.append("\n".join(text))
+        written = list(section_text(brief))
+        if whole or len(written) > 1:
+            blocks.append("\n".join(written))
         else:
             folded.append(section.title)
     lines = []

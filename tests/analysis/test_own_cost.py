@@ -65,8 +65,27 @@ def test_long_steps_among_short_ones_are_no_cost() -> None:
     assert abs(np.mean([each.value for each in found if each is not None])) < 200_000
 
 
-def _with_pauses(steps: pa.Table, every: int, pause_ns: int) -> pa.Table:
-    longer = np.cumsum(np.where(np.arange(steps.num_rows) % every, 0, pause_ns))
+def test_a_job_with_regular_long_steps_is_not_told_that_profkit_costs_them() -> None:
+    told, judged = 0, 0
+    for count in (60, 80, 150, 340):
+        for every in (2, 3, 5, 7, 10, 20):
+            for first in range(0, every, max(1, every // 4)):
+                steps = _with_pauses(_steps(count, 0, seed=first), every, 15_000_000, first)
+                found = switched_cost(steps, WARM_UP)
+                assert found is not None
+                assert found.low is not None
+                told += found.low > 100_000
+                judged += 1
+    assert told <= 0.04 * judged
+
+
+def test_a_cost_in_a_short_run_is_found() -> None:
+    found = [switched_cost(_steps(80, 200_000, seed=seed), WARM_UP) for seed in range(20)]
+    assert all(each is not None and each.low is not None and each.low > 0 for each in found)
+
+
+def _with_pauses(steps: pa.Table, every: int, pause_ns: int, first: int = 0) -> pa.Table:
+    longer = np.cumsum(np.where((np.arange(steps.num_rows) - first) % every, 0, pause_ns))
     start, end = (
         steps["start_ns"].to_numpy() + np.concatenate([[0], longer[:-1]]),
         steps["end_ns"].to_numpy() + longer,
