@@ -126,10 +126,16 @@ def _evidence(ledger: Ledger, causes: Sequence[Cause], cells: Cells, *, is_gain:
         if cause.specific >= Specific.COUNT and cause.is_gain == is_gain and low and low > 0:
             names.append(cause.kind)
             counted_ns += low / ledger.samples_per_step
+    least_ns: dict[str, float] = {}
     for cell in cells.told(gains=is_gain):
         if is_evident(cell):
-            evident_ns += min(abs(cell.delta.low or 0.0), abs(cell.delta.high or 0.0))
-            names.append(cell.row)
+            low_ns = min(abs(cell.delta.low or 0.0), abs(cell.delta.high or 0.0))
+            least_ns[cell.row] = least_ns.get(cell.row, 0.0) + low_ns
+    for row, ns in least_ns.items():
+        # If the other run has such steps that were not found there, the rest of the row has less.
+        net_ns = sum(cell.ns for cell in cells.all if cell.row == row) * (1 - 2 * is_gain)
+        evident_ns += max(0.0, min(ns, net_ns))
+        names.append(row)
     return Evident(tuple(dict.fromkeys(names)), max(counted_ns, evident_ns), is_gain)
 
 

@@ -33,7 +33,7 @@ class When(str, Enum):
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a cell; those of one kind and period are compared with each other."""
+    """The steps of a cell."""
 
     when: When = When.ALL
     period: int = 0
@@ -45,8 +45,12 @@ class Steps:
     """The number of all steps."""
 
     @property
-    def key(self) -> tuple[When, int]:
-        return self.when, self.period
+    def kind(self) -> When:
+        """What is compared with each other: long steps, whatever their period, are of one kind.
+
+        A run may have a second rhythm, or a busy machine may hide the first one.
+        """
+        return When.RARE if self.when is When.PERIODIC else self.when
 
     def words(self) -> str:
         """Return the steps as they stand in a sentence."""

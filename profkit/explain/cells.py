@@ -110,6 +110,8 @@ class _Piece:
 
     ns: Floats
     moved: Floats
+    spread: float = 0.0
+    """The standard error of the sum of long steps, as a share of it."""
 
 
 def is_line(cell: Cell) -> bool:
@@ -267,7 +269,7 @@ def _by_steps(
 
     Steps with a period of `rhythms` are no kind.
     """
-    found: dict[tuple[When, int], list[Pattern | None]] = {}
+    found: dict[When, list[Pattern | None]] = {}
     for place, (side, piece) in enumerate(((before, base), (after, target))):
         per_rank = piece.ns / side.count
         pattern = None
@@ -276,12 +278,15 @@ def _by_steps(
         if owed_ns <= POLICY.shown_share * side.step_ns:
             pattern = find_pattern(per_rank, side.steps, side.step_ns, is_one_run=side.runs == 1)
         if pattern is not None and pattern.steps.period != (rhythms[place] or -1):
-            found.setdefault(pattern.steps.key, [None, None])[place] = pattern
+            found.setdefault(pattern.steps.kind, [None, None])[place] = pattern
     for known, now in found.values():
+        pair = _excess(base, known, before.count), _excess(target, now, after.count)
         chosen = now or known
+        means = pair[0].ns.mean() / before.count, pair[1].ns.mean() / after.count
+        if known is not None and means[0] > means[1]:
+            chosen = known
         if chosen is None:
             continue
-        pair = _excess(base, known, before.count), _excess(target, now, after.count)
         base = _Piece(base.ns - pair[0].ns, base.moved - pair[0].moved)
         target = _Piece(target.ns - pair[1].ns, target.moved - pair[1].moved)
         long = after.steps[now.is_long] if now is not None else np.zeros(0, dtype=np.int64)
@@ -294,7 +299,19 @@ def _excess(piece: _Piece, pattern: Pattern | None, ranks: int) -> _Piece:
         return _Piece(np.zeros_like(piece.ns), np.zeros_like(piece.moved))
     whole = np.rint(pattern.excess * ranks)
     share = np.divide(whole, piece.ns, out=np.zeros_like(whole), where=piece.ns > 0)
-    return _Piece(whole, piece.moved * np.clip(share, 0.0, 1.0))
+    return _Piece(whole, piece.moved * np.clip(share, 0.0, 1.0), _spread(pattern.steps))
+
+
+def _spread(steps: Steps) -> float:
+    """Return the standard error of a sum of long steps, as a share of it.
+
+    A mean over all steps would have to find out how often they come; they were counted. The number
+    of rare ones is as uncertain as its root, and that of a period follows from it. A level or a
+    slope is as uncertain as its test allows.
+    """
+    count = max(1, steps.long)
+    by_kind = {When.PERIODIC: count, When.RARE: math.sqrt(count)}
+    return 1 / by_kind.get(steps.when, POLICY.level_errors)
 
 
 def _make_cells(
@@ -318,7 +335,8 @@ def _make_cells(
         delta, steps = row.delta, key.steps
         sums = float(base.ns.sum()) / samples[0], float(target.ns.sum()) / samples[1]
         if steps.when is not When.ALL:
-            delta = _counted(delta, steps, math.hypot(*sums))
+            half = Z_95 * math.hypot(sums[0] * base.spread, sums[1] * target.spread)
+            delta = Estimate(delta.value, delta.value - half, delta.value + half, delta.level)
         moved = float(target.moved.sum()) / samples[1] - float(base.moved.sum()) / samples[0]
         yield Cell(
             key.row,
@@ -330,19 +348,6 @@ def _make_cells(
             is_rest=key.is_rest,
             long=key.long,
         )
-
-
-def _counted(delta: Estimate, steps: Steps, whole_ns: float) -> Estimate:
-    """Return a sum of long steps with the interval that their number gives it.
-
-    A mean over all steps would have to find out how often they come; they were counted. The number
-    of rare ones is as uncertain as its root, and that of a period follows from it. A level or a
-    slope is as uncertain as its test allows.
-    """
-    count = max(1, steps.long)
-    by_kind = {When.PERIODIC: count, When.RARE: math.sqrt(count)}
-    half = Z_95 * whole_ns / by_kind.get(steps.when, POLICY.level_errors)
-    return Estimate(delta.value, delta.value - half, delta.value + half, delta.level)
 
 
 def sum_of(cells: Sequence[Cell]) -> Estimate:

@@ -99,3 +99,38 @@ def test_a_sleep_is_told_though_the_base_met_a_busier_machine(
     view = explain(base, target)
     assert view.ledger.verdict is Verdict.REGRESSION
     assert "more in forward, in every step, asleep or blocked" in explained(view).headline
+
+
+def _every(period: int, ms: float = 180.0) -> Any:
+    return lambda step: ms * (step % period == period - 1)
+
+
+def _rhythms(make: Make, base: Any, target: Any, steps: int = 100) -> Explained:
+    longer = (plant(OUTSIDE, base), plant(OUTSIDE, target))
+    return explain(*(make(1, seed=seed, steps=steps, longer=longer[seed]) for seed in range(2)))
+
+
+@pytest.mark.parametrize("period", [5, 8, 10])
+def test_a_second_rhythm_is_more_of_a_row_and_not_less_of_the_first(
+    period: int, make: Make
+) -> None:
+    """In the base every 20th step is long, in the target these and others."""
+    view = _rhythms(make, _every(20), lambda step: np.maximum(_every(20)(step), _every(period)(step)))
+    assert view.ledger.verdict is Verdict.REGRESSION
+    assert [cell.row for cell in view.told_cells if cell.ns < 0] == []
+    cell = view.told_cells[0]
+    assert cell.row == "unknown"
+    planted = 180 * ((100 - 10) / period - (100 - 10) / 20) / 90
+    assert cell.ns * view.ledger.samples_per_step / 1e6 == pytest.approx(planted, rel=0.35)
+    back = _rhythms(make, lambda step: np.maximum(_every(20)(step), _every(period)(step)), _every(20))
+    assert back.ledger.verdict is Verdict.IMPROVEMENT
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_rhythm_that_a_busy_machine_hides_in_one_run_is_no_change(seed: int, make: Make) -> None:
+    def disturbed(step: Any) -> Any:
+        late = np.random.default_rng(seed).random(len(step)) < 0.06
+        return np.maximum(_every(20)(step), late * 60.0)
+
+    for view in (_rhythms(make, _every(20), disturbed), _rhythms(make, disturbed, _every(20))):
+        assert not [cell for cell in view.told_cells if is_evident(cell)]
