@@ -102,12 +102,19 @@ class Explained(ShownInNotebook):
 
     @property
     def told_cells(self) -> tuple[Cell, ...]:
-        """The cells that are surely there, in the direction of the gap, the largest first."""
+        """The cells that are surely there, in the direction of the gap, the largest first.
+
+        If the gap may have either direction, those of rows that changed are told, whichever way.
+        """
         evident = self.ledger.evident
         is_gain = evident.is_gain if evident else self.ledger.total.delta.value < 0
         told = sorted(self.cells.told(gains=is_gain), key=lambda cell: -abs(cell.ns))
         if evident:  # what the verdict follows from is told first
             told.sort(key=lambda cell: not is_evident(cell))
+        elif self.ledger.verdict is Verdict.CANNOT_JUDGE:
+            changed = self.ledger.changed_rows
+            other = [cell for cell in self.cells.told(gains=not is_gain) if cell.row in changed]
+            told = sorted(told + other, key=lambda cell: (cell.row not in changed, -abs(cell.ns)))
         return tuple(told)
 
     @property

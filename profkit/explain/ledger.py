@@ -189,6 +189,12 @@ class Ledger(ShownInNotebook):
         return found
 
     @property
+    def changed_rows(self) -> frozenset[str]:
+        """The rows that surely changed, one way or the other."""
+        sure = (Verdict.REGRESSION, Verdict.IMPROVEMENT)
+        return frozenset(row.name for row in self.rows if self.verdict_of(row) in sure)
+
+    @property
     def samples_per_step(self) -> float:
         """Samples that one GPU of the base trains on per step; 1 if that is not known.
 
