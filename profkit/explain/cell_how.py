@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from profkit.analysis.doing import ASLEEP, COMPUTING, LOCK, NO_CORE, RUNNING, UNKNOWN, say_most
+from profkit.analysis.stacks import FEWEST_SAMPLES
 from profkit.explain.cell_samples import (
     NO_FUNCTION,
+    Chosen,
     Function,
     Samples,
     choose_workers,
@@ -178,9 +180,11 @@ def added_in_workers(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
     if mine is None:
         return {}
     known: Mapping[Function, Mapping[str, float]] = {}
+    longer = 0.0
     if usual is not None:
-        known = usual.by_function()
+        known, longer = usual.by_function(), _longer_waits([usual, mine], [usual, mine])
     grown: dict[str, dict[str, float]] = {}
+    awake: dict[str, float] = {}
     for function, spent in mine.by_function().items():
         was = known.get(function, {})
         more = {}
@@ -188,7 +192,10 @@ def added_in_workers(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
             more[words] = spent.get(words, 0.0) * scale - was.get(words, 0.0) * known_scale
         is_named = function != NO_FUNCTION and mine.hits(function) >= POLICY.fewest_samples
         if is_named and sum(more.values()) > 0:
-            grown[f"{mine.words(function)} in the loader's workers"] = more
+            name = f"{mine.words(function)} in the loader's workers"
+            grown[name] = more
+            awake[name] = (was.get(COMPUTING, 0.0) + was.get(NO_CORE, 0.0)) * known_scale
+    _with_waits(grown, awake, longer)
     whole = sum(sum(more.values()) for more in grown.values())
     divided = {}
     for line, more in grown.items():
@@ -212,7 +219,7 @@ def added_by_line(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
     if now is None:
         return {}
     phase, (known_scale, scale) = cell.row, sides.scales
-    mine = now.select(phase, cell.ranks, cell.long)
+    mine, before = now.select(phase, cell.ranks, cell.long), None
     if cell.long is not None:
         usual, known_scale = now.select(phase, cell.ranks, cell.long, others=True), scale
     elif cell.ranks:
@@ -230,6 +237,7 @@ def added_by_line(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
     share *= (1 - cell.moved_ns / cell.ns) or 1.0  # the others' waits are in no sample of this rank
     known, own = usual.by_function(), mine.by_function()
     found: dict[str, dict[str, float]] = {}
+    awake: dict[str, float] = {}
     for function in {**own, **known}:
         name, spent, was = "", own.get(function, {}), known.get(function, {})
         if function != NO_FUNCTION and mine.hits(function) >= POLICY.fewest_samples:
@@ -238,24 +246,44 @@ def added_by_line(cell: Cell, sides: Sides) -> Mapping[str, Doings]:
         for words in {**spent, **was}:
             ns = spent.get(words, 0.0) * scale - was.get(words, 0.0) * known_scale
             more[words] = more.get(words, 0.0) + ns / share
-    return _with_waits(found, _waits_per_work(known))
+        before_ns = was.get(COMPUTING, 0.0) + was.get(NO_CORE, 0.0)
+        awake[name] = awake.get(name, 0.0) + before_ns * known_scale / share
+    runs = [before or now, now]
+    return _with_waits(
+        found, awake, _longer_waits([usual, mine], runs[:: 1 if cell.ns > 0 else -1])
+    )
 
 
-def _with_waits(found: dict[str, dict[str, float]], waits: float) -> Mapping[str, Doings]:
-    """Count the waits for a core that go with more computing as a part of it."""
-    for more in found.values():
-        with_work = waits * max(0.0, more.get(COMPUTING, 0.0))
-        if with_work:
-            more[COMPUTING] += with_work
-            more[NO_CORE] = more.get(NO_CORE, 0.0) - with_work
+def _longer_waits(chosen: Sequence[Chosen], runs: Sequence[Samples | Chosen]) -> float:
+    """Return by how much longer the same work takes because the thread has no core more often.
+
+    Few samples of a row do not tell that; then the run does. Of two parts of one run, they have to.
+    """
+    pair = [each.waits for each in chosen]
+    fewest = FEWEST_SAMPLES
+    if runs[0] is runs[1]:
+        fewest = 1
+    if min(each.samples for each in pair) < fewest:
+        pair = [each.waits for each in runs]
+    if not all(each.samples for each in pair):
+        return 0.0
+    usual, mine = (1 - each.share for each in pair)
+    return usual / mine - 1 if mine > 0 else math.inf
+
+
+def _with_waits(
+    found: dict[str, dict[str, float]], awake: Mapping[str, float], longer: float
+) -> Mapping[str, Doings]:
+    """Count as waits for a core what makes the same work longer, and the rest as work.
+
+    Work waits for a core, too: without it, that time would not be there.
+    """
+    for name, more in found.items():
+        added = more.get(COMPUTING, 0.0) + more.get(NO_CORE, 0.0)
+        if added > 0:
+            waited = min(added, max(0.0, awake[name] * longer))
+            more[COMPUTING], more[NO_CORE] = added - waited, waited
     return found
-
-
-def _waits_per_work(spent: Mapping[Function, Doings]) -> float:
-    """Return how long a thread waits for a core while it computes for one ns."""
-    waited = math.fsum(each.get(NO_CORE, 0.0) for each in spent.values())
-    computed = math.fsum(each.get(COMPUTING, 0.0) for each in spent.values())
-    return waited / computed if computed else 0.0
 
 
 def _samples(run: Evidence) -> Samples | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from profkit.analysis import stack_samples
+from profkit.analysis.doing import COMPUTING, NO_CORE
 from profkit.analysis.stack_samples import HELD_PLACE, Place
 from profkit.analysis.worker_lines import read_samples_of_workers
 from profkit.frame.estimate import Floats, Ints
@@ -25,6 +27,22 @@ Function = tuple[str, str]
 
 NO_FUNCTION: Function = ("", "")
 """What no function of the job's own code is known of."""
+
+
+class Waits(NamedTuple):
+    """For how much of the time on the way to compute a thread had no core, by so many samples."""
+
+    share: float
+    samples: int
+
+
+def _find_waits(doings: Sequence[str], doing: Ints, weight: Floats) -> Waits:
+    sums = []
+    for words in (NO_CORE, COMPUTING):
+        number = doings.index(words) if words in doings else -1
+        sums.append((float(weight[doing == number].sum()), int((doing == number).sum())))
+    (waited, late), (ran, busy) = sums
+    return Waits(waited / ((waited + ran) or 1.0), late + busy)
 
 
 @dataclass(frozen=True)
@@ -58,6 +76,10 @@ class Chosen:
             of[words] = of.get(words, 0.0) + ns
         return sums
 
+    @property
+    def waits(self) -> Waits:
+        return _find_waits(self.doings, self.doing, self.weight)
+
     def hits(self, function: Function) -> int:
         return int(np.isin(self.place, self._of(function)).sum())
 
@@ -88,6 +110,11 @@ class Samples:
     trace: Trace
     used: Ints
     found: stack_samples.Samples
+
+    @property
+    def waits(self) -> Waits:
+        """Those of the whole run, which the kernel has measured exactly."""
+        return _find_waits(self.found.doings, self.found.doing, self.found.weight)
 
     def select(
         self,

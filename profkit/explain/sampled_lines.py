@@ -2,7 +2,8 @@
 
 Samples show how much of a row each function takes. A machine that is slower, or busy, makes all of
 them take longer by some factor. One that takes more than that is the job's change, although the
-steps of both runs may scatter by as much. Waits for a core and for the disk are left out.
+steps of both runs may scatter by as much. Waits for the disk are left out, and so are those for a
+core that the whole run has more of.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profkit.analysis.doing import DISK_WORDS, NO_CORE
+from profkit.analysis.doing import COMPUTING, DISK_WORDS, NO_CORE
 from profkit.explain.cell_how import Doings, Sides, host_samples, waits_for_workers
-from profkit.explain.cell_samples import NO_FUNCTION, Chosen, Function
+from profkit.explain.cell_samples import NO_FUNCTION, Chosen, Function, Waits
 from profkit.explain.cells import Cell, Cells
 from profkit.explain.policy import POLICY
 from profkit.frame.estimate import Z_95, Estimate, Ints, binomial_bound, negate
@@ -24,6 +25,10 @@ from profkit.vocab import PHASES, Phase
 
 ROWS = {*PHASES, UNKNOWN} - {Phase.ALLREDUCE.value}
 """The rows in which the thread that trains does not wait for other ranks."""
+
+
+LEAST_RUNNING = 0.01
+"""A thread that computes at all has a core for this share of the time."""
 
 
 class Added(NamedTuple):
@@ -42,18 +47,38 @@ class _Side(NamedTuple):
     chosen: Chosen
     scale: float
     spent: Mapping[Function, Mapping[str, float]]
+    waits: Waits
+    """Those of the whole run."""
 
     @property
     def hit_ns(self) -> float:
         return self.chosen.phase_ns * self.scale / max(1, len(self.chosen.weight))
 
-    def awake_ns(self, function: Function) -> Doings:
-        """Return what the function took, by what the thread did, without what others may make."""
-        found = {}
+    def own_ns(self, function: Function, stretch: float = 1.0) -> Doings:
+        """Return what the function took, by what the thread did, without waits for the disk.
+
+        What it computes is stretched by waits for a core.
+        """
+        found: dict[str, float] = {}
         for words, ns in self.spent.get(function, {}).items():
-            if words != NO_CORE and not any(disk in words for disk in DISK_WORDS):
+            if words in (COMPUTING, NO_CORE):
+                found[COMPUTING] = found.get(COMPUTING, 0.0) + ns * self.scale * stretch
+            elif not any(disk in words for disk in DISK_WORDS):
                 found[words] = ns * self.scale
         return found
+
+    def hits(self, function: Function, *, with_waits: bool = True) -> float:
+        """Return the samples of that, with those of waits for a core or without."""
+        ns = sum(self.own_ns(function).values())
+        if not with_waits:
+            ns -= self.spent.get(function, {}).get(NO_CORE, 0.0) * self.scale
+        return ns / (self.hit_ns or 1.0)
+
+    def stretch_to(self, other: _Side) -> float:
+        """Return how much longer the same work takes in another run, by waits for a core."""
+        if not (self.waits.samples and other.waits.samples):
+            return 1.0
+        return (1 - self.waits.share) / max(LEAST_RUNNING, 1 - other.waits.share)
 
 
 def find_lines(cells: Cells, sides: Sides, told: Collection[int]) -> Mapping[int, Sequence[Added]]:
@@ -70,7 +95,8 @@ def find_lines(cells: Cells, sides: Sides, told: Collection[int]) -> Mapping[int
         if pair is not None:
             pairs[id(cell)] = pair
             for function in {*pair[0].spent, *pair[1].spent}:
-                was, now = (sum(side.awake_ns(function).values()) for side in pair)
+                was = sum(pair[0].own_ns(function, pair[0].stretch_to(pair[1])).values())
+                now = sum(pair[1].own_ns(function).values())
                 sums[now < was] += abs(now - was)
     sign = 1.0 if sums[0] >= sums[1] else -1.0
     kept = 1 - min(sums) / (max(sums) or 1.0)
@@ -105,9 +131,9 @@ def _read(cell: Cell, cells: Cells, sides: Sides) -> tuple[_Side, _Side] | None:
     ):
         samples = host_samples(cell, sides, run)
         chosen = None if samples is None else samples.select(cell.row, (), apart, others=True)
-        if chosen is None or not len(chosen.weight) or not chosen.phase_ns > 0:
+        if samples is None or chosen is None or not len(chosen.weight) or not chosen.phase_ns > 0:
             return None
-        found.append(_Side(chosen, sides.scales[scale], chosen.by_function()))
+        found.append(_Side(chosen, sides.scales[scale], chosen.by_function(), samples.waits))
     return found[0], found[1]
 
 
@@ -124,22 +150,30 @@ def _long_steps(cells: Cells, row: str) -> Ints | None:
 
 def _longer(usual: _Side, mine: _Side, factor: float, ratio: float) -> Iterator[Added]:
     """Yield the functions that surely take `ratio` times as long, with ns times a factor."""
+    stretch = usual.stretch_to(mine)
     for function in mine.spent:
-        now, was = mine.awake_ns(function), usual.awake_ns(function)
-        hits, known = sum(now.values()) / mine.hit_ns, sum(was.values()) / (usual.hit_ns or 1.0)
-
-        def is_longer(ratio: float, hits: float = hits, known: float = known) -> bool:
-            longest = ratio * usual.hit_ns
-            chance = longest / (longest + mine.hit_ns)
-            return binomial_bound(hits, known, chance) <= 1 - POLICY.certain
-
-        if function == NO_FUNCTION or hits < POLICY.fewest_samples or not is_longer(ratio):
+        hits, known = mine.hits(function), usual.hits(function)
+        if function == NO_FUNCTION or hits < POLICY.fewest_samples:
             continue
+        hit_ratio = usual.hit_ns / mine.hit_ns
+        if not _surely_longer(hits, known, ratio * stretch * hit_ratio):
+            continue
+        now, was = mine.own_ns(function), usual.own_ns(function, stretch)
         grown = {}
         for words in {*now, *was}:
             grown[words] = (now.get(words, 0.0) - was.get(words, 0.0)) * factor
-        half = Z_95 * math.hypot(mine.hit_ns * math.sqrt(hits), usual.hit_ns * math.sqrt(known))
+        errors = mine.hit_ns * math.sqrt(hits), usual.hit_ns * stretch * math.sqrt(known)
+        half = Z_95 * math.hypot(*errors)
         value, half = math.fsum(grown.values()), half * factor
         delta = Estimate(value, max(0.0, value - half), value + half)
-        is_beyond = is_longer(POLICY.most_slowdown)
+        # Others may take the cores just while a function runs: waits are no proof.
+        own, usual_own = (side.hits(function, with_waits=False) for side in (mine, usual))
+        is_beyond = _surely_longer(own, usual_own, POLICY.most_slowdown * hit_ratio)
         yield Added(mine.chosen.words(function), delta, grown, is_beyond)
+
+
+def _surely_longer(hits: float, known: float, ratio: float) -> bool:
+    """Return true if there are surely more than `ratio` times as many samples as were known."""
+    if not hits > 0:
+        return False
+    return binomial_bound(hits, known, ratio / (1 + ratio)) <= 1 - POLICY.certain

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from profkit.analysis.stack_samples import Place
-from profkit.explain.cell_samples import Chosen
+from profkit.explain.cell_samples import Chosen, Waits
 from profkit.explain.evidence import Evidence, Loader
 from profkit.explain.evidence_counters import Load
 from profkit.explain.explained import Explained, explain
@@ -64,6 +64,8 @@ def test_a_hook_that_is_gone_is_told_by_its_own_line(
     places = Place("", 0, ""), Place("job.py", 8, "slow_hook"), Place("job.py", 16, "main")
 
     class Sampled:
+        waits = Waits(0.0, 0)
+
         def __init__(self, run: Evidence) -> None:
             self.run = run
 

@@ -102,3 +102,22 @@ def test_more_work_has_more_of_the_usual_waits_for_a_core(make: Make) -> None:
     view = explain(_sample(quick, {STEP: 1.0}, waited=0.5), _sample(slow, {STEP: 1.0}, waited=0.5))
     (cell,) = [cell for cell in view.told_cells if cell.row == "forward"]
     assert (cell.how, cell.where) == ("computing", "train.py:40 step")
+
+
+def test_on_a_busier_machine_new_work_is_told_from_waits_of_the_old(make: Make) -> None:
+    """The same work takes twice as long without a core, and a hook comes on top."""
+    quick = make(1, seed=4, steps=60)
+    forward_ms = RunFrame(quick).means_of(0, quick.steps["step"].to_numpy()[20:])["forward"] / MS
+    added = plant("forward", lambda step: forward_ms + ADDED_MS + 0 * step)
+    slow = make(1, seed=2, steps=60, longer=added)
+    hook = ADDED_MS / (2 * forward_ms + ADDED_MS)
+    view = explain(
+        _sample(quick, {STEP: 1.0}, waited=0.2),
+        _sample(slow, {STEP: 1 - hook, HOOK: hook}, waited=0.6),
+    )
+    found = {}
+    for cell in view.told_cells:
+        if cell.row == "forward":
+            found[cell.how, cell.where] = cell.ns * view.cells.step / MS
+    assert found["computing", "train.py:97 hook"] == pytest.approx(ADDED_MS, rel=0.3)
+    assert found["waiting for a core", ""] == pytest.approx(forward_ms, rel=0.4)

@@ -107,7 +107,8 @@ def _every(period: int, ms: float = 180.0) -> Any:
 
 def _rhythms(make: Make, base: Any, target: Any, steps: int = 100) -> Explained:
     longer = (plant(OUTSIDE, base), plant(OUTSIDE, target))
-    return explain(*(make(1, seed=seed, steps=steps, longer=longer[seed]) for seed in range(2)))
+    runs = [make(1, seed=seed, steps=steps, longer=longer[seed]) for seed in range(2)]
+    return explain(runs[0], runs[1])
 
 
 @pytest.mark.parametrize("period", [5, 8, 10])
@@ -115,14 +116,18 @@ def test_a_second_rhythm_is_more_of_a_row_and_not_less_of_the_first(
     period: int, make: Make
 ) -> None:
     """In the base every 20th step is long, in the target these and others."""
-    view = _rhythms(make, _every(20), lambda step: np.maximum(_every(20)(step), _every(period)(step)))
+    view = _rhythms(
+        make, _every(20), lambda step: np.maximum(_every(20)(step), _every(period)(step))
+    )
     assert view.ledger.verdict is Verdict.REGRESSION
     assert [cell.row for cell in view.told_cells if cell.ns < 0] == []
     cell = view.told_cells[0]
     assert cell.row == "unknown"
     planted = 180 * ((100 - 10) / period - (100 - 10) / 20) / 90
     assert cell.ns * view.ledger.samples_per_step / 1e6 == pytest.approx(planted, rel=0.35)
-    back = _rhythms(make, lambda step: np.maximum(_every(20)(step), _every(period)(step)), _every(20))
+    back = _rhythms(
+        make, lambda step: np.maximum(_every(20)(step), _every(period)(step)), _every(20)
+    )
     assert back.ledger.verdict is Verdict.IMPROVEMENT
 
 
