@@ -138,8 +138,8 @@ def explained(
     )
 
 
-LARGER = 1.25
-"""A cause is said before the largest cell if it costs at least so many times as much."""
+LARGER = 0.9
+"""A cause is said before the largest cell if it costs about as much, or more."""
 
 
 def headline(view: Explained) -> str:
@@ -168,7 +168,7 @@ def headline(view: Explained) -> str:
 
 
 def _larger_cause(view: Explained, cell: Cell) -> str:
-    """Return the words for a first cause that holds far more than the largest cell.
+    """Return the words for a first cause that holds as much as the largest cell.
 
     One that only repeats where time is spent, or that may be the machine's, says no more than that.
     """
