@@ -141,7 +141,7 @@ def _evidence(ledger: Ledger, causes: Sequence[Cause], cells: Cells, *, is_gain:
 
 def is_evident(cell: Cell) -> bool:
     """Return true if no machine makes such a cell, however busy or slow it is."""
-    if cell.is_beyond or cell.steps.when is When.PERIODIC:
+    if cell.is_beyond or (cell.steps.when is When.PERIODIC and cell.is_new):
         return True
     is_of_disk = any(words in cell.how for words in DISK_WORDS)
     return cell.is_blocked and not is_of_disk and cell.row not in (DATA, Phase.ALLREDUCE.value)

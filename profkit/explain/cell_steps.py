@@ -14,7 +14,7 @@ import numpy as np
 
 from profkit.explain.policy import POLICY
 from profkit.frame.device_clock import Bools
-from profkit.frame.estimate import Floats, Ints
+from profkit.frame.estimate import Floats, Ints, binomial_bound
 from profkit.text import plural
 
 TO_SIGMA = 1.4826
@@ -108,14 +108,14 @@ def _candidates(
         usual = float(np.median(ns[~high]))
         if is_one_run and (level := _as_level(ns, numbers, high)):
             yield level
-        excess = np.where(high, ns - usual, 0.0)
-        count, period = int(high.sum()), _find_period(numbers, high)
-        if period:
-            first = int(numbers[high][0])
-            yield Pattern(Steps(When.PERIODIC, period, first, count, len(ns)), excess)
-        elif count <= POLICY.most_rare_share * len(ns):
-            first = int(numbers[high][0])
-            yield Pattern(Steps(When.RARE, 0, first, count, len(ns)), excess)
+        period, offset = _find_period(numbers, high)
+        when = When.RARE
+        if period:  # a busy machine makes others long, too
+            when, high = When.PERIODIC, high & (numbers % period == offset)
+        long = int(high.sum())
+        if period or long <= POLICY.most_rare_share * len(ns):
+            steps = Steps(when, period, int(numbers[high][0]), long, len(ns))
+            yield Pattern(steps, np.where(high, ns - usual, 0.0))
     elif is_one_run:
         yield from _lasting(ns, numbers, step_ns)
 
@@ -143,20 +143,27 @@ def _long_class(ns: Floats, step_ns: float) -> Bools | None:
     return is_far if int(is_far.sum()) >= POLICY.fewest_long else None
 
 
-def _find_period(numbers: Ints, high: Bools) -> int:
-    """Return the distance at which steps are long, 0 if they have none."""
-    long = numbers[high]
+def _find_period(numbers: Ints, high: Bools) -> tuple[int, int]:
+    """Return the distance at which steps are long, and where they begin; zeros without one.
+
+    Nearly all steps at that distance are long, and nearly all that are long are there. Others may
+    be long by chance, if by chance there would not be so many there.
+    """
+    long, share = numbers[high], float(high.mean())
     if len(long) < POLICY.fewest_long:
-        return 0
-    for period in range(2, max(2, len(numbers) // POLICY.fewest_long) + 1):
+        return 0, 0
+    longest = max(2, len(numbers) // POLICY.fewest_long)
+    for period in range(2, longest + 1):
         places = np.bincount(long % period, minlength=period)
         offset = int(np.argmax(places))
-        if places[offset] < POLICY.same_period_share * len(long):
+        count, of_offset = int(places[offset]), int((numbers % period == offset).sum())
+        if count < POLICY.same_period_share * of_offset:
             continue
-        of_offset = int((numbers % period == offset).sum())
-        if places[offset] >= POLICY.same_period_share * of_offset:
-            return period
-    return 0
+        is_most = count >= POLICY.same_period_share * len(long)
+        tries = sum(range(2, longest + 1))
+        if is_most or tries * binomial_bound(count, of_offset - count, share) <= 1 - POLICY.certain:
+            return period, offset
+    return 0, 0
 
 
 def _as_level(ns: Floats, numbers: Ints, high: Bools) -> Pattern | None:

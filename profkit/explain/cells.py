@@ -51,6 +51,8 @@ class Cell:
     """True for what no finer cell of its level holds."""
     is_beyond: bool = False
     """True if its work was timed and takes longer than the slowest machine makes any work."""
+    is_new: bool = False
+    """True if only one run has long steps of this period, or nearly all of their time."""
     long: Ints | None = field(default=None, compare=False)
     """The numbers of the target's long steps; null if the cell is about all steps."""
 
@@ -102,6 +104,7 @@ class _Key(NamedTuple):
     steps: Steps
     is_rest: bool
     long: Ints | None
+    is_new: bool
 
 
 @dataclass(frozen=True)
@@ -142,9 +145,9 @@ def divide_gap(ledger: Ledger, bases: Sequence[Evidence], targets: Sequence[Evid
         for ranks in ([late] if late else []) + [ALL_RANKS]:
             sides = _of_ranks(before, row, ranks, late), _of_ranks(after, row, ranks, late)
             rhythms = _rhythms(bases, targets) if name == DATA else (0, 0)
-            for steps, long, pair in _by_steps(before, after, *sides, rhythms):
+            for steps, long, is_new, pair in _by_steps(before, after, *sides, rhythms):
                 is_rest = ranks == ALL_RANKS and bool(late)
-                keys.append(_Key(name, ranks, steps, is_rest, long))
+                keys.append(_Key(name, ranks, steps, is_rest, long, is_new))
                 parts.append(pair)
     cells = tuple(_make_cells(ledger, keys, parts))
     sign = math.copysign(1.0, ledger.total.delta.value)
@@ -264,8 +267,10 @@ def _by_steps(
     base: _Piece,
     target: _Piece,
     rhythms: tuple[int, ...],
-) -> Iterator[tuple[Steps, Ints | None, tuple[_Piece, _Piece]]]:
+) -> Iterator[tuple[Steps, Ints | None, bool, tuple[_Piece, _Piece]]]:
     """Yield the steps of each kind with both sides' part of the time, then the others.
+
+    Of long steps of a period it is said if one side alone has them.
 
     Steps with a period of `rhythms` are no kind.
     """
@@ -290,8 +295,15 @@ def _by_steps(
         base = _Piece(base.ns - pair[0].ns, base.moved - pair[0].moved)
         target = _Piece(target.ns - pair[1].ns, target.moved - pair[1].moved)
         long = after.steps[now.is_long] if now is not None else np.zeros(0, dtype=np.int64)
-        yield chosen.steps, long, pair
-    yield EVERY, None, (base, target)
+        yield chosen.steps, long, _is_new(known, now, means), pair
+    yield EVERY, None, False, (base, target)
+
+
+def _is_new(known: Pattern | None, now: Pattern | None, means: tuple[float, float]) -> bool:
+    """Return true if no slow machine makes the long steps of one side those of the other."""
+    periods = {each.steps.period for each in (known, now) if each is not None}
+    has_other_period = len(periods) > 1 and 0 not in periods
+    return has_other_period or max(means) > POLICY.most_slowdown * min(means)
 
 
 def _excess(piece: _Piece, pattern: Pattern | None, ranks: int) -> _Piece:
@@ -346,6 +358,7 @@ def _make_cells(
             steps,
             moved_ns=moved,
             is_rest=key.is_rest,
+            is_new=key.is_new,
             long=key.long,
         )
 

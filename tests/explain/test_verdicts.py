@@ -131,6 +131,26 @@ def test_a_second_rhythm_is_more_of_a_row_and_not_less_of_the_first(
     assert back.ledger.verdict is Verdict.IMPROVEMENT
 
 
+def test_what_a_slow_machine_makes_of_a_rhythm_is_not_evident(make: Make) -> None:
+    view = _rhythms(make, _every(8), _every(8, 260.0), steps=200)
+    assert [cell.steps.words() for cell in view.told_cells] == ["every 8th step"]
+    assert not is_evident(view.told_cells[0])
+    view = _rhythms(make, _every(8, 60.0), _every(8, 260.0), steps=200)
+    assert is_evident(view.told_cells[0])
+
+
+@pytest.mark.parametrize("share", [0.05, 0.13, 0.2])
+def test_a_rhythm_is_found_among_steps_that_a_busy_machine_makes_long(
+    share: float, make: Make
+) -> None:
+    def disturbed(step: Any) -> Any:
+        late = np.random.default_rng(1).random(len(step)) < share
+        return np.maximum(_every(8, 60.0)(step), late * 40.0)
+
+    view = _rhythms(make, lambda step: 0.0 * step, disturbed, steps=300)
+    assert "every 8th step" in {cell.steps.words() for cell in view.cells.all}
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_rhythm_that_a_busy_machine_hides_in_one_run_is_no_change(seed: int, make: Make) -> None:
     def disturbed(step: Any) -> Any:
