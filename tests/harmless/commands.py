@@ -30,15 +30,22 @@ class Ended:
 
     @property
     def said(self) -> str:
-        """Return the output of `profkit run` after the job, from its first line on."""
-        lines = self.err.splitlines()
-        firsts = [number for number, line in enumerate(lines) if line.startswith("profkit:")]
-        return "\n".join(lines[firsts[0] :]) if firsts else ""
+        """Return the output of `profkit run`: before the job, and from its first line after it."""
+        return "\n".join([*self._lines[0], *self._lines[2]])
 
     @property
     def own_errors(self) -> list[str]:
         """The job's own lines on stderr."""
-        return self.err.removesuffix("\n").removesuffix(self.said).splitlines()
+        return self._lines[1]
+
+    @property
+    def _lines(self) -> tuple[list[str], list[str], list[str]]:
+        """The lines on stderr before those of the job, its own, and those after them."""
+        lines = self.err.splitlines()
+        ours = [line.startswith("profkit:") for line in lines]
+        begin = ours.index(False) if False in ours else len(lines)
+        end = ours.index(True, begin) if True in ours[begin:] else len(lines)
+        return lines[:begin], lines[begin:end], lines[end:]
 
     @property
     def ranks(self) -> list[str]:
