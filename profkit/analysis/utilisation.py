@@ -138,7 +138,7 @@ def _at_peak(flops: Mapping[str, float], peaks: Peaks) -> float:
 def _choose_peaks(
     trace: Trace, precisions: Sequence[str], ceilings: Ceilings | None
 ) -> tuple[Peaks | None, str]:
-    """Return the peaks of the data sheet or else those measured, or what is missing."""
+    """Return the published peaks or else those measured, or what is missing."""
     devices = {rank.manifest.device.partition(":")[0] for rank in trace.ranks}
     if devices == {"cpu"} and len(trace.ranks) > 1:
         return None, "its ranks share the processor, so that no rank has a peak of its own"

@@ -70,6 +70,39 @@ def test_peaks_are_those_of_the_same_device(
     assert (found.rates.get("bf16"), found.clock_mhz) == (bf16 and bf16 * 1e12, clock)
 
 
+UNITS = {
+    "V100-SXM2": (80, 1024),
+    "V100-PCIE": (80, 1024),
+    "T4": (40, 1024),
+    "A100": (108, 2048),
+    "A30": (56, 2048),
+    "A40": (84, 1024),
+    "A10": (72, 1024),
+    "RTX A6000": (84, 1024),
+    "GeForce RTX 3090": (82, 512),
+    "L4": (58, 1024),
+    "GeForce RTX 4090": (128, 512),
+    "H100 80GB HBM3": (132, 4096),
+    "H100 PCIe": (114, 4096),
+    "H200": (132, 4096),
+}
+"""Multiprocessors, and the operations in fp16 of each per clock."""
+
+
+@pytest.mark.parametrize("model", UNITS)
+def test_peaks_follow_from_the_units_and_the_clock(model: str) -> None:
+    found = find_peaks([model])
+    assert found is not None
+    assert found.clock_mhz
+    count, operations = UNITS[model]
+    expected = count * operations * found.clock_mhz * 1e6
+    assert found.rates["fp16"] == pytest.approx(expected, rel=0.003)
+    for precision, factor in (("bf16", 1.0), ("tf32", 0.5), ("fp8", 2.0)):
+        assert found.rates.get(precision, factor * expected) == pytest.approx(
+            factor * expected, rel=0.011
+        )
+
+
 def _sample(metric: str, value: float, rank: int = 0, source: str = OPERATIONS) -> dict[str, Any]:
     return {"rank": rank, "source": source, "metric": metric, "time_ns": 0, "value": value}
 
@@ -130,6 +163,6 @@ def test_what_is_not_known_is_asked_for() -> None:
     assert "MFU is not known: the peak of this device is not known: run 'profkit" in _show(unknown)
     measured = Ceilings(device="NVIDIA X1", matrix_flops_per_s={"bf16": 1e15})
     assert _find(model="NVIDIA X1", ceilings=measured).mfu == pytest.approx(0.24735)
-    assert "no peak is known for bf16 on T4 (data sheet)" in _show(_find(model="Tesla T4"))
+    assert "no peak is known for bf16 on T4 (published)" in _show(_find(model="Tesla T4"))
     assert _find(device="cpu", ceilings=measured).mfu is None
     assert "MFU is at least 25.0 %" in _show(_find(uncounted=4.0))
