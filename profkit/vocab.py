@@ -123,6 +123,12 @@ ALL_FLOPS: Final = "all_flops_"
 UNCOUNTED: Final = "uncounted_count"
 """Metric: operators that may have multiplied matrices, and whose operations are not counted."""
 
+MEMORY_OF_WINDOW: Final = "memory-window"
+"""A file of a run with what torch's allocator did in steps; the rank's number follows."""
+
+MEMORY_AT_FAILURE: Final = "memory-failure"
+"""A file of a run with what torch's allocator held when an allocation failed, likewise."""
+
 CHANGES: Final = "changes"
 """Source of the samples about captures when the step time has changed."""
 

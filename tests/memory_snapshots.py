@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 MB = 1 << 20
-Frames = Sequence[tuple[str, str]]
+Frames = Sequence[tuple[str, str] | tuple[str, str, int]]
 _TORCH = "/usr/lib/python3.11/site-packages/torch/"
 MODEL = [(f"{_TORCH}nn/modules/module.py", "_apply")]
 MODULE = [("/home/alice/job/net.py", "forward"), (f"{_TORCH}nn/modules/module.py", "_call_impl")]
@@ -42,6 +42,13 @@ class Allocator:
     used: dict[int, tuple[int, int, str]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     truths: list[Truth] = field(default_factory=list)
+    most: int = 1 << 60
+    """The memory of the device."""
+    error: type[Exception] = MemoryError
+    records: bool = True
+    reserved: int = 0
+    """Segments so far, each at an address of its own."""
+    observers: list[Callable[..., object]] = field(default_factory=list)
 
     def malloc(self, size: int, purpose: str, frames: Frames = ()) -> int:
         rounded = max(512, -(-size // 512) * 512)
@@ -52,7 +59,14 @@ class Allocator:
                 fits.append((room, at))
         if not fits:
             room = 2 * MB if is_small else max(20 * MB, -(-rounded // (2 * MB)) * 2 * MB)
-            fits = [(room, (len(self.events) + 1) << 34)]
+            left = self.most - sum(self.segments.values())
+            if room > left:
+                self.fail(size, left, frames)
+                for observe in self.observers:
+                    observe(0, room, self.most, left)
+                raise self.error(f"CUDA out of memory. Tried to allocate {size:,} bytes.")
+            self.reserved += 1
+            fits = [(room, self.reserved << 34)]
             self.segments[fits[0][1]] = room
             self._note("segment_alloc", fits[0][1], room, frames)
         room, at = min(fits)
@@ -86,7 +100,8 @@ class Allocator:
 
     def fail(self, size: int, device_free: int, frames: Frames) -> None:
         self._note("oom", 0, size, frames)
-        self.events[-1]["device_free"] = device_free
+        if self.records:
+            self.events[-1]["device_free"] = device_free
 
     def peak(self) -> Truth:
         return max(self.truths[-self.history - 1 :], key=lambda truth: truth.purposes.total())
@@ -109,8 +124,12 @@ class Allocator:
         return next((low, n) for low, n in self.segments.items() if low <= at < low + n)
 
     def _note(self, action: str, at: int, size: int, frames: Frames) -> None:
-        said = [{"filename": file, "name": name, "line": 7} for file, name in frames]
+        said = []
+        for file, name, *line in frames:
+            said.append({"filename": file, "name": name, "line": (*line, 7)[0]})
         event = {"action": action, "addr": at, "size": size, "stream": 0, "frames": said}
+        if not self.records:
+            return
         self.events.append(event)
         purposes: Counter[str] = Counter()
         busy = set()

@@ -6,6 +6,7 @@ import importlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from profkit.attached import FRAMEWORKS
@@ -93,6 +94,13 @@ class Framework:
         arithmetic = importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[self.name]}.arithmetic")
         counter = arithmetic.Arithmetic(events)
         return counter, counter.read_rows
+
+    def memory_history(self, run: Path, rank: Callable[[], int], *, from_start: bool) -> Any:
+        """Return what writes snapshots of the device's memory; `None` if nothing does."""
+        if self.name != "torch":
+            return None
+        memory = importlib.import_module(f"{_FOLDER}.{FRAMEWORKS[self.name]}.memory")
+        return memory.MemoryHistory(run, rank, from_start=from_start)
 
     def watch_profiler(self, patches: Patches, begins: Callable[[], None]) -> Callable[[], bool]:
         """Call `begins` when the framework's profiler starts.

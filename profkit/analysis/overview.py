@@ -21,6 +21,7 @@ from profkit.analysis.kernels.windows import KernelWindows, kernel_windows
 from profkit.analysis.line_changes import LineChange
 from profkit.analysis.long_steps import LongSteps, find_long_steps
 from profkit.analysis.losses import Losses, find_losses
+from profkit.analysis.memory.ledger import MemoryLedger, find_ledgers
 from profkit.analysis.phase_shares import PhaseShare, phases_of
 from profkit.analysis.place_costs import ShardedExchange, sharded_exchange
 from profkit.analysis.rank_lines import lines_by_rank
@@ -120,6 +121,8 @@ class Overview:
     """Time that is not spent on training."""
     utilisation: Utilisation | None = None
     """MFU and its factors; null if operations were not counted."""
+    memory: tuple[MemoryLedger, ...] = ()
+    """What held the device's memory; empty if no snapshot was taken."""
     thinned: Thinned | None = None
     """What a long run kept; null if it kept all steps. `selection` is then a sample of steps."""
 
@@ -182,6 +185,7 @@ def build_overview(
     """
     steps, manifest, frame = _steps_of(trace), trace.manifest, frame_of(trace)
     basis, used = frame.basis, frame.selection.steps
+    memory, damage = find_ledgers(trace)
     kernels = by_kernel = devices = None
     if with_kernels:
         kernels, by_kernel, devices = _kernel_views(trace, ceilings, used)
@@ -201,7 +205,7 @@ def build_overview(
         exchange=basis.exchange,
         late_rank=basis.late_rank,
         own_cost=frame.own_cost,
-        quality=(*find_notices(trace, frame.device_times), *_exchange_notices(basis)),
+        quality=(*find_notices(trace, frame.device_times), *_exchange_notices(basis), *damage),
         kernels=kernels,
         by_kernel=by_kernel,
         devices=devices,
@@ -218,6 +222,7 @@ def build_overview(
         compiling=find_compiling(trace),
         changes=explained_changes(trace, frame.selection),
         long_steps=find_long_steps(frame),
+        memory=memory,
     )
     costs = basis.costs or frame.costs
     losses = find_losses(basis, costs, view.steps_seen, has_pipeline=view.has_pipeline)

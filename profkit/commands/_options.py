@@ -130,6 +130,13 @@ def add_collect(parser: Any) -> None:
         "line when it begins and when it ends",
     )
     parser.add_argument(
+        "--memory",
+        default="",
+        metavar="STEPS",
+        help="record what torch's allocator does in steps 10:12, to show what fills the device; a "
+        "failed allocation is written without it, too",
+    )
+    parser.add_argument(
         "--ops",
         action="store_true",
         help="record the operators that launch the kernels; on a CPU they are always recorded",
@@ -147,6 +154,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
         source=args.kernels_from,
         lines=args.lines,
         counted=args.operations,
+        memory=args.memory,
     )
     if choice.windows is not None and choice.source == choosing.CUPTI:
         from profkit.machine import doctor, probes
@@ -159,6 +167,7 @@ def pass_on_collect(args: argparse.Namespace) -> None:
     os.environ[choosing.WINDOWS] = args.kernels
     os.environ[choosing.SOURCE] = args.kernels_from
     os.environ[choosing.COUNTED] = args.operations
+    os.environ[choosing.MEMORY] = args.memory
     os.environ[choosing.OPERATORS] = str(int(args.ops))
 
 

@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from profkit.analysis.kept_ceilings import load_ceilings
-    from profkit.analysis.memory.ledger import read_ledgers
+    from profkit.analysis.memory.ledger import find_ledgers, read_ledgers
     from profkit.analysis.overview import build_overview
     from profkit.analysis.stepless import view_stepless
     from profkit.report import memory_document, stepless_document
@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     trace = Trace.open(run_or_newest(args.path, args.output))
     read_ranks(trace, args.scheduler)
     ledgers = read_ledgers(trace.path)
+    if not trace.steps.num_rows:  # the first step may have failed
+        ledgers, _ = find_ledgers(trace)
     if ledgers:
         show = functools.partial(memory_document.memory, trace.name, trace.path, ledgers)
         deliver(args, renderers(show))

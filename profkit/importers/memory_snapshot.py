@@ -7,16 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from profkit.analysis.memory.ledger import build_ledger, write_ledgers
-from profkit.analysis.memory.snapshot import SnapshotError, read_snapshot
+from profkit.analysis.memory.ledger import build_ledgers, write_ledgers
 from profkit.clock import Anchor
-from profkit.errors import UnreadableError
 from profkit.importers.base import Imported, Target
-from profkit.importers.reading.plain_pickle import load_plain
-from profkit.text import safe_text
 from profkit.trace.manifest import RankManifest, RunManifest
 
-REMEDY = "write it again with torch.cuda.memory._dump_snapshot(FILE)"
 _HEAD = re.compile(rb"\x80.{0,99999}?(?:device_traces|segments)", re.DOTALL)
 
 
@@ -34,11 +29,7 @@ class MemorySnapshot:
 
     def read(self, sources: Sequence[Path], target: Target) -> Iterator[Imported]:
         for path in sources:
-            try:
-                devices = read_snapshot(load_plain(path, REMEDY))
-                ledgers = list(map(build_ledger, devices))
-            except SnapshotError as error:
-                raise UnreadableError(f"{safe_text(str(path))}: {error}; {REMEDY}") from None
+            ledgers = build_ledgers(path)
             events = sum(ledger.events for ledger in ledgers)
             with target.new_run(self.name, (path,), path.stem) as draft:
                 draft.rank(RankManifest(0, "", 0, "", Anchor(0, 0, 0)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,15 +46,6 @@ class _Entry:
 def memory(name: str, path: Path, ledgers: Sequence[MemoryLedger]) -> Document:
     """Return the document of a run with ledgers; the first device is the fullest."""
     ledger = ledgers[0]
-    notes = [f"Rows add up to the {ledger.reserved:,} bytes that the allocator has reserved."]
-    if ledger.device_free is not None:
-        notes.append(f"The device had {byte_size(ledger.device_free)} free.")
-    for each in ledgers[1:]:
-        notes.append(f"Device {each.device} has less: {byte_size(each.reserved)} reserved.")
-    lines = Table(_LINES, ledger.lines, ledger.lines[:MOST_SHOWN])
-    quality = [("known from", _KNOWN_FROM), ("not included", _OUTSIDE)]
-    for text in _doubts(ledger):
-        quality.append(("data quality", text))
     return Document(
         title=name,
         subtitle=f"memory of device {ledger.device} · PyTorch's allocator",
@@ -62,14 +53,36 @@ def memory(name: str, path: Path, ledgers: Sequence[MemoryLedger]) -> Document:
         tone=Tone.PLAIN,
         summary=_moment_words(ledger),
         headline=headline(ledger),
-        sections=(
-            Section("Where the memory is", tuple(notes), table=_rows(ledger), key="rows"),
-            Section("Largest lines of code, or sizes without one", table=lines, key="lines"),
-            Section(_QUALITY, table=labelled(quality)),
-        ),
+        sections=tuple(memory_sections(ledgers)),
         copied=(("trace", str(path)),),
         data={"run": str(path), "device": ledger.device, **_data(ledger)},
     )
+
+
+def memory_sections(ledgers: Sequence[MemoryLedger], *, key: str = "") -> Iterator[Section]:
+    """Yield the sections of a run's memory; with a key, as a part of the run's report."""
+    ledger, title, keys = ledgers[0], _QUALITY, ("rows", "lines")
+    notes = [f"Rows add up to the {ledger.reserved:,} bytes that the allocator has reserved."]
+    if key:
+        yield Section(key=key, facts=_data(ledger))
+        notes.insert(0, f"{_moment_words(ledger)}.")
+        title, keys = "How the memory is known", (f"{key}_rows", f"{key}_lines")
+        if ledger.failed is None:
+            notes.insert(0, headline(ledger))
+    if ledger.device_free is not None:
+        notes.append(f"The device had {byte_size(ledger.device_free)} free.")
+    for each in ledgers[1:]:
+        place = f"Device {each.device}"
+        if each.rank != ledger.rank:
+            place += f" of rank {each.rank}"
+        notes.append(f"{place} has {byte_size(each.reserved)} reserved {_moment(each)}.")
+    quality = [("known from", _KNOWN_FROM), ("not included", _OUTSIDE)]
+    for text in _doubts(ledger):
+        quality.append(("data quality", text))
+    lines = Table(_LINES, ledger.lines, ledger.lines[:MOST_SHOWN])
+    yield Section("Where the memory is", tuple(notes), table=_rows(ledger), key=keys[0])
+    yield Section("Largest lines of code, or sizes without one", table=lines, key=keys[1])
+    yield Section(title, table=labelled(quality))
 
 
 def headline(ledger: MemoryLedger) -> str:
@@ -78,10 +91,19 @@ def headline(ledger: MemoryLedger) -> str:
         return "The allocator has reserved no memory."
     largest = max(ledger.rows, key=lambda each: each.bytes)
     share = percent(largest.bytes / ledger.reserved, 0)
-    words = (
-        f"The largest part {_moment(ledger)}: {largest.row.value}, {byte_size(largest.bytes)} of "
+    words = f"The largest part {_moment(ledger)}"
+    if ledger.failed is not None:
+        place = f" at {_short(ledger.failed_line)}" * bool(ledger.failed_line)
+        phase = f" {ledger.phase}" * bool(ledger.phase)
+        words = (
+            f"An allocation of {byte_size(ledger.failed)} failed{phase}{place}; the largest part"
+        )
+    words += (
+        f": {largest.row.value}, {byte_size(largest.bytes)} of "
         f"{byte_size(ledger.reserved)} ({share})"
     )
+    if largest.row is Row.OLDER and ledger.events < 2:
+        return f"{words}; record that step with --memory to divide them."
     if largest.row is Row.OLDER:
         return f"{words}; record from the model's construction on to divide them."
     places: Counter[str] = Counter()

@@ -50,6 +50,8 @@ from profkit.report.log_words import (
 )
 from profkit.report.long_steps_section import long_steps_section
 from profkit.report.machine_sections import device_time_data
+from profkit.report.memory_document import headline as memory_headline
+from profkit.report.memory_document import memory_sections
 from profkit.report.sharded_sections import sharded_sections
 from profkit.report.utilisation_section import utilisation_section
 from profkit.report.whatif_document import NOT_REPLAYED, answers_section
@@ -153,6 +155,8 @@ def overview(
     if view.own_cost.exceeds_budget(view.step_ns.value):
         cost = f"(1 % of a step or 0.15 ms): {own_cost_words(view)}"
         warnings.append(f"profkit cost this run more than its limit {cost}")
+    if view.memory and view.memory[0].failed is not None:
+        warnings.append(memory_headline(view.memory[0]))
     if reduced := view.config.get("reduced"):
         warnings.append(f"reduced for this machine: {reduced}")
     copied = [("trace", view.path)]
@@ -338,6 +342,8 @@ def _sections(
     yield from phases_section(view)
     yield losses_section(view.losses)
     yield from utilisation_section(view.utilisation)
+    if view.memory:
+        yield from memory_sections(view.memory, key="memory")
     if answers is None:
         yield NOT_REPLAYED
     elif answers:

@@ -29,6 +29,7 @@ LINES = "PROFKIT_LINES"
 SOURCE = "PROFKIT_KERNELS_FROM"
 OPERATORS = "PROFKIT_OPS"
 COUNTED = "PROFKIT_OPERATIONS"
+MEMORY = "PROFKIT_MEMORY"
 
 PROFILER, CUPTI = SOURCES = ("profiler", "cupti")
 """Kernels are captured by the framework's own profiler, or by NVIDIA's library itself."""
@@ -55,6 +56,8 @@ class Choice:
     lines: bool = True
     counted: WindowPlan | None = None
     """The steps whose operations are counted."""
+    memory: WindowPlan | None = None
+    """The steps in which the history of the device's memory is recorded."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
@@ -68,6 +71,7 @@ class Choice:
                 source=environ.get(SOURCE) or PROFILER,
                 lines=environ.get(LINES) or ON,
                 counted=environ.get(COUNTED, ""),
+                memory=environ.get(MEMORY, ""),
             )
         except ProfkitError as error:
             log.warning("profkit: no collector runs: %s", error)
@@ -83,6 +87,7 @@ class Choice:
         source: str = PROFILER,
         lines: str = ON,
         counted: str = "",
+        memory: str = "",
     ) -> Choice:
         """Return a user's choice; an unknown name or a wrong window is a `UsageError`."""
         names = [name.strip() for name in collect.split(",") if name.strip()]
@@ -112,17 +117,21 @@ class Choice:
         plan = None
         if windows or KERNELS in names:
             plan = WindowPlan.parse(windows or DEFAULT_PLAN)
-        count_plan = None
-        if counted:
-            count_plan = WindowPlan.parse(counted, "--operations")
-        if plan is not None and count_plan is not None and plan.covers(count_plan.start):
-            raise UsageError(
-                f"--operations: kernels are captured in step {count_plan.start}, and the counting "
-                "makes it slower: name another step"
-            )
+        others: list[WindowPlan | None] = []
+        for option, text, what in (
+            ("--operations", counted, "counting"),
+            ("--memory", memory, "recording"),
+        ):
+            other = WindowPlan.parse(text, option) if text else None
+            if plan is not None and other is not None and plan.covers(other.start):
+                raise UsageError(
+                    f"{option}: kernels are captured in step {other.start}, and the {what} "
+                    "makes it slower: name another step"
+                )
+            others.append(other)
         chosen = tuple(name for name in names if name not in {KERNELS, NOTHING})
         wanted = chosen if names else None
-        return cls(wanted, plan, operators, source, lines == ON, count_plan)
+        return cls(wanted, plan, operators, source, lines == ON, *others)
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
         """Return a test for steps with timed phases; windows need those of theirs."""

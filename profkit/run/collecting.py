@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from profkit.clock import now_ns
 from profkit.collectors.base import Inside
@@ -21,6 +22,7 @@ from profkit.instrument.windows.windows import (
     Plan,
     Window,
     WindowCapture,
+    WindowPlan,
 )
 from profkit.plugins import COLLECTORS
 from profkit.run.choosing import PROFILER, USUAL, Choice
@@ -51,6 +53,7 @@ class Collecting:
         device: str = "",
         rows: Mapping[str, list[Row]] = MappingProxyType({}),
         needs_lines: Callable[[], bool] = lambda: False,
+        memory: Any = None,
     ) -> None:
         """Call this on the thread that trains."""
         self._needs_lines = needs_lines
@@ -70,6 +73,9 @@ class Collecting:
         if choice.counted is not None and framework is not None:
             open_counter = guarded("counting of operations", self._open_counter, None)
             self._captures.append(open_counter(choice.counted, framework))
+        if choice.memory is not None:
+            open_memory = guarded("memory", self._open_memory, None)
+            self._captures.append(open_memory(choice.memory, memory))
 
     def start(self) -> None:
         """Start the collectors. They import what they need: a job calls this on a thread."""
@@ -127,6 +133,18 @@ class Collecting:
         samples, recorder = self._samples, self._recorder
         return WindowCapture(
             recorder, plan, found[0], samples, samples, read_rows=found[1], copies_spans=False
+        )
+
+    def _open_memory(self, plan: WindowPlan, memory: Any) -> WindowCapture | None:
+        if memory is None or not memory.is_known:
+            what = "memory in a window of steps: only torch's allocator of a device has a history"
+            self._events(EventRow(None, now_ns(), EventKind.UNMEASURED, what))
+            return None
+        if plan.start == 0:  # it records already, and ends behind the first step that is followed
+            plan = dataclasses.replace(plan, length=max(2, plan.length))
+        samples, rows = self._samples, memory.read_rows
+        return WindowCapture(
+            self._recorder, plan, memory, samples, samples, read_rows=rows, copies_spans=False
         )
 
 

@@ -19,7 +19,7 @@ from profkit.text import plural, safe_text, shell_word
 from profkit.trace.flag import Flag, FlagKind
 from profkit.trace.folders import rank_manifests
 from profkit.trace.reader import Trace
-from profkit.vocab import PROBES, RunState
+from profkit.vocab import MEMORY_AT_FAILURE, PROBES, RunState
 
 
 class Concluded(NamedTuple):
@@ -49,9 +49,10 @@ def conclude_run(
         ).write(run)
     except (ProfkitError, OSError) as error:
         return Concluded(False, [f"the run cannot be marked as ended: {error}"])
+    path = os.path.relpath(run)
     if trace.ranks:
         record_own_cost(run)
-        path, ranks = os.path.relpath(run), plural(len(trace.ranks), "rank")
+        ranks = plural(len(trace.ranks), "rank")
         see = f"see 'profkit report {shell_word(path)}'"
         lines = [f"{ranks} recorded in {safe_text(path)}; {see}"]
         if any(event == UNCOMPILED for event, _, _ in read_notes(str(run))):
@@ -59,6 +60,9 @@ def conclude_run(
     else:
         unhooked = [found for found, _ in witness.unhooked.most_common()]
         lines = explain_nothing(run, unhooked)
+    if any(run.glob(f"{MEMORY_AT_FAILURE}-*")):
+        see = f"'profkit report {shell_word(path)}' shows what held it"
+        lines.append(f"an allocation of device memory failed; {see}")
     (run / NOTES_FILE).unlink(missing_ok=True)
     return Concluded(bool(trace.ranks), lines)
 

@@ -85,6 +85,7 @@ class Job:
         samples = os.environ.get(SAMPLES_VARIABLE, "")
         self.tracker.say_samples(int(samples) if samples.isdecimal() else None)
         self._lookout: Lookout | None = None
+        self._memory: Any = None
         self._patches: list[Patches] = []
         self._frameworks: list[Framework] = []
         self._opener: threading.Thread | None = None
@@ -109,6 +110,13 @@ class Job:
             )
             self._patches.append(known.install(seams))
             hook_later(known, self._patches[-1], seams)
+            follow = guarded("memory", known.memory_history, None)
+            plan = self._choice.memory
+            self._memory = self._memory or follow(
+                self.run,
+                lambda: (known.rank() or rank_of() or Rank()).number,
+                from_start=plan is not None and plan.start == 0,
+            )
         rank = rank_of()
         # Other processes that import a framework may be launchers, or workers of a rank.
         if rank is not None and rank.world_size > 1 and multiprocessing.parent_process() is None:
@@ -127,6 +135,8 @@ class Job:
         if os.getpid() != self._pid or self._is_finished:
             return
         self._is_finished = True
+        if self._memory is not None:
+            guarded("memory", self._memory.finish, None)()
         self.tracker.finish()
         self.recorder.stop()
         self._ended.set()
@@ -179,6 +189,7 @@ class Job:
             device=device,
             rows=self.sink.rows,
             needs_lines=self._needs_lines,
+            memory=self._memory,
         )
         opener = threading.Thread(
             target=guarded("opening the trace", self._open_files, None),

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.memory.ledger import MEMORY_FILE, MemoryLedger, build_ledger
+from profkit.analysis.memory.ledger import MEMORY_FILE, REMEDY, MemoryLedger, build_ledger
 from profkit.analysis.memory.snapshot import read_snapshot
 from profkit.cli import main
 from profkit.errors import ExitCode
-from profkit.importers.memory_snapshot import REMEDY
 from tests.importers.conftest import DATA
 from tests.memory_snapshots import BACKWARD, MB, MODULE, Allocator, train
 

@@ -73,7 +73,7 @@ class Classifier:
         self._callers = [Caller.UNKNOWN]
         """Who had allocated last: before the first event, and behind each."""
         self._times: dict[Caller, list[int]] = {caller: [] for caller in Caller}
-        self._cut = Caller.UNKNOWN
+        self.cut = Caller.UNKNOWN
         """Whose allocation failed at the end, so that its call never ended."""
         calls_backward = has_cpp = False
         for event in events:
@@ -88,9 +88,9 @@ class Classifier:
             if event.action == "alloc":
                 last = caller
                 self._times[last].append(number)
-                self._cut = Caller.UNKNOWN
+                self.cut = Caller.UNKNOWN
             elif event.action == "oom":
-                self._cut = caller
+                self.cut = caller
             self._callers.append(last)
 
     def caller_at(self, time: int) -> Caller:
@@ -141,7 +141,7 @@ class Classifier:
     def _of_backward(self, life: Life, end: Caller | None) -> Purpose:
         """Tell gradients, which outlive the backward pass, from what it needs meanwhile."""
         if not self._crosses(life, (Caller.MODULES, *_STEPPING)):
-            if end is None and self._cut in _IN_ENGINE:
+            if end is None and self.cut in _IN_ENGINE:
                 return Row.UNFINISHED, How.STACK
             if end in _IN_ENGINE:
                 return Row.BACKWARD, How.LIFETIME
@@ -152,7 +152,7 @@ class Classifier:
         if not self._crosses(life, _WORK):
             if end is not None:
                 return Row.STEP, How.LIFETIME
-            if self._cut in _STEPPING:
+            if self.cut in _STEPPING:
                 return Row.UNFINISHED, How.STACK
         return Row.OPTIMIZER, How.LIFETIME
 

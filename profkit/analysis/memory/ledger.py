@@ -9,17 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from profkit.analysis.memory.classify import Classifier, How, Row
+from profkit.analysis.memory.plain_pickle import load_plain
 from profkit.analysis.memory.replay import Replay
 from profkit.analysis.memory.replay import replay as replay_events
-from profkit.analysis.memory.snapshot import DeviceMemory
+from profkit.analysis.memory.snapshot import DeviceMemory, SnapshotError, read_snapshot
 from profkit.errors import UnreadableError
 from profkit.text import byte_size, safe_text
+from profkit.trace import Trace
 from profkit.trace.jsonfile import read_json, replace_json, with_checksum
+from profkit.vocab import MEMORY_AT_FAILURE, MEMORY_OF_WINDOW
 
 MEMORY_FILE = "memory.json"
 """The ledgers of a run, next to `run.json`."""
 VERSION = 1
 MOST_LINES = 1_000
+MOST_RANKS = 8
+"""Ranks whose snapshots are read, which takes about a second each; their memory is much alike."""
+REMEDY = "write it again with torch.cuda.memory._dump_snapshot(FILE)"
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,9 @@ class MemoryLedger:
     misfits: int
     unlike: int
     doubt: int
+    failed_line: str = ""
+    """The line that asked for it."""
+    rank: int = 0
     rows: tuple[MemoryLine, ...] = ()
     lines: tuple[MemoryLine, ...] = ()
 
@@ -68,7 +77,7 @@ class MemoryLedger:
         return 0
 
 
-def build_ledger(memory: DeviceMemory) -> MemoryLedger:
+def build_ledger(memory: DeviceMemory, rank: int = 0) -> MemoryLedger:
     """Return a device's ledger at its peak."""
     found = replay_events(memory)
     classifier = Classifier(memory.events, found.lives)
@@ -105,22 +114,25 @@ def build_ledger(memory: DeviceMemory) -> MemoryLedger:
     for (row, line, outer), (size, count) in lines.items():
         largest.append(MemoryLine(row, size, count, "", line, outer))
     largest.sort(key=lambda each: (-each.bytes, each.row, each.line, each.outer))
-    failed = device_free = None
+    phase, failed, device_free, failed_line = classifier.caller_at(found.moment), None, None, ""
     for event in memory.events[max(0, found.moment) :][:1]:
         if event.action == "oom":
-            failed, device_free = event.size, event.address
+            phase, failed, device_free = classifier.cut, event.size, event.address
+            failed_line = event.stack.line
     return MemoryLedger(
         device=memory.device,
         allocated=allocated,
         reserved=reserved,
         events=len(memory.events),
         moment=found.moment + 1,
-        phase=classifier.caller_at(found.moment).value,
+        phase=phase.value,
         failed=failed,
         device_free=device_free,
         misfits=found.misfits,
         unlike=found.unlike,
         doubt=doubt,
+        failed_line=failed_line,
+        rank=rank,
         rows=tuple(rows),
         lines=tuple(largest[:MOST_LINES]),
     )
@@ -137,6 +149,29 @@ def _free_segments(found: Replay, blocks: Sequence[tuple[int, int]]) -> list[int
     return total
 
 
+def build_ledgers(path: Path, rank: int = 0) -> list[MemoryLedger]:
+    """Return the ledgers of a snapshot; raise an error with the place and the remedy."""
+    try:
+        return [build_ledger(memory, rank) for memory in read_snapshot(load_plain(path, REMEDY))]
+    except SnapshotError as error:
+        raise UnreadableError(f"{safe_text(str(path))}: {error}; {REMEDY}") from None
+
+
+def find_ledgers(trace: Trace) -> tuple[tuple[MemoryLedger, ...], tuple[str, ...]]:
+    """Return a run's ledgers, those of a failure first, then the fullest, and what is damaged."""
+    found, problems = list(read_ledgers(trace.path)), []
+    paths: list[Path] = []
+    for name in () if found else (MEMORY_AT_FAILURE, MEMORY_OF_WINDOW):
+        paths = paths or sorted(trace.path.glob(f"{name}-*.pickle"))[:MOST_RANKS]
+    for path in paths:
+        try:
+            found += build_ledgers(path, int(path.stem.rpartition("-")[2]))
+        except (UnreadableError, ValueError) as error:
+            problems.append(f"memory: {str(error).removesuffix(f'; {REMEDY}')}")
+    found.sort(key=lambda each: (each.failed is None, -each.reserved, each.rank, each.device))
+    return tuple(found), tuple(problems)
+
+
 def write_ledgers(folder: Path, ledgers: Sequence[MemoryLedger]) -> None:
     devices = list(map(asdict, ledgers))
     content = {f"devices in version {VERSION}": devices}
@@ -144,7 +179,7 @@ def write_ledgers(folder: Path, ledgers: Sequence[MemoryLedger]) -> None:
 
 
 def read_ledgers(folder: Path) -> tuple[MemoryLedger, ...]:
-    """Return a run's ledgers, the fullest device first; none if it has no such file."""
+    """Return the ledgers of an imported run; none if it has no such file."""
     path = folder / MEMORY_FILE
     if not path.exists():
         return ()
@@ -154,7 +189,7 @@ def read_ledgers(folder: Path) -> tuple[MemoryLedger, ...]:
     except (KeyError, TypeError, ValueError, AttributeError):
         problem = "damaged, or of another version; import the snapshot again"
         raise UnreadableError(f"{safe_text(str(path))}: {problem}") from None
-    return tuple(sorted(ledgers, key=lambda each: (-each.reserved, each.device)))
+    return tuple(ledgers)
 
 
 def _read_ledger(found: Mapping[str, Any]) -> MemoryLedger:
@@ -167,6 +202,6 @@ def _read_ledger(found: Mapping[str, Any]) -> MemoryLedger:
                 MemoryLine(Row(each["row"]), int(each["bytes"]), int(each["blocks"]), *texts)
             )
         values[part] = tuple(read)
-    for name in values.keys() - {"rows", "lines", "phase"}:
+    for name in values.keys() - {"rows", "lines", "phase", "failed_line"}:
         values[name] = values[name] and int(values[name])
     return MemoryLedger(**values)

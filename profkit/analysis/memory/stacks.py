@@ -73,7 +73,7 @@ _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+Backward\d*|Accumulate
 _PACKAGE = re.compile(
     r"(?:.*/)?(?:(?:site|dist)-packages/|(?=torch/(?:nn|optim|autograd|utils|distributed)/))"
 )
-_PYTHON = re.compile(r"<frozen|.*/lib/python\d")
+_PYTHON = re.compile(r"<frozen|.*/lib/python\d|.*profkit/instrument/")
 _CHECKPOINT = "torch/utils/checkpoint.py"
 _FUNCTION = "torch/autograd/function.py"
 _AUTOGRAD = "torch/autograd/__init__.py"

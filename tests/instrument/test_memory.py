@@ -1,0 +1,101 @@
+"""Snapshots of a job on a stand-in for torch's allocator: in a window, and at a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from profkit.analysis.memory.ledger import MemoryLedger, find_ledgers
+from profkit.cli import main
+from profkit.errors import UsageError
+from profkit.run.choosing import Choice
+from profkit.trace import Trace
+from tests.harmless.commands import PYTHON, Ended, run
+from tests.memory_snapshots import MB
+
+SCRIPT = Path(__file__).parent / "jobs" / "memory_torch.py"
+NEVER = 99
+
+
+def train(folder: Path, failing: int, mode: str, *options: str, batch: int = 4) -> Ended:
+    """Run the job bare and recorded: it must do the same."""
+    command = (PYTHON, SCRIPT, batch, failing, mode)
+    env = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    bare = run(command, folder, recorded=False, env=env)
+    ended = run(command, folder, recorded=True, options=options, env=env)
+    assert (ended.code, ended.out) == (bare.code, bare.out)
+    assert bare.code == (failing != NEVER)
+    assert _failures(ended) == _failures(bare)
+    return ended
+
+
+def _failures(ended: Ended) -> list[str]:
+    return [line for line in ended.err.splitlines() if "OutOfMemoryError" in line]
+
+
+def ledger_of(ended: Ended) -> MemoryLedger:
+    (ledger,), problems = find_ledgers(Trace.open(ended.runs[0]))
+    assert not problems
+    assert sum(each.bytes for each in ledger.rows) == ledger.reserved
+    assert (ledger.misfits, ledger.unlike) == (0, 0)
+    return ledger
+
+
+def held(ledger: MemoryLedger) -> dict[str, int]:
+    return {each.row.name.lower(): each.bytes for each in ledger.rows if each.bytes}
+
+
+@pytest.mark.jobs
+def test_a_window_shows_what_fills_the_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = train(tmp_path, NEVER, "", "--memory", "3:5", batch=8)
+    ledger = ledger_of(ended)
+    rows = held(ledger)
+    assert rows["activations"] == 4 * 8 * MB
+    assert rows["optimizer"] == 2 * rows["parameters"] == 8 * 4 * MB
+    assert main(["report", str(ended.runs[0])]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "The largest part at the peak: optimizer's state, 33.6 MB" in text
+    assert ledger.lines[0].line.endswith(" Block.forward")
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize(
+    ("failing", "options"),
+    [(5, ()), (5, ("--memory", "4:6")), (0, ()), (0, ("--memory", "0:1"))],
+)
+def test_a_failed_allocation_leaves_a_file(
+    failing: int, options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = train(tmp_path, failing, "", *options)
+    ledger = ledger_of(ended)
+    assert ledger.failed
+    assert ledger.failed >= 800 * MB
+    assert ":" in ledger.failed_line
+    assert ledger.phase == "in the forward pass"
+    assert main(["report", str(ended.runs[0])]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "failed in the forward pass at memory_" in text
+    assert "shows what held it" in ended.err
+    if options:
+        assert held(ledger)["parameters"] == 16 * MB
+        assert held(ledger).get("optimizer", 0) == 32 * MB * (failing > 0)
+    else:
+        assert "record that step with --memory to divide them" in text
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("mode", ["broken", "own"])
+def test_a_failure_stays_the_jobs(mode: str, tmp_path: Path) -> None:
+    """Also if no snapshot can be taken, and nothing of the job's own recording is taken."""
+    ended = train(tmp_path, 5, mode, "--memory", "2:4")
+    assert find_ledgers(Trace.open(ended.runs[0])) == ((), ())
+    assert ("memory failed and is skipped" in ended.err) == (mode == "broken")
+
+
+def test_windows_are_named_by_steps() -> None:
+    assert Choice.parse("", "", operators=False, memory="10:12").memory is not None
+    with pytest.raises(UsageError, match="--memory: kernels are captured in step 10"):
+        Choice.parse("", "9:11", operators=False, memory="10:12")
