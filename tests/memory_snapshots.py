@@ -9,17 +9,17 @@ from typing import Any
 
 MB = 1 << 20
 Frames = Sequence[tuple[str, str] | tuple[str, str, int]]
-_TORCH = "/usr/lib/python3.11/site-packages/torch/"
-MODEL = [(f"{_TORCH}nn/modules/module.py", "_apply")]
-MODULE = [("/home/alice/job/net.py", "forward"), (f"{_TORCH}nn/modules/module.py", "_call_impl")]
+TORCH = "/usr/lib/python3.11/site-packages/torch/"
+MODEL = [(f"{TORCH}nn/modules/module.py", "_apply")]
+MODULE = [("/home/alice/job/net.py", "forward"), (f"{TORCH}nn/modules/module.py", "_call_impl")]
 BACKWARD = [
     ("Functions.cpp", "torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>)"),
     ("??", "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask>)"),
 ]
-STEP = [(f"{_TORCH}optim/adamw.py", "step")]
-FIRST = [(f"{_TORCH}optim/adamw.py", "_init_group"), *STEP]
-RESET = [(f"{_TORCH}optim/optimizer.py", "zero_grad")]
-CALL = [(f"{_TORCH}autograd/__init__.py", "backward")]
+STEP = [(f"{TORCH}optim/adamw.py", "step")]
+FIRST = [(f"{TORCH}optim/adamw.py", "_init_group"), *STEP]
+RESET = [(f"{TORCH}optim/optimizer.py", "zero_grad")]
+CALL = [(f"{TORCH}autograd/__init__.py", "backward")]
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.analysis.memory.classify import NOT_ALLOCATED, Row
-from profkit.analysis.memory.ledger import MemoryLedger
+from profkit.analysis.memory.ledger import MemoryLedger, MemoryLine
 from profkit.show.document import Column, Document, Section, Table, Tone, data_columns, labelled
 from profkit.show.figures import BYTES, COUNT, SHARE, Unit
 from profkit.text import byte_size, percent, plural, signed
@@ -61,12 +61,13 @@ def memory(name: str, path: Path, ledgers: Sequence[MemoryLedger]) -> Document:
 
 def memory_sections(ledgers: Sequence[MemoryLedger], *, key: str = "") -> Iterator[Section]:
     """Yield the sections of a run's memory; with a key, as a part of the run's report."""
-    ledger, title, keys = ledgers[0], _QUALITY, ("rows", "lines")
+    ledger, title, parts = ledgers[0], _QUALITY, ("rows", "modules", "lines")
+    keys = [f"{key}_{part}".lstrip("_") for part in parts]
     notes = [f"Rows add up to the {ledger.reserved:,} bytes that the allocator has reserved."]
     if key:
         yield Section(key=key, facts=_data(ledger))
         notes.insert(0, f"{_moment_words(ledger)}.")
-        title, keys = "How the memory is known", (f"{key}_rows", f"{key}_lines")
+        title = "How the memory is known"
         if ledger.failed is None:
             notes.insert(0, headline(ledger))
     if ledger.device_free is not None:
@@ -81,7 +82,10 @@ def memory_sections(ledgers: Sequence[MemoryLedger], *, key: str = "") -> Iterat
         quality.append(("data quality", text))
     lines = Table(_LINES, ledger.lines, ledger.lines[:MOST_SHOWN])
     yield Section("Where the memory is", tuple(notes), table=_rows(ledger), key=keys[0])
-    yield Section("Largest lines of code, or sizes without one", table=lines, key=keys[1])
+    if ledger.modules:
+        note = "Each row is a line in a module's forward, and the forward that called the module."
+        yield Section("Activations by module", (note,), table=_modules(ledger), key=keys[1])
+    yield Section("Largest lines of code, or sizes without one", table=lines, key=keys[2])
     yield Section(title, table=labelled(quality))
 
 
@@ -160,6 +164,24 @@ def _rows(ledger: MemoryLedger) -> Table:
         *data_columns("key"),
     )
     return Table(columns, rows, _with_sums(rows, ledger, ledger))
+
+
+def _modules(ledger: MemoryLedger) -> Table:
+    total = sum(each.bytes for each in ledger.modules)
+    shown = list(ledger.modules[:MOST_SHOWN])
+    if rest := ledger.modules[MOST_SHOWN:]:
+        size, blocks = sum(each.bytes for each in rest), sum(each.blocks for each in rest)
+        shown.append(MemoryLine(Row.ACTIVATIONS, size, blocks, "", f"{len(rest)} others"))
+    columns = (
+        Column("", "module", lambda each: _short(each.line), stretches=True),
+        Column("", "called from", lambda each: _short(each.outer)),
+        Column("bytes", "bytes", lambda each: each.bytes, BYTES),
+        Column("share", "share", lambda each: each.bytes / total, SHARE),
+        Column("blocks", "blocks", lambda each: each.blocks, COUNT),
+        Column("known_from", "known from", lambda each: each.how),
+        *data_columns(module="line", called_from="outer"),
+    )
+    return Table(columns, ledger.modules, shown)
 
 
 def _with_sums(rows: Sequence[_Entry], before: MemoryLedger, after: MemoryLedger) -> list[_Entry]:

@@ -13,12 +13,19 @@ from typing import Any
 
 import pytest
 
-from profkit.analysis.memory.ledger import MEMORY_FILE, REMEDY, MemoryLedger, build_ledger
+from profkit.analysis.memory.classify import Row
+from profkit.analysis.memory.ledger import (
+    MEMORY_FILE,
+    NO_MODULE,
+    REMEDY,
+    MemoryLedger,
+    build_ledger,
+)
 from profkit.analysis.memory.snapshot import read_snapshot
 from profkit.cli import main
 from profkit.errors import ExitCode
 from tests.importers.conftest import DATA
-from tests.memory_snapshots import BACKWARD, MB, MODULE, Allocator, train
+from tests.memory_snapshots import BACKWARD, MB, MODULE, TORCH, Allocator, train
 
 REAL = sorted(DATA.glob("memory/*.pickle"))
 PARAMETERS = [3 * MB, 700_000, 4_100_000, 2_048, 9 * MB + 12, 700_000]
@@ -29,6 +36,8 @@ def ledger_of(content: Any) -> MemoryLedger:
     (memory,) = read_snapshot(content)
     ledger = build_ledger(memory)
     assert sum(each.bytes for each in ledger.rows) == ledger.reserved
+    assert sum(each.bytes for each in ledger.modules) == ledger.bytes_of(Row.ACTIVATIONS)
+    assert all(each.how for each in ledger.modules)
     assert (ledger.misfits, ledger.unlike) == (0, 0)
     return ledger
 
@@ -62,7 +71,37 @@ def test_a_real_snapshot_closes_to_the_byte(path: Path) -> None:
     if "512_training" in path.stem:
         # Each layer's softmax keeps one matrix of 16 heads, 512 x 512, for each of 4 sequences.
         lines = {each.line: each.bytes for each in ledger.lines}
-        assert lines["cs336_basics/nn_utils.py:6 softmax"] == 24 * 4 * 16 * 512**2 * 4
+        softmax = 24 * 4 * 16 * 512**2 * 4
+        assert lines["cs336_basics/nn_utils.py:6 softmax"] == softmax
+        largest = ledger.modules[0]
+        place = "cs336_basics/model.py:{} forward"
+        assert (largest.line, largest.outer) == (place.format(520), place.format(382))
+        assert largest.bytes > softmax  # of attention's forward, which calls it
+
+
+def test_a_module_is_the_innermost_forward_that_a_module_called() -> None:
+    """Not one inside torch's modules, unless there are only these, nor a function's forward."""
+    call, job = (f"{TORCH}nn/modules/module.py", "_call_impl"), "/home/alice/job/net.py"
+    linear = [(f"{TORCH}nn/modules/linear.py", "forward"), call]
+    own: list[Any] = [(job, "Scale.forward"), *linear, (job, "Block.forward", 8), call, (job, "main")]
+    cases: list[tuple[Any, str, str]] = [
+        (own, "job/net.py:8 Block.forward", ""),
+        ([*linear, call, (job, "Net.forward", 9), call], "job/net.py:9 Net.forward", ""),
+        (
+            [*own[:-1], (job, "Net.forward", 9), call],
+            "job/net.py:8 Block.forward",
+            "job/net.py:9 Net.forward",
+        ),
+        ([*linear, (job, "main")], "modules/linear.py:7 forward", ""),
+        ([(job, "softmax"), (job, "main")], NO_MODULE, ""),
+    ]
+    for frames, module, inside in cases:
+        allocator = Allocator()
+        at = allocator.malloc(5 * MB, "", frames)
+        allocator.release(allocator.malloc(MB, "", BACKWARD), BACKWARD)
+        allocator.release(at, BACKWARD)
+        (found,) = ledger_of(allocator.snapshot()).modules
+        assert (found.line, found.outer) == (module, inside)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -58,7 +58,8 @@ def test_a_window_shows_what_fills_the_device(
     assert main(["report", str(ended.runs[0])]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "The largest part at the peak: optimizer's state, 33.6 MB" in text
-    assert ledger.lines[0].line.endswith(" Block.forward")
+    assert ledger.modules[0].line.endswith(" Block.forward")
+    assert ledger.modules[0].outer.endswith(" Net.forward")
 
 
 @pytest.mark.jobs

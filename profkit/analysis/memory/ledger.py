@@ -23,6 +23,7 @@ MEMORY_FILE = "memory.json"
 """The ledgers of a run, next to `run.json`."""
 VERSION = 1
 MOST_LINES = 1_000
+NO_MODULE = "outside of modules"
 MOST_RANKS = 8
 """Ranks whose snapshots are read, which takes about a second each; their memory is much alike."""
 REMEDY = "write it again with torch.cuda.memory._dump_snapshot(FILE)"
@@ -36,7 +37,7 @@ class MemoryLine:
     bytes: int
     blocks: int
     how: str = ""
-    """The evidence for a whole row."""
+    """The evidence for it."""
     line: str = ""
     outer: str = ""
     """The line that called the function of `line`."""
@@ -69,6 +70,8 @@ class MemoryLedger:
     rank: int = 0
     rows: tuple[MemoryLine, ...] = ()
     lines: tuple[MemoryLine, ...] = ()
+    modules: tuple[MemoryLine, ...] = ()
+    """The activations by the line of the innermost module's `forward`, and the one around it."""
 
     def bytes_of(self, row: Row) -> int:
         for each in self.rows:
@@ -81,39 +84,30 @@ def build_ledger(memory: DeviceMemory, rank: int = 0) -> MemoryLedger:
     """Return a device's ledger at its peak."""
     found = replay_events(memory)
     classifier = Classifier(memory.events, found.lives)
-    sums: dict[Row, list[int]] = {Row.HOLES: [0, 0]}
-    hows: dict[Row, set[How]] = {}
-    lines: dict[tuple[Row, str, str], list[int]] = {}
+    rows, lines, modules = _Sums(), _Sums(), _Sums()
     doubt = allocated = 0
     spans: list[tuple[int, int]] = []
-    for life, (row, how) in zip(found.lives, classifier.purposes(), strict=True):
-        key = row
+    for life, purpose in zip(found.lives, classifier.purposes(), strict=True):
+        row, how = purpose
         if life.is_pending(found.moment):
-            key = Row.PENDING
+            row, how = Row.PENDING, How.NONE
         elif not life.is_held(found.moment):
             continue
         else:
             allocated += life.size
-            hows.setdefault(row, set()).add(how)
         doubt += life.doubt
         spans.append((life.address, life.address + life.size))
-        line = life.stack.line or f"blocks of {byte_size(life.requested)}"
-        by_line = lines.setdefault((key, line, life.stack.outer), [0, 0])
-        for total in (sums.setdefault(key, [0, 0]), by_line):
-            total[0] += life.size
-            total[1] += 1
+        stack = life.stack
+        line = stack.line or f"blocks of {byte_size(life.requested)}"
+        rows.add((row, "", ""), life.size, how)
+        lines.add((row, line, stack.outer), life.size, how)
+        if row is Row.ACTIVATIONS:
+            modules.add((row, stack.module or NO_MODULE, stack.inside), life.size, how)
     reserved = sum(high - low for low, high in found.spans)
-    sums[Row.FREE] = _free_segments(found, sorted(spans))
-    sums[Row.HOLES][0] = reserved - sum(size for size, _ in sums.values())
-    rows = []
-    for row in filter(sums.__contains__, Row):
-        evidence = [each.value for each in How if each in hows.get(row, ())]
-        size, count = sums[row]
-        rows.append(MemoryLine(row, size, count, " and ".join(filter(None, evidence))))
-    largest = []
-    for (row, line, outer), (size, count) in lines.items():
-        largest.append(MemoryLine(row, size, count, "", line, outer))
-    largest.sort(key=lambda each: (-each.bytes, each.row, each.line, each.outer))
+    size, blocks = _free_segments(found, sorted(spans))
+    rows.add((Row.FREE, "", ""), size, blocks=blocks)
+    holes = reserved - sum(size for size, _, _ in rows.values())
+    rows.add((Row.HOLES, "", ""), holes, blocks=0)
     phase, failed, device_free, failed_line = classifier.caller_at(found.moment), None, None, ""
     for event in memory.events[max(0, found.moment) :][:1]:
         if event.action == "oom":
@@ -133,20 +127,38 @@ def build_ledger(memory: DeviceMemory, rank: int = 0) -> MemoryLedger:
         doubt=doubt,
         failed_line=failed_line,
         rank=rank,
-        rows=tuple(rows),
-        lines=tuple(largest[:MOST_LINES]),
+        rows=tuple(sorted(rows.lines(), key=lambda each: list(Row).index(each.row))),
+        lines=tuple(lines.lines()[:MOST_LINES]),
+        modules=tuple(modules.lines()[:MOST_LINES]),
     )
 
 
-def _free_segments(found: Replay, blocks: Sequence[tuple[int, int]]) -> list[int]:
+class _Sums(dict[tuple[Row, str, str], tuple[int, int, frozenset[How]]]):
+    """Bytes, blocks and their evidence, by row and place."""
+
+    def add(
+        self, key: tuple[Row, str, str], size: int, how: How = How.NONE, blocks: int = 1
+    ) -> None:
+        before, count, hows = self.get(key, (0, 0, frozenset[How]()))
+        self[key] = before + size, count + blocks, hows | {how}
+
+    def lines(self) -> list[MemoryLine]:
+        """Return the sums, the largest first."""
+        found = []
+        for (row, line, outer), (size, blocks, hows) in self.items():
+            evidence = [each.value for each in How if each.value and each in hows]
+            found.append(MemoryLine(row, size, blocks, " and ".join(evidence), line, outer))
+        return sorted(found, key=lambda each: (-each.bytes, each.row, each.line, each.outer))
+
+
+def _free_segments(found: Replay, blocks: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """Return the bytes and the number of the segments without any block."""
-    total = [0, 0]
+    free = []
     for low, high in found.spans:
         place = bisect_left(blocks, (high, 0))
         if not place or blocks[place - 1][1] <= low:
-            total[0] += high - low
-            total[1] += 1
-    return total
+            free.append(high - low)
+    return sum(free), len(free)
 
 
 def build_ledgers(path: Path, rank: int = 0) -> list[MemoryLedger]:
@@ -194,14 +206,14 @@ def read_ledgers(folder: Path) -> tuple[MemoryLedger, ...]:
 
 def _read_ledger(found: Mapping[str, Any]) -> MemoryLedger:
     values = dict(found)
-    for part in ("rows", "lines"):
+    for part in ("rows", "lines", "modules"):
         read = []
-        for each in values.pop(part):
+        for each in values.pop(part, ()):
             texts = str(each["how"]), str(each["line"]), str(each["outer"])
             read.append(
                 MemoryLine(Row(each["row"]), int(each["bytes"]), int(each["blocks"]), *texts)
             )
         values[part] = tuple(read)
-    for name in values.keys() - {"rows", "lines", "phase", "failed_line"}:
+    for name in values.keys() - {"rows", "lines", "modules", "phase", "failed_line"}:
         values[name] = values[name] and int(values[name])
     return MemoryLedger(**values)

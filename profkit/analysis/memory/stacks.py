@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ class Stack:
     line: str = ""
     outer: str = ""
     """The line that called the function of `line`."""
+    module: str = ""
+    """The line in the innermost `forward` that a module called: not one of torch's, if there is."""
+    inside: str = ""
+    """The line in the `forward` of the module around it."""
     has_cpp: bool = False
     calls_backward: bool = False
     """True if the stack is that of `backward()` in Python, before the engine starts."""
@@ -120,7 +125,20 @@ def read_stack(frames: Iterable[Frame]) -> Stack:
         own[1:] = []
     line, outer, *_ = *own, "", ""
     has_cpp = any("::" in frame.name for frame in cpp)
-    return Stack(_caller_of(python, files, roles), line, outer, has_cpp, _AUTOGRAD in files)
+    module, inside, *_ = *_modules(python), "", ""
+    caller = _caller_of(python, files, roles)
+    return Stack(caller, line, outer, module, inside, has_cpp, _AUTOGRAD in files)
+
+
+def _modules(python: list[Frame]) -> list[str]:
+    """Return the line of each module's `forward`, innermost first, less those inside torch's."""
+    found: list[Frame] = []
+    for frame, outer in itertools.pairwise(python):
+        is_forward = frame.name.rpartition(".")[2] == "forward"
+        if is_forward and outer.role is Caller.MODULES and frame.role is not Caller.MODULES:
+            found.append(frame)
+    others = [frame for frame in found if not frame.file.startswith("torch/")]
+    return [frame.place for frame in others or found]
 
 
 def _caller_of(python: list[Frame], files: set[str], roles: set[Caller]) -> Caller:
