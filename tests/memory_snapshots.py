@@ -12,6 +12,7 @@ Frames = Sequence[tuple[str, str] | tuple[str, str, int]]
 TORCH = "/usr/lib/python3.11/site-packages/torch/"
 MODEL = [(f"{TORCH}nn/modules/module.py", "_apply")]
 MODULE = [("/home/alice/job/net.py", "forward"), (f"{TORCH}nn/modules/module.py", "_call_impl")]
+ATTENTION = [("/home/alice/job/attention.py", "forward"), MODULE[1]]
 BACKWARD = [
     ("Functions.cpp", "torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>)"),
     ("??", "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask>)"),
@@ -142,15 +143,28 @@ class Allocator:
         self.truths.append(Truth(purposes, reserved, holes, free))
 
 
-def train(allocator: Allocator, parameters: Sequence[int], steps: int, *, cpp: bool = True) -> None:
-    """Train a model of these tensors with AdamW: memory as torch takes it, step by step."""
+def train(
+    allocator: Allocator,
+    parameters: Sequence[int],
+    steps: int,
+    *,
+    cpp: bool = True,
+    length: int = 0,
+) -> None:
+    """Train a model of these tensors with AdamW: memory as torch takes it, step by step.
+
+    With a length, activations grow with it, and those of attention with its square.
+    """
     backward = BACKWARD if cpp else []
     for size in parameters:
         allocator.malloc(size, "parameters", MODEL)
     for step in range(steps):
         kept = []
         for size in parameters:
-            kept.append(allocator.malloc(2 * size, "activations", MODULE))
+            kept.append(allocator.malloc(2 * size * max(1, length), "activations", MODULE))
+            if length:
+                scores = allocator.malloc(size * length**2 // 4, "activations", ATTENTION)
+                kept.append(scores)
             allocator.release(allocator.malloc(size // 2, "forward", MODULE), MODULE)
         allocator.release(allocator.malloc(4, "other", CALL), CALL)
         gradients = []
@@ -158,7 +172,8 @@ def train(allocator: Allocator, parameters: Sequence[int], steps: int, *, cpp: b
             other = allocator.malloc(3 * size, "backward", backward)
             gradients.append(allocator.malloc(size, "gradients", backward))
             allocator.release(other, backward)
-            allocator.release(kept.pop(), backward)
+            for _ in range(1 + bool(length)):
+                allocator.release(kept.pop(), backward)
         for size in (*parameters, *parameters) if step == 0 else ():
             allocator.malloc(size, "optimizer", FIRST)
         for size in parameters:

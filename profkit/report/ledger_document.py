@@ -33,6 +33,7 @@ from profkit.report import cause_words, ledger_words
 from profkit.report.cells_section import cells_section
 from profkit.report.code_sections import BASE, TARGET, changed_lines
 from profkit.report.log_words import is_log, sample_unit
+from profkit.report.memory_document import changed_memory
 from profkit.report.overview_document import Illustrated, illustrate, quality, ranks_section, strip
 from profkit.report.scaling_document import scaling
 from profkit.report.sharded_sections import exchange_places
@@ -110,6 +111,7 @@ def explained(
         cells_section(view.cells, view.told_cells),
         *changed_lines(view),
         *kernels(view, is_page=is_page),
+        *changed_memory(case.before.trace, case.after.trace),
         *exchange_places(view.exchange, view.ledger),
         causes(view),
         replace(differences(view, is_page=is_page), brief=NAMED if view.causes else None),

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from profkit.analysis.memory.classify import NOT_ALLOCATED, Row
-from profkit.analysis.memory.ledger import MemoryLedger, MemoryLine
+from profkit.analysis.memory.ledger import MemoryLedger, MemoryLine, find_ledgers
+from profkit.analysis.memory.predict import predict
 from profkit.show.document import Column, Document, Section, Table, Tone, data_columns, labelled
 from profkit.show.figures import BYTES, COUNT, SHARE, Unit
 from profkit.text import byte_size, percent, plural, signed
+from profkit.trace import Trace
 
 MOST_SHOWN = 12
 """Lines of code on a screen; all that are kept are in the JSON."""
@@ -167,10 +169,11 @@ def _rows(ledger: MemoryLedger) -> Table:
 
 
 def _modules(ledger: MemoryLedger) -> Table:
-    total = sum(each.bytes for each in ledger.modules)
-    shown = list(ledger.modules[:MOST_SHOWN])
-    if rest := ledger.modules[MOST_SHOWN:]:
-        size, blocks = sum(each.bytes for each in rest), sum(each.blocks for each in rest)
+    total = ledger.bytes_of(Row.ACTIVATIONS)
+    shown, rest = [*ledger.modules[:MOST_SHOWN]], ledger.modules[MOST_SHOWN:]
+    if rest:
+        blocks = sum(each.blocks for each in rest)
+        size = total - sum(each.bytes for each in shown)
         shown.append(MemoryLine(Row.ACTIVATIONS, size, blocks, "", f"{len(rest)} others"))
     columns = (
         Column("", "module", lambda each: _short(each.line), stretches=True),
@@ -230,36 +233,73 @@ _LINES = (
 
 def compare(names: tuple[str, str], before: MemoryLedger, after: MemoryLedger) -> Document:
     """Return the document of two runs' ledgers, row by row."""
-    rows = []
-    for row in Row:
-        entry = _Entry(row.value, row.name.lower(), after.bytes_of(row), before.bytes_of(row))
-        if entry.after or entry.before:
-            rows.append(entry)
-    lines = _line_changes(rows, before, after)
+    rows, lines = _row_changes(before, after)
     quality = []
     for name, ledger in zip(names, (before, after), strict=True):
         for text in (_moment_words(ledger), *_doubts(ledger)):
             quality.append((name, text))
-    notes = []
-    if before.phase and after.phase and before.phase != after.phase:
-        notes.append(f"The first moment is {before.phase}, the second {after.phase}.")
-    changed = Table(_CHANGES, rows, _with_sums(rows, before, after))
-    shown = Table(_LINE_CHANGES, lines, lines[:MOST_SHOWN])
     return Document(
         title=" → ".join(names),
         subtitle="Memory of two runs · PyTorch's allocator",
         verdict=f"{_SIGNED_BYTES.show(after.reserved - before.reserved)} reserved",
         tone=Tone.PLAIN,
-        summary=f"{byte_size(before.reserved)} {_moment(before)} of the first run, "
-        f"{byte_size(after.reserved)} {_moment(after)} of the second",
+        summary=f"{byte_size(before.reserved)} {_moment(before)} of the base, "
+        f"{byte_size(after.reserved)} {_moment(after)} of the target",
         headline=change_headline(after.reserved - before.reserved, rows, lines),
         sections=(
-            Section("What takes more or less", tuple(notes), table=changed, key="rows"),
-            Section("Lines of code that changed most", table=shown, key="lines"),
+            *_change_sections(before, after, rows, lines),
             Section(_QUALITY, table=labelled(quality)),
         ),
         data={"runs": [_data(before), _data(after)]},
     )
+
+
+def changed_memory(before: Trace, after: Trace) -> Iterator[Section]:
+    """Yield how the memory of two recorded runs differs, and the peak that both predict."""
+    sides = find_ledgers(before)[0], find_ledgers(after)[0]
+    if not all(sides):
+        return
+    first, second = sides[0][0], sides[1][0]
+    rows, lines = _row_changes(first, second)
+    notes = [change_headline(second.reserved - first.reserved, rows, lines)]
+    predicted = predict(before, after)
+    if predicted is not None:
+        sizes, peak = predicted
+        notes.append(
+            f"With batches of {sizes.shape}, {byte_size(peak)} would be allocated at the peak, "
+            "if the memory of each line keeps growing as it did between the two runs."
+        )
+        facts = {"batch_shape": sizes.shape, "allocated_bytes": peak}
+        yield Section(key="memory_prediction", facts=facts)
+    yield from _change_sections(first, second, rows, lines, notes, key="memory_")
+
+
+def _row_changes(before: MemoryLedger, after: MemoryLedger) -> tuple[list[_Entry], list[_Entry]]:
+    rows = []
+    for row in Row:
+        entry = _Entry(row.value, row.name.lower(), after.bytes_of(row), before.bytes_of(row))
+        if entry.after or entry.before:
+            rows.append(entry)
+    return rows, _line_changes(rows, before, after)
+
+
+def _change_sections(
+    before: MemoryLedger,
+    after: MemoryLedger,
+    rows: Sequence[_Entry],
+    lines: Sequence[_Entry],
+    notes: Sequence[str] = (),
+    key: str = "",
+) -> Iterator[Section]:
+    notes = [*notes]
+    if before.phase and after.phase and before.phase != after.phase:
+        notes.append(f"The base's moment is {before.phase}, the target's {after.phase}.")
+    changed = Table(_CHANGES, rows, _with_sums(rows, before, after))
+    shown = Table(_LINE_CHANGES, lines, lines[:MOST_SHOWN])
+    title = "Memory that differs" if key else "What takes more or less"
+    yield Section(title, tuple(notes), table=changed, key=f"{key}rows")
+    title = "Lines of code whose memory changed most" if key else "Lines of code that changed most"
+    yield Section(title, table=shown, key=f"{key}lines")
 
 
 def _line_changes(
@@ -289,7 +329,7 @@ def change_headline(total: int, rows: Sequence[_Entry], lines: Sequence[_Entry])
         sign, verb = -1, "less"
     most = max(rows, key=lambda each: sign * each.change)
     words = (
-        f"The second run reserves {byte_size(abs(total))} {verb}: "
+        f"The target reserves {byte_size(abs(total))} {verb}: "
         f"{most.title} {_SIGNED_BYTES.show(most.change)}"
     )
     for each in lines:
@@ -299,8 +339,8 @@ def change_headline(total: int, rows: Sequence[_Entry], lines: Sequence[_Entry])
 
 
 _BOTH = (
-    Column("before_bytes", "first", lambda each: each.before, BYTES),
-    Column("after_bytes", "second", lambda each: each.after, BYTES),
+    Column("before_bytes", "base", lambda each: each.before, BYTES),
+    Column("after_bytes", "target", lambda each: each.after, BYTES),
     Column("change_bytes", "change", lambda each: each.change, _SIGNED_BYTES),
 )
 _CHANGES = (

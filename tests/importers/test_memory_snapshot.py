@@ -21,6 +21,7 @@ from profkit.analysis.memory.ledger import (
     MemoryLedger,
     build_ledger,
 )
+from profkit.analysis.memory.predict import Sizes, find_sizes, predict_peak
 from profkit.analysis.memory.snapshot import read_snapshot
 from profkit.cli import main
 from profkit.errors import ExitCode
@@ -83,7 +84,13 @@ def test_a_module_is_the_innermost_forward_that_a_module_called() -> None:
     """Not one inside torch's modules, unless there are only these, nor a function's forward."""
     call, job = (f"{TORCH}nn/modules/module.py", "_call_impl"), "/home/alice/job/net.py"
     linear = [(f"{TORCH}nn/modules/linear.py", "forward"), call]
-    own: list[Any] = [(job, "Scale.forward"), *linear, (job, "Block.forward", 8), call, (job, "main")]
+    own: list[Any] = [
+        (job, "Scale.forward"),
+        *linear,
+        (job, "Block.forward", 8),
+        call,
+        (job, "main"),
+    ]
     cases: list[tuple[Any, str, str]] = [
         (own, "job/net.py:8 Block.forward", ""),
         ([*linear, call, (job, "Net.forward", 9), call], "job/net.py:9 Net.forward", ""),
@@ -176,6 +183,43 @@ def test_a_failed_allocation_shows_what_was_held_then(
     text = " ".join(capsys.readouterr().out.split())
     assert "when 2.00 GB more failed" in text
     assert "The device had 123 MB free." in text
+
+
+@pytest.mark.parametrize("lengths", [(1, 2), (2, 1), (2, 4), (1, 4)])
+def test_the_peak_of_another_size_is_predicted(lengths: tuple[int, int]) -> None:
+    """Also if the peak of one is in the optimizer's step, and the next in the backward pass."""
+    asked = 2 * max(lengths)
+    memories, peaks = [], []
+    for length in (*lengths, asked):
+        allocator = Allocator()
+        train(allocator, PARAMETERS, 2, length=length)
+        memories += read_snapshot(allocator.snapshot())
+        peaks.append(build_ledger(memories[-1]).allocated)
+    found = predict_peak(memories[0], memories[1], Sizes(*lengths, asked))
+    assert found == pytest.approx(peaks[2], rel=0.05)
+    assert peaks[2] > 1.3 * max(peaks[:2])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("8x64, 8", "16x64, 16", Sizes(8, 16, 32, "32x64")),
+        ("8x512, 8", "8x128, 8", Sizes(512, 128, 1024, "8x1024")),
+        ("8x3x32x32, 8", "8x3x64x64, 8", None),
+        ("8x64, 8", "16x32, 16", None),
+        ("8x64, 8", "8x64, 8", None),
+        ("8x64, 8", "8x64", None),
+        ("", "", None),
+    ],
+)
+def test_sizes_are_known_if_one_differs(before: str, after: str, expected: Sizes | None) -> None:
+    fixed = dict.fromkeys(["parameters_fingerprint", "precision", "optimizer"], "x")
+    configs: list[dict[str, Any]] = []
+    for shapes in (before, after):
+        configs.append({**fixed, "batch_shapes": shapes, "batch_shapes_distinct": 1})
+    assert find_sizes(*configs) == expected
+    configs[1]["precision"] = "y"
+    assert find_sizes(*configs) is None
 
 
 def bring_in(folder: Path, name: str, content: Any, protocol: int = 4) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,25 @@ def test_a_failed_allocation_leaves_a_file(
         assert held(ledger).get("optimizer", 0) == 32 * MB * (failing > 0)
     else:
         assert "record that step with --memory to divide them" in text
+
+
+@pytest.mark.jobs
+def test_a_comparison_predicts_twice_the_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = []
+    for batch in (4, 8, 16):
+        ended = train(tmp_path / str(batch), NEVER, "", "--memory", "3:5", batch=batch)
+        runs.append(ended.runs[0])
+    main(["explain", str(runs[0]), str(runs[1]), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["memory_prediction"]["batch_shape"] == "16x64"
+    ((ledger,), _) = find_ledgers(Trace.open(runs[2]))
+    predicted = found["memory_prediction"]["allocated_bytes"]
+    assert predicted == pytest.approx(ledger.allocated, rel=0.05)
+    main(["explain", str(runs[0]), str(runs[1])])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "With batches of 16x64, 118 MB would be allocated at the peak" in text
 
 
 @pytest.mark.jobs

@@ -57,7 +57,7 @@ class MemoryHistory:
         torch.cuda._lazy_call(guarded("memory", self._attach, None))
 
     def _attach(self) -> None:
-        """Follow the allocators of all devices; torch makes them when the job first asks for one."""
+        """Follow the allocators of all devices; torch calls this when it has made them."""
         with contextlib.suppress(RuntimeError):  # from allocators other than torch's own
             _C._cuda_attach_out_of_memory_observer(guarded("memory", self._on_failure, None))
             self.is_known = True
@@ -98,7 +98,8 @@ class MemoryHistory:
         began = time.monotonic()
         snapshot = _MEMORY._snapshot()
         traces = snapshot["device_traces"]
-        traces.extend([] for _ in range(device + 1 - len(traces)))
+        while len(traces) <= device:
+            traces.append([])
         if not self._is_recording:
             frames = list(_frames(sys._getframe(2)))  # behind the guard
             event = {"action": "oom", "size": size, "device_free": free, "frames": frames}
@@ -136,25 +137,34 @@ def _frames(frame: Any) -> Iterator[dict[str, Any]]:
 
 def name_classes(snapshot: Snapshot) -> None:
     """Add the class to the name of each module's `forward`, as `Block.forward`."""
-    classes: dict[str, list[tuple[int, int, str]]] = {}
-    for kind in _subclasses(torch.nn.Module):
-        code = getattr(inspect.unwrap(vars(kind).get("forward", _subclasses)), "__code__", None)
-        if code is not None:
-            lines = [line for _, _, line in code.co_lines() if line]
-            place = code.co_firstlineno, max(lines, default=0), kind.__qualname__
-            classes.setdefault(code.co_filename, []).append(place)
-    rows = [event for trace in snapshot["device_traces"] for event in trace]
+    rows: list[dict[str, Any]] = []
+    for trace in snapshot["device_traces"]:
+        rows.extend(trace)
     for segment in snapshot["segments"]:
         rows.extend(segment["blocks"])
-    seen: set[int] = set()
+    forwards, seen = _find_forwards(), set[int]()
     for row in rows:
         for frame in row.get("frames") or ():
             if frame["name"] != "forward" or id(frame) in seen:
                 continue
             seen.add(id(frame))
-            for first, last, name in classes.get(frame["filename"], ()):
+            for first, last, name in forwards.get(frame["filename"], ()):
                 if first <= frame["line"] <= last:
                     frame["name"] = f"{name}.forward"
+
+
+def _find_forwards() -> dict[str, list[tuple[int, int, str]]]:
+    """Return the first and last line of each module's `forward` and its class, by file."""
+    found: dict[str, list[tuple[int, int, str]]] = {}
+    for kind in _subclasses(torch.nn.Module):
+        code = getattr(inspect.unwrap(vars(kind).get("forward", _subclasses)), "__code__", None)
+        if code is not None:
+            last = code.co_firstlineno
+            for _, _, line in code.co_lines():
+                last = max(last, line or 0)
+            place = code.co_firstlineno, last, kind.__qualname__
+            found.setdefault(code.co_filename, []).append(place)
+    return found
 
 
 def _subclasses(kind: type) -> Iterator[type]:

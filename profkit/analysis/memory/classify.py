@@ -59,9 +59,9 @@ _BY_STACK = {
     Caller.BUCKETS: Row.COMMUNICATION,
     Caller.FIRST_STEP: Row.OPTIMIZER,
 }
-_STEPPING = (Caller.OPTIMIZER, Caller.FIRST_STEP)
+STEPPING = (Caller.OPTIMIZER, Caller.FIRST_STEP)
 _WORK = (Caller.MODULES, Caller.BACKWARD, Caller.REPEAT)
-_IN_ENGINE = (Caller.BACKWARD, Caller.REPEAT, Caller.EXCHANGE, Caller.BUCKETS)
+ENGINE = (Caller.BACKWARD, Caller.REPEAT, Caller.EXCHANGE, Caller.BUCKETS)
 
 
 class Classifier:
@@ -114,7 +114,7 @@ class Classifier:
         if caller is Caller.OPTIMIZER:
             return self._of_step(life, end)
         if caller in (Caller.MODULES, Caller.REPEAT):
-            if end is None or end in _IN_ENGINE or self._crosses(life, _IN_ENGINE):
+            if end is None or end in ENGINE or self._crosses(life, ENGINE):
                 return Row.ACTIVATIONS, How.LIFETIME
             return Row.FORWARD, How.LIFETIME
         if caller in _BY_STACK:
@@ -140,10 +140,10 @@ class Classifier:
 
     def _of_backward(self, life: Life, end: Caller | None) -> Purpose:
         """Tell gradients, which outlive the backward pass, from what it needs meanwhile."""
-        if not self._crosses(life, (Caller.MODULES, *_STEPPING)):
-            if end is None and self.cut in _IN_ENGINE:
+        if not self._crosses(life, (Caller.MODULES, *STEPPING)):
+            if end is None and self.cut in ENGINE:
                 return Row.UNFINISHED, How.STACK
-            if end in _IN_ENGINE:
+            if end in ENGINE:
                 return Row.BACKWARD, How.LIFETIME
         return Row.GRADIENTS, How.LIFETIME
 
@@ -152,7 +152,7 @@ class Classifier:
         if not self._crosses(life, _WORK):
             if end is not None:
                 return Row.STEP, How.LIFETIME
-            if self.cut in _STEPPING:
+            if self.cut in STEPPING:
                 return Row.UNFINISHED, How.STACK
         return Row.OPTIMIZER, How.LIFETIME
 
@@ -183,7 +183,7 @@ class Classifier:
             if row is Row.OPTIMIZER and life.born != BEFORE:
                 made[life.requested] += 1
         for number, life in enumerate(self._lives):
-            is_replaced = self._end_of(life) in _STEPPING and made[life.requested] > 0
+            is_replaced = self._end_of(life) in STEPPING and made[life.requested] > 0
             if found[number] == _OLDER and is_replaced:
                 made[life.requested] -= 1
                 found[number] = (Row.OPTIMIZER, How.LIFETIME)
@@ -203,7 +203,7 @@ class Classifier:
             elif row is not Row.GRADIENTS:
                 known[row] += 1
                 known[row, life.requested] += 1
-        steps = any(self._times[caller] for caller in _STEPPING)
+        steps = any(self._times[caller] for caller in STEPPING)
         if any(known[Row.PARAMETERS, size] < count for size, count in gradients.items()):
             self._give_set(found, gradients, Row.PARAMETERS, (Row.OLDER, Row.OTHER))
         for _ in range(MOST_STATES if steps and not known[Row.OPTIMIZER] else 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -164,7 +165,8 @@ def _free_segments(found: Replay, blocks: Sequence[tuple[int, int]]) -> tuple[in
 def build_ledgers(path: Path, rank: int = 0) -> list[MemoryLedger]:
     """Return the ledgers of a snapshot; raise an error with the place and the remedy."""
     try:
-        return [build_ledger(memory, rank) for memory in read_snapshot(load_plain(path, REMEDY))]
+        memories = read_snapshot(load_plain(path, REMEDY))
+        return list(map(functools.partial(build_ledger, rank=rank), memories))
     except SnapshotError as error:
         raise UnreadableError(f"{safe_text(str(path))}: {error}; {REMEDY}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 
@@ -64,7 +65,7 @@ def replay(memory: DeviceMemory) -> Replay:
     """Return all blocks of the recording, with their sizes, and the moment."""
     lives, misfits = _backwards(memory)
     unlike = _Sizes(memory, lives).find()
-    moment = _find_peak(memory.events, lives)
+    moment = _find_peak(find_totals(memory.events, lives))
     for number, event in enumerate(memory.events):
         if event.action == "oom":
             moment = number
@@ -180,18 +181,23 @@ def _round(size: int) -> int:
     return max(SMALLEST, -(-size // SMALLEST) * SMALLEST)
 
 
-def _find_peak(events: list[Event], lives: list[Life]) -> int:
+def find_totals(events: list[Event], lives: list[Life]) -> list[int]:
+    """Return the bytes that the job holds after each event, and in the last place before them."""
     change = [0] * (len(events) + 1)
     for life in lives:
         change[life.born] += life.size  # the last place is that of older blocks
         if life.asked is not None and life.asked < len(events):
             change[life.asked] -= life.size
-    total = most = change.pop()
+    before, *totals = itertools.accumulate(change, initial=change.pop())
+    return [*totals, before]
+
+
+def _find_peak(totals: list[int]) -> int:
+    """Return the event after which most is held, or `BEFORE` if that is before them."""
     peak = BEFORE
-    for number, each in enumerate(change):
-        total += each
-        if total > most:
-            most, peak = total, number
+    for number, total in enumerate(totals[:-1]):
+        if total > totals[peak]:
+            peak = number
     return peak
 
 
