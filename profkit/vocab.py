@@ -123,6 +123,12 @@ ALL_FLOPS: Final = "all_flops_"
 UNCOUNTED: Final = "uncounted_count"
 """Metric: operators that may have multiplied matrices, and whose operations are not counted."""
 
+MEMORY: Final = "memory"
+"""Source of the samples about windows of steps in which a device's allocator was followed."""
+
+MEMORY_STEPS: Final = "memory_steps_count"
+"""Metric: the steps of such a window."""
+
 MEMORY_OF_WINDOW: Final = "memory-window"
 """A file of a run with what torch's allocator did in steps; the rank's number follows."""
 

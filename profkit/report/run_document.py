@@ -8,6 +8,7 @@ from profkit.analysis.change_words import say_change
 from profkit.analysis.views.run import RunView
 from profkit.report.compiling_section import compiled_line
 from profkit.report.ledger_document import APART
+from profkit.report.memory_document import headline as memory_headline
 from profkit.report.overview_document import overview, quality_words
 from profkit.report.words import own_cost_words, role_of, steps_line
 from profkit.show.document import Column, Document, Section, Table, labelled
@@ -46,6 +47,8 @@ def quality(view: RunView) -> Section:
         rows.append(("change", say_change(change)))
     if run.compiling is not None:
         rows.append(("compiling", compiled_line(run)))
+    if run.memory:
+        rows.append(("memory", f"{memory_headline(run.memory[0])} 'profkit report' shows more"))
     rows.append(("data quality", quality_words(run)))
     for flag in run.flags:
         rows.append(("flag", flag))

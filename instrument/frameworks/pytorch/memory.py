@@ -23,10 +23,11 @@ from typing import Any
 
 import torch
 
+from profkit.clock import now_ns
 from profkit.instrument.guard import guarded
-from profkit.instrument.rows import Row
+from profkit.instrument.rows import Row, SampleRow
 from profkit.instrument.windows.windows import Window
-from profkit.vocab import MEMORY_AT_FAILURE, MEMORY_OF_WINDOW
+from profkit.vocab import MEMORY, MEMORY_AT_FAILURE, MEMORY_OF_WINDOW, MEMORY_STEPS
 
 MOST_EVENTS = 100_000
 """A step has some 10,000. Each takes about a KB of the host's memory; older ones are dropped."""
@@ -83,8 +84,8 @@ class MemoryHistory:
         return lambda path: self._write(MEMORY_OF_WINDOW, snapshot)
 
     def read_rows(self, path: Path, window: Window) -> list[Row]:
-        """Return nothing: a report reads the file itself."""
-        return []
+        """Return that there is a snapshot; a report reads the file itself."""
+        return [SampleRow(None, MEMORY, MEMORY_STEPS, now_ns(), float(len(window.borders) - 1))]
 
     def finish(self) -> None:
         """Wait until a failure is written."""

@@ -19,7 +19,7 @@ from profkit.frame.columns import durations, equals, names_and_codes, readings_o
 from profkit.frame.estimate import Ints
 from profkit.frame.intervals import split_lanes
 from profkit.frame.selection import window_steps
-from profkit.vocab import KERNELS, OPERATIONS, WINDOW_BORDER, WINDOW_READING
+from profkit.vocab import KERNELS, MEMORY, OPERATIONS, WINDOW_BORDER, WINDOW_READING
 
 NO_PHASE = "no phase"
 
@@ -51,8 +51,8 @@ def kernel_windows(
 ) -> KernelWindows | None:
     """Return the figures of a run's windows; `None` if it has none."""
     left_out = window_steps(samples)
-    counts_only = not kernels.num_rows and pc.any(pc.equal(samples["source"], OPERATIONS)).as_py()
-    if not len(left_out) or counts_only:
+    others = pc.is_in(samples["source"], pa.array([OPERATIONS, MEMORY]))
+    if not len(left_out) or (not kernels.num_rows and pc.any(others).as_py()):
         return None
     inside = kernels.filter(kernels["step"].is_valid())
     ranks = max(1, len(pc.unique(inside["rank"])))

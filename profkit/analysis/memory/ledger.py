@@ -171,6 +171,12 @@ def build_ledgers(path: Path, rank: int = 0) -> list[MemoryLedger]:
         raise UnreadableError(f"{safe_text(str(path))}: {error}; {REMEDY}") from None
 
 
+@functools.lru_cache(maxsize=MOST_RANKS)
+def _kept_ledgers(path: Path, changed_ns: int) -> list[MemoryLedger]:
+    """Return the ledgers of a file of a run, which screens ask for again and again."""
+    return build_ledgers(path, int(path.stem.rpartition("-")[2]))
+
+
 def find_ledgers(trace: Trace) -> tuple[tuple[MemoryLedger, ...], tuple[str, ...]]:
     """Return a run's ledgers, those of a failure first, then the fullest, and what is damaged."""
     found, problems = list(read_ledgers(trace.path)), []
@@ -179,8 +185,8 @@ def find_ledgers(trace: Trace) -> tuple[tuple[MemoryLedger, ...], tuple[str, ...
         paths = paths or sorted(trace.path.glob(f"{name}-*.pickle"))[:MOST_RANKS]
     for path in paths:
         try:
-            found += build_ledgers(path, int(path.stem.rpartition("-")[2]))
-        except (UnreadableError, ValueError) as error:
+            found += _kept_ledgers(path, path.stat().st_mtime_ns)
+        except (UnreadableError, OSError, ValueError) as error:
             problems.append(f"memory: {str(error).removesuffix(f'; {REMEDY}')}")
     found.sort(key=lambda each: (each.failed is None, -each.reserved, each.rank, each.device))
     return tuple(found), tuple(problems)
