@@ -233,7 +233,6 @@ _LINES = (
 
 def compare(names: tuple[str, str], before: MemoryLedger, after: MemoryLedger) -> Document:
     """Return the document of two runs' ledgers, row by row."""
-    rows, lines = _row_changes(before, after)
     quality = []
     for name, ledger in zip(names, (before, after), strict=True):
         for text in (_moment_words(ledger), *_doubts(ledger)):
@@ -245,23 +244,18 @@ def compare(names: tuple[str, str], before: MemoryLedger, after: MemoryLedger) -
         tone=Tone.PLAIN,
         summary=f"{byte_size(before.reserved)} {_moment(before)} of the base, "
         f"{byte_size(after.reserved)} {_moment(after)} of the target",
-        headline=change_headline(after.reserved - before.reserved, rows, lines),
-        sections=(
-            *_change_sections(before, after, rows, lines),
-            Section(_QUALITY, table=labelled(quality)),
-        ),
+        headline=change_headline(before, after),
+        sections=(*_change_sections(before, after), Section(_QUALITY, table=labelled(quality))),
         data={"runs": [_data(before), _data(after)]},
     )
 
 
 def changed_memory(before: Trace, after: Trace) -> Iterator[Section]:
     """Yield how the memory of two recorded runs differs, and the peak that both predict."""
-    sides = find_ledgers(before)[0], find_ledgers(after)[0]
-    if not all(sides):
+    (first, _), (second, _) = find_ledgers(before), find_ledgers(after)
+    if not first or not second:
         return
-    first, second = sides[0][0], sides[1][0]
-    rows, lines = _row_changes(first, second)
-    notes = [change_headline(second.reserved - first.reserved, rows, lines)]
+    notes = [change_headline(first[0], second[0])]
     predicted = predict(before, after)
     if predicted is not None:
         sizes, peak = predicted
@@ -271,67 +265,52 @@ def changed_memory(before: Trace, after: Trace) -> Iterator[Section]:
         )
         facts = {"batch_shape": sizes.shape, "allocated_bytes": peak}
         yield Section(key="memory_prediction", facts=facts)
-    yield from _change_sections(first, second, rows, lines, notes, key="memory_")
-
-
-def _row_changes(before: MemoryLedger, after: MemoryLedger) -> tuple[list[_Entry], list[_Entry]]:
-    rows = []
-    for row in Row:
-        entry = _Entry(row.value, row.name.lower(), after.bytes_of(row), before.bytes_of(row))
-        if entry.after or entry.before:
-            rows.append(entry)
-    return rows, _line_changes(rows, before, after)
+    yield from _change_sections(first[0], second[0], notes, key="memory_")
 
 
 def _change_sections(
-    before: MemoryLedger,
-    after: MemoryLedger,
-    rows: Sequence[_Entry],
-    lines: Sequence[_Entry],
-    notes: Sequence[str] = (),
-    key: str = "",
+    before: MemoryLedger, after: MemoryLedger, notes: Sequence[str] = (), key: str = ""
 ) -> Iterator[Section]:
-    notes = [*notes]
+    rows, lines = _changes(before, after)
     if before.phase and after.phase and before.phase != after.phase:
-        notes.append(f"The base's moment is {before.phase}, the target's {after.phase}.")
+        notes = (*notes, f"The base's moment is {before.phase}, the target's {after.phase}.")
     changed = Table(_CHANGES, rows, _with_sums(rows, before, after))
     shown = Table(_LINE_CHANGES, lines, lines[:MOST_SHOWN])
-    title = "Memory that differs" if key else "What takes more or less"
-    yield Section(title, tuple(notes), table=changed, key=f"{key}rows")
-    title = "Lines of code whose memory changed most" if key else "Lines of code that changed most"
-    yield Section(title, table=shown, key=f"{key}lines")
+    yield Section("Memory that differs", tuple(notes), table=changed, key=f"{key}rows")
+    yield Section("Lines of code whose memory changed most", table=shown, key=f"{key}lines")
 
 
-def _line_changes(
-    rows: Sequence[_Entry], before: MemoryLedger, after: MemoryLedger
-) -> list[_Entry]:
-    """Return the lines that changed as their rows did, those that changed most first."""
-    sizes: dict[tuple[str, str], list[int]] = {}
+def _changes(before: MemoryLedger, after: MemoryLedger) -> tuple[list[_Entry], list[_Entry]]:
+    """Return the rows, and the lines that changed as their rows did, most first."""
+    sizes: dict[tuple[Row, str], list[int]] = {}
     for side, ledger in enumerate((before, after)):
-        for each in ledger.lines:
-            sizes.setdefault((each.row.value, each.line), [0, 0])[side] += each.bytes
-    found = []
-    for row in rows:
-        for (title, line), (old, new) in sizes.items():
-            entry = _Entry(title, row.key, new, old, line=line)
-            is_part = entry.change * row.change > 0 and abs(entry.change) <= abs(row.change)
-            if title == row.title and is_part:
-                found.append(entry)
-    return sorted(found, key=lambda each: (-abs(each.change), each.line))
+        for each in (*ledger.rows, *ledger.lines):
+            sizes.setdefault((each.row, each.line), [0, 0])[side] += each.bytes
+    rows, lines = [], []
+    for row in Row:
+        old, new = sizes.get((row, ""), (0, 0))
+        whole = _Entry(row.value, row.name.lower(), new, old)
+        if old or new:
+            rows.append(whole)
+        for (part, line), (old, new) in sizes.items():
+            entry = _Entry(row.value, whole.key, new, old, line=line)
+            is_part = entry.change * whole.change > 0 and abs(entry.change) <= abs(whole.change)
+            if line and part is row and is_part:
+                lines.append(entry)
+    return rows, sorted(lines, key=lambda each: (-abs(each.change), each.line))
 
 
-def change_headline(total: int, rows: Sequence[_Entry], lines: Sequence[_Entry]) -> str:
+def change_headline(before: MemoryLedger, after: MemoryLedger) -> str:
     """Return what grew or shrank most, by how much, and where."""
+    rows, lines = _changes(before, after)
     if not any(each.change for each in rows):
         return "Both runs hold the same memory."
-    sign, verb = 1, "more"
+    total, sign, verb = after.reserved - before.reserved, 1, "more"
     if total < 0:
         sign, verb = -1, "less"
     most = max(rows, key=lambda each: sign * each.change)
-    words = (
-        f"The target reserves {byte_size(abs(total))} {verb}: "
-        f"{most.title} {_SIGNED_BYTES.show(most.change)}"
-    )
+    change = f"{most.title} {_SIGNED_BYTES.show(most.change)}"
+    words = f"The target reserves {byte_size(abs(total))} {verb}: {change}"
     for each in lines:
         if each.key == most.key and ":" in each.line:
             return f"{words}, most of all {each.line} ({_SIGNED_BYTES.show(each.change)})."
