@@ -180,3 +180,21 @@ def train(
             allocator.release(allocator.malloc(size, "step", STEP), STEP)
         for at in gradients if step + 1 < steps else ():
             allocator.release(at, RESET)
+
+
+def stand_in(allocator: Allocator, put: Callable[..., object] = setattr) -> None:
+    """Replace the names of torch that profkit uses, as if a device were in use from now on."""
+    import torch
+
+    def record(enabled: str | None = "all", **_: object) -> None:
+        allocator.events.clear()
+        allocator.records = enabled is not None
+
+    memory, core = torch.cuda.memory, torch._C
+    put(memory, "_record_memory_history", record)
+    put(memory, "_snapshot", allocator.snapshot)
+    put(core, "_cuda_attach_out_of_memory_observer", allocator.observers.append)
+    put(core, "_cuda_isHistoryEnabled", lambda: allocator.records)
+    for begin, _ in torch.cuda._queued_calls:  # torch calls them when the device is first used
+        if begin.__module__.startswith("profkit."):
+            begin()

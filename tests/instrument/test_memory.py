@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
 import pytest
 
-from profkit.analysis.memory.ledger import MemoryLedger, find_ledgers
-from profkit.cli import main
-from profkit.errors import UsageError
-from profkit.run.choosing import Choice
-from profkit.trace import Trace
-from tests.harmless.commands import PYTHON, Ended, run
-from tests.memory_snapshots import MB
+torch = pytest.importorskip("torch")
+
+from profkit.analysis.memory.ledger import MemoryLedger, find_ledgers  # noqa: E402
+from profkit.cli import main  # noqa: E402
+from profkit.errors import UsageError  # noqa: E402
+from profkit.instrument.frameworks.pytorch import memory  # noqa: E402
+from profkit.instrument.frameworks.pytorch.memory import MemoryHistory  # noqa: E402
+from profkit.instrument.guard import FAILURES  # noqa: E402
+from profkit.run.choosing import Choice  # noqa: E402
+from profkit.trace import Trace  # noqa: E402
+from tests.harmless.commands import PYTHON, Ended, run  # noqa: E402
+from tests.memory_snapshots import MB, MODULE, Allocator, stand_in  # noqa: E402
 
 SCRIPT = Path(__file__).parent / "jobs" / "memory_torch.py"
 NEVER = 99
 
 
-def train(folder: Path, failing: int, mode: str, *options: str, batch: int = 4) -> Ended:
+def train(folder: Path, failing: int, *options: str, batch: int = 4) -> Ended:
     """Run the job bare and recorded: it must do the same."""
-    command = (PYTHON, SCRIPT, batch, failing, mode)
+    command = (PYTHON, SCRIPT, batch, failing)
     env = {"PYTHONPATH": str(Path(__file__).parents[2])}
     bare = run(command, folder, recorded=False, env=env)
     ended = run(command, folder, recorded=True, options=options, env=env)
@@ -51,7 +57,7 @@ def held(ledger: MemoryLedger) -> dict[str, int]:
 def test_a_window_shows_what_fills_the_device(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended = train(tmp_path, NEVER, "", "--memory", "3:5", batch=8)
+    ended = train(tmp_path, NEVER, "--memory", "3:5", batch=8)
     ledger = ledger_of(ended)
     rows = held(ledger)
     assert rows["activations"] == 4 * 8 * MB
@@ -71,7 +77,7 @@ def test_a_window_shows_what_fills_the_device(
 def test_a_failed_allocation_leaves_a_file(
     failing: int, options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended = train(tmp_path, failing, "", *options)
+    ended = train(tmp_path, failing, *options)
     ledger = ledger_of(ended)
     assert ledger.failed
     assert ledger.failed >= 800 * MB
@@ -94,7 +100,7 @@ def test_a_comparison_predicts_twice_the_batch(
 ) -> None:
     runs = []
     for batch in (4, 8, 16):
-        ended = train(tmp_path / str(batch), NEVER, "", "--memory", "3:5", batch=batch)
+        ended = train(tmp_path / str(batch), NEVER, "--memory", "3:5", batch=batch)
         runs.append(ended.runs[0])
     main(["explain", str(runs[0]), str(runs[1]), "--json"])
     found = json.loads(capsys.readouterr().out)
@@ -107,13 +113,26 @@ def test_a_comparison_predicts_twice_the_batch(
     assert "With batches of 16x64, 118 MB would be allocated at the peak" in text
 
 
-@pytest.mark.jobs
-@pytest.mark.parametrize("mode", ["broken", "own"])
-def test_a_failure_stays_the_jobs(mode: str, tmp_path: Path) -> None:
-    """Also if no snapshot can be taken, and nothing of the job's own recording is taken."""
-    ended = train(tmp_path, 5, mode, "--memory", "2:4")
-    assert find_ledgers(Trace.open(ended.runs[0])) == ((), ())
-    assert ("memory failed and is skipped" in ended.err) == (mode == "broken")
+@pytest.mark.parametrize("mode", ["broken", "own", "in a window"])
+def test_a_failure_stays_the_jobs(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no snapshot can be taken. A history of the job itself is not taken."""
+    allocator = Allocator(most=30 * MB, error=torch.OutOfMemoryError, records=mode == "own")
+    monkeypatch.setattr(torch.cuda, "_queued_calls", [])
+    history = MemoryHistory(tmp_path, lambda: 3)
+    if mode == "broken":
+        monkeypatch.setattr(allocator, "snapshot", None)
+    stand_in(allocator, functools.partial(monkeypatch.setattr, raising=False))
+    assert history.start() is (mode != "own")
+    for most_s in (memory.LONGEST_FAILURES_S, 0):  # the first snapshot takes all the time
+        monkeypatch.setattr(history, "_left_s", most_s)
+        with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 90,000,000 bytes"):
+            allocator.malloc(90_000_000, "", MODULE)
+    history.finish()
+    names = [path.name for path in tmp_path.iterdir()]
+    assert names == ["memory-failure-00003.pickle"] * (mode == "in a window")
+    assert FAILURES.pop("memory", 0) == (mode == "broken")
 
 
 def test_windows_are_named_by_steps() -> None:

@@ -46,7 +46,7 @@ Snapshot = dict[str, Any]
 class MemoryHistory:
     """The history of the allocator in a window; `start` and `stop` are called between steps."""
 
-    def __init__(self, run: Path, rank: Callable[[], int], *, from_start: bool) -> None:
+    def __init__(self, run: Path, rank: Callable[[], int], *, from_start: bool = False) -> None:
         self._run = run
         self._rank = rank
         self._from_start = from_start

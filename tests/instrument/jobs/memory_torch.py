@@ -1,7 +1,6 @@
 """Trains on a stand-in for torch's allocator of a device, which has too little memory for a step.
 
-Arguments: the size of a batch, the step that fails, and the first one if the job records itself.
-The stand-in is below profkit's code and has its own list of events; the device is not simulated.
+Arguments: the size of a batch, and the number of the step that fails.
 """
 
 from __future__ import annotations
@@ -12,33 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.memory_snapshots import CALL, FIRST, MB, MODEL, STEP, Allocator
+from tests.memory_snapshots import CALL, FIRST, MB, MODEL, STEP, Allocator, stand_in
 
 WIDTH, STEPS = 64, 8
-BATCH, FAILING, MODE = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-DEVICE = Allocator(most=400 * MB, error=torch.OutOfMemoryError, records=MODE == "own")
-
-
-def stand_in() -> None:
-    """Replace the names of torch that profkit uses."""
-
-    def record(enabled: Any = "all", **_: Any) -> None:
-        DEVICE.events.clear()
-        DEVICE.records = enabled is not None
-
-    def snapshot() -> Any:
-        if MODE == "broken":
-            raise RuntimeError("no snapshot")
-        return DEVICE.snapshot()
-
-    allocator: Any = torch.cuda.memory
-    core: Any = torch._C
-    allocator._record_memory_history, allocator._snapshot = record, snapshot
-    core._cuda_attach_out_of_memory_observer = DEVICE.observers.append
-    core._cuda_isHistoryEnabled = lambda: DEVICE.records
-    for begin, _ in torch.cuda._queued_calls:  # as torch calls them once the device is in use
-        if begin.__module__.startswith("profkit."):
-            begin()
+BATCH, FAILING = map(int, sys.argv[1:])
+DEVICE = Allocator(most=400 * MB, error=torch.OutOfMemoryError, records=False)
 
 
 def take(size: int) -> int:
@@ -89,7 +66,7 @@ def update(optimizer: Any, args: Any, options: Any) -> None:
     DEVICE.release(DEVICE.malloc(MB, "", STEP), STEP)
 
 
-stand_in()
+stand_in(DEVICE)
 gradients: list[int] = []
 states: list[int] = []
 model = Net()
