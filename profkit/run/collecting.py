@@ -136,10 +136,14 @@ class Collecting:
         )
 
     def _open_memory(self, plan: WindowPlan, memory: Any) -> WindowCapture | None:
-        if memory is None or not memory.is_known:
-            what = "memory in a window of steps: only torch's allocator of a device has a history"
+        def note(why: str) -> None:
+            what = f"memory in a window of steps: {why}"
             self._events(EventRow(None, now_ns(), EventKind.UNMEASURED, what))
+
+        if memory is None or not memory.is_known:
+            note("only torch's allocator of a device has a history")
             return None
+        memory.note = note
         if plan.start == 0:  # it records already, and ends behind the first step that is followed
             plan = dataclasses.replace(plan, length=max(2, plan.length))
         samples, rows = self._samples, memory.read_rows

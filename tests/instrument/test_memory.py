@@ -124,7 +124,10 @@ def test_a_failure_stays_the_jobs(
     if mode == "broken":
         monkeypatch.setattr(allocator, "snapshot", None)
     stand_in(allocator, functools.partial(monkeypatch.setattr, raising=False))
+    notes: list[str] = []
+    history.note = notes.append
     assert history.start() is (mode != "own")
+    assert notes == ["the job records a history itself"] * (mode == "own")
     for most_s in (memory.LONGEST_FAILURES_S, 0):  # the first snapshot takes all the time
         monkeypatch.setattr(history, "_left_s", most_s)
         with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 90,000,000 bytes"):

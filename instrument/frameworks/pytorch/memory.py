@@ -55,6 +55,8 @@ class MemoryHistory:
         self._writer: threading.Thread | None = None
         self.is_known = False
         """True once torch has an allocator with a history."""
+        self.note: Callable[[str], object] = lambda why: None
+        """Called with the reason if a window is not recorded."""
         torch.cuda._lazy_call(guarded("memory", self._attach, None))
 
     def _attach(self) -> None:
@@ -66,8 +68,11 @@ class MemoryHistory:
                 self.start()
 
     def start(self) -> bool:
-        if self._is_recording or not self.is_known or _C._cuda_isHistoryEnabled():
+        if self._is_recording or not self.is_known:
             return self._is_recording
+        if _C._cuda_isHistoryEnabled():
+            self.note("the job records a history itself")
+            return False
         # Stacks of C++ would have to be looked up in torch's libraries, which takes minutes.
         _MEMORY._record_memory_history("all", stacks="python", max_entries=MOST_EVENTS)
         self._is_recording = True
@@ -123,7 +128,8 @@ class MemoryHistory:
             return  # of a job that starts its own run, and that has not trained yet
         path = self._run / f"{name}-{self._rank():05}.pickle"
         partial = path.with_name(f".{path.name}.{os.getpid()}")
-        with partial.open("wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(partial, flags, 0o600), "wb") as file:
             pickle.dump(snapshot, file)
         partial.replace(path)
 
