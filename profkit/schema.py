@@ -130,6 +130,8 @@ _KERNELS: Final = [
     _int("bytes", "bytes", "bytes that it moved, if known", null=True),
     _float("flops", "floating-point operations", "operations that it did, if known", null=True),
     _flag("tensor_core", "whether it used Tensor Cores", null=True),
+    _name("module", "the module that launched it; in backward, that of its forward", null=True),
+    _name("line", "the line that calls this module, as file:line", null=True),
 ]
 
 _COLLECTIVES: Final = [

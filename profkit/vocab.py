@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-SCHEMA_VERSION: Final = (2, 1)
+SCHEMA_VERSION: Final = (2, 2)
 """Version of the trace contract. Another major is refused, a newer minor is read.
 
 A new column or table raises the minor version.

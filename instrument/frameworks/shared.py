@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from profkit.instrument.identity import MOST_BATCHES, Facts, describe_shapes
 from profkit.instrument.loading.loaders import Loaders
 from profkit.instrument.loading.sizes import BatchSizes
 from profkit.instrument.rows import Event, Followed
+from profkit.instrument.windows.module_calls import ModuleCall
 
 Function = Callable[..., Any]
 Wrap = Callable[[Function], Function]
@@ -271,6 +272,7 @@ class SharedProfiler:
 
     _saver: Callable[[Any], Callable[[Path], None]]
     """Returns a function that writes the capture of a stopped profiler as Chrome JSON."""
+    module_calls: Sequence[ModuleCall] = ()
     _profiler: Any = None
     _starting = False
 

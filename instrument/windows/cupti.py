@@ -11,13 +11,14 @@ import ctypes
 import functools
 import importlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from profkit.clock import Anchor, read_anchor
 from profkit.instrument.guard import report_failure
+from profkit.instrument.windows.module_calls import ModuleCall
 
 BUFFER_BYTES = 8 << 20
 """Size of a buffer for records; CUPTI asks for another when one is full."""
@@ -87,6 +88,8 @@ class CuptiKernels:
     `stop`, between two steps. That waits until the device has done its work, as the frameworks'
     profilers do at their end.
     """
+
+    module_calls: Sequence[ModuleCall] = ()
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +22,7 @@ from profkit.errors import UsageError
 from profkit.instrument.guard import guarded, report_failure
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, Row
+from profkit.instrument.windows.module_calls import ModuleCall
 from profkit.vocab import KERNELS, WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
 
 LONGEST_WAIT_S = 20.0
@@ -81,6 +82,9 @@ class Plan(Protocol):
 class KernelProfiler(Protocol):
     """A framework's own profiler; both methods are called on the thread that trains."""
 
+    module_calls: Sequence[ModuleCall]
+    """The calls of modules in the last capture, if they are known."""
+
     def start(self) -> bool:
         """Begin to capture; return false if the job profiles itself now."""
 
@@ -96,6 +100,7 @@ class Window:
     first_step: int
     borders: list[int]
     spans: list[Row]
+    calls: Sequence[ModuleCall] = ()
 
 
 ReadRows = Callable[[Path, Window], list[Row]]
@@ -180,6 +185,7 @@ class WindowCapture:
             self._broken = True
             raise
         if save is not None and window is not None:
+            window.calls = self._profiler.module_calls
             self._reader = threading.Thread(
                 target=self._read,
                 args=(save, window, self._reader),

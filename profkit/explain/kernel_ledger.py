@@ -18,6 +18,12 @@ import pyarrow.compute as pc
 
 from profkit.analysis.ceilings import Ceilings
 from profkit.analysis.kernels.idle import HOST, gaps_in_steps, idle_reasons
+from profkit.analysis.kernels.modules import (
+    ModuleChange,
+    ModuleTime,
+    compare_modules,
+    module_times,
+)
 from profkit.analysis.kernels.view import KernelsView, host_waits, kernels_of
 from profkit.analysis.kernels.windows import NO_PHASE, exclusive_times
 from profkit.explain.evidence import Evidence
@@ -40,7 +46,7 @@ OTHERS: Final = "other "
 
 _COLUMNS = (
     *("rank", "device", "start_ns", "end_ns", "launch_ns"),
-    *("name", "category", "op", "phase", "step"),
+    *("name", "category", "op", "phase", "step", "module", "line"),
 )
 
 
@@ -106,6 +112,8 @@ class KernelLedger:
     launched_late_share: Sides
     ceiling_share: Sides
     """The share of their ceilings that kernels of known work reach, weighted by time."""
+    modules: tuple[ModuleChange, ...] = ()
+    """The time of each module, if both runs know it."""
 
     def of_phase(self, phase: str) -> tuple[KernelRow, ...]:
         return tuple(row for row in self.rows if row.phase == phase)
@@ -140,6 +148,7 @@ def compare_kernels(
         ceiling_share=Sides(
             _ceiling_share(before, ceilings[0]), _ceiling_share(after, ceilings[1])
         ),
+        modules=compare_modules(_modules(before, base, ledger), _modules(after, target, ledger)),
     )
 
 
@@ -177,6 +186,18 @@ def _sum_side(side: Evidence, view: KernelsView, ledger: Ledger) -> _Sums:
             for key, ns, calls in (*_busy(inside), *_idle(rows, samples)):
                 sums[key] = sums[key].plus(ns * scale, calls * scale)
     return sums
+
+
+def _modules(side: Evidence, view: KernelsView, ledger: Ledger) -> list[ModuleTime]:
+    """Return the times of each rank's modules, which add up to a mean over the ranks."""
+    scale = ledger.batch_factor(side.step_samples) / view.steps
+    found: list[ModuleTime] = []
+    for rank in side.trace.ranks:
+        if rank.rank in view.ranks:
+            rows = rank.select("kernels", _COLUMNS)[0]
+            inside = rows.filter(rows["step"].is_valid())
+            found += module_times(inside, exclusive_times(inside), scale)
+    return found
 
 
 def _busy(rows: pa.Table) -> Iterator[_Total]:

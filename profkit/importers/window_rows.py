@@ -13,7 +13,8 @@ import numpy as np
 
 from profkit.analysis.kernels.categories import categorise_operator
 from profkit.importers.base import clean_name
-from profkit.importers.kineto.events import Events, sort_out, whole
+from profkit.importers.kineto.events import Events, Role, sort_out, whole
+from profkit.importers.kineto.module_calls import module_columns
 from profkit.importers.kineto.phases import NestedSpan, PhaseSpan
 from profkit.importers.kineto.steps import Steps
 from profkit.importers.kineto.tables import (
@@ -30,7 +31,7 @@ from profkit.instrument.windows.windows import Window
 from profkit.schema import SCHEMAS
 
 _TIMES = ("start_ns", "end_ns", "launch_ns")
-_NAMES = ("device", "name", "op")
+_NAMES = ("device", "name", "op", "module", "line")
 _OPERATOR_CATEGORIES = ("cpu_op", "operator")
 
 
@@ -52,24 +53,32 @@ def read_rows(path: Path, window: Window, *, device: str = "") -> list[Row]:
     phases = PhaseLookup(spans, 0)
     work = find_work(events, gate)
     if not len(work.place):
-        return _build_rows(_operator_columns(events, steps, phases), offset)
+        return _build_rows(_operator_columns(events, steps, phases, window, offset), offset)
     made = kernel_columns(events, work, describe_work(events, work), steps, phases)
+    lane = np.where(work.launch >= 0, events.lane[work.launch], -1)
+    launch = (lane, work.launch_time, work.launch_time)
+    made |= module_columns(events, launch, window.calls, offset)
     if device and len(set(work.device.tolist())) == 1:
         made["device"] = [device] * len(work.place)
     return _build_rows(made, offset)
 
 
-def _operator_columns(events: Events, steps: Steps, phases: PhaseLookup) -> dict[str, Any]:
+def _operator_columns(
+    events: Events, steps: Steps, phases: PhaseLookup, window: Window, offset: int
+) -> dict[str, Any]:
     """Return operators as kernels, without Paddle's ranges of Python around them."""
     is_operator = [name.casefold() in _OPERATOR_CATEGORIES for name in events.names]
     categories = events.trace.events["category"][events.row]
     kept = np.flatnonzero(np.array(is_operator, dtype=bool)[categories])
     fields = ("start", "end", "name", "role", "lane", "row")
     chosen = {name: getattr(events, name)[kept] for name in fields}
-    made = host_columns(dataclasses.replace(events, **chosen), steps)
+    operators = dataclasses.replace(events, **chosen)
+    made = host_columns(operators, steps)
     made["category"] = [categorise_operator(name or "") for name in made["name"].to_pylist()]
     made["phase"] = phases.names_at(made["start_ns"])
-    return made
+    lane = np.unique(operators.lane[operators.of(Role.OP)])[made["stream"]]
+    launch = (lane, made["start_ns"], made["end_ns"])
+    return made | module_columns(events, launch, window.calls, offset)
 
 
 def _build_rows(made: dict[str, Any], offset: int) -> list[Row]:

@@ -27,6 +27,7 @@ def kernel_sections(view: Overview) -> Iterator[Section]:
         yield from missing("kernels")
     else:
         yield captured_windows(view.kernels)
+        yield from by_module(view.kernels)
     if view.by_kernel is None:
         yield from missing("kernels_by_name")
     else:
@@ -69,6 +70,7 @@ def _facts(found: KernelWindows) -> dict[str, Any]:
         "tensor_core_share_of_matrix_work": found.tensor_core_share,
         "steps_left_out": found.steps_left_out,
         "slowdown_ratio": found.slowdown,
+        "by_module": Table(MODULES, found.by_module),
         "borders_ms": Quantity(found.border_ns, MS),
         "reading_ms": Quantity(found.reading_ns, MS),
     }
@@ -82,6 +84,19 @@ def shares_in_words(parts: Mapping[str, float], whole: float) -> str:
     if len(parts) > MOST_KINDS:
         words.append(f"the rest {percent(rest / whole, 0)}")
     return ", ".join(words)
+
+
+def by_module(found: KernelWindows) -> Iterator[Section]:
+    """Yield the modules that take most time, each with the line that calls it."""
+    if not found.by_module:
+        return
+    known = sum(each.share for each in found.by_module)
+    notes = [f"Modules launch {percent(known)} of this time; backward counts for its forward's."]
+    if len(found.by_module) > MOST_KERNELS:
+        more = len(found.by_module) - MOST_KERNELS
+        notes.append(f"The first {MOST_KERNELS}, and {more:,} more: --json.")
+    table = Table(MODULES, found.by_module[:MOST_KERNELS], only_known=True)
+    yield Section("Modules that take most time", tuple(notes), table=table, brief=NAMED)
 
 
 def by_kernel(found: KernelsView) -> Iterator[Section]:
@@ -117,6 +132,14 @@ def _role_of_bound(bound: str) -> str:
 def _role_of_none(share: float) -> str:
     return "" if share else "bad"
 
+
+MODULES = (
+    Column("module", "module", lambda each: each.module),
+    Column("share", "share", lambda each: each.share, SHARE),
+    Column("ns_per_step", "per step", lambda each: each.ns, NS),
+    Column("backward_ns_per_step", "backward", lambda each: each.backward_ns, NS),
+    Column("line", "called in", lambda each: each.line, stretches=True),
+)
 
 _BOUND = Column("", "bound by", lambda group: group.bound or None, role=_role_of_bound)
 _CEILING = Column("", "of ceiling", lambda group: group.ceiling_share, WHOLE_SHARE)

@@ -390,8 +390,14 @@ def kernels(view: Explained, *, is_page: bool) -> Iterator[Section]:
         "tensor_core_share": found.tensor_core_share,
         "launched_late_share": found.launched_late_share,
         "ceiling_share": found.ceiling_share,
+        "modules": Table(_MODULES, found.modules),
     }
     yield Section(key="kernels", facts=facts)
+    least = ledger_words.least_kernel_ns(view.ledger)
+    changed = [each for each in found.modules if abs(each.delta_ns) >= least]
+    if changed:
+        table = Table(_MODULES, changed[:SCREEN_KERNELS], only_known=True)
+        yield Section("Modules whose kernels changed most", table=table, brief=NAMED)
     for phase in found.phases:
         yield from phase_kernels(found, view.ledger, phase, is_page=is_page)
 
@@ -443,6 +449,14 @@ KERNELS = (
     Column("category", "category", lambda row: row.category),
 )
 """Kernels, or operators, of the captured steps of both runs."""
+
+_MODULES = (
+    Column("module", "module", lambda row: row.module),
+    Column("base_ns", BASE, lambda row: row.base_ns, NS),
+    Column("target_ns", TARGET, lambda row: row.target_ns, NS),
+    Column("", "difference", lambda row: row.delta_ns, SIGNED_NS),
+    Column("line", "called in", lambda row: row.line, stretches=True),
+)
 
 _KERNEL_SUMS = (
     Column("", "", lambda row: row.name),

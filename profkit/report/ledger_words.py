@@ -213,11 +213,15 @@ def clock_notes(ledger: Ledger) -> Iterator[str]:
 # -- kernels ---------------------------------------------------------------------------------------
 
 
+def least_kernel_ns(ledger: Ledger) -> float:
+    return LEAST_KERNEL * ledger.total.base.value * ledger.samples_per_step
+
+
 def kernels_to_show(
     rows: Sequence[KernelRow], ledger: Ledger, most: int
 ) -> tuple[list[KernelRow], list[KernelRow]]:
     """Split the rows of a phase: at most `most` that changed enough, and all others."""
-    least = LEAST_KERNEL * ledger.total.base.value * ledger.samples_per_step
+    least = least_kernel_ns(ledger)
     shown: list[KernelRow] = []
     others: list[KernelRow] = []
     for row in rows:
@@ -230,7 +234,7 @@ def kernels_to_show(
 
 def kernel_words(found: KernelLedger, ledger: Ledger) -> Iterator[str]:
     """Yield the shares that are known on both sides, and the change of copies if it matters."""
-    least = LEAST_KERNEL * ledger.total.base.value * ledger.samples_per_step
+    least = least_kernel_ns(ledger)
     if abs(found.moving_added_ns) >= least:
         yield f"Casts and layout copies: {signed(found.moving_added_ns)} per captured step."
     shares = {

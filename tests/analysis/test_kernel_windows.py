@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profkit.analysis.kernels.modules import ModuleTime, compare_modules, module_times
 from profkit.analysis.kernels.windows import NO_PHASE, exclusive_times, kernel_windows
 from profkit.frame.own_cost import without
 from profkit.frame.selection import KERNEL_WINDOW, select_steps, window_steps
@@ -157,3 +159,31 @@ def test_a_window_on_one_rank_takes_the_step_out_of_the_figures_of_all() -> None
     assert selection.left_out == {"warm-up": 1, KERNEL_WINDOW: 1}
     assert selection.steps.tolist() == [1, 2, 4, 5]
     assert without(_steps(), windows)["step"].to_pylist() == [0, 1, 2, 4, 5]
+
+
+def test_the_times_of_modules_are_those_of_their_kernels() -> None:
+    kernels = rows_table(
+        "kernels",
+        [
+            _kernel(0, 30, module="Net.a", line="net.py:1", phase="forward"),
+            _kernel(30, 90, module="Net.a", line="net.py:1", phase="backward"),
+            _kernel(90, 100, module="Net.b", line=None, phase="forward"),
+            _kernel(100, 120, phase="optimizer"),
+        ],
+    )
+    found = module_times(kernels, exclusive_times(kernels), 0.5)
+    assert [dataclasses.astuple(each) for each in found] == [
+        ("Net.a", "net.py:1", 45.0, 30.0, 0.75),
+        ("Net.b", None, 5.0, 0.0, 10 / 120),
+    ]
+    assert module_times(kernels.slice(3), exclusive_times(kernels.slice(3)), 1.0) == ()
+
+
+def test_modules_of_two_runs_are_compared_by_their_place() -> None:
+    base = [ModuleTime("Net.a", "net.py:1", 10.0, 0.0, 0.5), ModuleTime("Net.b", None, 5.0, 0, 0)]
+    target = [ModuleTime("Net.a", "net.py:9", 40.0, 0.0, 0.5)]
+    assert [dataclasses.astuple(each) for each in compare_modules(base, target)] == [
+        ("Net.a", "net.py:9", 10.0, 40.0),
+        ("Net.b", None, 5.0, 0.0),
+    ]
+    assert compare_modules(base, []) == ()

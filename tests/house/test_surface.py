@@ -83,7 +83,7 @@ def test_the_words_in_files() -> None:
 
 
 def test_the_schema_version_and_its_columns() -> None:
-    assert SCHEMA_VERSION == (2, 1)
+    assert SCHEMA_VERSION == (2, 2)
     assert {table: " ".join(schema.names) for table, schema in SCHEMAS.items()} == {
         "steps": "rank step start_ns end_ns sample_count loss grad_scale instrumented epoch",
         "spans": (
@@ -92,7 +92,7 @@ def test_the_schema_version_and_its_columns() -> None:
         ),
         "kernels": (
             "rank device stream start_ns end_ns name category correlation launch_ns step phase op "
-            "grid block registers shared_bytes bytes flops tensor_core"
+            "grid block registers shared_bytes bytes flops tensor_core module line"
         ),
         "collectives": (
             "rank communicator sequence op bytes dtype group_size ready_ns start_ns end_ns "

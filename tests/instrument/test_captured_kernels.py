@@ -98,6 +98,10 @@ def test_torch_operators_have_their_step_phase_and_kind(torch_trace: Trace) -> N
     kernels = torch_trace.kernels
     assert set(kernels["step"].drop_null().to_pylist()) == {4, 5, 6}
     assert set(kernels["device"].to_pylist()) == {"cpu"}
+    for phase in ("forward", "backward"):
+        rows = [row for row in kernels.to_pylist() if row["phase"] == phase and row["module"]]
+        assert {"Sequential.0", "Sequential.3"} <= {row["module"] for row in rows}
+        assert {row["line"].rpartition("/")[2] for row in rows} == {"windows_torch.py:19"}
     assert {"convolution", "gemm", "elementwise"} <= _kinds(torch_trace, "forward")
     assert {"convolution", "gemm"} <= _kinds(torch_trace, "backward")
     assert "optimizer" in set(kernels["phase"].to_pylist())

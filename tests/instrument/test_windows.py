@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from profkit.errors import UsageError
 from profkit.instrument.guard import FAILURES
 from profkit.instrument.recorder import MemorySink, Recorder
 from profkit.instrument.rows import Row
+from profkit.instrument.windows.module_calls import ModuleCall
 from profkit.instrument.windows.windows import Window, WindowCapture, WindowPlan
 from profkit.testing import FakeClock, OpenStep
 from profkit.vocab import WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
@@ -63,6 +64,7 @@ class FakeProfiler:
     starts: bool = True
     start_error: Exception | None = None
     stop_error: Exception | None = None
+    module_calls: Sequence[ModuleCall] = ()
 
     def start(self) -> bool:
         self.clock.advance(1_000)

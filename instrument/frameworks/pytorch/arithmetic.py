@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -31,6 +31,7 @@ from profkit.clock import now_ns
 from profkit.instrument.captures import CAPTURES
 from profkit.instrument.guard import guarded
 from profkit.instrument.rows import Append, EventRow, Row, SampleRow
+from profkit.instrument.windows.module_calls import ModuleCall
 from profkit.instrument.windows.windows import Window
 from profkit.vocab import ALL_FLOPS, OPERATIONS, UNCOUNTED, USEFUL_FLOPS, EventKind
 
@@ -114,6 +115,8 @@ class Counted:
 
 class Arithmetic:
     """The observer of a window of steps; `start` and `stop` are called between steps."""
+
+    module_calls: Sequence[ModuleCall] = ()
 
     def __init__(self, events: Append) -> None:
         self._events = events

@@ -11,6 +11,7 @@ import torch
 
 from profkit.instrument.captures import CAPTURES, Captures
 from profkit.instrument.frameworks.pytorch.device import on_device
+from profkit.instrument.frameworks.pytorch.module_calls import ModuleCalls
 from profkit.instrument.frameworks.shared import SharedProfiler, call_first
 from profkit.instrument.guard import Patches, guarded
 
@@ -34,6 +35,7 @@ class Kernels(SharedProfiler):
         self._activities = [activity.CPU]
         if on_device():
             self._activities = [activity.CUDA, activity.CPU] if operators else [activity.CUDA]
+        self._modules = ModuleCalls()
 
     def start(self) -> bool:
         if is_profiling():
@@ -53,7 +55,13 @@ class Kernels(SharedProfiler):
             self._starting = False
             if given is None:
                 del os.environ[_LOG_LEVEL]
+        guarded("modules", self._modules.begin, None)()
         return True
+
+    def stop(self) -> Callable[[Path], None] | None:
+        self._modules.end()
+        self.module_calls = self._modules.calls
+        return super().stop()
 
     def _saver(self, profiler: Any) -> Callable[[Path], None]:
         return lambda path: profiler.export_chrome_trace(str(path))

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from profkit.analysis.kernels.categories import MATRIX_WORK
 from profkit.analysis.kernels.idle import HOST, device_lanes
+from profkit.analysis.kernels.modules import ModuleTime, module_times
 from profkit.frame.columns import durations, equals, names_and_codes, readings_of
 from profkit.frame.estimate import Ints
 from profkit.frame.intervals import split_lanes
@@ -44,6 +45,7 @@ class KernelWindows:
     slowdown: float | None
     border_ns: float
     reading_ns: float
+    by_module: tuple[ModuleTime, ...] = ()
 
 
 def kernel_windows(
@@ -76,6 +78,7 @@ def kernel_windows(
         slowdown=slowdown,
         border_ns=_total(samples, WINDOW_BORDER),
         reading_ns=_total(samples, WINDOW_READING),
+        by_module=module_times(inside, own, scale),
     )
 
 
