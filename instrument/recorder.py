@@ -184,6 +184,10 @@ class Recorder:
                 return number
         return most
 
+    def measures(self, step: int) -> bool:
+        """Return true if the phases of this step are timed."""
+        return self._is_measured(step)
+
     def begin(self, now: int | None = None) -> None:
         """Begin the next step here; the time before belongs to no step."""
         self.boundary_ns = self.clock() if now is None else now

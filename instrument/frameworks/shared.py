@@ -275,10 +275,13 @@ class SharedProfiler:
     module_calls: Sequence[ModuleCall] = ()
     _profiler: Any = None
     _starting = False
+    is_shared = False
+    """True once the job has used its profiler."""
 
     def give_way(self) -> None:
         """Give up a capture if the job starts a profiler of its own."""
         profiler = self._profiler
+        self.is_shared = self.is_shared or not self._starting
         if not self._starting and profiler is not None:
             self._profiler = None
             profiler.stop()

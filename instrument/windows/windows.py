@@ -121,9 +121,11 @@ class WindowCapture:
         read_rows: ReadRows,
         clock: Clock = now_ns,
         copies_spans: bool = True,
+        is_called: bool = True,
     ) -> None:
+        """Have the recorder call this between steps, unless `is_called` is false."""
         self._recorder = recorder
-        self._others = recorder.at_border
+        self._others = recorder.at_border if is_called else None
         self._copies_spans = copies_spans
         self._plan = plan
         self._profiler = profiler
@@ -134,7 +136,10 @@ class WindowCapture:
         self._window: Window | None = None
         self._reader: threading.Thread | None = None
         self._broken = False
-        recorder.at_border = guarded("kernel windows", self.at_border, None)
+        self.border_ns = 0
+        """The time that windows took to open and to close."""
+        if is_called:
+            recorder.at_border = guarded("kernel windows", self.at_border, None)
 
     def at_border(self, step: int) -> None:
         """Open or close a window as the step of this number begins; the recorder calls this."""
@@ -147,9 +152,14 @@ class WindowCapture:
             self._open(step)
         elif self._window is not None and not inside:
             self._close()
-        is_reading = self._reader is not None and self._reader.is_alive()
-        if self._window is not None or is_reading:
+        if self.is_busy:
             self._samples((None, KERNELS, WINDOW_STEP, self._clock(), float(step)))
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a window is open or is being read."""
+        is_reading = self._reader is not None and self._reader.is_alive()
+        return self._window is not None or is_reading
 
     def finish(self) -> None:
         """Close the open window, and wait until the last capture has been read."""
@@ -198,6 +208,7 @@ class WindowCapture:
     def _exclude(self, began: int) -> None:
         """Count the time since `began` as the window's own; it belongs to no step."""
         now = self._clock()
+        self.border_ns += now - began
         self._samples((None, KERNELS, WINDOW_BORDER, now, float(now - began)))
         self._recorder.begin(now)
 

@@ -46,7 +46,7 @@ def read_rows(path: Path, window: Window, *, device: str = "") -> list[Row]:
     steps = Steps(np.arange(len(borders) - 1) + window.first_step, borders[:-1], borders[1:])
     spans = []  # the outermost phases that profkit timed, on the file's clock
     for row in map(SpanRow._make, window.spans):
-        if row.depth == 0:
+        if row.depth == 0 and row.end_ns > row.start_ns:
             found = PhaseSpan(0, row.start_ns - offset, row.end_ns - offset, row.phase, row.phase)
             spans.append(NestedSpan(found, row.phase, 0))
     spans.sort(key=lambda each: (each.span.start, -each.span.end, each.phase))

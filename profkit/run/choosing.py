@@ -23,6 +23,7 @@ USUAL = "usual"
 """Stands for the collectors that run by default, as in `usual,nvml`."""
 
 DEFAULT_PLAN = "every:100"
+NO_WINDOWS = "off"
 COLLECT = "PROFKIT_COLLECT"
 WINDOWS = "PROFKIT_KERNELS"
 LINES = "PROFKIT_LINES"
@@ -41,12 +42,18 @@ SAMPLER = "stacks"
 """The collector that samples the training thread where no other process may."""
 
 
+def _check_word(option: str, word: str, choices: tuple[str, ...]) -> None:
+    if word not in choices:
+        known_words = ", ".join(choices)
+        raise UsageError(f"{option}: unknown choice '{safe_text(word)}' (there are: {known_words})")
+
+
 @dataclass(frozen=True)
 class Choice:
     """The collectors that run, and the steps in which kernels are captured.
 
-    By default all collectors run that can, except those that only run if they are named, and no
-    kernels are captured.
+    By default all collectors run that can, except those that only run if they are named, and
+    kernels are captured rarely, on a device.
     """
 
     collectors: tuple[str, ...] | None = None
@@ -58,6 +65,8 @@ class Choice:
     """The steps whose operations are counted."""
     memory: WindowPlan | None = None
     """The steps in which the history of the device's memory is recorded."""
+    rarely: bool = False
+    """True if windows open by themselves on a device."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Choice:
@@ -98,15 +107,9 @@ class Choice:
                     f"--collect: unknown collector '{safe_text(name)}'{did_you_mean(name, known)} "
                     f"(there are: {', '.join(known)})"
                 )
-        for option, word, choices in (
-            ("--lines", lines, LINE_CHOICES),
-            ("--kernels-from", source, SOURCES),
-        ):
-            if word not in choices:
-                known_words = ", ".join(choices)
-                raise UsageError(
-                    f"{option}: unknown choice '{safe_text(word)}' (there are: {known_words})"
-                )
+        _check_word("--lines", lines, LINE_CHOICES)
+        _check_word("--kernels-from", source, SOURCES)
+        rarely = not windows and (not names or USUAL in names) and KERNELS not in names
         if lines == ON and SAMPLER not in names:
             names = [*(names or [USUAL]), SAMPLER]
         if operators and source == CUPTI:
@@ -115,7 +118,9 @@ class Choice:
                 "and the framework's profiler names them"
             )
         plan = None
-        if windows or KERNELS in names:
+        if windows == NO_WINDOWS:
+            windows = ""
+        elif windows or KERNELS in names:
             plan = WindowPlan.parse(windows or DEFAULT_PLAN)
         others: list[WindowPlan | None] = []
         for option, text, what in (
@@ -131,7 +136,7 @@ class Choice:
             others.append(other)
         chosen = tuple(name for name in names if name not in {KERNELS, NOTHING})
         wanted = chosen if names else None
-        return cls(wanted, plan, operators, source, lines == ON, *others)
+        return cls(wanted, plan, operators, source, lines == ON, *others, rarely)
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
         """Return a test for steps with timed phases; windows need those of theirs."""

@@ -17,6 +17,7 @@ from profkit.collectors.poller import Pollers, failure
 from profkit.instrument.guard import Patches, guarded
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import Append, EventRow, Row
+from profkit.instrument.windows.automatic import AutomaticWindows, is_traced
 from profkit.instrument.windows.windows import (
     KernelProfiler,
     Plan,
@@ -54,6 +55,7 @@ class Collecting:
         rows: Mapping[str, list[Row]] = MappingProxyType({}),
         needs_lines: Callable[[], bool] = lambda: False,
         memory: Any = None,
+        is_first: bool = True,
     ) -> None:
         """Call this on the thread that trains."""
         self._needs_lines = needs_lines
@@ -65,11 +67,16 @@ class Collecting:
         self._events: Append = rows["events"].append if "events" in rows else lambda row: None
         self._patches = Patches()
         self._pollers: Pollers | None = None
-        self._captures: list[WindowCapture | None] = []
+        self._captures: list[WindowCapture | AutomaticWindows | None] = []
+        self._automatic: AutomaticWindows | None = None
         if choice.windows is not None and framework is not None:
             open_windows = guarded("kernel windows", self._open_windows, None)
             capture = open_windows(choice.windows, recorder, framework, kernels, device)
             self._captures.append(capture)
+        elif choice.rarely and framework is not None and is_first and device not in {"", "cpu"}:
+            open_rarely = guarded("kernel windows", self._open_rarely, None)
+            self._automatic = open_rarely(recorder, framework, kernels, device)
+            self._captures.append(self._automatic)
         if choice.counted is not None and framework is not None:
             open_counter = guarded("counting of operations", self._open_counter, None)
             self._captures.append(open_counter(choice.counted, framework))
@@ -86,12 +93,15 @@ class Collecting:
                 guarded(f"{collector.name} collector", watch, None)(self._inside())
         self._pollers = Pollers(collectors, self._samples, self._events)
         self._pollers.start()
+        if self._automatic is not None:
+            self._automatic.start()
 
     def stop(self) -> None:
         if self._pollers is not None:
             guarded("collectors", self._pollers.stop, None)()
-        for capture in filter(None, self._captures):
-            guarded("kernel windows", capture.finish, None)()
+        for capture in self._captures:
+            if capture is not None:
+                guarded("kernel windows", capture.finish, None)()
         guarded("kernel windows", self._patches.undo, None)()
 
     def _inside(self) -> Inside:
@@ -122,6 +132,31 @@ class Collecting:
             profiler = CuptiKernels(functools.partial(framework.watch_profiler, self._patches))
         read_rows = functools.partial(_read_rows, device)
         return WindowCapture(recorder, plan, profiler, kernels, self._samples, read_rows=read_rows)
+
+    def _open_rarely(
+        self, recorder: Recorder, framework: Framework, kernels: Append, device: str
+    ) -> AutomaticWindows | None:
+        """Return windows that open by themselves, if they would leave the job as it was."""
+        if is_traced():
+            return None
+        profiler = framework.kernel_profiler(self._patches, operators=True)
+        may_open = getattr(profiler, "leaves_nothing", None)
+        if may_open is None:
+            return None
+        read_rows = functools.partial(_read_rows, device)
+
+        def make(plan: Plan) -> WindowCapture:
+            return WindowCapture(
+                recorder,
+                plan,
+                profiler,
+                kernels,
+                self._samples,
+                read_rows=read_rows,
+                is_called=False,
+            )
+
+        return AutomaticWindows(recorder, make, may_open)
 
     def _open_counter(self, plan: Plan, framework: Framework) -> WindowCapture | None:
         found = framework.operation_counter(self._events)

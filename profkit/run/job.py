@@ -190,6 +190,7 @@ class Job:
             rows=self.sink.rows,
             needs_lines=self._needs_lines,
             memory=self._memory,
+            is_first=self._rank.number == 0,
         )
         opener = threading.Thread(
             target=guarded("opening the trace", self._open_files, None),

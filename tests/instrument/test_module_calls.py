@@ -19,7 +19,7 @@ from profkit.schema import SCHEMAS
 
 torch = pytest.importorskip("torch")
 
-from profkit.instrument.frameworks.pytorch.module_calls import ModuleCalls, is_compiled  # noqa: E402
+from profkit.instrument.frameworks.pytorch import module_calls  # noqa: E402
 
 US = 1_000
 THREAD = threading.get_native_id()
@@ -106,7 +106,7 @@ class Block(torch.nn.Module):  # type: ignore[misc,name-defined]  # torch may be
 
 
 def _calls_of(run: Any) -> dict[str, tuple[str, str]]:
-    calls = ModuleCalls()
+    calls = module_calls.ModuleCalls()
     calls.begin()
     run()
     calls.end()
@@ -148,10 +148,10 @@ def test_a_module_that_raises_leaves_the_others_in_place() -> None:
 
 def test_compiled_code_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = {"torch._dynamo.utils": SimpleNamespace(counters={"frames": {"ok": 1}})}
-    assert is_compiled(compiled)
-    assert not is_compiled({"torch._dynamo.utils": SimpleNamespace(counters={})})
+    assert module_calls.is_compiled(compiled)
+    assert not module_calls.is_compiled({"torch._dynamo.utils": SimpleNamespace(counters={})})
     monkeypatch.setitem(__import__("sys").modules, *compiled.popitem())
-    calls = ModuleCalls()
+    calls = module_calls.ModuleCalls()
     calls.begin()
     Block()(torch.ones(1, 2))
     calls.end()

@@ -1,4 +1,4 @@
-"""Note which module runs when, and the line that calls it, while a window of kernels is open.
+"""Note which module runs when and the line that calls it, in windows of kernels.
 
 Torch's own global hooks are used, so outside of windows this costs nothing.
 """
@@ -18,13 +18,8 @@ from profkit.clock import Clock, now_ns
 from profkit.instrument.guard import guarded
 from profkit.instrument.windows.module_calls import ModuleCall
 
-_BETWEEN: Final = tuple(
-    folder + os.sep
-    for folder in (
-        os.path.dirname(torch.__file__),
-        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
-    )
-)
+_HOOKS: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_BETWEEN: Final = (os.path.dirname(torch.__file__) + os.sep, _HOOKS + os.sep)
 """Folders of torch and of our hooks: their lines call modules for the job."""
 
 _WRAPPERS: Final = frozenset({"DistributedDataParallel", "DataParallel"})

@@ -35,7 +35,10 @@ def module_times(kernels: pa.Table, own: Ints, scale: float) -> tuple[ModuleTime
     lines, line = names_and_codes(kernels["line"])
     phases, phase = names_and_codes(kernels["phase"])
     known = np.flatnonzero(module >= 0)
-    is_back = np.array([name == Phase.BACKWARD.value for name in phases] + [False])[phase[known]]
+    back_code = -2
+    if Phase.BACKWARD.value in phases:
+        back_code = phases.index(Phase.BACKWARD.value)
+    is_back = phase[known] == back_code
     both = module[known] * (len(lines) + 1) + line[known] + 1
     keys, row = np.unique(both, return_inverse=True)
     total = np.bincount(row, weights=own[known], minlength=len(keys))
@@ -79,8 +82,7 @@ def compare_modules(
         for each in times:
             side[each.module] += each.ns
             lines.setdefault(each.module, each.line)
-    changes = [
-        ModuleChange(name, line, sums[1].get(name, 0.0), sums[0].get(name, 0.0))
-        for name, line in lines.items()
-    ]
+    changes = []
+    for name, line in lines.items():
+        changes.append(ModuleChange(name, line, sums[1][name], sums[0][name]))
     return tuple(sorted(changes, key=lambda each: -abs(each.delta_ns)))

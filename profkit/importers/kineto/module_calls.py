@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -35,38 +36,40 @@ def module_columns(
     behind = np.flatnonzero((found < 0) & (forward >= 0))
     operator = forward[behind]
     found[behind] = find_innermost(around, places, events.lane[operator], events.start[operator])
-    names, name = _number([call.module for call in calls])
-    origins = Origins()
-    shown = {file: origins.shown(file) for file in {call.file for call in calls} if file}
-    lines, line = _number([f"{shown.get(call.file, '')}:{call.line}" for call in calls])
-    has_line = np.array([bool(call.file) for call in calls])
-    line = np.where(has_line, line, columns.NULL)
+    shown = functools.cache(Origins().shown)
+    module_ids: dict[str, int] = {}
+    line_ids: dict[str, int] = {}
+    codes = np.full((2, len(calls) + 1), columns.NULL, dtype=np.int64)  # the last one is for none
+    for place, call in enumerate(calls):
+        codes[0, place] = module_ids.setdefault(call.module, len(module_ids))
+        if call.file:
+            words = f"{shown(call.file)}:{call.line}"
+            codes[1, place] = line_ids.setdefault(words, len(line_ids))
     return {
-        "module": columns.names(np.where(found >= 0, name[found], columns.NULL), names),
-        "line": columns.names(np.where(found >= 0, line[found], columns.NULL), lines),
+        "module": columns.names(codes[0, found], list(module_ids)),
+        "line": columns.names(codes[1, found], list(line_ids)),
     }
-
-
-def _number(words: Sequence[str]) -> tuple[list[str], Ints]:
-    ids: dict[str, int] = {}
-    codes = np.array([ids.setdefault(word, len(ids)) for word in words], dtype=np.int64)
-    return list(ids), codes
 
 
 def _as_events(events: Events, calls: Sequence[ModuleCall], offset: int) -> Events:
     """Return the calls as events of the file, on the lanes of their threads."""
     ids = {name: place for place, name in enumerate(events.names)}
     process = ids.get(str(os.getpid()), -1)
-    thread = np.array([ids.get(str(call.thread), -1) for call in calls], dtype=np.int64)
-    known = (thread >= 0) & (process >= 0)
+    numbers = np.array([(call.thread, call.start_ns, call.end_ns) for call in calls])
+    known, thread_of = np.unique(numbers[:, 0], return_inverse=True)
+    lanes = []
+    for each in known.tolist():
+        thread = ids.get(str(each), -1)
+        is_known = thread >= 0 and process >= 0
+        lanes.append(process * len(events.names) + thread if is_known else -1)
     zeros = np.zeros(len(calls), dtype=np.int64)
     return dataclasses.replace(
         events,
-        start=np.array([call.start_ns for call in calls], dtype=np.int64) - offset,
-        end=np.array([call.end_ns for call in calls], dtype=np.int64) - offset,
+        start=numbers[:, 1] - offset,
+        end=numbers[:, 2] - offset,
         name=zeros.astype(np.int32),
         role=zeros.astype(np.int8),
-        lane=np.where(known, process * len(events.names) + thread, -1),
+        lane=np.array(lanes)[thread_of],
         row=zeros,
     )
 
