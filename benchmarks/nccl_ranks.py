@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import results
 from nccl_checks import CHECKS, HANG_AFTER_S, SIDES, Check, Ran, check_both
 
 JOB = Path(__file__).parent / "nccl_job.py"
@@ -133,6 +134,8 @@ def main() -> int:
             say(check.line())
             checks.append(check)
     found = {
+        **results.origin(),
+        "machine": results.gpu(),
         "checks": [check._asdict() for check in checks],
         "jobs": {name: {"code": ran.code, "s": ran.took_s} for name, ran in runs.items()},
     }

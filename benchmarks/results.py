@@ -28,6 +28,36 @@ def write(suite: str, found: Mapping[str, Any] | Sequence[Any]) -> Path:
     return path
 
 
+def as_rows(found: Mapping[str, Any]) -> str:
+    """Return figures as JSON with a line for each row of a list, so that changes can be read."""
+    parts = []
+    for key, value in found.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if isinstance(value, list):
+            rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in value)
+            text = f"[\n{rows}\n ]"
+        parts.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def gpu() -> str | None:
+    """Return the GPU of this machine with its driver and versions; nothing without one."""
+    asked = "--query-gpu=name,memory.total,driver_version"
+    try:
+        command = ["nvidia-smi", asked, "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    if done.returncode or not done.stdout.strip():
+        return None
+    name, memory, driver = done.stdout.splitlines()[0].split(", ")
+    import torch  # only where a GPU is
+
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    versions = f"CUDA {torch.version.cuda}, torch {torch.__version__}, NCCL {nccl}"
+    return f"{name} ({memory}), driver {driver}, {versions}"
+
+
 def origin() -> dict[str, Any]:
     """Return date, commit, command, machine and versions."""
     return {

@@ -69,6 +69,7 @@ def driver_of(**changes: Any) -> Any:
         loss_of=lambda model, batch: model(batch[0]).mean(),
         dataset=None,
         synthetic=lambda count: (np.ones((count, 3), dtype=np.float32),),
+        sync_bn=changes.pop("sync_bn", False),
         mixed=changes.pop("mixed", MixedPrecision(first_scale=1024.0, black=("mean",))),
     )
     return PaddleDriver(parts, config, BadSamples())
@@ -87,8 +88,9 @@ def test_the_scale_is_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scales == [1024.0, 1024.0, 512.0, 512.0]
 
 
+@pytest.mark.parametrize("level", ["O1", "O2"])
 def test_mixed_precision_has_the_published_lists_and_level(
-    monkeypatch: pytest.MonkeyPatch,
+    level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paddle = import_paddle()
     seen: dict[str, Any] = {}
@@ -103,16 +105,33 @@ def test_mixed_precision_has_the_published_lists_and_level(
         decorate=decorate,
     )
     monkeypatch.setattr(paddle, "amp", amp)
-    driver = driver_of(precision="fp16", amp="O2")
+    driver = driver_of(precision="fp16", amp=level)
     driver.autocast()
-    assert seen["decorated"] == {"level": "O2", "dtype": "float16"}
+    decorated = {"level": "O2", "dtype": "float16"} if level == "O2" else None
+    assert seen.get("decorated") == decorated, "only O2 has weights of half precision"
     assert seen["cast"] == {
-        "level": "O2",
+        "level": level,
         "dtype": "float16",
         "custom_white_list": None,
         "custom_black_list": ("mean",),
     }
-    assert driver.casts_evaluation
+    assert driver.casts_evaluation == (level == "O2")
+
+
+@pytest.mark.parametrize(("ranks", "device"), [(2, "gpu:0"), (1, "gpu:0"), (2, "cpu")])
+def test_batch_norm_is_shared_by_several_ranks_on_gpus(
+    ranks: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paddle = import_paddle()
+    monkeypatch.setattr(paddle, "DataParallel", lambda model: model)
+    model = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 1), paddle.nn.BatchNorm2D(4))
+    before = model[1].weight
+    given = {"world_size": ranks, "device": device, "memory_format": "NHWC"}
+    driver = driver_of(model=model, sync_bn=True, **given)
+    is_shared = isinstance(driver.bare[1], paddle.nn.SyncBatchNorm)
+    assert is_shared == (ranks > 1 and device != "cpu")
+    assert driver.bare[1].weight is before, "the optimizer keeps its parameters"
+    assert driver.bare[1]._data_format == "NHWC"
 
 
 def test_nhwc_gives_the_scores_of_nchw() -> None:
