@@ -56,13 +56,16 @@ WITHOUT_GPU = (
     ("DALI", "workloads/test_gpu_settings.py"),
     ("Paddle 3: times by CUDA events", "device/test_few_scenarios.py"),
     ("Paddle 3: kernels by `paddle.profiler`", "importers/test_kineto.py"),
-    ("Paddle 3: NHWC, O1 and O2, SyncBatchNorm", "workloads/test_paddle_settings.py"),
+    ("Paddle 3: SyncBatchNorm's exchange, in captured kernels", "importers/test_paddle_windows.py"),
+    ("Paddle 3: NHWC, O1, O2, and where batch norm is shared", "workloads/test_paddle_settings.py"),
+    ("Paddle 3: ends of the exchange over NCCL", "device/test_few_scenarios.py"),
 )
 """What no GPU has confirmed, and the test below tests/ that holds it without one."""
 
 NOT_TRIED = (
     "Not tried in any way: several GPUs, older devices such as the V100, and what profkit costs a "
-    "compiled job."
+    "compiled job. Not built: the bandwidth of single buckets of Paddle over NCCL, whose reducer "
+    "shows the end of the last one alone."
 )
 VERSIONS = {
     "Python": "python",
@@ -97,8 +100,10 @@ def page(found: Mapping[str, Any]) -> str:
 def head(found: Mapping[str, Any]) -> Iterator[str]:
     yield "# On a GPU"
     yield ""
-    yield "`make gpu` (`.ci/gpu`) runs the checks that need a GPU. [gpu.json](results/gpu.json) has all figures, and"
-    yield "`python benchmarks/gpu_page.py` writes this page from them."
+    yield from wrapped(
+        "`make gpu` (`.ci/gpu`) runs the checks that need a GPU. [gpu.json](results/gpu.json) has "
+        "all figures, and `python benchmarks/gpu_page.py` writes this page from them."
+    )
     yield ""
     yield from table(
         ("machine, 15 minutes each", "driver, CUDA", "versions", "date"),
@@ -159,8 +164,10 @@ def nccl(found: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     done = found.get("nccl")
     if done is None:
-        yield "`.ci/gpu nccl` runs several ranks on one GPU, next to an independent probe. It has not"
-        yield "run on a GPU yet."
+        yield from wrapped(
+            "`.ci/gpu nccl` runs several ranks on one GPU, next to an independent probe. It has "
+            "not run on a GPU yet."
+        )
         return
     yield f"`.ci/gpu nccl` on {done['machine']}, {done['date']}, commit {done['commit']}:"
     yield ""
