@@ -14,6 +14,7 @@ from typing import Protocol
 from profkit.clock import ANCHOR_INTERVAL_NS, Clock, now_ns
 from profkit.instrument.captures import CAPTURES, Captures, relax_this_thread
 from profkit.instrument.guard import report_failure
+from profkit.instrument.mark_budget import MarkBudget
 from profkit.instrument.rows import Append, CollectiveRow, Event, EventRow, Row, SampleRow, SpanRow
 from profkit.vocab import MARK_COST, EventKind, MissingTime
 
@@ -111,6 +112,9 @@ class DeviceTimer:
         self._tries = 0
         self._why_no_anchor = MissingTime.NO_ANCHOR
         self._last_end: dict[object, int] = {}
+        self._marks_read = 0
+        self.budget: MarkBudget | None = None
+        """Limits what marks take, once their price is known."""
         self.missing: Counter[MissingTime] = Counter()
         """Number of boundaries and rows without a device time, by reason."""
         self._noted: Counter[MissingTime] = Counter()
@@ -180,6 +184,8 @@ class DeviceTimer:
         if final or not waits_for_anchor:
             while self._held and self._finish(self._held[0], final):
                 self._held.popleft()
+        if self.budget is not None:
+            self.budget.look(self._marks_read)
         self._note_missing()
 
     def _finish(self, held: _Held, final: bool) -> bool:
@@ -203,6 +209,7 @@ class DeviceTimer:
             self.drop(end)
             if self._anchor is None and (start is not None or end is not None):
                 self.missing[self._why_no_anchor] += 1
+        self._marks_read += (start is not None) + (end is not None)
         if append is not None:
             if times[0 if end is None else 1] is not None:
                 self._finish_collective(row, times, append, has_own_end)
@@ -235,9 +242,10 @@ class DeviceTimer:
         with self._captures.lock:
             if self._captures.open:
                 return None
-            for event in (end, start):
-                if event is not None and not event.done():
-                    return None
+            if end is not None and not end.done():
+                return None
+            if start is not None and not _is_before(start, end) and not start.done():
+                return None
             anchor = self._anchor
             if anchor is None:
                 return (None, None)
@@ -278,6 +286,12 @@ class DeviceTimer:
         self._noted = self.missing.copy()
         for why, count in self._noted.items():
             self._events(_untimed(self._clock(), why, count))
+
+
+def _is_before(start: Event, end: Event | None) -> bool:
+    """Return true if an event is reached when another one is: it came first on its stream."""
+    stream = getattr(start, "stream", None)
+    return stream is not None and stream is getattr(end, "stream", None)
 
 
 def note_no_events(events: Append, clock: Clock = now_ns) -> None:

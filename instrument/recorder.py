@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from profkit.clock import Clock, now_ns
 from profkit.instrument.device import DeviceTimer
 from profkit.instrument.guard import guarded, report_failure
+from profkit.instrument.mark_budget import MarkBudget
 from profkit.instrument.mark_price import MarkPrice
 from profkit.instrument.ranges import Ranges
 from profkit.instrument.rows import Append, Event, EventRow, Keep, Row, SampleRow, Sink, SpanRow
@@ -25,6 +26,12 @@ from profkit.instrument.tracking.notes import Notes
 from profkit.vocab import EventKind, Phase
 
 T = TypeVar("T")
+
+BLOCK = 8
+"""So many steps are timed one after the other where not all are."""
+
+STEPS_DECIDED = 64
+"""A change of what is measured takes effect so many steps later."""
 
 
 @dataclass(slots=True, eq=False)
@@ -153,7 +160,7 @@ class Recorder:
         self.boundary_ns = clock()
         """The time at which the last step ended."""
         self.last_step_ns = 0
-        self._is_measured = is_measured
+        self._is_measured = self._measured_at_first = is_measured
         self.in_flight: weakref.WeakSet[Any] = weakref.WeakSet()
         """Logs of collectives, whose `entered` yields those that this process has entered."""
         self.in_worker: Callable[[Any], object] = lambda meter: None
@@ -187,6 +194,23 @@ class Recorder:
     def measures(self, step: int) -> bool:
         """Return true if the phases of this step are timed."""
         return self._is_measured(step)
+
+    def time_fewer(self, every: int) -> None:
+        """Time the phases of one in `every` blocks of steps, because marks cost too much.
+
+        It begins some steps later: what is measured of the next ones may be decided already. The
+        windows of a user's plan need their phases, so a job with a plan is left as it is.
+        """
+        if self.at_border is not None:
+            return
+        first, measured = self.step_now + STEPS_DECIDED, self._measured_at_first
+
+        def is_measured(step: int) -> bool:
+            return measured(step) and (step < first or (step // BLOCK) % every == 0)
+
+        self._is_measured = is_measured
+        share = f"phases of all but one in {every} steps: their marks on the device cost too much"
+        self.note_event(EventKind.UNMEASURED, share, "")
 
     def begin(self, now: int | None = None) -> None:
         """Begin the next step here; the time before belongs to no step."""
@@ -246,6 +270,7 @@ class Recorder:
         def stop_timing(price_ns: float) -> None:
             self._use_marker(mark)
             device.note_price(price_ns)
+            device.budget = MarkBudget(self, price_ns, self.clock)
 
         self._use_marker(guarded("device events", MarkPrice(mark, device, stop_timing), None))
         self.device = device

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from profkit.instrument.captures import Captures
+from profkit.instrument.device import DeviceTimer
 from profkit.instrument.frameworks.pytorch.device import MOST_STREAMS, CudaDevice
 from profkit.instrument.frameworks.pytorch.windows import tears_down_safely
-from profkit.instrument.rows import Event
+from profkit.instrument.rows import Event, Row, SpanRow
 from tests.accelerator.devices import Device
 from tests.accelerator.hosts import Host
 from tests.accelerator.torch_fakes import SimulatedTorch
@@ -42,6 +43,27 @@ def test_an_event_waits_for_its_own_stream(device: Device) -> None:
         assert not late.done()
         device.host.work(6 * MS)
         assert late.done()
+
+
+def test_of_two_events_of_a_stream_only_the_later_one_is_asked(device: Device) -> None:
+    asked: list[Event] = []
+    device.event_fault = lambda event, operation: (
+        asked.append(event) if operation == "query" else None  # type: ignore[arg-type]
+    )
+    rows: list[Row] = []
+    cuda, side = CudaDevice(), torch.cuda.Stream()
+    timer = DeviceTimer(cuda, rows.append, clock=device.host, captures=Captures())
+    for stream in (None, side):
+        start = timer.mark()
+        device.launch(5 * MS)
+        with torch.cuda.stream(stream):
+            end = timer.mark()
+        timer.hold(SpanRow(0, "forward", "forward", 0, "MainThread", 0, 1), start, end)
+    device.host.work(20 * MS)
+    timer.collect()
+    assert len(rows) == 2
+    known = {id(event.cuda) for event in timer._free}  # type: ignore[attr-defined]
+    assert len([event for event in asked if id(event) in known]) == 1 + 2
 
 
 def test_a_job_with_ever_new_streams_fills_no_memory(device: Device) -> None:

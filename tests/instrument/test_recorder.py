@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.instrument.guard import FAILURES
-from profkit.instrument.ranges import Ranges
+from profkit.instrument.ranges import Ranges, nvtx_ranges
 from profkit.instrument.recorder import Recorder
 from profkit.instrument.rows import COLUMNS, SpanRow, StepRow
 from profkit.schema import SCHEMAS
@@ -373,3 +373,9 @@ def test_ranges_stay_balanced_over_a_stop() -> None:
         loop.work(Phase.FORWARD, 1)
     loop.work(Phase.BACKWARD, 1)
     assert len([call for call in calls if call == "pop"]) * 2 == len(calls)
+
+
+def test_phases_are_ranges_only_if_a_tool_listens() -> None:
+    """Calls that nobody hears would keep short steps from being noted in C."""
+    if "NVTX_INJECTION64_PATH" not in os.environ:
+        assert nvtx_ranges() is None

@@ -60,11 +60,13 @@ class Streams:
 class StreamEvent(TimingEvent):
     """An event of torch, recorded on a stream that is known."""
 
-    __slots__ = ("_streams",)
+    __slots__ = ("_streams", "stream")
 
     def __init__(self, cuda: Any, streams: Streams) -> None:
         self.cuda = cuda
         self._streams = streams
+        self.stream: Any = None
+        """The stream on which it was recorded last."""
 
     def record(self) -> None:
         # In the job's loop, each function of ours has left the processor's caches, so this calls
@@ -72,7 +74,10 @@ class StreamEvent(TimingEvent):
         streams = self._streams
         device = streams.device()
         stream = streams.known.get((device, streams.handle(device)))
-        self.cuda.record(streams.find() if stream is None else stream)
+        if stream is None:
+            stream = streams.find()
+        self.stream = stream
+        self.cuda.record(stream)
 
 
 def find_streams() -> Streams | None:
