@@ -41,8 +41,10 @@ from profkit.explain.kernel_ledger import KernelLedger, compare_kernels
 from profkit.explain.ledger import Ledger, compare
 from profkit.explain.meeting import Meeting, find_meeting
 from profkit.explain.policy import POLICY
+from profkit.explain.precision import PrecisionAccount, account_for
 from profkit.explain.predict.removal import predict_without
-from profkit.explain.rules.base import Case, Cause, is_material
+from profkit.explain.rules.amp_without_effect import PRECISION, is_mixed
+from profkit.explain.rules.base import Case, Cause, is_material, trains_on_host
 from profkit.explain.scaling import ScalingRow, scaling_table
 from profkit.explain.turned import find_gains
 from profkit.explain.verdict import Verdict
@@ -80,6 +82,18 @@ class Explained(ShownInNotebook):
     """The exchange by place; null unless a run is sharded, and all waits were timed."""
     lines: LineChanges | None = None
     """Lines of code by phase; null unless both runs sampled stacks."""
+    precision: PrecisionAccount | None = None
+    """The captured steps by what precision can do; null without kernels of both runs."""
+
+    @property
+    def changes_precision(self) -> bool:
+        """True if one run alone is in mixed precision, and neither trains on a CPU."""
+        case, mixed = self.case, []
+        for run, evidence in ((case.base, case.before), (case.target, case.after)):
+            if is_log(evidence.trace) and not run.config.get(PRECISION):
+                return False  # the log does not say it
+            mixed.append(is_mixed(run, evidence))
+        return mixed[0] != mixed[1] and not trains_on_host(case)
 
     @property
     def recorded(self) -> Recorded:
@@ -204,7 +218,10 @@ def explain_sides(
     caveats += _flags([run.trace for run in (*bases, *targets)])
     lines = _compare_lines(before, after, ledger)
     exchange = compare_places(ledger, before, after)
-    return Explained(case, tuple(causes), tuple(caveats), kernels, exchange, lines)
+    view = Explained(case, tuple(causes), tuple(caveats), kernels, exchange, lines)
+    if kernels is not None and view.changes_precision:
+        view = dataclasses.replace(view, precision=account_for(kernels))
+    return view
 
 
 def _find_differences(before: Trace, after: Trace) -> Iterator[Difference]:

@@ -24,6 +24,7 @@ from profkit.explain.explained import Explained
 from profkit.explain.gate import Judgement, Outcome
 from profkit.explain.kernel_ledger import KernelLedger, KernelRow
 from profkit.explain.ledger import Ledger, Row, Verdict, why_not
+from profkit.explain.precision import MATRIX
 from profkit.explain.rules.base import Case, Specific
 from profkit.explain.titles import title_of
 from profkit.explain.verdict import Between
@@ -57,6 +58,7 @@ from profkit.show.figures import (
     NS,
     NUMBER,
     SIGNED_NS,
+    TIMES,
     WORDS,
     Unit,
     interval_words,
@@ -111,6 +113,7 @@ def explained(
         cells_section(view.cells, view.told_cells),
         *changed_lines(view),
         *kernels(view, is_page=is_page),
+        *precision(view),
         *changed_memory(case.before.trace, case.after.trace),
         *exchange_places(view.exchange, view.ledger),
         causes(view),
@@ -402,6 +405,21 @@ def kernels(view: Explained, *, is_page: bool) -> Iterator[Section]:
         yield from phase_kernels(found, view.ledger, phase, is_page=is_page)
 
 
+def precision(view: Explained) -> Iterator[Section]:
+    """Yield what the change of precision did to the captured steps, or what would show it."""
+    found, title = view.precision, "What the precision changes"
+    if found is None:
+        if view.changes_precision:
+            yield Section(title, (ledger_words.NO_KERNELS_OF_BOTH,))
+        yield from missing("precision")
+        return
+    notes = tuple(ledger_words.precision_words(found))
+    table = Table(_PRECISION, found.parts)
+    facts = {"matrix_share_of_base": found.share(MATRIX), "parts": table}
+    shown = Table(_PRECISION, [each for each in found.parts if each.base_ns or each.target_ns])
+    yield Section(title, notes, table=shown, brief=NAMED, key="precision", facts=facts)
+
+
 def phase_kernels(
     found: KernelLedger, ledger: Ledger, phase: str, *, is_page: bool
 ) -> Iterator[Section]:
@@ -456,6 +474,14 @@ _MODULES = (
     Column("target_ns", TARGET, lambda row: row.target_ns, NS),
     Column("", "difference", lambda row: row.delta_ns, SIGNED_NS),
     Column("line", "called in", lambda row: row.line, stretches=True),
+)
+
+_PRECISION = (
+    Column("name", "in a captured step", lambda row: row.name),
+    Column("base_ns", BASE, lambda row: row.base_ns, NS),
+    Column("target_ns", TARGET, lambda row: row.target_ns, NS),
+    Column("", "difference", lambda row: row.delta_ns, SIGNED_NS),
+    Column("ratio", "ratio", lambda row: row.ratio, TIMES),
 )
 
 _KERNEL_SUMS = (

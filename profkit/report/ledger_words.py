@@ -11,6 +11,7 @@ from profkit.analysis.overview import counted_ranks
 from profkit.explain.kernel_ledger import KernelLedger, KernelRow
 from profkit.explain.ledger import Ledger, Row, Verdict, why_not
 from profkit.explain.meeting import Meeting
+from profkit.explain.precision import CASTS, LAUNCHES, MATRIX, OTHER_WORK, PrecisionAccount
 from profkit.explain.scaling import ScalingRow
 from profkit.frame.costs import RunCosts
 from profkit.frame.device_times import PhaseClock
@@ -247,6 +248,37 @@ def kernel_words(found: KernelLedger, ledger: Ledger) -> Iterator[str]:
     for words, share in shares.items():
         if share.base is not None and share.target is not None:
             yield f"{words}: {percent(share.base)} and {percent(share.target)}."
+
+
+NO_KERNELS_OF_BOTH = (
+    "Without kernels of both runs it is not known how much of the difference is matrix work, "
+    "casts, other kernels, or waiting for launches; two runs of 'profkit run --kernels 40:42' show "
+    "it."
+)
+
+
+def precision_words(found: PrecisionAccount) -> Iterator[str]:
+    """Yield what precision could speed up, what it did, and what it could not."""
+    matrix, others = found.part(MATRIX), found.part(OTHER_WORK)
+    launches, casts = found.part(LAUNCHES), found.part(CASTS)
+    yield (
+        "Matrix work, which alone has faster units for fewer bits, is "
+        f"{percent(found.share(MATRIX))} of the base's captured step; it changes by "
+        f"{signed(matrix.delta_ns)}."
+    )
+    if others.ratio is not None:
+        yield (
+            f"Other kernels take {significant(others.ratio, 2)} times as long. Those that memory "
+            "limits take half as long with half the bytes."
+        )
+    least = LEAST_KERNEL * found.base_ns
+    if abs(casts.delta_ns) >= least:
+        yield f"Casts and layout copies change by {signed(casts.delta_ns)}."
+    if launches.target_ns >= least or launches.base_ns >= least:
+        yield (
+            f"For {duration(launches.base_ns)} and {duration(launches.target_ns)} the device waits "
+            "for the host's launches, which no precision makes faster."
+        )
 
 
 # -- scaling ---------------------------------------------------------------------------------------

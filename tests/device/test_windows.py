@@ -10,6 +10,7 @@ import pytest
 
 from profkit.analysis.overview import build_overview
 from profkit.importers.window_rows import read_rows
+from profkit.instrument.frameworks.pytorch import module_calls
 from profkit.instrument.windows import automatic
 from profkit.instrument.windows.automatic import AutomaticWindows
 from profkit.instrument.windows.windows import Plan, WindowCapture
@@ -62,6 +63,7 @@ def _train(rank: Any) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(automatic, "FIRST_COST_NS", 5 * MS)
+        patch.setattr(module_calls, "is_compiled", lambda: False)  # another test may compile
         done = run_ranks(TorchRank, [JOB], _train, tmp_path_factory.mktemp("windows") / "run")
     assert done.run is not None
     return done.run

@@ -105,6 +105,12 @@ class Block(torch.nn.Module):  # type: ignore[misc,name-defined]  # torch may be
         return self.rest(self.first(given))
 
 
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take code that another test has compiled for none of this one's."""
+    monkeypatch.setattr(module_calls, "is_compiled", lambda: False)
+
+
 def _calls_of(run: Any) -> dict[str, tuple[str, str]]:
     calls = module_calls.ModuleCalls()
     calls.begin()
@@ -122,6 +128,7 @@ def _calls_of(run: Any) -> dict[str, tuple[str, str]]:
     return lines
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_modules_have_their_place_in_the_model_and_the_line_of_the_job() -> None:
     model = Block()
     found = _calls_of(lambda: model(torch.ones(1, 2)))
@@ -131,6 +138,7 @@ def test_modules_have_their_place_in_the_model_and_the_line_of_the_job() -> None
     assert set(found) == {"Block", "Block.first", "Block.rest", "Block.rest.0", "Block.rest.1"}
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_a_module_that_raises_leaves_the_others_in_place() -> None:
     class Broken(torch.nn.Module):  # type: ignore[misc,name-defined]  # as above
         def forward(self, given: Any) -> Any:

@@ -28,6 +28,7 @@ def module_columns(
     """
     if not calls:
         return {}
+    calls = calls[::-1]  # a call that ends later is around one with the same times
     lane, time, _ = launch
     around = _as_events(events, calls, offset)
     places = np.arange(len(calls))

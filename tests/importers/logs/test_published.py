@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from profkit.analysis.overview import build_overview
+from profkit.explain.explained import explain
 from profkit.importers.base import Target
 from profkit.importers.logs.assemble import parse_log
 from profkit.importers.logs.parsed import Mean, ParsedLog, Scope
 from profkit.importers.training_log import IMPORTER
+from profkit.report.ledger_document import explained
+from profkit.show import text
 from profkit.trace import Trace
 from tests.importers.logs.samples import mean_data_s
 
@@ -170,3 +173,21 @@ def test_a_known_case_has_its_numbers(case: dict[str, str]) -> None:
     assert (before.mean_step_s or 0) / (after.mean_step_s or 1) == pytest.approx(
         float(case["efficiency"]), abs=1e-4 + 1e-3 * (len(case["efficiency"]) < 6)
     )
+
+
+@needs_logs
+def test_the_published_gain_of_mixed_precision_is_answered_as_far_as_logs_allow(
+    tmp_path: Path,
+) -> None:
+    """Mask R-CNN on one GPU, batch 2: 9.2 images/s in fp32 and 10.4 with AMP."""
+    runs = []
+    for precision in ("fp32", "amp"):
+        (log,) = LOGS.glob(f"ngc_pytorch_maskrcnn/*/pytorch_gpu1_{precision}_bs2.txt")
+        (made,) = IMPORTER.read([log], Target(tmp_path / precision))
+        runs.append(Trace.open(made.run))
+    words = " ".join(text.document(explained(explain(runs[0], runs[1]))).split())
+    assert "base 9.208 images/s" in words
+    assert "target 10.42 images/s" in words
+    assert "24.3 ms per step less in rest" in words
+    assert "settings that differ and can affect it: precision fp32 -> amp" in words
+    assert "Without kernels of both runs it is not known how much" in words
