@@ -118,6 +118,7 @@ NIGHTLY = (
     "gpu/test_collectors.py",
     "gpu/test_cuda_graphs.py",
     "gpu/test_exchange.py",
+    "gpu/test_windows.py",
     "hangs/test_held.py::test_a_call_that_holds_the_interpreter_shows_its_line",
     "hangs/test_jobs.py",
     "hangs/test_trace.py::test_a_rank_that_stands_still_is_named_with_its_line",
