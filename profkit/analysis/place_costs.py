@@ -21,7 +21,7 @@ from profkit.analysis.exchange_places import (
 )
 from profkit.frame.calls import Calls
 from profkit.frame.estimate import NEGLIGIBLE
-from profkit.frame.exchange import LATE_SHARE
+from profkit.frame.exchange import LATE_SHARE, by_chance, count_late_steps
 from profkit.frame.intervals import covered_each, union_length
 from profkit.frame.pipelines import MESSAGES, find_pipelines
 from profkit.frame.run_frame import PhaseBasis
@@ -211,7 +211,13 @@ def find_late(found: Places, step_ns: float) -> Iterator[LateInDimension]:
         rank = int(np.argmax(sums))
         waiters = np.unique(waits.rank[told & (late == rank)])
         waited_ns = float(sums[rank]) / (len(waiters) * len(found.steps))
-        if sums[rank] >= LATE_SHARE * total and waited_ns > NEGLIGIBLE * step_ns:
+        by_step = count_late_steps(waits.step[told], late[told], waiting[told])
+        ranks = len(np.unique(waits.rank[names == dimension]))
+        if (
+            sums[rank] >= LATE_SHARE * total
+            and waited_ns > NEGLIGIBLE * step_ns
+            and not by_chance(by_step, rank, ranks)
+        ):
             yield LateInDimension(dimension, rank, float(sums[rank]) / total, waited_ns)
 
 

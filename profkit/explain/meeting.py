@@ -29,6 +29,8 @@ class WaitedFor:
     phase: str
     """The phase that takes longest beyond the other ranks' median; empty if none does."""
     excess_ns: float
+    is_late: bool
+    """True if it is late in more steps than it may be by chance."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ def find_meeting(
             work[rank] = mean_phases(each, used)
             work[rank].pop(Phase.ALLREDUCE.value, None)  # the others make it wait there
         for rank, share in exchange.waited_for.items():
-            waited_for.append(WaitedFor(rank, last_in.get(rank, 0), share, *_latest(work, rank)))
+            late = *_latest(work, rank), exchange.is_late(rank)
+            waited_for.append(WaitedFor(rank, last_in.get(rank, 0), share, *late))
     waiting_ns = transfer_ns = None
     if timed:
         waiting_ns, transfer_ns = _mean_times(exchange)

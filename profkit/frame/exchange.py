@@ -27,7 +27,7 @@ from profkit.frame.columns import (
     step_places,
 )
 from profkit.frame.device_clock import Bools
-from profkit.frame.estimate import NEGLIGIBLE, Floats, Ints
+from profkit.frame.estimate import NEGLIGIBLE, Floats, Ints, binomial_bound
 from profkit.frame.intervals import covered_by, covered_each, union
 from profkit.frame.lateness import RankWork
 from profkit.frame.pipelines import (
@@ -67,11 +67,18 @@ class Exchange:
     """The number of collectives that were seen on all ranks that took part."""
     ends_shared: bool = False
     """True if all buckets of a backward have one end; see `is_end_shared`."""
+    late_steps: Mapping[int, int] = field(default_factory=dict)
+    """In how many steps most of the waiting was for each rank."""
 
     @property
     def late_rank(self) -> int | None:
         """The rank that causes most of the waiting; `None` if nobody waits."""
         return max(self.waited_for, key=lambda rank: self.waited_for[rank], default=None)
+
+    def is_late(self, rank: int) -> bool:
+        """Return true if a rank is late again and again, in more steps than it may be by chance."""
+        is_most = self.waited_for[rank] >= LATE_SHARE
+        return is_most and not by_chance(self.late_steps, rank, len(self.ranks))
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,12 @@ ROOTED = ("broadcast", "reduce", "gather", "scatter")
 LATE_SHARE = 0.6
 """A rank is named if more than this share of the waiting is for it; else ranks take turns."""
 
+MOST_BY_CHANCE = 0.05
+"""Of ranks that are alike, one is waited for most in most steps at most this often."""
+
+FEWEST_STEPS = 5
+"""Of fewer steps, even all together may be chance: there the share of the waiting decides."""
+
 ALSO_SHARE = 0.2
 """A late rank is late in another phase as well from this share of the waiting on."""
 
@@ -107,12 +120,13 @@ def find_late_rank(exchange: Exchange, work: RankWork, step_ns: float) -> LateRa
 
     `work` is that of all ranks.
 
-    Waits that are negligible next to a step name nobody: clocks of devices are not as exact.
+    Waits that are negligible next to a step name nobody: clocks of devices are not as exact. Nor
+    does a rank that the others waited for in as many steps as ranks that are alike may by chance.
     """
     rank = exchange.late_rank
     others_ns = [each.waiting_ns for each in exchange.ranks if each.rank != rank]
     waits = [ns for ns in others_ns if ns is not None]
-    if rank is None or not waits or exchange.waited_for[rank] < LATE_SHARE:
+    if rank is None or not waits or not exchange.is_late(rank):
         return None
     if np.mean(waits) <= NEGLIGIBLE * step_ns:
         return None
@@ -192,6 +206,10 @@ class Matched:
         sums = np.bincount(place, weights=waiting[is_known])
         return dict(zip(ranks.tolist(), (sums / total).tolist(), strict=True))
 
+    def late_steps(self) -> dict[int, int]:
+        waiting = (self.end - self.start - self.transfer) * self.matched
+        return count_late_steps(self.step, self.late_rank, waiting)
+
 
 @dataclass(frozen=True)
 class MatchedCalls:
@@ -249,6 +267,35 @@ class MatchedCalls:
         ranks, place = np.unique(self.late_rank[known], return_inverse=True)
         sums = np.bincount(place, weights=self.waiting[known])
         return dict(zip(ranks.tolist(), (sums / total).tolist(), strict=True))
+
+    def late_steps(self) -> dict[int, int]:
+        return count_late_steps(self.calls.layout["step"].to_numpy(), self.late_rank, self.waiting)
+
+
+def count_late_steps(step: Ints, late: Ints, waiting: Ints) -> dict[int, int]:
+    """Return in how many steps most of the waiting was for each rank.
+
+    `late` is the rank that came last in each collective, or -1.
+    """
+    known = (late >= 0) & (waiting > 0)
+    if not known.any():
+        return {}
+    ranks, place = np.unique(late[known], return_inverse=True)
+    steps, own = np.unique(step[known], return_inverse=True)
+    pairs, pair = np.unique(own * len(ranks) + place, return_inverse=True)
+    sums = np.bincount(pair, weights=waiting[known])
+    order = np.lexsort((sums, pairs // len(ranks)))
+    last = order[np.searchsorted(pairs[order] // len(ranks), np.arange(len(steps)), "right") - 1]
+    counts = np.bincount(pairs[last] % len(ranks), minlength=len(ranks))
+    return dict(zip(ranks.tolist(), counts.tolist(), strict=True))
+
+
+def by_chance(late_steps: Mapping[int, int], rank: int, ranks: int) -> bool:
+    """Return true if a rank may be waited for most in so many steps although all are alike."""
+    hits, steps = late_steps.get(rank, 0), sum(late_steps.values())
+    if steps < FEWEST_STEPS:
+        return False
+    return binomial_bound(hits, steps - hits, 1 / max(2, ranks)) > MOST_BY_CHANCE
 
 
 def match_run(collectives: pa.Table | Calls, used: Ints) -> Matched | MatchedCalls:
@@ -389,7 +436,12 @@ def split_exchange(exposure: Exposure) -> Exchange | None:
             part = dataclasses.replace(part, hidden_ns=hidden)
         ranks.append(part)
     return Exchange(
-        tuple(ranks), found.waited_for(), found.count, found.matched_count, found.ends_shared
+        tuple(ranks),
+        found.waited_for(),
+        found.count,
+        found.matched_count,
+        found.ends_shared,
+        found.late_steps(),
     )
 
 

@@ -16,7 +16,6 @@ from profkit.explain.scaling import ScalingRow
 from profkit.frame.costs import RunCosts
 from profkit.frame.device_times import PhaseClock
 from profkit.frame.estimate import Estimate, scale
-from profkit.frame.exchange import LATE_SHARE
 from profkit.frame.run_frame import UNTIMED_EXCHANGE
 from profkit.report.code_sections import BASE, TARGET
 from profkit.show.document import Column, Table
@@ -318,7 +317,7 @@ def meeting_words(found: Meeting | None) -> Iterator[str]:
             f"each rank waits {duration(found.waiting_ns)} per step for others, and "
             f"{duration(found.transfer_ns)} while data moves, not counting what backward hides"
         )
-    late = [waited for waited in found.waited_for if waited.share >= LATE_SHARE]
+    late = [waited for waited in found.waited_for if waited.is_late]
     for waited in late or found.waited_for[:1]:
         words = f"rank {waited.rank} is last in {waited.last_in:,} of {collectives}"
         words += f"; {percent(waited.share, 0)} of all waiting is for it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 from profkit.frame.columns import split_ranks
 from profkit.frame.exchange import (
     Exchange,
+    by_chance,
+    count_late_steps,
     expose,
     find_late_rank,
     is_end_shared,
@@ -341,3 +345,35 @@ def test_clocks_that_drift_apart_show_no_transfer() -> None:
             row["end_ns"] += 10 * row["step"]
     found = match_all(rows_table("collectives", rows))
     assert set(found.transfer.tolist()) == {32}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(-1, 3), st.integers(0, 9)), max_size=30))
+def test_the_steps_of_a_late_rank_are_those_with_most_waiting_for_it(
+    rows: list[tuple[int, int, int]],
+) -> None:
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    sums: dict[int, dict[int, int]] = {}
+    for step, late, waiting in rows:
+        if late >= 0 and waiting:
+            of_step = sums.setdefault(step, {})
+            of_step[late] = of_step.get(late, 0) + waiting
+    found = count_late_steps(*columns)
+    assert sum(found.values()) == len(sums)
+    certain = [max(each, key=lambda rank: each[rank]) for each in sums.values() if is_clear(each)]
+    for rank, count in Counter(certain).items():
+        assert found[rank] >= count
+
+
+def is_clear(sums: dict[int, int]) -> bool:
+    """Return true if one rank alone is waited for most."""
+    return sorted(sums.values())[-2:] != [max(sums.values())] * 2
+
+
+@pytest.mark.parametrize(
+    ("late", "steps", "chance"),
+    [(14, 23, True), (23, 23, False), (72, 118, True), (118, 118, False), (4, 4, False)],
+)
+def test_of_two_ranks_that_are_alike_one_is_late_more_often(
+    late: int, steps: int, chance: bool
+) -> None:
+    assert by_chance({0: steps - late, 1: late}, 1, 2) == chance

@@ -10,6 +10,7 @@ import pytest
 
 from profkit.analysis.overview import build_overview
 from profkit.importers.window_rows import read_rows
+from profkit.instrument.captures import Captures
 from profkit.instrument.frameworks.pytorch import module_calls
 from profkit.instrument.windows import automatic
 from profkit.instrument.windows.automatic import AutomaticWindows
@@ -44,7 +45,13 @@ def _open_windows(rank: TorchRank) -> AutomaticWindows:
             is_called=False,
         )
 
-    return AutomaticWindows(recorder, make, profiler.leaves_nothing, clock=rank.host)
+    return AutomaticWindows(
+        recorder,
+        make,
+        profiler.leaves_nothing,
+        clock=rank.host,
+        captures=Captures(),  # another test may capture
+    )
 
 
 def _train(rank: Any) -> None:
