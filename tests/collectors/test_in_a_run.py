@@ -129,9 +129,9 @@ def test_kernels_among_the_names_opens_windows_now_and_then() -> None:
     assert choice == choosing.Choice((), WindowPlan.parse("3:5"), lines=False)
 
 
-def test_without_a_word_all_are_chosen_and_no_windows() -> None:
+def test_without_a_word_all_are_chosen_and_windows_open_rarely() -> None:
     choice = choosing.Choice.parse("", "", operators=False, lines="off")
-    assert choice == choosing.Choice(lines=False)
+    assert choice == choosing.Choice(lines=False, rarely=True)
 
 
 def test_an_unknown_collector_is_refused_with_the_nearest() -> None:
