@@ -136,7 +136,9 @@ class Choice:
             others.append(other)
         chosen = tuple(name for name in names if name not in {KERNELS, NOTHING})
         wanted = chosen if names else None
-        return cls(wanted, plan, operators, source, lines == ON, *others, rarely)
+        count_plan, memory_plan = others
+        is_on = lines == ON
+        return cls(wanted, plan, operators, source, is_on, count_plan, memory_plan, rarely)
 
     def is_measured(self, otherwise: Callable[[int], bool]) -> Callable[[int], bool]:
         """Return a test for steps with timed phases; windows need those of theirs."""
