@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from profkit.analysis.overview import Overview
@@ -32,3 +33,17 @@ def scaling_json(rows: Sequence[ScalingRow]) -> dict[str, Any]:
 
 def scaling_text(rows: Sequence[ScalingRow]) -> str:
     return text.document(scaling(rows))
+
+
+def drawings(page: str) -> Iterator[str]:
+    """Yield the outermost drawings of a page; a drawing may hold others."""
+    depth = begin = 0
+    for found in re.finditer(r"<(/?)svg\b", page):
+        if found[1]:
+            depth -= 1
+        elif depth == 0:
+            begin, depth = found.start(), 1
+        else:
+            depth += 1
+        if depth == 0:
+            yield page[begin : found.end() + 1]

@@ -16,6 +16,8 @@ from typing import Final
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
 
+from profkit.show.palette import PHASE_COLOURS
+
 PHASE_LETTERS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "data": "d",
@@ -44,14 +46,12 @@ _ROLES: Final = (
 )
 
 _DARK: Final = (
-    *("#e8b339", "#c77dff", "#4ea8de", "#2f6fb0", "#ef6f6c", "#5fb878", "#b08968"),
-    *("#8d99ae", "#bcbcbc"),
+    *(colours.dark for colours in PHASE_COLOURS.values()),
     *("#5fb878", "#ef6f6c", "#e8b339", "#8d99ae", "bold", "#ffa62b", "bold #ffa62b"),
     "on #2b3b4d",
 )
 _LIGHT: Final = (
-    *("#9a6700", "#8250df", "#0969da", "#0a3069", "#cf222e", "#1a7f37", "#7d4e00"),
-    *("#57606a", "#6e7781"),
+    *(colours.light for colours in PHASE_COLOURS.values()),
     *("#1a7f37", "#cf222e", "#9a6700", "#57606a", "bold", "#953800", "bold #953800"),
     "on #d3e3f5",
 )

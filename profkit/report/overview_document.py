@@ -53,6 +53,7 @@ from profkit.report.machine_sections import device_time_data
 from profkit.report.memory_document import headline as memory_headline
 from profkit.report.memory_document import memory_sections
 from profkit.report.sharded_sections import sharded_sections
+from profkit.report.steady_section import steady_lanes, steady_section
 from profkit.report.utilisation_section import utilisation_section
 from profkit.report.whatif_document import NOT_REPLAYED, answers_section
 from profkit.report.words import (
@@ -72,6 +73,7 @@ from profkit.show.document import (
     Fact,
     Grid,
     Heat,
+    Lanes,
     Quantity,
     Section,
     Shares,
@@ -110,6 +112,7 @@ class Illustrated:
     points: tuple[StepPoint, ...]
     ranks: RankPhases | None
     flames: tuple[Flame, ...] = ()
+    steady: Lanes | None = None
 
 
 def illustrate(trace: Trace, view: Overview) -> Illustrated:
@@ -123,6 +126,7 @@ def illustrate(trace: Trace, view: Overview) -> Illustrated:
         step_points(trace.steps, view.selection),
         rank_phases(basis.frame, basis.used),
         flames,
+        steady_lanes(trace),
     )
 
 
@@ -354,6 +358,7 @@ def _sections(
     yield from code_sections(view)
     yield from worker_section(view.worker_lines)
     if drawn is not None:
+        yield from steady_section(drawn.steady)
         yield from flame_section(drawn.flames)
         note = "The wall time of each step, as the mean over its ranks."
         yield Section("Step times", (note,), (("", strip(drawn.points)),))

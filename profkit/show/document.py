@@ -66,6 +66,24 @@ class Heat:
 
 
 @dataclass(frozen=True)
+class Lane:
+    """What one rank or stream does, as kinds of work with their begin and end."""
+
+    name: str
+    pieces: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """What ranks do during some steps; `steps_ns` is when steps of the first lane begin."""
+
+    start_ns: int
+    end_ns: int
+    lanes: tuple[Lane, ...]
+    steps_ns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class RunsOverTime:
     """Time per sample in each run of a history, oldest first, and the levels between changes.
 
@@ -76,7 +94,7 @@ class RunsOverTime:
     levels: tuple[tuple[int, int, float], ...]
 
 
-Chart: TypeAlias = "Waterfall | Shares | Strip | Heat | Flame | RunsOverTime"
+Chart: TypeAlias = "Waterfall | Shares | Strip | Heat | Lanes | Flame | RunsOverTime"
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -278,6 +296,11 @@ class Section:
     @property
     def grid(self) -> Grid | None:
         return grid_of(self.table)
+
+    @property
+    def is_picture(self) -> bool:
+        """Return true if only its charts say something."""
+        return bool(self.charts) and not (self.grid or self.causes or self.ending)
 
 
 NAMED = Section()

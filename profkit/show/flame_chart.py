@@ -6,7 +6,7 @@ import os.path
 from collections.abc import Iterator
 
 from profkit.analysis.flames import Flame, FlameBox
-from profkit.show.svg import WIDTH, label, rectangle
+from profkit.show.svg import WIDTH, bar, label
 from profkit.text import duration, percent, plural, shorten
 
 ROW = 18
@@ -32,14 +32,17 @@ def draw_flame(flame: Flame) -> Iterator[str]:
 
 
 def _draw_box(box: FlameBox, step_ns: float) -> Iterator[str]:
-    left, width = box.start * WIDTH, box.share * WIDTH
+    width = box.share * WIDTH
     top = HEADING + ROW * box.depth
     kind = "flame-own" if box.is_own else "flame-other"
     time = f"{percent(box.share)}, {duration(box.share * step_ns)} per step"
-    yield rectangle(kind, left, top, width, ROW - 1, f"{box.place.words()}: {time}")
+    title = f"{box.place.words()}: {time}"
+    yield bar(kind, box.start, box.start + box.share, top, ROW - 1, title)
     chars = int((width - 2 * MARGIN) / CHAR_WIDTH)
-    if chars >= LEAST_CHARS:
-        yield label("flame-name", left + MARGIN, top + ROW - 5, shorten(box_words(box), chars))
+    if chars >= LEAST_CHARS:  # a plot inside a plot cuts off what is wider on a narrow page
+        name = label("flame-name", MARGIN, ROW - 5, shorten(box_words(box), chars))
+        place = f'x="{100 * box.start:.2f}%" width="{100 * box.share:.2f}%"'
+        yield f'<svg {place} y="{top}" height="{ROW}">{name}</svg>'
 
 
 def box_words(box: FlameBox) -> str:

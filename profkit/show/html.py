@@ -52,10 +52,11 @@ def document(content: Document, version: str) -> str:
 def heading(content: Document) -> Iterator[str]:
     yield f"<h1>{text(content.title)}</h1>"
     yield f'<p class="sub">{text(content.subtitle)}</p>'
-    verdict = f'<span class="pill {content.tone.value}">{text(content.verdict)}</span>'
+    state = f"{content.verdict}: {content.summary}"
+    answer = content.headline or state
+    yield f'<p class="answer {content.tone.value}">{text(answer)}</p>'
     if content.headline:
-        yield f'<p class="headline">{text(content.headline)}</p>'
-    yield f'<div class="verdict">{verdict}<p>{text(content.summary)}</p></div>'
+        yield f'<p class="state">{text(state)}</p>'
     if figures := content.figures():
         yield '<dl class="figures">'
         for label, figure, detail in figures:
@@ -92,7 +93,7 @@ def cause_html(cause: Cause) -> str:
     if cause.remedy:
         remedy = f'<p class="try">Try: {text(cause.remedy)}</p>'
     return (
-        f'<div class="cause"><b>{text(cause.kind)}</b> · {text(cause.cost)}'
+        f'<div class="cause {cause.tone.value}"><b>{text(cause.kind)}</b> · {text(cause.cost)}'
         f"<p>{text(cause.evidence)}</p>{remedy}</div>"
     )
 

@@ -40,7 +40,7 @@ def sections(found: Iterable[Section]) -> str:
     """Return sections; Markdown has no charts, and notes about one would be about nothing."""
     blocks: list[str] = []
     for section in found:
-        if not section.charts or section.grid or section.causes or section.ending:
+        if not section.is_picture:
             blocks.extend(section_markdown(section))
     return "\n\n".join(blocks)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 from profkit.show.document import NAMED, Cause, Document, Grid, Section, Shares
 from profkit.text import WIDTH, fold, safe_text, shorten, table, wrap
@@ -40,7 +42,7 @@ def document(content: Document, *, whole: bool = True) -> str:
         conclusion.append(grid_text(Grid(("", "", ""), tuple(figures))))
     blocks = ["\n".join(block) for block in (head, conclusion) if block]
     folded: list[str] = []
-    for section in content.shown():
+    for section in itertools.filterfalse(attrgetter("is_picture"), content.shown()):
         brief = NAMED if section.folded else section.brief
         if whole or brief is None:
             brief = section

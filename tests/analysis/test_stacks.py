@@ -34,7 +34,7 @@ from profkit.show import text as show_text
 from profkit.trace import RankManifest, RunManifest, Trace
 from profkit.trace.files import RankFiles
 from profkit.vocab import RunState, rank_folder
-from tests.documents import report_json, report_text
+from tests.documents import drawings, report_json, report_text
 
 MS = 1_000_000
 STEP_MS, DATA_MS, FORWARD_MS = 100, 30, 40
@@ -633,9 +633,7 @@ def test_a_flame_graph_of_a_phase_has_the_times_of_its_stacks(tmp_path: Path) ->
     assert [boxes[name].is_own for name in ("Net.forward", "Linear.forward")] == [True, False]
     assert [boxes[name].depth for name in ("main", "Net.forward", "Linear.forward")] == [0, 1, 2]
     page = html.document(overview(view, illustrate(trace, view)), "1")
-    drawing = next(
-        found for found in re.findall(r"<svg.*?</svg>", page, re.DOTALL) if "flame-own" in found
-    )
+    drawing = next(found for found in drawings(page) if "flame-own" in found)
     titles = [each.text for each in ET.fromstring(drawing).iter("title")]
     expected = "/home/x/model.py:31 Net.forward: 100.0 %, 40.0 ms per step"
     assert expected in titles

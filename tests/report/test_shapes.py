@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,17 @@ from profkit.cli import main
 from profkit.errors import ExitCode
 from profkit.frame.estimate import Estimate
 from profkit.frame.run_frame import frame_of
-from profkit.show import charts, svg
+from profkit.report.steady_section import steady_lanes
+from profkit.show import charts
 from profkit.show.document import Shares, Waterfall
 from profkit.show.markdown import plain
+from profkit.show.page_style import STYLE
+from profkit.show.palette import PHASE_COLOURS
 from profkit.testing import synthetic_trace
 from profkit.trace import Trace
+from profkit.tui.themes import PALETTES
 from profkit.vocab import PHASES
+from tests.documents import drawings
 from tests.hostile import INJECTIONS, UNSAFE
 
 MS = 1_000_000
@@ -170,13 +175,14 @@ def _check_page(content: str) -> _Page:
     assert "url(" not in style
     assert not UNSAFE.search(content)
     assert len(content.encode()) < LARGEST_PAGE
-    for drawn in _drawings(content):
+    for drawn in drawings(content):
         ET.fromstring(drawn)
     return page
 
 
-def _drawings(content: str) -> Iterator[str]:
-    yield from re.findall(r"<svg .*?</svg>", content, re.DOTALL)
+def _labels(content: str) -> list[str]:
+    """Return what the page's pictures are of."""
+    return re.findall(r'role="img" aria-label="([^"]*)"', content)
 
 
 def test_a_page_of_one_run_has_every_figure_of_its_json(
@@ -198,7 +204,9 @@ def test_a_page_of_one_run_has_every_figure_of_its_json(
     figures = re.findall(r"\d[\d,.]* (?:ms|us|%|samples/s)", text)
     assert len(figures) > 30
     assert {figure for figure in figures if figure not in re.sub(r"\s+", " ", page.text)} == set()
-    assert len(list(_drawings((tmp_path / "run.html").read_text()))) == 3  # shares, steps, ranks
+    labels = _labels((tmp_path / "run.html").read_text())
+    for label in ("where a step goes", "of each rank", "wall time per step", "time of each rank"):
+        assert any(label in each for each in labels), label
 
 
 def test_a_page_of_two_runs_shows_rows_causes_gates_and_both_sides(
@@ -225,7 +233,9 @@ def test_a_page_of_two_runs_shows_rows_causes_gates_and_both_sides(
         "target: profkit's cost",
     ):
         assert words in page.text
-    assert len(list(_drawings(content))) == 4  # waterfall, two strips, ranks
+    labels = _labels(content)
+    for label in ("from the base to the target", "step base", "step target", "time of each rank"):
+        assert any(label in each for each in labels), label
 
 
 def test_a_page_without_a_verdict_says_so_and_stays_whole(
@@ -501,13 +511,49 @@ def test_a_whisker_ends_where_the_figures_of_its_row_begin() -> None:
     """A wide interval, as of a few steps that took seconds, would strike them out."""
     rows = (("backward", Estimate(43e6, -11e6, 16e9)),)
     drawn = charts.draw(Waterfall(("base", 31e6), rows, ("target", 74e6)))
-    (ends,) = re.findall(r'class="whisker" x1="([\d.]+)"[^>]* x2="([\d.]+)"', drawn)
-    room = charts.LABELS, svg.WIDTH - charts.FIGURES
-    assert room[0] <= float(ends[0]) < float(ends[1]) <= room[1]
+    (ends,) = re.findall(r'class="whisker" x1="([\d.]+)%"[^>]* x2="([\d.]+)%"', drawn)
+    assert 0 <= float(ends[0]) < float(ends[1]) <= 100
 
 
-def test_a_phase_has_the_same_colour_in_each_run() -> None:
+def test_a_phase_has_the_same_colour_in_each_run_and_in_the_terminal() -> None:
     for names in (("data", "forward", "optimizer"), ("forward", "allreduce", "optimizer")):
-        drawn = "".join(charts.shares(Shares(tuple((name, 1 / 3) for name in names))))
+        drawn = charts.draw(Shares(tuple((name, 1 / 3) for name in names)))
         for name in names:
-            assert f'class="part{PHASES.index(name)}"' in drawn, name
+            assert f'<rect class="{name}"' in drawn, name
+    for phase in (*PHASES, "unknown"):
+        for palette, place in (("light", 0), ("dark", 1)):
+            colour = PALETTES[palette].style(phase).color
+            assert colour is not None
+            assert f"--{phase}: {colour.name};" in STYLE
+            assert PHASE_COLOURS[phase][place] == colour.name
+
+
+def test_the_parts_of_a_step_follow_one_another() -> None:
+    parts = (("data", 0.25), ("forward", 0.5), ("unknown", -0.1), ("optimizer", 0.25))
+    drawn = charts.draw(Shares(parts)).partition('class="rows"')[2]
+    bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)%"[^>]* width="([\d.]+)%"', drawn)
+    assert bars == [
+        ("data", "0.00", "25.00"),
+        ("forward", "25.00", "50.00"),
+        ("optimizer", "75.00", "25.00"),
+    ]
+    assert "-10.0 %" in drawn
+
+
+def test_some_steps_of_each_rank_are_drawn(runs: dict[str, Path]) -> None:
+    found = steady_lanes(Trace.open(runs["late"]))
+    assert found is not None
+    assert {lane.name for lane in found.lanes} == {"rank 0", "rank 1"}
+    assert len(found.steps_ns) == 2
+    for lane in found.lanes:
+        assert {kind for kind, _, _ in lane.pieces} <= set(PHASES)
+        for piece, following in itertools.pairwise(lane.pieces):
+            assert found.start_ns <= piece[1] < piece[2] <= following[1] < found.end_ns
+
+
+def test_a_page_begins_with_the_answer(runs: dict[str, Path], profkit: Call) -> None:
+    for arguments, tone in ((("report",), "plain"), (("explain", runs["base"]), "bad")):
+        text = profkit(*arguments, runs["late"])[1].split("\n\n")[0]
+        page = profkit(*arguments, runs["late"], "--format", "html")[1]
+        (answer,) = re.findall(rf'<p class="answer {tone}">([^<]*)</p>', page)
+        assert " ".join(text.split()).startswith(answer)

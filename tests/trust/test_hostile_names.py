@@ -15,6 +15,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from profkit.cli import main
+from tests.documents import drawings
 from tests.hostile import INJECTIONS, UNSAFE, hostile_run
 from tests.tui.driving import shown
 
@@ -120,7 +121,7 @@ def test_names_of_code_are_safe_in_pages_and_stacks(hostile: Path, tmp_path: Pat
         assert not UNSAFE.search(text), name
     for name in ("page.html", "flame.html"):
         assert not MARKUP.findall(texts[name]), name
-        for drawing in re.findall(r"<svg.*?</svg>", texts[name], re.DOTALL):
+        for drawing in drawings(texts[name]):
             assert ET.fromstring(drawing) is not None
     lines = texts["collapsed.txt"].splitlines()
     assert len(lines) > len(INJECTIONS)

@@ -12,30 +12,10 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from profkit.show.palette import role_of_kind
 from profkit.tui.themes import PHASE_LETTERS, Palette
 
 Painted = tuple[str, Style]
-
-_ROLE_OF: Final[Mapping[str, str]] = {
-    **{phase: phase for phase in PHASE_LETTERS},
-    "convolution": "forward",
-    "gemm": "backward",
-    "attention": "h2d",
-    "communication": "allreduce",
-    "all_reduce": "allreduce",
-    "reduce_scatter": "backward",
-    "all_gather": "forward",
-    "broadcast": "h2d",
-    "normalisation": "optimizer",
-    "reduction": "data",
-    "elementwise": "other",
-    "optimizer": "optimizer",
-    "copy to device": "h2d",
-    "copy to host": "h2d",
-    "layout": "allreduce",
-    "cast or copy": "data",
-}
-"""The role of each kind in a theme; kinds that share a role have different letters."""
 
 _LETTER_OF: Final[Mapping[str, str]] = {
     **PHASE_LETTERS,
@@ -54,7 +34,6 @@ _LETTER_OF: Final[Mapping[str, str]] = {
     "softmax": "s",
 }
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
-_SPARE_ROLES: Final = ("data", "h2d", "forward", "backward", "allreduce", "optimizer", "other")
 
 _BLACK, _WHITE = Color.parse("#000000"), Color.parse("#ffffff")
 _LUMINANCE: Final = (0.299, 0.587, 0.114)
@@ -74,10 +53,7 @@ class Look:
 
     def kind(self, name: str) -> Style:
         """Return the style of a kind's letter."""
-        role = _ROLE_OF.get(name)
-        if role is None:
-            role = _SPARE_ROLES[sum(map(ord, name)) % len(_SPARE_ROLES)]
-        return self.palette.style(role)
+        return self.palette.style(role_of_kind(name))
 
     def char(self, fancy: str, plain: str) -> str:
         return plain if self.plain else fancy

@@ -173,9 +173,13 @@ class Timeline:
         numbers = np.concatenate([np.empty(0, np.int64), *self._step_numbers()])
         return (int(numbers.min()), int(numbers.max())) if len(numbers) else None
 
+    def slowest_first(self) -> list[int]:
+        """Return the ranks, the one with the longest usual step first."""
+        return sorted(self._steps, key=lambda rank: -_median_ns(self._steps[rank]))
+
     def steady_stretch(self) -> tuple[int, int] | None:
         """Return when three usual steps of the slowest rank begin and end, late in the run."""
-        rank = max(self._steps, key=lambda rank: _median_ns(self._steps[rank]), default=None)
+        rank = next(iter(self.slowest_first()), None)
         if rank is None or len(self._steps[rank].number) < FEWEST_STEADY:
             return None
         slowest = self._steps[rank]
