@@ -62,9 +62,11 @@ def renderers(
     illustrated = full or brief
 
     def as_text(*, whole: bool = True) -> str:
+        from profkit.show import brief as show_brief
         from profkit.show import text
 
-        return text.document((screen or brief)(), whole=whole)
+        content = (screen or brief)()
+        return text.document(content) if whole else show_brief.document(content)
 
     def as_json() -> str:
         from profkit.show import json

@@ -113,8 +113,8 @@ def print_place(path: Path | None, error: BaseException) -> None:
 def show(path: Path, *, json: bool) -> None:
     from profkit.analysis.overview import build_overview
     from profkit.report.overview_document import find_answers, overview
+    from profkit.show import brief
     from profkit.show import json as show_json
-    from profkit.show import text
     from profkit.trace.reader import Trace
 
     trace = Trace.open(path)
@@ -124,4 +124,4 @@ def show(path: Path, *, json: bool) -> None:
         return
     command = f"profkit report {shell_word(str(path))}"
     found = overview(view, answers=find_answers(trace), next_command=command)
-    print(text.document(found, whole=False))
+    print(brief.document(found))

@@ -405,8 +405,8 @@ def change_caveats(ledger: Ledger, runs: Sequence[Evidence]) -> Iterator[str]:
         if lasting:
             change = max(lasting, key=lambda each: abs(each.after_ns.value - each.before_ns.value))
             yield (
-                f"{run.trace.name}: {say_change(change)}; its figures here are means over both "
-                f"parts, which 'profkit explain RUN --at {change.first_step}' compares"
+                f"{run.trace.name}: {say_change(change)}; its figures are means over both parts: "
+                f"see 'profkit explain RUN --at {change.first_step}'"
             )
 
 

@@ -54,8 +54,8 @@ REMEDIES = {
     "input_bound": "make batches in more workers, further ahead; then see which piece is left",
     "exposed_communication": "larger batches or gradient accumulation, smaller first buckets, and "
     "a look at the links (profkit ceilings)",
-    "time_outside_phases": "look at what the loop does there: the batch and the loss before a "
-    "phase that computes; clipping before the update; logging, metrics and files after it",
+    "time_outside_phases": "look at what the loop does there: loss, clipping, logging, metrics, "
+    "files",
     "checkpoint_in_training": "save less often, or in the background: copy the weights and write "
     "them on a thread (torch.distributed.checkpoint.async_save, paddle.async_save)",
     "pipeline_schedule": "divide the batch into fewer microbatches if there are more of them now: "

@@ -106,14 +106,16 @@ def cause_name(cause: Cause) -> str:
     return full_title(cause.kind, *notes)
 
 
-def cause_cost(cause: Cause, ledger: Ledger) -> str:
-    """Return the cost of a cause, and its share of the gap."""
+def cause_cost(cause: Cause, ledger: Ledger, *, is_short: bool = False) -> str:
+    """Return the cost of a cause, and its share of the gap; in short, without the interval."""
     if cause.is_gain:
         ledger = turn_ledger(ledger)
     cost, share = cause.cost_ns, cause.share_of_gap
     words = "no cost measured"
     if cost:
-        words = f"{duration(cost.value)} per step{interval_in_brackets(cost, duration)}"
+        words = f"{duration(cost.value)} per step"
+        if not is_short:
+            words += interval_in_brackets(cost, duration)
     if cause.is_gain:
         words += " less"
     elif cost and ledger.verdict is Verdict.IMPROVEMENT:
@@ -121,7 +123,9 @@ def cause_cost(cause: Cause, ledger: Ledger) -> str:
     if share is not None and math.isfinite(share):
         gap = "gain" if cause.is_gain else "gap"
         gap_ns = ledger.total.delta.value * ledger.samples_per_step
-        if cost and cost.low is not None and cost.low <= gap_ns < cost.value:
+        if is_short and share >= 1:
+            words += f", the whole {gap}"
+        elif cost and cost.low is not None and cost.low <= gap_ns < cost.value:
             words += f"; within its interval, that is the whole {gap}"
         elif cost and cost.value > gap_ns * (1 + NEGLIGIBLE):
             words += f"; {beyond_gap_words(cost.value - gap_ns, ledger)}"

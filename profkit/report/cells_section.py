@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from profkit.explain.cell_words import rank_words, row_words
 from profkit.explain.cells import Cell, Cells
@@ -55,7 +54,5 @@ def cells_section(cells: Cells, told: Sequence[Cell]) -> Section:
     table = Table(cell_columns(cells), cells.all, shown, only_known=True)
     title = "What the difference is made of" if shown else ""
     notes = tuple(filter(None, [rest_words(cells, shown)]))
-    section = Section(title, notes, table=table, key="cells")
-    if len(shown) == 1:  # the headline names it
-        return replace(section, brief=NAMED)
-    return section
+    # The headline names the largest.
+    return Section(title, notes, table=table, brief=NAMED, key="cells")

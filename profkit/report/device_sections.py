@@ -199,7 +199,10 @@ def what_devices_did(view: DeviceView) -> Section:
         if part in _FILLING:
             shares.append((part.name, share))
     table = Table(_PART_COLUMNS, rows)
-    return Section("What the device did", _notes(view), (("", Shares(tuple(shares))),), table)
+    title, charts = "What the device did", (("", Shares(tuple(shares))),)
+    words = shares_words(device_shares(view))
+    brief = Section(title, (f"{words[:1].upper()}{words[1:]}.",))
+    return Section(title, _notes(view), charts, table, brief=brief)
 
 
 def _notes(view: DeviceView) -> tuple[str, ...]:
@@ -269,6 +272,6 @@ def launch_notes(view: Overview) -> Iterator[str]:
     if device_ns <= 0 or host_ns < AS_LONG * device_ns:
         return
     yield (
-        "In the phases that compute, the host takes as long as the device: the device may wait for "
-        "the host's launches, or the host for the device. Captured kernels tell (--kernels 40:42)."
+        "The host takes as long as the device, so either may wait for the other: see --kernels "
+        "40:42."
     )

@@ -76,7 +76,7 @@ def by_rank(view: Overview, ranks: Sequence[RankExchange]) -> Section:
     title = "Communication per step" if imported else "Exchange per step"
     brief = NAMED
     if notes:
-        brief = Section(title, (notes[0],))
+        brief = Section(title, (notes[0],), kept=view.late_rank is not None)
     facts = _facts(view)
     return Section(title, tuple(notes), table=table, brief=brief, key="exchange", facts=facts)
 

@@ -21,8 +21,8 @@ from profkit.explain.predict.prediction import Prediction
 from profkit.report import ledger_document, ledger_words
 from profkit.report.overview_document import find_answers, illustrate, overview
 from profkit.report.whatif_document import whatif
+from profkit.show import brief as show_brief
 from profkit.show import html as show_html
-from profkit.show import text as show_text
 from profkit.show.document import Document, Section
 from profkit.show.svg import text
 from profkit.trace import Trace
@@ -46,7 +46,7 @@ class Shown:
         return framed(self._title, self._draw)
 
     def __repr__(self) -> str:
-        return show_text.document(self._draw(), whole=False)
+        return show_brief.document(self._draw())
 
 
 def open_named(run: str | Path) -> Trace:

@@ -77,8 +77,14 @@ TONES = {
 PAGE_KERNELS, SCREEN_KERNELS = 20, 5
 """Kernels of a phase that a page and a screen show; all of them are in the JSON."""
 
-MOST_ROWS = 3
-"""Rows in brief, without the sum of the others and the total."""
+MOST_LINES = 20
+"""Lines of a comparison before a reader asks for everything."""
+
+MOST_ROWS, FEWER_ROWS = 3, 1
+"""Rows in brief, without the sum of the others and the total; the second if there is no room."""
+
+MOST_CAUSES, LONGEST_EVIDENCE = 3, 94
+"""Causes in brief; the first has its evidence if it is not longer, which is a line."""
 
 SCREEN_DIFFERENCES = 12
 """Differences that a screen shows; a page shows all of them."""
@@ -130,10 +136,12 @@ def explained(
             copied.append((f"{side}: trace", run.path))
     return Document(
         title=f"{case.base_name} → {case.target_name}",
-        subtitle="Why the two runs differ",
+        subtitle="Why the two runs differ" if is_page else "",
         verdict=ledger_words.verdict_name(ledger.verdict),
         tone=TONES[ledger.verdict],
         summary=ledger_words.verdict_words(ledger),
+        doubt=ledger_words.doubt_words(ledger),
+        most_lines=MOST_LINES,
         headline=headline(view),
         facts=tuple(_facts(view)),
         warnings=view.caveats,
@@ -279,7 +287,8 @@ def gates(judgements: Sequence[Judgement]) -> Iterator[Section]:
         Column("outcome", None, lambda judged: judged.outcome),
         Column("why", "why", lambda judged: judged.why),
     )
-    yield Section("Gate" if judgements else "", table=Table(columns, judgements), key="gates")
+    title = "Gate" * bool(judgements)
+    yield Section(title, table=Table(columns, judgements), key="gates", kept=True)
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -297,15 +306,17 @@ def rows_that_add_up(view: Explained) -> Section:
     notes = tuple(_notes_on_rows(view))
     table = ledger_words.row_table(ledger, ledger.rows, total=True)
     title = "Where the time goes"
-    main_notes = (notes[0], *ledger_words.clock_notes(ledger))
-    brief = Section(title, main_notes, table=rows_in_brief(ledger))
+    words = f"{title}, per {rows_unit(view)}"
+    untimed, brief = tuple(ledger_words.untimed_notes(ledger)), None
+    for most in range(FEWER_ROWS, MOST_ROWS + 1):
+        brief = Section(words, untimed, table=rows_in_brief(ledger, most), brief=brief, kept=True)
     return Section(title, notes, waterfall(ledger), table, brief=brief, key="rows")
 
 
-def rows_in_brief(ledger: Ledger) -> Table:
+def rows_in_brief(ledger: Ledger, most: int = MOST_ROWS) -> Table:
     """Return the rows that changed most, the sum of all others, and the total."""
     by_size = sorted(ledger.rows, key=lambda row: -abs(row.delta.value))
-    first = [row for row in by_size if ledger.verdict_of(row) is not Verdict.NEUTRAL][:MOST_ROWS]
+    first = [row for row in by_size if ledger.verdict_of(row) is not Verdict.NEUTRAL][:most]
     first = first or by_size[:1]
     rows = list(map(partial(replace, inside=()), first))
     others = tuple(itertools.filterfalse(first.__contains__, ledger.rows))
@@ -333,12 +344,18 @@ def waterfall(ledger: Ledger) -> tuple[tuple[str, Chart], ...]:
     return (("", Waterfall((BASE, base * factor), falls, (TARGET, target * factor))),)
 
 
+def rows_unit(view: Explained) -> str:
+    """Return what the times of the rows are for."""
+    if not view.ledger.per_sample:
+        return "step"
+    samples = amount(view.ledger.samples_per_step)
+    return f"{samples} {unit_of(view.case)} of a rank (a step of the base)"
+
+
 def _notes_on_rows(view: Explained) -> Iterator[str]:
     """Yield what the rows are about, and what they leave out."""
     ledger, factor = view.ledger, view.ledger.samples_per_step
-    unit = "step"
-    if ledger.per_sample:
-        unit = f"{amount(factor)} {unit_of(view.case)} of a rank (a step of the base)"
+    unit = rows_unit(view)
     what = "Only exposed time counts, and the rows add up to the total."
     if is_log(view.case.base.config) or is_log(view.case.target.config):
         what = "The rows add up to the total."
@@ -505,7 +522,7 @@ def causes(view: Explained) -> Section:
         ending = " ".join([ending, f"Besides: {still_open[0]}"]).strip()
     if not view.causes:
         words = " ".join(still_open) or cause_words.no_cause_words(view.ledger, view.coverage)
-        return Section("Causes", (words,), ending=ending, table=table, key="causes")
+        return Section("Causes", (words,), ending=ending, table=table, key="causes", kept=True)
     found = []
     for cause in view.causes:
         cost = cause_words.cause_cost(cause, view.ledger)
@@ -514,7 +531,28 @@ def causes(view: Explained) -> Section:
         name = cause_words.cause_name(cause)
         found.append(Cause(name, cost, evidence, cause.remedy, tone))
     notes = (cause_words.doubted_causes(view.ledger),) if view.ledger.doubt else ()
-    return Section("Causes", notes, (), table, tuple(found), ending, key="causes")
+    brief = _causes_in_brief(view, 1, with_evidence=False)
+    for most in range(1, MOST_CAUSES + 1):
+        brief = replace(_causes_in_brief(view, most), brief=brief)
+    brief = replace(brief, notes=notes)
+    return Section("Causes", notes, (), table, tuple(found), ending, brief=brief, key="causes")
+
+
+def _causes_in_brief(view: Explained, most: int, *, with_evidence: bool = True) -> Section:
+    """Return the first causes with their costs: the first with what shows it and what to try."""
+    found = []
+    for place, cause in enumerate(view.causes[:most]):
+        cost = cause_words.cause_cost(cause, view.ledger, is_short=True)
+        evidence = remedy = ""
+        if place == 0:
+            remedy = cause.remedy
+            if with_evidence and len(cause.evidence) <= LONGEST_EVIDENCE:
+                evidence = cause.evidence
+        found.append(Cause(cause_words.cause_name(cause), cost, evidence, remedy))
+    ending = ""
+    if (left := len(view.causes) - most) > 0:
+        ending = f"{plural(left, 'more cause')}."
+    return Section("Causes", causes=tuple(found), ending=ending, kept=True)
 
 
 _CAUSES = (

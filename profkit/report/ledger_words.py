@@ -9,7 +9,7 @@ from functools import partial
 from profkit.analysis.bandwidth import LinkUse
 from profkit.analysis.overview import counted_ranks
 from profkit.explain.kernel_ledger import KernelLedger, KernelRow
-from profkit.explain.ledger import Ledger, Row, Verdict, why_not
+from profkit.explain.ledger import Ledger, Row, Verdict, why_not, why_not_at_all
 from profkit.explain.meeting import Meeting
 from profkit.explain.precision import CASTS, LAUNCHES, MATRIX, OTHER_WORK, PrecisionAccount
 from profkit.explain.scaling import ScalingRow
@@ -104,6 +104,17 @@ def verdict_words(ledger: Ledger) -> str:
     return words
 
 
+def doubt_words(ledger: Ledger) -> str:
+    """Return only why the change is inconclusive, if it is: the rest stands around it."""
+    if ledger.evident or not why_not(ledger):
+        return ""
+    if why_not_at_all(ledger):
+        return why_not_at_all(ledger)
+    if ledger.doubt:
+        return "the machine may have made this change: --all says why, and how to tell"
+    return f"the change may be nothing or much: {ledger.what_helps}"
+
+
 # -- rows ------------------------------------------------------------------------------------------
 
 
@@ -194,11 +205,15 @@ def steps_of(costs: RunCosts) -> str:
 
 
 def clock_notes(ledger: Ledger) -> Iterator[str]:
-    """Yield the clock of the phases if there is a device, and what it could not time."""
-    clocks = {ledger.base.clock, ledger.target.clock}
-    if clocks == {PhaseClock.DEVICE}:
+    """Yield the clock of the phases if there is a device, and what was not timed."""
+    if {ledger.base.clock, ledger.target.clock} == {PhaseClock.DEVICE}:
         yield "Phases are the devices' times."
-    elif clocks == {PhaseClock.LAUNCH}:
+    yield from untimed_notes(ledger)
+
+
+def untimed_notes(ledger: Ledger) -> Iterator[str]:
+    """Yield what was not timed of the devices."""
+    if {ledger.base.clock, ledger.target.clock} == {PhaseClock.LAUNCH}:
         yield (
             "Neither run has device times: the wait for data is the host's, and nothing says "
             "what the device did in the rest."

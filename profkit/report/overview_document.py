@@ -20,8 +20,9 @@ from profkit.explain.predict.job import read_job
 from profkit.explain.predict.prediction import Prediction
 from profkit.frame.costs import OUTLIER
 from profkit.frame.device_times import PhaseClock
-from profkit.frame.estimate import NEGLIGIBLE
+from profkit.frame.estimate import NEGLIGIBLE, Estimate
 from profkit.frame.notices import is_log
+from profkit.frame.own_cost import OwnCost
 from profkit.frame.phases import UNKNOWN
 from profkit.frame.run_frame import frame_of
 from profkit.report.changes_section import changes_section
@@ -62,6 +63,7 @@ from profkit.report.words import (
     own_cost_words,
     run_meanings,
     steps_line,
+    untimed_words,
     used_words,
     why_not_judged,
 )
@@ -99,6 +101,9 @@ from profkit.trace.sharing import say_world
 
 OWN_COST = "profkit's cost"
 COMPLETE = "complete, no rows dropped"
+
+MOST_LINES = 25
+"""Lines of a report before a reader asks for everything."""
 
 HEADROOM = 1.3
 """The axis of a strip of steps ends at this many times the longest steady step."""
@@ -151,14 +156,12 @@ def overview(
 
     `answers` are what the run predicts of the job without its causes; `None` if it is too large.
     """
-    verdict, tone, summary = "measured", Tone.PLAIN, used_words(view)
+    verdict, tone, summary = "measured", Tone.PLAIN, ""
     if not view.judged:
-        verdict, tone = "inconclusive", Tone.UNSURE
-        summary = f"{why_not_judged(view)}; {summary}"
+        verdict, tone, summary = "inconclusive", Tone.UNSURE, why_not_judged(view)
     warnings = []
     if view.own_cost.exceeds_budget(view.step_ns.value):
-        cost = f"(1 % of a step or 0.15 ms): {own_cost_words(view)}"
-        warnings.append(f"profkit cost this run more than its limit {cost}")
+        warnings.append(over_budget_words(view.own_cost))
     if view.memory and view.memory[0].failed is not None:
         warnings.append(memory_headline(view.memory[0]))
     if reduced := view.config.get("reduced"):
@@ -173,12 +176,23 @@ def overview(
         verdict=verdict,
         tone=tone,
         summary=summary,
+        doubt="" if view.judged else None,
         facts=tuple(_facts(view)),
         warnings=tuple(warnings),
         sections=tuple(_sections(view, drawn, answers)),
         copied=tuple(copied),
         data=run_data(view),
+        most_lines=MOST_LINES,
     )
+
+
+def over_budget_words(cost: OwnCost) -> str:
+    """Return by how much profkit slowed a run down; of two figures, the larger that is sure."""
+    own, switched = Estimate(cost.hooks_ns or 0.0), cost.switched
+    if switched is not None and (switched.low or 0.0) > own.value:
+        own = switched
+    each = f"{duration(own.value)} per step{interval_in_brackets(own, duration)}"
+    return f"profkit cost this run more than 1 % of a step or 0.15 ms: {each}"
 
 
 def headline(view: Overview) -> str:
@@ -285,6 +299,7 @@ def _subtitle(view: Overview) -> Iterator[str]:
         yield f"batch {config['batch_size']} per rank{total}"
     if "data" in config:
         yield f"data {config['data']}"
+    yield used_words(view)
 
 
 def _loss(loss: float) -> str:
@@ -334,7 +349,7 @@ def _own_cost_fact(view: Overview) -> Fact:
     if step_ns > 0:
         loop, threads = (cost.hooks_ns or 0.0) / step_ns, cost.threads_ns / step_ns
         each = "a core" if view.ranks_seen == 1 else "a core per rank"
-        detail = f"{percent(loop, 3)} of a step; besides, {percent(threads)} of {each}"
+        detail = f"{percent(loop, 3)} of a step, and {percent(threads)} of {each}"
     return Fact("", label, f"at least {duration(cost.hooks_ns or 0.0)} per step", WORDS, detail)
 
 
@@ -388,7 +403,8 @@ def phases_section(view: Overview) -> Iterator[Section]:
     noticed = [part for part in view.phases if abs(part.share.value) > NEGLIGIBLE]
     in_brief = dataclasses.replace(table, shown=noticed) if len(noticed) > 1 else table
     title = "Where a step goes" * bool(view.phases)
-    brief = Section(title, notes, (("", shares),), in_brief)
+    urgent = (*untimed_words(view), *launch_notes(view), *unknown_note(view))
+    brief = Section(title, urgent, (("", shares),), in_brief, kept=True)
     yield Section(title, notes, (("", shares),), table, brief=brief, key="phases")
     unknown = data_columns("after", "before", ns_per_step="step_ns")
     yield Section(key="unknown_places", table=Table(unknown, view.unknown_places))
@@ -468,7 +484,7 @@ def quality(sides: Mapping[str, Overview], *, with_flags: bool = True) -> Sectio
     usual = ("steps", OWN_COST)
     missing = filter(lambda row: not row[0].endswith(usual) and row[1] != COMPLETE, rows)
     if rows_in_brief := tuple(missing):
-        brief = Section(title, table=labelled(rows_in_brief))
+        brief = Section(title, table=labelled(rows_in_brief), kept=True)
     return Section(title, table=labelled(rows), brief=brief)
 
 

@@ -63,7 +63,9 @@ def section(sides: Sequence[PublishedComparison]) -> Section:
         if not compared.figures:
             notes.append(f"{compared.view.name}: {_setting(compared)}")
     rows = [(compared, each) for compared in sides for each in compared.figures]
-    return Section("Published figures", tuple(notes), table=Table(_FIGURES, rows), key="published")
+    return Section(
+        "Published figures", tuple(notes), table=Table(_FIGURES, rows), kept=True, key="published"
+    )
 
 
 def _source(row: tuple[PublishedComparison, PublishedFigure]) -> str:

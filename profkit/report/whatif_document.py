@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from profkit.explain.predict.prediction import WITHOUT, Prediction, Question, RankPoint
 from profkit.explain.titles import full_title
 from profkit.frame.estimate import Estimate
-from profkit.show.document import Column, Document, Section, Table, Tone, data_columns, labelled
+from profkit.show.document import (
+    NAMED,
+    Column,
+    Document,
+    Section,
+    Table,
+    Tone,
+    data_columns,
+    labelled,
+)
 from profkit.show.figures import (
     COUNT,
     NS,
@@ -135,6 +145,9 @@ def bar(point: RankPoint) -> str:
     return f"{'█' * length} {percent(point.efficiency, 0)}"
 
 
+WORTH_SAYING, MOST_IN_BRIEF = 1.02, 2
+"""The text in brief has so many answers, which raise the throughput at least so many times."""
+
 HELP = "What would help"
 NOT_REPLAYED = Section(
     HELP, ("The run is too large to replay its steps here; 'profkit whatif RUN' does it.",)
@@ -152,7 +165,11 @@ def answers_section(answers: Sequence[Prediction]) -> Section:
     question, _, throughput, doubt = ANSWERS
     step = Column("", "per step", lambda answer: answer.step_ns, NS, interval=True)
     table = Table((question, step, throughput, doubt), known)
-    return Section(title, (note,), table=table)
+    worth = [each for each in known if each.speed_up and each.speed_up.value >= WORTH_SAYING]
+    brief = NAMED
+    if worth:
+        brief = Section(title, table=replace(table, shown=worth[:MOST_IN_BRIEF]))
+    return Section(title, (note,), table=table, brief=brief)
 
 
 ANSWERS = (

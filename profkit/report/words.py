@@ -37,10 +37,15 @@ def steps_line(view: Overview) -> str:
     return f"{used}; excluded: {', '.join(excluded)}"
 
 
-def clock_words(view: Overview) -> Iterator[str]:
-    """Yield the clock that the phases are on, if there is a device, and the steps behind them."""
+def untimed_words(view: Overview) -> Iterator[str]:
+    """Yield that the phases are not the device's, if there is a device that was not timed."""
     if view.clock is PhaseClock.LAUNCH:
         yield f"No device times: {LAUNCHES}."
+
+
+def clock_words(view: Overview) -> Iterator[str]:
+    """Yield the clock that the phases are on, if there is a device, and the steps behind them."""
+    yield from untimed_words(view)
     costs = view.costs
     if costs is None:
         return

@@ -100,10 +100,11 @@ class _Axis:
 
 
 def waterfall(chart: Waterfall) -> str:
-    differing = [(name, delta) for name, delta in chart.rows if math.isfinite(delta.value)]
-    levels = [chart.start[1]]
-    for _, delta in differing:
-        levels.append(levels[-1] + delta.value)
+    differing, levels = [], [chart.start[1]]
+    for name, delta in chart.rows:
+        if math.isfinite(delta.value):
+            differing.append((name, delta))
+            levels.append(levels[-1] + delta.value)
     axis = _Axis(chart, levels)
     rows = [total_bar(*chart.start, axis)]
     for level, (name, delta) in zip(levels, differing, strict=False):
@@ -202,8 +203,8 @@ def strip(chart: Strip, name: str) -> str:
         drawn.append(label("faint", 0, beside, duration(chart.top_ns * part, 2)))
     counts: dict[str, int] = {}
     for point in points:
-        places = point.step - first, point.step + point.count - first
-        begin, end = (place / max(1, last - first) for place in places)
+        begin = (point.step - first) / max(1, last - first)
+        end = begin + point.count / max(1, last - first)
         drawn.append(step_mark(point, begin, end, chart.top_ns))
         counts[point.kind] = counts.get(point.kind, 0) + point.count
     keys = []

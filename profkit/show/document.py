@@ -287,7 +287,12 @@ class Section:
     ending: str = ""
     folded: bool = False
     brief: Section | None = None
-    """What plain text shows instead until a reader asks for everything; `NAMED` is its name."""
+    """What plain text shows instead until a reader asks for everything; `NAMED` is its name.
+
+    One that has a brief form itself is shown in that if there is too little room.
+    """
+    kept: bool = False
+    """True if the text in brief keeps it when there is too little room."""
     key: str = ""
     facts: Any = None
     missing: bool = False
@@ -353,6 +358,10 @@ class Document:
     copied: tuple[tuple[str, str], ...] = ()
     headline: str = ""
     """What changed or limits, how much, where and how sure, in at most 30 words."""
+    doubt: str | None = None
+    """What the text in brief says instead of the verdict and the summary, if it is not `None`."""
+    most_lines: int = 0
+    """Lines of the text in brief, if they are limited."""
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def figures(self, *, whole: bool = True) -> list[tuple[str, str, str]]:

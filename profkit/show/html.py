@@ -52,10 +52,10 @@ def document(content: Document, version: str) -> str:
 def heading(content: Document) -> Iterator[str]:
     yield f"<h1>{text(content.title)}</h1>"
     yield f'<p class="sub">{text(content.subtitle)}</p>'
-    state = f"{content.verdict}: {content.summary}"
+    state = ": ".join(filter(None, (content.verdict, content.summary)))
     answer = content.headline or state
     yield f'<p class="answer {content.tone.value}">{text(answer)}</p>'
-    if content.headline:
+    if content.headline and content.summary:
         yield f'<p class="state">{text(state)}</p>'
     if figures := content.figures():
         yield '<dl class="figures">'

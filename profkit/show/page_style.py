@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from profkit.show.palette import PHASE_COLOURS
 
-_LIGHT = "".join(f" --{phase}: {colours.light};" for phase, colours in PHASE_COLOURS.items())
-_DARK = "".join(f" --{phase}: {colours.dark};" for phase, colours in PHASE_COLOURS.items())
-_FILLS = "".join(f" .{phase} {{ fill: var(--{phase}); }}" for phase in PHASE_COLOURS)
+_LIGHT = _DARK = _FILLS = ""
+for _phase, _colours in PHASE_COLOURS.items():
+    _LIGHT += f" --{_phase}: {_colours.light};"
+    _DARK += f" --{_phase}: {_colours.dark};"
+    _FILLS += f" .{_phase} {{ fill: var(--{_phase}); }}"
 
-STYLE = (
-    f""":root {{{_LIGHT} }}
+STYLE = f""":root {{{_LIGHT} }}
 @media (prefers-color-scheme: dark) {{ :root {{{_DARK} }} }}
-{_FILLS}"""
-    """
-:root { color-scheme: light dark;
+{_FILLS}
+"""
+STYLE += """:root { color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --ink: #1c2330; --soft: #5b6474; --edge: #dfe3ea;
   --whole: #7d8798; --bad: #c8442f; --good: #1f8a5b; --accent: #2f6fd0;
   --rest: #b4bbc7; --in: #ffffff; }
@@ -95,4 +96,3 @@ footer { color: var(--soft); font-size: 13px; margin-top: 20px; }
   td:first-child { min-width: 0; } td:last-child:not(.n) { min-width: 140px; } }
 @media print { body { background: none; } section, .figures div { break-inside: avoid; } }
 """
-)

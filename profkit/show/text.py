@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from profkit.show.document import NAMED, Cause, Document, Grid, Section, Shares
+from profkit.show.document import Cause, Document, Grid, Section, Shares
 from profkit.text import WIDTH, fold, safe_text, shorten, table, wrap
 
 INDENT = "  "
@@ -21,9 +21,6 @@ LEAST_FOLDED = 40
 LEAST_SHORTENED = 8
 """A column is not shortened below this width."""
 
-MOST_NAMED = 5
-"""Titles of folded sections that one line names."""
-
 LABEL_WIDTH = 16
 """Width of the label of a line that is to be copied."""
 
@@ -31,30 +28,21 @@ LABEL_WIDTH = 16
 # -- documents -------------------------------------------------------------------------------------
 
 
-def document(content: Document, *, whole: bool = True) -> str:
-    """Return the document; unless `whole`, what is folded is only named."""
+def document(content: Document) -> str:
+    """Return the whole document."""
     head = [fold(line, "") for line in (content.headline, content.subtitle) if line]
     for warning in content.warnings:
         head.append(fold(f"note: {warning}"))
-    words = ": ".join(filter(None, (content.verdict, content.summary)))
-    conclusion = list(map(fold, filter(None, [words])))
-    if figures := content.figures(whole=whole):
+    conclusion = []
+    if content.summary or not content.headline:
+        words = (content.verdict, content.summary)
+        conclusion.append(fold(": ".join(filter(None, words))))
+    if figures := content.figures():
         conclusion.append(grid_text(Grid(("", "", ""), tuple(figures))))
     blocks = ["\n".join(block) for block in (head, conclusion) if block]
-    folded: list[str] = []
     for section in itertools.filterfalse(attrgetter("is_picture"), content.shown()):
-        brief = NAMED if section.folded else section.brief
-        if whole or brief is None:
-            brief = section
-        written = list(section_text(brief))
-        if whole or len(written) > 1:
-            blocks.append("\n".join(written))
-        else:
-            folded.append(section.title)
+        blocks.append("\n".join(section_text(section)))
     lines = []
-    if folded:
-        names = ", ".join(folded[:MOST_NAMED]) + ", ..." * (len(folded) > MOST_NAMED)
-        lines.append(fold(f"{'more (--all)':<{LABEL_WIDTH}}{names}"))
     for label, text in content.copied:
         lines.append(f"{INDENT}{label:<{LABEL_WIDTH}}{safe_text(text)}")
     if lines:
@@ -87,7 +75,8 @@ def section_text(section: Section) -> Iterator[str]:
 
 def cause_text(cause: Cause) -> Iterator[str]:
     yield fold(f"{cause.kind}: {cause.cost}")
-    yield fold(cause.evidence, INDENT * 2)
+    if cause.evidence:
+        yield fold(cause.evidence, INDENT * 2)
     if cause.remedy:
         yield fold(f"try: {cause.remedy}", INDENT * 2)
 

@@ -13,8 +13,9 @@ from profkit.analysis.overview import build_overview
 from profkit.explain.explained import explain, scale_runs
 from profkit.frame.device_times import PhaseClock
 from profkit.report.ledger_document import explained, rows_in_brief
-from profkit.report.overview_document import overview
+from profkit.report.overview_document import find_answers, overview
 from profkit.report.scaling_document import scaling
+from profkit.show import brief as show_brief
 from profkit.show import html, json, markdown, text
 from profkit.show.document import Document, Section, Tone
 from profkit.trace import Trace
@@ -102,13 +103,72 @@ def test_of_one_run_says_what_limits_it(name: str, words: str) -> None:
 @pytest.mark.parametrize("name", ["plain-loop", "resnet50-2-ranks", "resnet50-workers-0"])
 def test_in_brief_everything_is_shown_or_named(name: str) -> None:
     document = overview(build_overview(_open(name)))
-    brief, whole = (text.document(document, whole=whole) for whole in (False, True))
+    brief, whole = show_brief.document(document), text.document(document)
     assert brief.startswith(whole.splitlines()[0])
     assert 2 * brief.count("\n") < whole.count("\n")
     named = " ".join(brief.partition("more (--all)")[2].split())
     for section in document.shown():
         assert f"\n{section.title}\n" in whole
         assert f"\n{section.title}\n" in brief or section.title in named or "..." in named
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.glob("recorded-*")))
+def test_a_report_has_at_most_25_lines(name: str) -> None:
+    trace = Trace.open(RECORDED / name)
+    document = overview(build_overview(trace), answers=find_answers(trace))
+    brief = show_brief.document(document).splitlines()
+    assert len(brief) <= 25
+    assert sum("own cost" in line for line in brief) == 1
+    assert max(map(len, brief)) <= 100
+
+
+@pytest.mark.parametrize("base", ["h200-images", "resnet50-2-ranks", "plain-loop"])
+@pytest.mark.parametrize(
+    "target", ["h200-images-late", "h200-images-pageable", "resnet50-paddle", "h100-hang"]
+)
+def test_a_comparison_has_at_most_20_lines_and_a_cause(base: str, target: str) -> None:
+    document = explained(explain(_open(base), _open(target)))
+    brief = show_brief.document(document)
+    assert len(brief.splitlines()) <= 20
+    assert "\nCauses\n" in brief
+    (causes,) = (section for section in document.sections if section.key == "causes")
+    assert causes.causes[0].kind in brief
+
+
+def test_what_has_no_room_is_named_and_what_is_kept_is_shortened() -> None:
+    long = tuple(f"line {line}" for line in range(20))
+    short = Section("kept", ("short",), kept=True)
+    document = Document(
+        *("title", "subtitle", "measured", Tone.PLAIN, ""),
+        headline="An answer.",
+        doubt="",
+        warnings=("first", "second"),
+        sections=(Section("kept", long, brief=None, kept=True), Section("other", ("words",))),
+    )
+    kept = dataclasses.replace(document.sections[0], brief=Section("kept", long, kept=True))
+    whole = show_brief.document(document)
+    assert "more (--all)" not in whole
+    limited = dataclasses.replace(document, most_lines=30)
+    assert show_brief.document(limited) == whole
+    few = dataclasses.replace(document, most_lines=28)
+    assert "\n  more (--all)    other" in show_brief.document(few)
+    assert "note: second" in show_brief.document(few)
+    brief = dataclasses.replace(kept.brief or kept, brief=short)
+    sections = (dataclasses.replace(kept, brief=brief), document.sections[1])
+    least = dataclasses.replace(document, sections=sections, most_lines=9)
+    assert show_brief.document(least).splitlines() == [
+        "An answer.",
+        "subtitle",
+        "  note: first",
+        "  note: second",
+        "",
+        "kept",
+        "  short",
+        "",
+        "  more (--all)    other",
+    ]
+    least = dataclasses.replace(least, most_lines=8)
+    assert "  more (--all)    1 more note, other" in show_brief.document(least)
 
 
 def test_rows_in_brief_add_up_to_the_total() -> None:
