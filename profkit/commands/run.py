@@ -122,6 +122,7 @@ def answer_lines(run: Path) -> list[str]:
     """
     from profkit.analysis.overview import build_overview
     from profkit.explain.predict.prediction import WORKERS
+    from profkit.report.advice import advice
     from profkit.report.overview_document import find_answers, headline
     from profkit.report.whatif_document import headline as best_answer
     from profkit.run.scheduling import is_replayed
@@ -137,7 +138,8 @@ def answer_lines(run: Path) -> list[str]:
             gains.append(answer)
             if answer.question.kind == WORKERS:
                 settings.append(answer)
-    lines = [headline(build_overview(trace, with_kernels=False)), best_answer(settings or gains)]
+    view = build_overview(trace, with_kernels=False)
+    lines = [headline(view), advice(view, answers) or best_answer(settings or gains)]
     return [words[:1].lower() + words[1:] for words in lines if words]
 
 

@@ -25,6 +25,7 @@ from profkit.frame.notices import is_log
 from profkit.frame.own_cost import OwnCost
 from profkit.frame.phases import UNKNOWN
 from profkit.frame.run_frame import frame_of
+from profkit.report.advice import advice
 from profkit.report.changes_section import changes_section
 from profkit.report.code_sections import (
     code_sections,
@@ -176,6 +177,7 @@ def overview(
         verdict=verdict,
         tone=tone,
         summary=summary,
+        advice=advice(view, answers or ()),
         doubt="" if view.judged else None,
         facts=tuple(_facts(view)),
         warnings=tuple(warnings),
@@ -236,8 +238,9 @@ def _lost_words(view: Overview) -> str:
 def run_data(view: Overview) -> dict[str, Any]:
     """Return what is known of a run besides its figures, for programs."""
     cost, costs = view.own_cost, view.costs
-    data = {
+    data: dict[str, Any] = {
         "run": view.path,
+        "advice": advice(view, ()) or None,
         "workload": view.workload,
         "framework": view.framework,
         "state": view.state,

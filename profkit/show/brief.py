@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from profkit.show.document import NAMED, Document, Grid, Section
-from profkit.show.text import INDENT, LABEL_WIDTH, grid_text, section_text
+from profkit.show.text import INDENT, LABEL_WIDTH, grid_text, opening, section_text
 from profkit.text import WIDTH, fold, plural, safe_text
 
 
@@ -46,8 +46,7 @@ class _Page:
 
     def __init__(self, content: Document) -> None:
         self.content = content
-        head = filter(None, (content.headline, content.subtitle))
-        self.head = _lines(fold(line, "") for line in head)
+        self.head = _lines(opening(content))
         self.notes = [fold(f"note: {warning}").splitlines() for warning in content.warnings]
         self.conclusion = _lines(_conclusion(content))
         self.blocks, self.named = _sections(content)

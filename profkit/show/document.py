@@ -358,6 +358,8 @@ class Document:
     copied: tuple[tuple[str, str], ...] = ()
     headline: str = ""
     """What changed or limits, how much, where and how sure, in at most 30 words."""
+    advice: str = ""
+    """What to try, and what it would give."""
     doubt: str | None = None
     """What the text in brief says instead of the verdict and the summary, if it is not `None`."""
     most_lines: int = 0

@@ -55,6 +55,8 @@ def heading(content: Document) -> Iterator[str]:
     state = ": ".join(filter(None, (content.verdict, content.summary)))
     answer = content.headline or state
     yield f'<p class="answer {content.tone.value}">{text(answer)}</p>'
+    if content.advice:
+        yield f'<p class="advice">{text(content.advice)}</p>'
     if content.headline and content.summary:
         yield f'<p class="state">{text(state)}</p>'
     if figures := content.figures():

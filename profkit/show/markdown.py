@@ -22,6 +22,8 @@ def document(content: Document) -> str:
         verdict += f": {plain(content.summary)}"
     if content.headline:
         blocks.append(f"**{plain(content.headline)}**")
+    if content.advice:
+        blocks.append(plain(content.advice))
     blocks.append(verdict)
     if figures := content.figures():
         rows = []

@@ -36,6 +36,7 @@ details[open] summary { margin-bottom: 10px; }
   border-radius: 10px; padding: 12px 18px; font-weight: 600; }
 .answer.bad { border-left-color: var(--bad); } .answer.good { border-left-color: var(--good); }
   .answer.unsure { border-left: 6px dashed var(--soft); }
+.advice { color: var(--ink); margin: 0 0 10px 24px; }
 .state { font-size: 13px; margin: 0 0 14px; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(220px, 1fr)); gap: 12px;
   margin: 0 0 12px; }

@@ -30,7 +30,7 @@ LABEL_WIDTH = 16
 
 def document(content: Document) -> str:
     """Return the whole document."""
-    head = [fold(line, "") for line in (content.headline, content.subtitle) if line]
+    head = list(opening(content))
     for warning in content.warnings:
         head.append(fold(f"note: {warning}"))
     conclusion = []
@@ -48,6 +48,17 @@ def document(content: Document) -> str:
     if lines:
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def opening(content: Document) -> Iterator[str]:
+    """Yield the answer, what to try, and what ran."""
+    for line, indent in (
+        (content.headline, ""),
+        (content.advice, INDENT),
+        (content.subtitle, ""),
+    ):
+        if line:
+            yield fold(line, indent)
 
 
 def sections(found: Iterable[Section]) -> str:

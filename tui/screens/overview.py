@@ -138,6 +138,8 @@ def _keys(table: Table, view: RunView) -> list[PartKey]:
 def _head_lines(document: Document, palette: Palette) -> Iterator[Text]:
     """Yield the answer, what ran, its speed, and why that is inconclusive if it is."""
     yield folded((document.headline, palette.style("title")))
+    if document.advice:
+        yield folded((document.advice, None))
     _, speed, interval = document.facts[0].texts()
     words = f"  {interval}   {document.subtitle}"
     yield line([(speed, palette.style("title")), (words, palette.style("dim"))])
