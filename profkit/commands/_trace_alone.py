@@ -112,7 +112,8 @@ def print_place(path: Path | None, error: BaseException) -> None:
 
 def show(path: Path, *, json: bool) -> None:
     from profkit.analysis.overview import build_overview
-    from profkit.report.overview_document import find_answers, overview
+    from profkit.report.advice import find_answers
+    from profkit.report.overview_document import overview
     from profkit.show import brief
     from profkit.show import json as show_json
     from profkit.trace.reader import Trace

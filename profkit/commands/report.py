@@ -39,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     from profkit.analysis.overview import build_overview
     from profkit.analysis.stepless import view_stepless
     from profkit.report import memory_document, stepless_document
-    from profkit.report.overview_document import find_answers, illustrate, overview
+    from profkit.report.advice import find_answers
+    from profkit.report.overview_document import illustrate, overview
     from profkit.run.scheduling import check_scheduler, is_replayed, read_ranks
     from profkit.trace.reader import Trace
 

@@ -122,8 +122,8 @@ def answer_lines(run: Path) -> list[str]:
     """
     from profkit.analysis.overview import build_overview
     from profkit.explain.predict.prediction import WORKERS
-    from profkit.report.advice import advice
-    from profkit.report.overview_document import find_answers, headline
+    from profkit.report.advice import advice, find_answers
+    from profkit.report.overview_document import headline
     from profkit.report.whatif_document import headline as best_answer
     from profkit.run.scheduling import is_replayed
     from profkit.trace.reader import Trace
@@ -133,7 +133,7 @@ def answer_lines(run: Path) -> list[str]:
         return []
     answers = find_answers(trace)
     gains, settings = [], []
-    for answer in answers:
+    for answer in answers.predictions:
         if answer.speed_up is not None and (answer.speed_up.low or 0.0) > 1.0:
             gains.append(answer)
             if answer.question.kind == WORKERS:

@@ -19,7 +19,8 @@ from profkit.explain.explained import Explained
 from profkit.explain.ledger import TOTAL, Ledger
 from profkit.explain.predict.prediction import Prediction
 from profkit.report import ledger_document, ledger_words
-from profkit.report.overview_document import find_answers, illustrate, overview
+from profkit.report.advice import find_answers
+from profkit.report.overview_document import illustrate, overview
 from profkit.report.whatif_document import whatif
 from profkit.show import brief as show_brief
 from profkit.show import html as show_html

@@ -14,18 +14,13 @@ from profkit.analysis.flames import Flame, build_flames
 from profkit.analysis.losses import MEANINGS, Losses
 from profkit.analysis.overview import Overview
 from profkit.analysis.views.pictures import USED, RankPhases, StepPoint, rank_phases, step_points
-from profkit.errors import UnreadableError, UsageError
-from profkit.explain.predict.ask import answer_all
-from profkit.explain.predict.job import read_job
-from profkit.explain.predict.prediction import Prediction
 from profkit.frame.costs import OUTLIER
 from profkit.frame.device_times import PhaseClock
 from profkit.frame.estimate import NEGLIGIBLE, Estimate
-from profkit.frame.notices import is_log
 from profkit.frame.own_cost import OwnCost
 from profkit.frame.phases import UNKNOWN
 from profkit.frame.run_frame import frame_of
-from profkit.report.advice import advice
+from profkit.report.advice import Answers, advice
 from profkit.report.changes_section import changes_section
 from profkit.report.code_sections import (
     code_sections,
@@ -100,6 +95,7 @@ from profkit.text import duration, percent, significant
 from profkit.trace import Trace
 from profkit.trace.sharing import say_world
 
+NO_ANSWERS = Answers()
 OWN_COST = "profkit's cost"
 COMPLETE = "complete, no rows dropped"
 
@@ -136,21 +132,11 @@ def illustrate(trace: Trace, view: Overview) -> Illustrated:
     )
 
 
-def find_answers(trace: Trace) -> tuple[Prediction, ...]:
-    """Return what a run predicts by itself; nothing of a log, whose lines are means."""
-    if is_log(trace):
-        return ()
-    try:
-        return tuple(answer_all(read_job(trace)))
-    except (UnreadableError, UsageError):  # no step can be used, or nothing is to be said
-        return ()
-
-
 def overview(
     view: Overview,
     drawn: Illustrated | None = None,
     *,
-    answers: Sequence[Prediction] | None = (),
+    answers: Answers | None = NO_ANSWERS,
     next_command: str = "",
 ) -> Document:
     """Return the document of one run; a page needs `drawn`, plain text does not.
@@ -177,7 +163,7 @@ def overview(
         verdict=verdict,
         tone=tone,
         summary=summary,
-        advice=advice(view, answers or ()),
+        advice=advice(view, answers or NO_ANSWERS),
         doubt="" if view.judged else None,
         facts=tuple(_facts(view)),
         warnings=tuple(warnings),
@@ -240,7 +226,7 @@ def run_data(view: Overview) -> dict[str, Any]:
     cost, costs = view.own_cost, view.costs
     data: dict[str, Any] = {
         "run": view.path,
-        "advice": advice(view, ()) or None,
+        "advice": advice(view, NO_ANSWERS) or None,
         "workload": view.workload,
         "framework": view.framework,
         "state": view.state,
@@ -357,7 +343,7 @@ def _own_cost_fact(view: Overview) -> Fact:
 
 
 def _sections(
-    view: Overview, drawn: Illustrated | None, answers: Sequence[Prediction] | None
+    view: Overview, drawn: Illustrated | None, answers: Answers | None
 ) -> Iterator[Section]:
     yield from device_sections(view.devices)
     yield from idle_section(view.config)
@@ -368,8 +354,8 @@ def _sections(
         yield from memory_sections(view.memory, key="memory")
     if answers is None:
         yield NOT_REPLAYED
-    elif answers:
-        yield answers_section(answers)
+    elif answers.predictions:
+        yield answers_section(answers.predictions)
     yield from changes_section(view)
     yield from long_steps_section(view)
     yield from compiling_section(view)

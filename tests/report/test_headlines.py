@@ -12,8 +12,9 @@ import pytest
 from profkit.analysis.overview import build_overview
 from profkit.explain.explained import explain, scale_runs
 from profkit.frame.device_times import PhaseClock
+from profkit.report.advice import find_answers
 from profkit.report.ledger_document import explained, rows_in_brief
-from profkit.report.overview_document import find_answers, overview
+from profkit.report.overview_document import overview
 from profkit.report.scaling_document import scaling
 from profkit.show import brief as show_brief
 from profkit.show import html, json, markdown, text

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from profkit.analysis.views.loader import LOOP, LoaderView, WorkersModel
+from profkit.report.advice import MAX_NO_CORE_SHARE, making_words
 from profkit.show.document import Column, Table
 from profkit.show.figures import COUNT, NS, NUMBER, WHOLE_SHARE
 from profkit.text import duration, percent, plural
 from profkit.tui.themes import Palette
 from profkit.tui.widgets.draw import Piece
-
-MAX_NO_CORE_SHARE: Final = 0.25
-"""If workers wait longer than this for a core, the model's assumption does not hold."""
 
 _OF_LOOP: Final = {LOOP: " (the loop)"}
 
@@ -60,13 +58,7 @@ def summary_lines(
 
 def _verdict(model: WorkersModel) -> str:
     """Return how fast batches are made, and how many workers would hide the loader."""
-    makes = "the loop makes"
-    if model.workers == 1:
-        makes = "1 worker makes"
-    elif model.workers:
-        makes = f"{plural(model.workers, 'worker')} make"
-    every = f"{makes} a step's batches every {duration(model.now.delivery_ns)}"
-    words = f"{every}, and the rest of a step takes {duration(model.rest_ns)}"
+    words = making_words(model)
     if model.enough is None:
         return f"{words}: nothing can hide the loader"
     if model.workers >= model.enough:
