@@ -182,4 +182,4 @@ def test_rows_in_brief_add_up_to_the_total() -> None:
 def test_in_brief_no_title_stands_alone() -> None:
     sections = (Section("Lines", brief=Section("Lines")), Section("Notes", ("a note",)))
     document = Document("What", "", "", Tone.PLAIN, "", sections=sections)
-    assert text.document(document, whole=False) == "Notes\n  a note\n\n  more (--all)    Lines"
+    assert show_brief.document(document) == "Notes\n  a note\n\n  more (--all)    Lines"
