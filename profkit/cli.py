@@ -125,11 +125,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         verb = arguments[0]
     if verb not in VERBS:
         if verb and not verb.startswith("-"):
-            from profkit.text import did_you_mean, safe_text
+            import difflib
 
-            meant = did_you_mean(verb, VERBS)
-            if verb in OTHER_WORDS:
-                meant = f"; did you mean '{OTHER_WORDS[verb]}'?"
+            from profkit.text import safe_text
+
+            near = difflib.get_close_matches(verb, (*VERBS, *OTHER_WORDS), n=1, cutoff=0.5)
+            meant = ""
+            if near:
+                meant = f"; did you mean '{OTHER_WORDS.get(near[0], near[0])}'?"
             raise UsageError(f"unknown verb '{safe_text(verb)}'{meant} (see 'profkit --help')")
         parser = build_overview()
         parser.parse_args(arguments)

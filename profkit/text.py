@@ -100,7 +100,10 @@ def shorten(text: str, longest: int) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'X'?` for the nearest known word, or an empty text."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    known = list(known)
+    if word in known:  # then it is not the word that is wrong
+        return ""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 

@@ -191,6 +191,7 @@ def test_bytes_have_the_unit_that_suits_them(count: float, shown: str) -> None:
 
 def test_the_nearest_word_is_offered_where_one_is_near() -> None:
     assert did_you_mean("reprot", ["report", "trace"]) == "; did you mean 'report'?"
+    assert did_you_mean("report", ["report", "trace"]) == ""
     assert did_you_mean("xyz", ["report"]) == ""
 
 

@@ -38,7 +38,7 @@ def document(content: Document) -> str:
     while len(page.lines()) > (content.most_lines or math.inf):
         if not page.shrink():
             break
-    return "\n".join(page.lines())
+    return "\n".join(page.lines()).lstrip("\n")
 
 
 class _Page:

@@ -27,7 +27,9 @@ def _complaint(done: subprocess.CompletedProcess[str], code: int) -> str:
 
 def test_an_unknown_verb_names_the_nearest(profkit: Command) -> None:
     assert "unknown verb 'reprot'; did you mean 'report'?" in _complaint(profkit("reprot"), 2)
-    assert "unknown verb 'diff'; did you mean 'explain'?" in _complaint(profkit("diff"), 2)
+    for word, verb in {"diff": "explain", "compair": "explain", "profil": "run"}.items():
+        complaint = _complaint(profkit(word), 2)
+        assert f"unknown verb '{word}'; did you mean '{verb}'?" in complaint
     own = "recorded by 'profkit run -- python train.py'"
     assert own in _complaint(profkit("trace", "train.py"), 2)
 
