@@ -6,6 +6,7 @@ ALONE := traces/recorded-resnet50-workers-0
 PAGEABLE := traces/recorded-h200-images-pageable
 
 TORCHES := 2.4.1 2.10.0 2.15.0
+PADDLES := 2.6.2 3.0.0
 
 .PHONY: screenshots check test nightly contracts wheels systems converge gpu bench trust accuracy hangs midrun programs slow-lines sharded recorded docs
 
@@ -20,12 +21,14 @@ test:  ## the tests that everybody runs
 	$(RUN) pytest
 
 nightly:  ## all other tests, and the page of what they showed: real jobs, and what is long or exhaustive; hours
+	-for version in $(PADDLES); do .ci/contracts paddlepaddle $$version; done
 	-$(RUN) pytest -m "(jobs or nightly) and not alone" --junitxml build/nightly.xml
 	-$(RUN) pytest -n 0 -m "alone and (jobs or nightly)" --junitxml build/nightly-alone.xml
 	$(RUN) python benchmarks/nightly.py build/nightly.xml build/nightly-alone.xml
 
-contracts:  ## the hooks with the oldest supported torch, the V100's and the newest, and with Megatron and DeepSpeed; minutes for each
-	for version in $(TORCHES); do .ci/contracts $$version || exit 1; done
+contracts:  ## the hooks with the oldest supported torch, the V100's and the newest, older Paddles, and with Megatron and DeepSpeed; minutes for each
+	for version in $(TORCHES); do .ci/contracts torch $$version || exit 1; done
+	for version in $(PADDLES); do .ci/contracts paddlepaddle $$version || exit 1; done
 	.ci/libraries
 
 wheels:  ## the wheel for each Python of this machine, used in an environment without a compiler; a minute and a half

@@ -200,3 +200,24 @@ def test_no_lock_file_is_tracked() -> None:
         ["git", "ls-files", "uv.lock"], cwd=TOP, capture_output=True, text=True, check=False
     )
     assert tracked.stdout == ""
+
+
+@pytest.mark.skipif(not (TOP / "Dockerfile").exists(), reason="only in a checkout")
+def test_the_recipe_of_the_container_uses_what_is_there() -> None:
+    """Nothing here can build it: its instructions, stages and paths are checked at least."""
+    lines = (TOP / "Dockerfile").read_text("utf-8").splitlines()
+    stages, instructions = set(), []
+    for line in filter(None, lines):
+        word, _, rest = line.partition(" ")
+        assert word in {"#", "FROM", "RUN", "COPY"}, line
+        instructions.append(word)
+        if word == "FROM" and " AS " in rest:
+            stages.add(rest.split()[-1])
+        if word == "RUN":
+            subprocess.run(["bash", "-nc", rest], check=True)
+        if word == "COPY":
+            *options, source, _ = rest.split()
+            assert options or (TOP / source).exists(), line
+            assert {option.removeprefix("--from=") for option in options} <= stages
+    assert instructions.count("FROM") == 2
+    assert {".venv", "build", "traces"} <= set((TOP / ".dockerignore").read_text().split())

@@ -16,12 +16,15 @@ import pytest
 from profkit.trace import Trace
 from profkit.trace.sharing import say_world
 
-pytest.importorskip("paddle")
+paddle = pytest.importorskip("paddle")
 
 JOB = Path(__file__).parent / "jobs" / "fleet_paddle.py"
 PATIENCE_S = 120
 MICROBATCHES, STEPS, LATE_FROM, LATE_NS = 4, 10, 4, 50_000_000
-KINDS = ["sharding", "pp"]
+lacks_send = pytest.mark.skipif(
+    paddle.__version__.startswith("2."), reason="Paddle 2.6 sends nothing over gloo"
+)
+KINDS = ["sharding", pytest.param("pp", marks=lacks_send)]
 """The jobs that Paddle runs on the CPU."""
 
 
@@ -91,7 +94,8 @@ def test_collectives_are_matched_and_have_their_dimension(recorded: Any, kind: s
 
 
 @pytest.mark.parametrize(
-    ("kind", "world"), [("sharding", "2 ranks (sharding 2)"), ("pp", "2 ranks (pp 2)")]
+    ("kind", "world"),
+    [("sharding", "2 ranks (sharding 2)"), pytest.param("pp", "2 ranks (pp 2)", marks=lacks_send)],
 )
 def test_samples_count_once_per_data_parallel_rank(recorded: Any, kind: str, world: str) -> None:
     made: Launched = recorded(kind)
@@ -104,6 +108,7 @@ def test_samples_count_once_per_data_parallel_rank(recorded: Any, kind: str, wor
     assert say_world(trace.manifest.world_size, trace.manifest.config) == world
 
 
+@lacks_send
 def test_a_pipeline_has_a_message_and_a_forward_for_each_microbatch(recorded: Any) -> None:
     trace = recorded("pp").trace
     for rank in range(2):
