@@ -199,7 +199,7 @@ def switched_cost(steps: pa.Table, warm_up: int) -> Estimate | None:
 
 
 def _differences(duration: Floats, measured: npt.NDArray[np.bool_]) -> Floats:
-    """Return how much longer the steps around each block of control steps are than it."""
+    """Return how much longer steps around each block of control steps are than those in it."""
     edges = np.flatnonzero(np.diff(np.concatenate([[True], measured, [True]]).astype(np.int8)))
     begins, lengths = edges[::2], edges[1::2] - edges[::2]
     differences = [np.empty(0)]
