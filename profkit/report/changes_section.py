@@ -47,7 +47,10 @@ def changes_section(view: Overview) -> Iterator[Section]:
     step = next((each for each in found if each.kind is not ChangeKind.PERIODIC), None)
     if step is not None:
         notes.append(f"'profkit explain RUN --at {step.first_step}' compares before and after")
-    yield Section("Changes during the run", tuple(notes), table=labelled(rows))
+    title, table = "Changes during the run", labelled(rows)
+    first = Section(title, table=labelled(rows[:1]), kept=True)
+    brief = Section(title, tuple(notes), table=table, brief=first, kept=True)
+    yield Section(title, tuple(notes), table=table, brief=brief)
     yield Section(key="changes", table=Table(_COLUMNS, found))
 
 
