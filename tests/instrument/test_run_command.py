@@ -132,7 +132,7 @@ def test_a_run_ends_with_how_long_a_step_takes_and_where_it_goes(
     told = [line for line in recorded.err.splitlines() if line.startswith("profkit: ")][2:]
     last, *rest = told
     assert last.startswith("profkit: a step takes "), recorded.err
-    assert all(line.startswith("profkit: with") for line in rest)
+    assert all(line.startswith(("profkit: try: ", "profkit: with")) for line in rest)
     said = "the largest part in", "the largest loss is", "the largest known loss is"
     assert any(words in last for words in (*said, "no phase covers", "no other part"))
 
