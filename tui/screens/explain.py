@@ -18,8 +18,9 @@ from profkit.explain.explained import Explained
 from profkit.explain.kernel_ledger import KernelRow
 from profkit.explain.waterfall import Drop, waterfall
 from profkit.report.cells_section import cell_columns
+from profkit.report.changed_kernels import KERNELS
 from profkit.report.code_sections import CHANGES
-from profkit.report.ledger_document import DIFFERENCES, KERNELS, compared, explained
+from profkit.report.ledger_document import DIFFERENCES, compared, explained
 from profkit.report.scaling_document import SCALING, limits
 from profkit.show import json as show_json
 from profkit.show.document import Document, Section, Table, labelled
