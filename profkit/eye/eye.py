@@ -19,7 +19,7 @@ from profkit.eye.layout import UnknownPythonError
 from profkit.eye.memory import ForbiddenError
 from profkit.eye.sources import Sources
 from profkit.eye.standing import StandingRanks
-from profkit.eye.targets import RankRows, Said, Target, open_thread
+from profkit.eye.targets import NoWitnessError, RankRows, Said, Target, open_thread
 from profkit.hangs.processes import is_visible
 from profkit.trace.jsonfile import read_json
 from profkit.vocab import EYE, rank_folder
@@ -140,7 +140,8 @@ class Eye:
                 return  # it has ended
             first_ns = self._failing_ns.setdefault(path.name, self._clock())
             is_forbidden = isinstance(error.__cause__, ForbiddenError)
-            if not is_forbidden and self._clock() < first_ns + GIVE_UP_NS:
+            may_come = isinstance(error, NoWitnessError) or self._clock() < first_ns + GIVE_UP_NS
+            if not is_forbidden and may_come:
                 raise
             why = str(error)
         else:

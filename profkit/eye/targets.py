@@ -69,6 +69,10 @@ class Said(NamedTuple):
         return cls._make((*numbers, name, (version[0], version[1]), origins))
 
 
+class NoWitnessError(UnknownPythonError):
+    """The thread that trains is there, and that by which the reading is checked has ended."""
+
+
 class Thread:
     """A thread of another process: its stacks, and what the kernel says of it."""
 
@@ -76,8 +80,12 @@ class Thread:
         """Raise `ForbiddenError` or `UnknownPythonError` if it cannot be read."""
         self.said = said
         self.reader = StackReader(said.pid, said.version)
-        self._check_witness()
-        self._thread = self.reader.find(said.thread)
+        try:
+            self._thread = self.reader.find(said.thread)
+            self._check_witness()
+        except UnknownPythonError:
+            self.reader.close()
+            raise
         self._torn = 0
         folder = f"/proc/{said.pid}/task/{said.native}"
         self._files: dict[str, int] = {}
@@ -92,8 +100,12 @@ class Thread:
         reader, said = self.reader, self.said
         if said.witness <= 0:
             return
+        try:
+            witness = reader.find(said.witness)
+        except UnknownPythonError as error:
+            raise NoWitnessError("the process is about to end") from error
         for _ in range(WITNESS_TRIES):
-            stack = reader.read(reader.find(said.witness)) or []
+            stack = reader.read(witness) or []
             for code, line in stack:
                 name = code.co_qualname.rpartition(".")[2]
                 if name == WITNESSED and "/lookout/" in code.co_filename and line > 0:

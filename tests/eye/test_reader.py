@@ -26,7 +26,7 @@ from profkit.eye.following import follow_slowly
 from profkit.eye.layout import UnknownPythonError, find_layout
 from profkit.eye.memory import Memory
 from profkit.eye.reader import StackReader
-from profkit.eye.targets import RankRows, Target
+from profkit.eye.targets import NoWitnessError, RankRows, Said, Target, Thread
 from tests.eye.breaker import read_program, what_is_wrong
 from tests.house.test_python_versions import interpreters
 
@@ -61,6 +61,27 @@ def test_a_thread_that_waits_is_seen_as_it_is(python: str, tmp_path: Path) -> No
         names = [(code.co_qualname.rpartition(".")[2], line) for code, line in stack]
         assert names == [("inner", 7), ("<lambda>", 10), ("outer", 10), ("<module>", 12)]
         assert {code.co_filename for code, _ in stack} == {str(path)}
+        process.communicate("")
+
+
+def test_a_process_without_its_witness_is_about_to_end(tmp_path: Path) -> None:
+    """A job that reads what it has captured has ended its other threads, and is no odd Python."""
+    path = tmp_path / "waits.py"
+    path.write_text(WAITS)
+    with subprocess.Popen(
+        [sys.executable, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        number, *version = map(int, process.stdout.readline().split())
+        origins = Origins("", "", "")
+        said = Said(
+            0, -1, process.pid, 0, number, process.pid, 1, "", (version[0], version[1]), origins
+        )
+        with pytest.raises(NoWitnessError):
+            Thread(said)
+        with pytest.raises(UnknownPythonError, match="not where it should be") as found:
+            Thread(said._replace(thread=1))
+        assert not isinstance(found.value, NoWitnessError)
         process.communicate("")
 
 
