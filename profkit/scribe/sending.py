@@ -110,15 +110,17 @@ class SentRows:
 
     def forget(self) -> None:
         """Close this process's end of the connection, if it still is that."""
-        with contextlib.suppress(OSError):
-            if self._is_open():
-                self._scribe.close()
-            else:
-                self._scribe.detach()
+        if self._is_open():
+            self._scribe.close()
+        else:  # or the descriptor of another file were closed with this object
+            self._scribe.detach()
 
     def _is_open(self) -> bool:
         """Return true if the descriptor is the one that was opened: a job may close them all."""
-        place = os.fstat(self._scribe.fileno())
+        try:
+            place = os.fstat(self._scribe.fileno())
+        except OSError:
+            return False
         return (place.st_dev, place.st_ino) == (self._place.st_dev, self._place.st_ino)
 
     def _send(self, packed: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import gc
 import logging
 import os
 import signal
@@ -226,6 +227,20 @@ def test_nothing_is_sent_to_a_file_that_has_taken_the_number(tmp_path: Path, run
     assert theirs.recv(100) == b""
     assert (tmp_path / "theirs").read_bytes() == b""
     theirs.close()
+
+
+def test_a_file_that_is_opened_later_under_the_number_stays_open(tmp_path: Path, run: Path) -> None:
+    files = sent(run)
+    number = files._scribe.fileno()
+    os.close(number)
+    files.close("complete")
+    other = os.open(tmp_path / "theirs", os.O_WRONLY | os.O_CREAT)
+    os.dup2(other, number)
+    del files
+    gc.collect()
+    os.fstat(number)
+    for descriptor in {other, number}:
+        os.close(descriptor)
 
 
 def test_a_forked_child_holds_no_connection(run: Path) -> None:
