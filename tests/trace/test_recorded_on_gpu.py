@@ -88,7 +88,7 @@ def test_a_host_that_takes_as_long_as_the_device_is_said_to() -> None:
     """Captured kernels say how long the device is idle instead: more than half of the step."""
     view = build_overview(recorded(""))
     (note,) = launch_notes(view)
-    assert "the device may wait for the host's launches" in note
+    assert "so either may wait for the other" in note
     ahead = [replace(part, host_ns=(part.host_ns or 0) / 2) for part in view.phases]
     assert not list(launch_notes(replace(view, phases=tuple(ahead))))
     captured = build_overview(recorded("-kernels"))
