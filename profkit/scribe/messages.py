@@ -26,7 +26,7 @@ OPEN, ROWS, FLUSH, DESCRIBE, END = "open", "rows", "flush", "describe", "end"
 OPENED, PROBLEM, FAILED, CLOSED = "opened", "problem", "failed", "closed"
 """From the scribe: the files are open; rows were refused; no more can be written; all is written.
 
-The second field says why, or is empty.
+The second field is a number: of an error, or of the process. The third says why, or is empty.
 """
 
 

@@ -91,7 +91,7 @@ class RankRows:
             self._say(messages.FAILED, error.strerror or str(error), error.errno or 0)
             return False
         self._files = files
-        self._say(messages.OPENED)
+        self._say(messages.OPENED, "", os.getpid())
         return True
 
     def _write(self, files: RankFiles, table: str, rows: list[Message]) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.clock import Clock, now_ns, wall_ns
+from profkit.hangs.processes import look_at
 from profkit.scribe import messages
 from profkit.scribe.messages import Inbox, Message, pack, socket_name
 from profkit.trace.jsonfile import dump_json, replace_json
@@ -52,6 +53,7 @@ class SentRows:
         self._scribe, self._inbox = scribe, Inbox()
         self._place = os.fstat(scribe.fileno())
         self._lock, self._is_lost = threading.Lock(), False
+        self._writer = 0
         content = dump_json(manifest.content())
         try:
             self._begin((messages.OPEN, list(SCHEMA_VERSION), manifest.rank, content, full))
@@ -69,6 +71,7 @@ class SentRows:
         kind, number, why = self._wait_for(messages.OPENED, messages.FAILED)
         if kind == messages.FAILED:
             raise OSError(number, why)
+        self._writer = number
         self._scribe.settimeout(None)
 
     def write_rows(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -90,6 +93,10 @@ class SentRows:
         del clock
         self._send(pack((messages.FLUSH,)))
         self._listen()
+
+    def progress(self) -> float:
+        """Return the processor time of the scribe."""
+        return look_at(self._writer).cpu_s
 
     def describe(self, manifest: RankManifest) -> None:
         self._send(pack((messages.DESCRIBE, dump_json(manifest.content()))))

@@ -100,6 +100,9 @@ class RankFiles:
     def describe(self, manifest: RankManifest) -> None:
         manifest.write(self.folder)
 
+    def progress(self) -> float:
+        return 0.0
+
     def write(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Append rows, given as columns without `rank`.
 

@@ -45,6 +45,8 @@ TURN_S = 1e-4
 CLOSING_LOOKS = 10
 """The closing timeout is split into this many waits, so that one pause cannot use all of it."""
 
+LONGEST_CLOSING_S = 30.0
+
 
 Rows: TypeAlias = dict[str, list[Row]]
 """Rows that wait to be written, by table."""
@@ -73,6 +75,9 @@ class Files(Protocol):
         """Replace the rank's description."""
 
     def close(self, reason: str) -> None: ...
+
+    def progress(self) -> float:
+        """Return a number that grows while another process works on these rows."""
 
 
 class RankWriter:
@@ -157,13 +162,18 @@ class RankWriter:
     def close(self, *, timeout_s: float = 2.0) -> None:
         """Write the waiting rows and the end record; give up on a hanging disk after `timeout_s`.
 
+        What gets on, on a busy machine, is waited for, but no longer than for `LONGEST_CLOSING_S`.
         In a forked child this does nothing, because the trace belongs to the parent.
         """
         if os.getpid() != self._pid or self._ending.is_set():
             return
         self._ending.set()
-        for _ in range(CLOSING_LOOKS):
+        deadline, idle, before = time.monotonic() + LONGEST_CLOSING_S, 0, self._files.progress()
+        while self._thread.is_alive() and idle < CLOSING_LOOKS and time.monotonic() < deadline:
             self._thread.join(timeout_s / CLOSING_LOOKS)
+            now = self._files.progress()
+            idle = idle + 1 if now <= before else 0
+            before = now
         if self._thread.is_alive():
             if not self._files.failure:
                 self._files.failure = f"the disk did not answer within {timeout_s:g} s"

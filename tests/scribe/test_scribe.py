@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 import gc
+import itertools
 import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -196,6 +198,20 @@ def test_a_scribe_that_stands_still_delays_no_end(run: Path) -> None:
         assert "did not answer within" in writer.failure
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_a_scribe_that_gets_on_slowly_is_waited_for(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = RankWriter(run, manifest(), files=sent(run))
+    fill(writer)
+    pid, ticks = scribe_of(run), itertools.count()
+    monkeypatch.setattr(writer._files, "progress", lambda: next(ticks))
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(0.6, os.kill, (pid, signal.SIGCONT)).start()
+    writer.close(timeout_s=0.2)
+    assert writer.failure == ""
+    assert read_json(run / rank_folder(0) / END_FILE)["reason"] == "complete"
 
 
 def test_a_rank_that_dies_leaves_its_rows_and_no_end(run: Path) -> None:
