@@ -19,12 +19,28 @@ from profkit.trace import Trace
 from profkit.trace.reader import find_runs
 
 SIDES = ("bare", "recorded")
+FAILED = ("exits", "raises", "sizes")
+"""Jobs of which one rank ends, or is ended, before the others."""
+SIDES_OF = {
+    "cost": ("bare", "recorded", "eye", "eye-again", "recorded-again", "bare-again"),
+    "settings": ("recorded",),
+    **dict.fromkeys(FAILED, ("recorded",)),
+}
+"""The sides of scenarios that have others."""
+ONLY_NCCL = {"graph": "gloo takes no part in a graph of the device"}
+"""Scenarios that gloo cannot rehearse, and why."""
+CHANGED = {"NCCL_PROTO": "Simple", "TORCH_NCCL_TRACE_BUFFER_SIZE": "4000"}
+"""What `settings` sets, and no other scenario."""
 HANG_AFTER_S = 5
 TICK_S = 2.0
 """The ranks look each second; then the verdict settles."""
 SETTLED = 2
 """DDP's first step checks the model, and its second begins with other buckets."""
 COST_GOAL = 0.15
+ADDED_GOAL, ADDED_GOAL_MS = 0.01, 0.15
+"""Recording makes a step longer by at most the larger of both."""
+TIME_GOAL, TIME_GOAL_MS = 0.02, 0.1
+"""A recorded step differs from the job's own clock by at most the larger of both."""
 KERNEL_GOAL, KERNEL_GOAL_US = 0.02, 50.0
 """The device time of a collective differs from its kernel by at most the larger of both."""
 
@@ -83,9 +99,9 @@ class Ran:
         return Trace.open(self.run)
 
     def step_ms(self) -> float:
-        """Return the mean step by the job's own clock, over all ranks."""
-        settled = [ns for each in self.results for ns in each["step_ns"][SETTLED:]]
-        return float(statistics.mean(settled)) / 1e6
+        """Return the median step by the job's own clock, as a mean over the ranks."""
+        medians = [statistics.median(each["step_ns"][SETTLED:]) for each in self.results]
+        return statistics.fmean(medians) / 1e6
 
 
 Runs = Mapping[str, Ran]
@@ -97,9 +113,13 @@ Steps = dict[tuple[int, int], list[dict[str, Any]]]
 
 def check_both(scenario: str, runs: Runs) -> Iterator[Check]:
     """Check that recording has not changed how the job ends."""
-    codes = [runs[f"{scenario} {side}"].code for side in SIDES]
-    right = 1 if scenario == "stuck" else 0
-    yield Check(scenario, "exit codes", codes == [right, right], f"{codes}, must be {right}")
+    codes = [runs[f"{scenario} {side}"].code for side in sides_of(scenario)]
+    right = 1 if scenario in ("stuck", *FAILED) else 0
+    yield Check(scenario, "exit codes", set(codes) == {right}, f"{codes}, must be {right}")
+
+
+def sides_of(scenario: str) -> tuple[str, ...]:
+    return SIDES_OF.get(scenario, SIDES)
 
 
 def check_losses(scenario: str, runs: Runs) -> Iterator[Check]:
@@ -199,9 +219,9 @@ def check_late(scenario: str, runs: Runs) -> Iterator[Check]:
         yield Check(scenario, "it is the first cause against ddp", bool(first), "; ".join(said))
 
 
-def ask(verb: str, run: Path) -> dict[str, Any]:
-    """Return what profkit says of a run."""
-    command = [sys.executable, "-m", "profkit", verb, str(run), "--json"]
+def ask(verb: str, *runs: Path) -> dict[str, Any]:
+    """Return what profkit says of a run, or of two."""
+    command = [sys.executable, "-m", "profkit", verb, *map(str, runs), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -215,16 +235,30 @@ def check_accumulation(scenario: str, runs: Runs) -> Iterator[Check]:
     yield Check(scenario, "accumulation without no_sync is the first cause", named, str(kinds))
 
 
+def alarms_of(recorded: Ran) -> list[dict[str, Any]]:
+    """Return the alarms that came after the fault; jobs may stand still as they begin."""
+    planted_ns = int((recorded.folder / "out" / "planted").read_text())
+    seen = [each for each in read_events(recorded.run) if each["event"] == SEEN]
+    after = [each for each in seen if each["time_ns"] > planted_ns]
+    return [each for each in after if each["verdict"]["level"] == ALARM]
+
+
+def check_alarm(scenario: str, recorded: Ran) -> Iterator[Check]:
+    """Check that a hang is reported in time."""
+    planted_ns = int((recorded.folder / "out" / "planted").read_text())
+    alarms, after_s = alarms_of(recorded), float("inf")
+    if alarms:
+        after_s = (alarms[0]["time_ns"] - planted_ns) / 1e9
+    in_time = 0 < after_s <= HANG_AFTER_S + TICK_S
+    yield Check(scenario, "the hang is reported in time", in_time, f"after {after_s:.1f} s")
+
+
 def check_stuck(scenario: str, runs: Runs) -> Iterator[Check]:
     """Check who waits for whom, while the job runs and afterwards."""
     recorded = runs[f"{scenario} recorded"]
     late, others = recorded.ranks - 1, list(range(recorded.ranks - 1))
-    planted_ns = int((recorded.folder / "out" / "planted").read_text())
-    seen = [each for each in read_events(recorded.run) if each["event"] == SEEN]
-    alarms = [each for each in seen if each["verdict"]["level"] == ALARM]
-    after_s = (alarms[0]["time_ns"] - planted_ns) / 1e9 if alarms else float("inf")
-    in_time = 0 < after_s <= HANG_AFTER_S + TICK_S
-    yield Check(scenario, "the hang is reported in time", in_time, f"after {after_s:.1f} s")
+    yield from check_alarm(scenario, recorded)
+    alarms = alarms_of(recorded)
     account = ask("why", recorded.run)
     yield Check(
         scenario, "`profkit why` says that it hung", account["state"] == "hung", account["headline"]
@@ -238,12 +272,173 @@ def check_stuck(scenario: str, runs: Runs) -> Iterator[Check]:
         yield Check(scenario, f"who waits for whom, {when}", is_right, str(verdict.get("text")))
 
 
+def check_places(scenario: str, runs: Runs) -> Iterator[Check]:
+    """Check the dimension of each collective, and the module of those that carry weights."""
+    recorded, wrong = runs[f"{scenario} recorded"], []
+    dimension = DIMENSIONS[scenario]
+    steps = collectives_by_step(recorded.trace)
+    for (rank, step), rows in steps.items():
+        seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for row in rows:
+            if row["module"] is not None:
+                seen[row["op"]][row["module"]] += 1
+        others = {str(row["dimension"]) for row in rows} - {dimension}
+        if others or seen != MODULES.get(scenario, {}):
+            wrong.append(f"rank {rank} step {step}: {sorted(others)} {dict(seen)}")
+    what = f"dimension {dimension}, and the modules"
+    detail = f"{len(wrong)} of {len(steps)} steps wrong {'; '.join(wrong[:2])}".strip()
+    yield Check(scenario, what, bool(steps) and not wrong, detail)
+
+
+def check_microbatches(scenario: str, runs: Runs) -> Iterator[Check]:
+    """Check that each part of a batch is sent once, and that each message is received."""
+    steps = collectives_by_step(runs[f"{scenario} recorded"].trace)
+    wrong = []
+    for (rank, step), rows in steps.items():
+        seen = Counter((row["op"], row["microbatch"]) for row in rows)
+        parts = Counter(part for _, part in seen)
+        if None in parts or len(set(seen.values())) != 1:
+            wrong.append(f"rank {rank} step {step}: {dict(seen)}")
+    words = f"{len(wrong)} of {len(steps)} steps wrong {'; '.join(wrong[:1])}".strip()
+    yield Check(scenario, "messages have their microbatch", bool(steps) and not wrong, words)
+
+
+def check_time(scenario: str, runs: Runs) -> Iterator[Check]:
+    """Compare the length of the recorded steps with the job's own clock."""
+    recorded = runs[f"{scenario} recorded"]
+    for rank, result in enumerate(recorded.results):
+        rows = [row for row in recorded.trace.steps.to_pylist() if row["rank"] == rank]
+        rows = [row for row in rows if SETTLED <= row["step"] < len(result["step_ns"])]
+        said = [row["end_ns"] - row["start_ns"] for row in rows]
+        own = [result["step_ns"][row["step"]] for row in rows]
+        said_ms, own_ms = statistics.fmean(said) / 1e6, statistics.fmean(own) / 1e6
+        is_right = abs(said_ms - own_ms) <= max(TIME_GOAL * own_ms, TIME_GOAL_MS)
+        words = f"{said_ms:.2f} ms in {len(rows)} steps, own clock {own_ms:.2f} ms"
+        yield Check(scenario, f"no time of rank {rank} is lost", is_right, words)
+
+
+def check_compiled(scenario: str, runs: Runs) -> Iterator[Check]:
+    """Check that the run says that its model is compiled."""
+    said = runs[f"{scenario} recorded"].trace.manifest.config.get("compile")
+    yield Check(scenario, "the model is said to be compiled", said is True, str(said))
+
+
+def check_graph(scenario: str, runs: Runs) -> Iterator[Check]:
+    """Check that collectives are called until they are captured, and then run on the device."""
+    for side in SIDES:
+        for rank, result in enumerate(runs[f"{scenario} {side}"].results):
+            counts = [len(kernels) for kernels in result["probe"]["kernels"].values()]
+            is_right = counts == [result["replayed"]["kernels"]] * result["probed"]
+            what = f"NCCL's kernels in replays of rank {rank}, {side}"
+            yield Check(scenario, what, is_right, str(counts))
+    recorded = runs[f"{scenario} recorded"]
+    result = recorded.results[0]["replayed"]
+    wrong, steps = [], collectives_by_step(recorded.trace)
+    for (rank, step), rows in steps.items():
+        expected = result["kernels"] if step < result["from_step"] else 0
+        if step != result["from_step"] and len(rows) != expected:
+            wrong.append(f"rank {rank} step {step}: {len(rows)}, not {expected}")
+    words = f"{len(wrong)} of {len(steps)} wrong {'; '.join(wrong[:3])}".strip()
+    yield Check(scenario, "calls before and after the capture", not wrong, words)
+
+
+def check_end(scenario: str, runs: Runs) -> Iterator[Check]:
+    """Check that the end of a rank is reported, with what it said last."""
+    recorded = runs[f"{scenario} recorded"]
+    late = recorded.ranks - 1
+    account = ask("why", recorded.run)
+    verdict = account["verdict"] or {}
+    text = str(verdict.get("text"))
+    right = (verdict.get("class"), verdict.get("ranks")) == ("rank dead", [late])
+    yield Check(scenario, "the rank that ended is named", right, account["headline"])
+    yield Check(scenario, "how it ended", f"rank {late} {ENDS[scenario]}" in text, text)
+    waiting = set(verdict.get("waiting") or ())
+    yield Check(scenario, "it waits for nobody", late not in waiting, str(sorted(waiting)))
+
+
+def check_sizes(scenario: str, runs: Runs) -> Iterator[Check]:
+    """Check that a collective whose sizes differ is said to be one; gloo aborts a rank in it."""
+    recorded = runs[f"{scenario} recorded"]
+    late = recorded.ranks - 1
+    account = ask("why", recorded.run)
+    verdict = account["verdict"] or {}
+    kinds = ["mismatch"] if recorded.backend == "nccl" else ["mismatch", "rank dead"]
+    named = verdict.get("class") in kinds
+    if verdict.get("class") == "mismatch":
+        named &= late in verdict["ranks"]
+    yield Check(scenario, "the sizes differ", named, str(verdict.get("text")))
+    place = dict(verdict.get("places") or {}).get(str(late)) or {}
+    yield Check(scenario, "the line", place.get("function") == "exchange", str(place))
+    if recorded.backend == "nccl":
+        yield from check_alarm(scenario, recorded)
+
+
+def check_cost(scenario: str, runs: Runs) -> Iterator[Check]:
+    """Compare the steps of jobs that took turns; a cost within their own spread is not certain."""
+    means, spreads = {}, {}
+    for side in ("bare", "recorded", "eye"):
+        both = [runs[f"{scenario} {name}"].step_ms() for name in (side, f"{side}-again")]
+        means[side], spreads[side] = statistics.fmean(both), abs(both[0] - both[1]) / 2
+    goal_ms = max(ADDED_GOAL * means["bare"], ADDED_GOAL_MS)
+    for side, what in (("recorded", "recording"), ("eye", "recording with the eye")):
+        added_ms = means[side] - means["bare"]
+        spread_ms = spreads[side] + spreads["bare"]
+        words = f"{added_ms:+.2f} ms (+-{spread_ms:.2f} ms) of {means['bare']:.2f} ms"
+        title = f"{what} adds less than {goal_ms:.2f} ms"
+        yield Check(scenario, title, added_ms - spread_ms <= goal_ms, words)
+
+
+def check_settings(scenario: str, runs: Runs) -> Iterator[Check]:
+    """Check that variables of NCCL are recorded, and that those that differ are said to."""
+    recorded, base = runs[f"{scenario} recorded"], runs["ddp recorded"]
+    wanted: dict[str, str] = dict(CHANGED)
+    if recorded.backend == "nccl":
+        wanted["NCCL_SOCKET_IFNAME"] = "lo"  # the job sets it itself
+    for number, rank in enumerate(recorded.trace.ranks):
+        found: dict[str, Any] = {} if rank.manifest is None else rank.manifest.environment
+        said = {name: found.get("variables", {}).get(name) for name in wanted}
+        yield Check(scenario, f"variables of rank {number}", said == wanted, str(said))
+        if recorded.backend == "nccl":
+            true = recorded.results[number]["nccl"]
+            version = found.get("libraries", {}).get("nccl")
+            is_right = version == ".".join(map(str, true))
+            yield Check(scenario, f"NCCL's version on rank {number}", is_right, f"{version} {true}")
+    compared = ask("explain", base.run, recorded.run)
+    differ = {each["setting"] for each in compared["differences"]}
+    yield Check(scenario, "`explain` shows what differs", set(CHANGED) <= differ, str(differ))
+
+
+DIMENSIONS = {"fsdp2": "fsdp", "tp": "tp", "pp": "pp", "experts": "ep"}
+_BLOCKS = ("blocks.0", "blocks.1", "blocks.2")
+MODULES = {
+    "fsdp2": {
+        "all_gather": {"(root)": 1, **dict.fromkeys(_BLOCKS, 2)},
+        "reduce_scatter": dict.fromkeys(("(root)", *_BLOCKS), 1),
+    }
+}
+"""The modules whose weights and gradients a step's collectives carry; the others carry none."""
+ENDS = {
+    "exits": "ended with exit code 7",
+    "raises": "ended with ValueError: a label is missing at nccl_job.py",
+}
+"""How the last rank ends."""
+
 USUAL = (check_losses, check_collectives, check_kernels)
 CHECKS: dict[str, tuple[Callable[[str, Runs], Iterator[Check]], ...]] = {
     "ddp": USUAL,
+    "cost": (check_cost,),
+    "tp": (*USUAL, check_places),
+    "pp": (check_losses, check_collectives, check_places, check_microbatches),
+    "experts": (*USUAL, check_places),
+    "graph": (check_losses, check_graph, check_time),
+    "compiled": (*USUAL, check_compiled, check_time),
+    "exits": (check_end,),
+    "raises": (check_end,),
+    "sizes": (check_sizes,),
+    "settings": (check_settings,),
     "late": (*USUAL, check_late),
     "no_sync": USUAL,
     "every_sync": (*USUAL, check_accumulation),
-    "fsdp2": USUAL,
+    "fsdp2": (*USUAL, check_places),
     "stuck": (check_stuck,),
 }

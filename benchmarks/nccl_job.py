@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sharded_job import PROBED, Job, fsdp2, plain_step
+from sharded_job import PROBED, Job, fsdp2, make_experts, make_tp, pipeline, plain_step
 from sharded_models import BATCH, MICROBATCHES, WIDTH, Model, bytes_of
 from torch import distributed as dist
 from torch import nn
@@ -35,7 +35,13 @@ BUCKET_MB = 1
 """The gradients of a model that is 128 wide make two buckets of about this size."""
 
 STUCK_AT = 40
-"""The step in which a rank never enters a collective."""
+"""The step in which a fault is planted."""
+CAPTURED_AT = 20
+"""The step from which on a step is a graph of the device."""
+EXIT_CODE = 7
+"""The exit code of a rank that leaves."""
+WARM_UPS = 3
+"""A backward must have run so often, on another stream, before it is captured."""
 
 
 def isolate() -> None:
@@ -70,14 +76,79 @@ def accumulate(model: Any, *, exchanges_each: bool) -> Callable[[Any, Any], floa
     return step
 
 
+class Replayed:
+    """Trains on a captured graph of the device, which has the collectives inside."""
+
+    def __init__(self, model: Model, device: torch.device) -> None:
+        self._model = model
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        self._x, self._y = (torch.zeros(BATCH, WIDTH, device=device) for _ in range(2))
+        self._graph: Any = None
+        self._loss, self._steps = torch.zeros(()), 0
+
+    def _train(self) -> torch.Tensor:
+        self._optimizer.zero_grad()
+        loss = nn.functional.mse_loss(self._model(self._x), self._y)
+        loss.backward()
+        for parameter in self._model.parameters():
+            dist.all_reduce(parameter.grad)
+        return loss
+
+    def _capture(self) -> None:
+        """Capture a step in the usual mode, in which a call of any thread can spoil it."""
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UPS):
+                self._train()
+        torch.cuda.current_stream().wait_stream(aside)
+        self._optimizer.zero_grad()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._loss = self._train()
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> float:
+        self._x.copy_(x)
+        self._y.copy_(y)
+        if self._steps == CAPTURED_AT:
+            self._capture()
+        self._steps += 1
+        if self._graph is None:
+            self._loss = self._train()
+        else:
+            self._graph.replay()
+        self._optimizer.step()
+        return float(self._loss.detach())
+
+
+def make_sharded(scenario: str, model: Model, device: torch.device) -> Job | None:
+    """Return the job of a scenario that shards its model or its samples in some way."""
+    if scenario == "fsdp2":
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("fsdp",))
+        return fsdp2(mesh, model)
+    if scenario == "tp":
+        return make_tp(model, device.type)
+    if scenario == "pp":
+        return pipeline(model, 1, device.type)
+    if scenario == "experts":
+        return make_experts(model, device.type)
+    return None
+
+
 def make_job(scenario: str, model: Model, device: torch.device) -> tuple[Job, Any]:
     """Return the job of a scenario, and the module of DDP if it has one."""
     world, rank = dist.get_world_size(), dist.get_rank()
-    if scenario == "fsdp2":
-        return fsdp2(init_device_mesh(device.type, (world,), mesh_dim_names=("fsdp",)), model), None
+    sharded = make_sharded(scenario, model, device)
+    if sharded is not None:
+        return sharded, None
+    if scenario == "graph":  # its expected collectives are those of a replay, which calls none
+        return Job(Replayed(model, device).step, {}, world, rank), None
     wrapped = DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB)
     if scenario in ("no_sync", "every_sync"):
         step = accumulate(wrapped, exchanges_each=scenario == "every_sync")
+    elif scenario == "compiled":
+        backend = "inductor" if device.type == "cuda" else "aot_eager"
+        step = plain_step(torch.compile(wrapped, backend=backend))
     else:
         step = plain_step(wrapped)
     return Job(step, {}, world, rank), wrapped
@@ -164,18 +235,40 @@ def stand_still() -> None:
         time.sleep(60)
 
 
-def plant_hang(options: argparse.Namespace) -> None:
-    """Let the last rank stand still; each rank is ended by a signal, as by who kills a job."""
+def leave() -> None:
+    """End this rank without a word."""
+    os._exit(EXIT_CODE)
+
+
+def fail() -> None:
+    """Raise what nobody catches."""
+    raise ValueError("a label is missing")
+
+
+FAULTS: dict[str, Callable[[], None]] = {"stuck": stand_still, "exits": leave, "raises": fail}
+"""What the last rank does."""
+
+
+def exchange(device: torch.device, *, is_odd: bool) -> None:
+    """Sum a tensor, which is much larger on one rank."""
+    dist.all_reduce(torch.ones(1 << 20 if is_odd else 4, device=device))
+
+
+def plant_fault(options: argparse.Namespace, device: torch.device) -> None:
+    """Let the last rank do something else; a signal ends each rank, as by who kills a job."""
     signal.setitimer(signal.ITIMER_REAL, options.stuck_s)
-    if dist.get_rank() == dist.get_world_size() - 1:
+    is_odd = dist.get_rank() == dist.get_world_size() - 1
+    if is_odd:
         (options.out / "planted").write_text(str(time.time_ns()), encoding="utf-8")
-        stand_still()
+    if options.scenario == "sizes":
+        exchange(device, is_odd=is_odd)
+    elif is_odd:
+        FAULTS[options.scenario]()
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    scenarios = ("ddp", "late", "no_sync", "every_sync", "fsdp2", "stuck")
-    parser.add_argument("scenario", choices=scenarios)
+    parser.add_argument("scenario")
     parser.add_argument("--backend", choices=("nccl", "gloo"), required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=100)
@@ -191,13 +284,13 @@ def train(job: Job, options: argparse.Namespace, device: torch.device) -> dict[s
     torch.manual_seed(2)
     count = options.steps * BATCH * job.data_parallel
     data = TensorDataset(torch.randn(count, WIDTH), torch.randn(count, WIDTH))
-    sampler: Any = DistributedSampler(data, shuffle=False)
+    sampler: Any = DistributedSampler(data, job.data_parallel, job.data_rank, shuffle=False)
     losses, ends, probe = [], [time.monotonic_ns()], Probe(device)
     for number, (x, y) in enumerate(DataLoader(data, BATCH, sampler=sampler)):
         if number == options.steps - options.probe:
             probe.start()
-        if number == STUCK_AT and options.scenario == "stuck":
-            plant_hang(options)
+        if number == STUCK_AT and options.scenario in (*FAULTS, "sizes"):
+            plant_fault(options, device)
         with probe.step(number):
             losses.append(job.step(x.to(device), y.to(device)).hex())
         ends.append(time.monotonic_ns())
@@ -224,6 +317,8 @@ def main() -> None:
     job, module = make_job(options.scenario, model, device)
     result = train(job, options, device)
     result["late_ns"] = late.ns if late is not None else []
+    result["replayed"] = {"from_step": CAPTURED_AT, "kernels": len(list(model.parameters()))}
+    result["nccl"] = torch.cuda.nccl.version() if options.backend == "nccl" else None
     rounds = MICROBATCHES if options.scenario == "every_sync" else 1
     expected = job.expected if module is None else expect_buckets(module, rounds)
     result["expected"] = {op: list(numbers) for op, numbers in expected.items()}

@@ -24,14 +24,43 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import results
-from nccl_checks import CHECKS, HANG_AFTER_S, SIDES, Check, Ran, check_both
+from nccl_checks import (
+    CHANGED,
+    CHECKS,
+    HANG_AFTER_S,
+    ONLY_NCCL,
+    Check,
+    Ran,
+    check_both,
+    sides_of,
+)
 
 JOB = Path(__file__).parent / "nccl_job.py"
 GRACE_S, LEAST_S = 10, 20
 """A job's ranks end so long before the job is ended; the shortest time that is of use to a job."""
 STUCK_S = {"bare": 1, "recorded": HANG_AFTER_S + 10}
 """How long a hang lasts, before a signal ends the ranks."""
-STEPS = {"ddp": 150, "late": 150, "no_sync": 80, "every_sync": 80, "fsdp2": 60, "stuck": 100}
+WATCHED = ("stuck", "exits", "raises", "sizes")
+"""The scenarios whose ranks may wait for each other forever."""
+STEPS = {
+    "ddp": 150,
+    "late": 150,
+    "stuck": 100,
+    "fsdp2": 60,
+    "tp": 60,
+    "pp": 60,
+    "experts": 60,
+    "exits": 100,
+    "sizes": 100,
+    "raises": 100,
+    "graph": 80,
+    "settings": 60,
+    "cost": 150,
+    "compiled": 60,
+    "no_sync": 80,
+    "every_sync": 80,
+}
+"""The steps of each scenario. The most important come first: time may run out."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +93,7 @@ class Setting:
                     "OMP_NUM_THREADS": "1",
                     "SHARDED_WIDTH": "128",
                     "TORCH_DIST_USE_NCCL2": "0",  # DDP's buckets over the other one are not timed
+                    **(CHANGED if scenario == "settings" else {}),
                 },
             )
             code = wait_for(process, limit_s)
@@ -74,11 +104,15 @@ class Setting:
         command = [self.python, *launcher, "--nproc-per-node", str(self.ranks), str(JOB), scenario]
         command += ["--backend", self.backend, "--out", str(folder / "out")]
         command += ["--steps", str(STEPS[scenario]), "--limit-s", str(self.limit_s - GRACE_S)]
-        command += ["--stuck-s", str(STUCK_S[side])]
-        if side == "bare":
+        is_bare = side.startswith("bare")
+        command += ["--stuck-s", str(STUCK_S["bare" if is_bare else "recorded"])]
+        if is_bare:
             return command
-        watch = ["--hang-after", str(HANG_AFTER_S)] if scenario == "stuck" else []
-        record = [sys.executable, "-m", "profkit", "run", *watch, "-o", str(folder / "runs")]
+        record = [sys.executable, "-m", "profkit", "run", "-o", str(folder / "runs")]
+        if scenario in WATCHED:
+            record += ["--hang-after", str(HANG_AFTER_S)]
+        if scenario == "cost" and side.startswith("recorded"):
+            record += ["--lines", "off"]  # the eye samples them
         return [*record, "--name", scenario, "--", *command]
 
 
@@ -95,8 +129,8 @@ def wait_for(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
 
 
 def examine(setting: Setting, scenario: str, runs: dict[str, Ran], until: float) -> Iterator[Check]:
-    """Run a scenario on both sides, and yield what is right and wrong about it."""
-    for side in SIDES:
+    """Run a scenario on its sides, and yield what is right and wrong about it."""
+    for side in sides_of(scenario):
         left_s = until - time.monotonic()
         if left_s < LEAST_S:
             yield Check(scenario, "run", is_right=False, detail="no time left")
@@ -130,6 +164,9 @@ def main() -> int:
     until, runs, checks = time.monotonic() + args.limit_s, dict[str, Ran](), list[Check]()
     say = functools.partial(print, flush=True)
     for scenario in args.names or STEPS:
+        if args.backend != "nccl" and scenario in ONLY_NCCL:
+            say(f"not run  {scenario}: {ONLY_NCCL[scenario]}")
+            continue
         for check in examine(setting, scenario, runs, until):
             say(check.line())
             checks.append(check)

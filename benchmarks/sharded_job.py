@@ -1,4 +1,4 @@
-"""Small sharded training jobs for torchrun: FSDP, HSDP, tensors and pipelines.
+"""Small sharded training jobs for torchrun: FSDP, HSDP, tensors, pipelines and experts.
 
 A job knows no profiler. Each rank writes its losses, and the collectives that a step must have by
 the closed form, into `--out`. With `--probe`, torch's own profiler counts the collectives of the
@@ -116,14 +116,14 @@ def make_ddp(model: Model) -> Job:
     return Job(plain_step(wrapped), expected, dist.get_world_size(), dist.get_rank())
 
 
-def make_tp(model: Model) -> Job:
+def make_tp(model: Model, device: str = "cpu") -> Job:
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
         RowwiseParallel,
         parallelize_module,
     )
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    mesh = init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("tp",))
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     for block in model.blocks:
         parallelize_module(block, mesh, plan)
@@ -154,7 +154,58 @@ def make_dtensor(model: Model) -> Job:
     return Job(step, expected, 1, 0, keep=[mesh])
 
 
-def pipeline(model: Model, per_rank: int) -> Job:
+class AllToAll(torch.autograd.Function):
+    """Sends each rank its part of the samples; the gradients take the same way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        received = torch.empty_like(x)
+        dist.all_to_all_single(received, x.contiguous(), group=group)
+        return received
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return AllToAll.apply(gradients[0], ctx.group), None
+
+
+class Expert(nn.Module):
+    """A block on each rank, to which each rank sends a part of its samples."""
+
+    def __init__(self, block: Block, group: Any) -> None:
+        super().__init__()
+        self.block, self.group = block, group
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = AllToAll.apply(self.block(AllToAll.apply(x, self.group)), self.group)
+        return result
+
+
+def make_experts(model: Model, device: str = "cpu") -> Job:
+    """Return a job in which each block is an expert per rank, and the first layer is shared."""
+    world = dist.get_world_size()
+    mesh = init_device_mesh(device, (world,), mesh_dim_names=("ep",))
+    group = mesh.get_group("ep")
+    model.blocks = nn.ModuleList([Expert(block, group) for block in model.blocks])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> float:
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        dist.all_reduce(model.first.weight.grad, group=group)
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss.detach())
+
+    # A block's samples go to the experts and back, and so do their gradients.
+    expected = {
+        "all_to_all": (4 * BLOCKS, 4 * BLOCKS * ACTIVATION_BYTES),
+        "all_reduce": (1, ROOT_BYTES),
+    }
+    return Job(step, expected, world, dist.get_rank(), keep=[mesh])
+
+
+def pipeline(model: Model, per_rank: int, device: str = "cpu") -> Job:
     """Return a pipeline with so many stages on each rank."""
     from torch.distributed.pipelining import (
         PipelineStage,
@@ -163,17 +214,19 @@ def pipeline(model: Model, per_rank: int) -> Job:
     )
 
     wait_for_all_messages()
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("pp",))
-    rank, world, cpu = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
+    mesh = init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("pp",))
+    rank, world, place = dist.get_rank(), dist.get_world_size(), torch.device(device)
     count = world * per_rank
-    blocks = [*model.blocks, *(Block() for _ in range(count - BLOCKS))]
+    blocks = [*model.blocks, *(Block().to(place) for _ in range(count - BLOCKS))]
     per, stages = -(-len(blocks) // count), []  # type: int, list[Any]
     shapes: dict[str, Any] = {}
     if inspect.signature(PipelineStage).parameters["input_args"].default is inspect.Parameter.empty:
         shapes["input_args"] = torch.empty(BATCH // MICROBATCHES, WIDTH)  # until torch 2.5
     for number in range(rank, count, world):
         part = nn.Sequential(*blocks[number * per : (number + 1) * per])
-        stages.append(PipelineStage(part, number, count, cpu, group=mesh.get_group("pp"), **shapes))
+        stages.append(
+            PipelineStage(part, number, count, place, group=mesh.get_group("pp"), **shapes)
+        )
     schedule: Any
     if per_rank == 1:
         schedule = Schedule1F1B(stages[0], MICROBATCHES, loss_fn=nn.functional.mse_loss)
@@ -204,6 +257,7 @@ def pipeline(model: Model, per_rank: int) -> Job:
 JOBS: dict[str, Callable[[Model], Job]] = {
     "ddp": make_ddp,
     "dtensor": make_dtensor,
+    "experts": make_experts,
     "fsdp1": make_fsdp1,
     "fsdp2": make_fsdp2,
     "hsdp": make_hsdp,
@@ -222,6 +276,7 @@ PROBED = {
     "_reduce_scatter_base_": "reduce_scatter",
     "reduce_scatter_tensor_coalesced_": "reduce_scatter",
     "broadcast_": "broadcast",
+    "alltoall_base_": "all_to_all",
     "barrier": "barrier",
     "send": "send",
     "recv_": "recv",
