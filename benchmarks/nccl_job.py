@@ -90,7 +90,8 @@ class Replayed:
         self._optimizer.zero_grad()
         loss = nn.functional.mse_loss(self._model(self._x), self._y)
         loss.backward()
-        for parameter in self._model.parameters():
+        parameters: Any = self._model.parameters()
+        for parameter in parameters:
             dist.all_reduce(parameter.grad)
         return loss
 
@@ -148,7 +149,8 @@ def make_job(scenario: str, model: Model, device: torch.device) -> tuple[Job, An
         step = accumulate(wrapped, exchanges_each=scenario == "every_sync")
     elif scenario == "compiled":
         backend = "inductor" if device.type == "cuda" else "aot_eager"
-        step = plain_step(torch.compile(wrapped, backend=backend))
+        compiled: Any = torch.compile(wrapped, backend=backend)
+        step = plain_step(compiled)
     else:
         step = plain_step(wrapped)
     return Job(step, {}, world, rank), wrapped

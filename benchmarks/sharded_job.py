@@ -172,7 +172,7 @@ class AllToAll(torch.autograd.Function):
 class Expert(nn.Module):
     """A block on each rank, to which each rank sends a part of its samples."""
 
-    def __init__(self, block: Block, group: Any) -> None:
+    def __init__(self, block: nn.Module, group: Any) -> None:
         super().__init__()
         self.block, self.group = block, group
 
@@ -192,7 +192,8 @@ def make_experts(model: Model, device: str = "cpu") -> Job:
     def step(x: torch.Tensor, y: torch.Tensor) -> float:
         loss = nn.functional.mse_loss(model(x), y)
         loss.backward()
-        dist.all_reduce(model.first.weight.grad, group=group)
+        shared: Any = model.first.weight.grad
+        dist.all_reduce(shared, group=group)
         optimizer.step()
         optimizer.zero_grad()
         return float(loss.detach())
