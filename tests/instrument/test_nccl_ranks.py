@@ -45,7 +45,20 @@ def examine(tmp_path_factory: pytest.TempPathFactory) -> Examine:
         ["ddp"],
         *(
             pytest.param(names, marks=pytest.mark.nightly)
-            for names in (["late"], ["no_sync", "every_sync"], ["fsdp2"], ["stuck"])
+            for names in (
+                ["late"],
+                ["no_sync", "every_sync"],
+                ["fsdp2"],
+                ["stuck"],
+                ["tp"],
+                ["pp"],
+                ["experts"],
+                ["exits"],
+                ["raises"],
+                ["sizes"],
+                ["ddp", "settings"],
+                ["compiled"],
+            )
         ),
     ],
 )
@@ -87,3 +100,62 @@ def test_collectives_are_compared_with_the_kernels_of_their_step(
     vars(ran).update(results=[{"probe": probe}], trace=tables)
     found = list(checks.check_kernels("ddp", {"ddp recorded": ran}))
     assert [check.is_right for check in found] == right
+
+
+def ran(side: str, steps_ms: list[float]) -> Any:
+    """A job of one rank that took so long in each of its steps."""
+    checks = load("nccl_checks")
+    made = checks.Ran("cost", side, Path(), "nccl", ranks=1, code=0, took_s=1.0)
+    vars(made)["results"] = [{"step_ns": [int(ms * 1e6) for ms in [0.0, 0.0, *steps_ms]]}]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("recorded_ms", "again_ms", "right"),
+    [(10.1, 10.1, True), (10.4, 10.4, False), (10.5, 10.0, True), (9.5, 9.5, True)],
+)
+def test_a_cost_above_the_goal_is_wrong_unless_the_turns_differ_by_as_much(
+    recorded_ms: float, again_ms: float, right: bool
+) -> None:
+    jobs = {"bare": 10.0, "bare-again": 10.0, "eye": 10.0, "eye-again": 10.0}
+    jobs |= {"recorded": recorded_ms, "recorded-again": again_ms}
+    runs = {f"cost {side}": ran(side, [ms] * 5) for side, ms in jobs.items()}
+    found = list(load("nccl_checks").check_cost("cost", runs))
+    assert [check.is_right for check in found] == [right, True]
+
+
+@pytest.mark.parametrize(
+    ("calls", "kernels", "right"),
+    [([7, 9, 0], 7, [True, True]), ([7, 9, 7], 7, [True, False]), ([7, 0, 0], 6, [False, True])],
+)
+def test_replays_have_kernels_and_no_calls(
+    calls: list[int], kernels: int, right: list[bool]
+) -> None:
+    """The step of the capture has calls of its own: those that warm up."""
+    checks = load("nccl_checks")
+    first = 19
+    steps, rows = [], []
+    for step, count in enumerate(calls, first):
+        steps.append({"rank": 0, "step": step, "instrumented": True})
+        rows += [{"rank": 0, "step": step, "sequence": number} for number in range(count)]
+    tables = SimpleNamespace(
+        steps=pa.Table.from_pylist(steps), collectives=pa.Table.from_pylist(rows)
+    )
+    result = {
+        "probe": {"kernels": {"76": [[KERNEL, 1.0]] * kernels}},
+        "probed": 1,
+        "replayed": {"from_step": first + 1, "kernels": 7},
+    }
+    runs = {}
+    for side in checks.SIDES:
+        made = checks.Ran("graph", side, Path(), "nccl", ranks=1, code=0, took_s=1.0)
+        vars(made).update(results=[result], trace=tables)
+        runs[f"graph {side}"] = made
+    found = [check.is_right for check in checks.check_graph("graph", runs)]
+    assert found == [right[0], right[0], right[1]]
+
+
+def test_every_scenario_is_checked_and_gloo_runs_all_that_need_no_graph() -> None:
+    script, checks = load("nccl_ranks"), load("nccl_checks")
+    assert set(script.STEPS) == set(checks.CHECKS)
+    assert set(checks.ONLY_NCCL) == {"graph"}
