@@ -253,7 +253,9 @@ FAULTS: dict[str, Callable[[], None]] = {"stuck": stand_still, "exits": leave, "
 
 def exchange(device: torch.device, *, is_odd: bool) -> None:
     """Sum a tensor, which is much larger on one rank."""
-    dist.all_reduce(torch.ones(1 << 20 if is_odd else 4, device=device))
+    summed = torch.ones(1 << 20 if is_odd else 4, device=device)
+    dist.all_reduce(summed)
+    summed.sum().item()  # NCCL's call returns at once
 
 
 def plant_fault(options: argparse.Namespace, device: torch.device) -> None:
