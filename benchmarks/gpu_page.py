@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import results
+from nccl_ranks import STEPS
 
 TOP = Path(__file__).resolve().parents[1]
 PAGE = TOP / "docs/gpu.md"
@@ -176,7 +177,7 @@ def nccl(found: Mapping[str, Any]) -> Iterator[str]:
     if done is None:
         yield from wrapped(
             "`.ci/gpu nccl` runs several ranks on one GPU, next to an independent probe. It has "
-            "not run on a GPU yet."
+            f"not run on a GPU yet. Its scenarios: {', '.join(f'`{name}`' for name in STEPS)}."
         )
         return
     yield f"`.ci/gpu nccl` on {done['machine']}, {done['date']}, commit {done['commit']}:"
