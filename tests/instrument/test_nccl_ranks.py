@@ -159,3 +159,31 @@ def test_every_scenario_is_checked_and_gloo_runs_all_that_need_no_graph() -> Non
     script, checks = load("nccl_ranks"), load("nccl_checks")
     assert set(script.STEPS) == set(checks.CHECKS)
     assert set(checks.ONLY_NCCL) == {"graph"}
+
+
+@pytest.mark.parametrize(
+    ("dimension", "module", "right"), [("tp", None, True), ("dp", None, False), ("tp", "up", False)]
+)
+def test_a_collective_of_another_dimension_or_module_is_wrong(
+    dimension: str, module: str | None, right: bool
+) -> None:
+    checks = load("nccl_checks")
+    made = checks.Ran("tp", "recorded", Path(), "nccl", ranks=1, code=0, took_s=1.0)
+    row = {"rank": 0, "step": 5, "sequence": 0, "op": "all_reduce"}
+    vars(made)["trace"] = SimpleNamespace(
+        steps=pa.Table.from_pylist([{"rank": 0, "step": 5, "instrumented": True}]),
+        collectives=pa.Table.from_pylist([{**row, "dimension": dimension, "module": module}]),
+    )
+    found = list(checks.check_places("tp", {"tp recorded": made}))
+    assert [check.is_right for check in found] == [right]
+
+
+@pytest.mark.parametrize(("lost_ms", "right"), [(0.05, True), (0.5, False)])
+def test_time_that_no_step_has_is_lost(lost_ms: float, right: bool) -> None:
+    made = ran("recorded", [3.0] * 6)
+    rows, length = [], int((3.0 - lost_ms) * 1e6)
+    for step in range(8):
+        rows.append({"rank": 0, "step": step, "start_ns": 0, "end_ns": length})
+    vars(made)["trace"] = SimpleNamespace(steps=pa.Table.from_pylist(rows))
+    found = list(load("nccl_checks").check_time("cost", {"cost recorded": made}))
+    assert [check.is_right for check in found] == [right]
