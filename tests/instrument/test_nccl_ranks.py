@@ -111,17 +111,23 @@ def ran(side: str, steps_ms: list[float]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("recorded_ms", "again_ms", "right"),
-    [(10.1, 10.1, True), (10.4, 10.4, False), (10.5, 10.0, True), (9.5, 9.5, True)],
+    ("recorded_ms", "again_ms", "said"),
+    [
+        (10.1, 10.1, "right"),
+        (10.4, 10.4, "wrong"),
+        (10.5, 10.0, "inconclusive"),
+        (9.5, 9.5, "right"),
+    ],
 )
 def test_a_cost_above_the_goal_is_wrong_unless_the_turns_differ_by_as_much(
-    recorded_ms: float, again_ms: float, right: bool
+    recorded_ms: float, again_ms: float, said: str
 ) -> None:
     jobs = {"bare": 10.0, "bare-again": 10.0, "eye": 10.0, "eye-again": 10.0}
     jobs |= {"recorded": recorded_ms, "recorded-again": again_ms}
     runs = {f"cost {side}": ran(side, [ms] * 5) for side, ms in jobs.items()}
     found = list(load("nccl_checks").check_cost("cost", runs))
-    assert [check.is_right for check in found] == [right, True]
+    assert [check.is_right for check in found] == [said != "wrong", True]
+    assert ("inconclusive" in found[0].detail) == (said == "inconclusive")
 
 
 @pytest.mark.parametrize(
