@@ -83,7 +83,10 @@ def memory_sections(ledgers: Sequence[MemoryLedger], *, key: str = "") -> Iterat
     for text in _doubts(ledger):
         quality.append(("data quality", text))
     lines = Table(_LINES, ledger.lines, ledger.lines[:MOST_SHOWN])
-    yield Section("Where the memory is", tuple(notes), table=_rows(ledger), key=keys[0])
+    where, brief = "Where the memory is", None
+    if key:  # it was asked for: what a report has no room for is the table
+        brief = Section(where, (notes[0],), kept=True)
+    yield Section(where, tuple(notes), table=_rows(ledger), key=keys[0], brief=brief)
     if ledger.modules:
         note = "Each row is a line in a module's forward, and the forward that called the module."
         yield Section("Activations by module", (note,), table=_modules(ledger), key=keys[1])
@@ -276,7 +279,10 @@ def _change_sections(
         notes = (*notes, f"The base's moment is {before.phase}, the target's {after.phase}.")
     changed = Table(_CHANGES, rows, _with_sums(rows, before, after))
     shown = Table(_LINE_CHANGES, lines, lines[:MOST_SHOWN])
-    yield Section("Memory that differs", tuple(notes), table=changed, key=f"{key}rows")
+    title, brief = "Memory that differs", None
+    if key and notes:
+        brief = Section(title, tuple(notes), kept=True)
+    yield Section(title, tuple(notes), table=changed, key=f"{key}rows", brief=brief)
     yield Section("Lines of code whose memory changed most", table=shown, key=f"{key}lines")
 
 

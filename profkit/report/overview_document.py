@@ -149,8 +149,6 @@ def overview(
     warnings = []
     if view.own_cost.exceeds_budget(view.step_ns.value):
         warnings.append(over_budget_words(view.own_cost))
-    if view.memory and view.memory[0].failed is not None:
-        warnings.append(memory_headline(view.memory[0]))
     if reduced := view.config.get("reduced"):
         warnings.append(f"reduced for this machine: {reduced}")
     copied = [("trace", view.path)]
@@ -184,7 +182,12 @@ def over_budget_words(cost: OwnCost) -> str:
 
 
 def headline(view: Overview) -> str:
-    """Return how long a step takes, and where most of it goes, if the run's times say so."""
+    """Return how long a step takes, and where most of it goes, if the run's times say so.
+
+    Where the memory did not suffice, that is the answer.
+    """
+    if view.memory and view.memory[0].failed is not None:
+        return memory_headline(view.memory[0])
     step = view.step_ns
     if not step.value > 0 or not view.times_hold:
         return ""

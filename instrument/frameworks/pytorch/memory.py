@@ -17,7 +17,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import torch
 from profkit.clock import now_ns
 from profkit.instrument.guard import guarded
 from profkit.instrument.rows import Row, SampleRow
+from profkit.instrument.windows.module_calls import ModuleCall
 from profkit.instrument.windows.windows import Window
 from profkit.vocab import MEMORY, MEMORY_AT_FAILURE, MEMORY_OF_WINDOW, MEMORY_STEPS
 
@@ -45,6 +46,8 @@ Snapshot = dict[str, Any]
 
 class MemoryHistory:
     """The history of the allocator in a window; `start` and `stop` are called between steps."""
+
+    module_calls: Sequence[ModuleCall] = ()
 
     def __init__(self, run: Path, rank: Callable[[], int], *, from_start: bool = False) -> None:
         self._run = run
