@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from profkit.clock import Anchor, Clock, now_ns, read_anchor
 from profkit.errors import UsageError
@@ -27,6 +27,9 @@ from profkit.vocab import KERNELS, WINDOW_BORDER, WINDOW_READING, WINDOW_STEP
 
 LONGEST_WAIT_S = 20.0
 """The end of a job waits this long for its last window to be read."""
+
+KERNELS_OPTION: Final = "--kernels"
+"""The option of windows of kernels, which can be switched off."""
 
 _PLAN = re.compile(
     r"(?:(?P<start>\d{1,9}):(?P<stop>\d{1,9})|every:(?P<period>\d{1,9})(?::(?P<length>\d{1,9}))?)"
@@ -50,13 +53,13 @@ class WindowPlan:
         return self.start <= step < self.start + self.length
 
     @classmethod
-    def parse(cls, text: str, option: str = "--kernels") -> WindowPlan:
+    def parse(cls, text: str, option: str = KERNELS_OPTION) -> WindowPlan:
         """Return the plan that a user wrote; anything else is a `UsageError`."""
         found = _PLAN.fullmatch(text.strip())
         if found is None:
             raise UsageError(
                 f"{option} {text!a}: write FIRST:END for one window of steps, END not included, "
-                "or every:N[:LENGTH]"
+                f"or every:N[:LENGTH]{', or off' * (option == KERNELS_OPTION)}"
             )
         if found["period"]:
             period, length = int(found["period"]), int(found["length"] or 1)

@@ -134,8 +134,10 @@ def test_steps_are_counted_apart_from_captured_kernels() -> None:
     assert choice.counted == WindowPlan(5, 1)
     with pytest.raises(UsageError, match="--operations: kernels are captured in step 10"):
         Choice.parse("", "9:11", operators=False, counted="10:12")
-    with pytest.raises(UsageError, match="--operations 'x': write FIRST:END"):
+    with pytest.raises(UsageError, match=r"--operations 'x': write FIRST:END .*:LENGTH\]$"):
         Choice.parse("", "", operators=False, counted="x")
+    with pytest.raises(UsageError, match=r"--kernels 'offf': .*:LENGTH\], or off$"):
+        Choice.parse("", "offf", operators=False)
 
 
 def _show(found: Any) -> str:
